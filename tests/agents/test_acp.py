@@ -15,10 +15,11 @@ from typing import Any, ClassVar
 import pytest
 
 from rolecall.agents import process, resolve
-from rolecall.agents.acp_presets import PRESETS, Wish, preset_of
-from rolecall.agents.acp_reader import KINDS, AcpReader, chosen_option, tokens_of
+from rolecall.agents.acp_presets import PRESETS, UNKNOWN, Wish, preset_of
+from rolecall.agents.acp_reader import KINDS, AcpReader, choose_option, tokens_of
 from rolecall.agents.adapters.acp import Acp, acp
 from rolecall.agents.contract import ANSWER, WRITTEN, AgentContract, Recorder, context_for
+from rolecall.agents.program import Json as Record
 from rolecall.agents.program import McpServer
 from rolecall.agents.protocol import Context, Reply, Usage, ask
 from rolecall.errors import AgentError, UsageError
@@ -311,7 +312,7 @@ def test_another_version_of_the_protocol_is_refused(stage: Stage) -> None:
 def test_usage_of_the_result_counts_cached_input_once(stage: Stage) -> None:
     apart = {"inputTokens": 90, "outputTokens": 20, "cachedReadTokens": 10, "totalTokens": 120}
     within = {"inputTokens": 100, "outputTokens": 20, "cachedReadTokens": 10, "totalTokens": 120}
-    assert tokens_of(apart) == tokens_of(within) == Usage(100, 20, 10)
+    assert tokens_of(Record(apart)) == tokens_of(Record(within)) == Usage(100, 20, 10)
     reply = stage.run(stage.agent([{"say": ANSWER}, {"result": {"stopReason": "end_turn", "usage": apart}}]))
     assert reply.usage == Usage(100, 20, 10, turns=1)
     assert stage.recorder.bodies("usage") == [{"input_tokens": 100, "output_tokens": 20, "cached_tokens": 10}]
@@ -351,8 +352,8 @@ def folded(preset: str, *updates: Json, result: Json | None = None, before: Usag
     reader = AcpReader(context_for(Path("/work"), Recorder(), env={}), PRESETS[preset])
     reader.counted_before = before
     for update in updates:
-        reader.event(update)
-    return reader.finish_prompt({"stopReason": "end_turn", **(result or {})})
+        reader.event(Record(update))
+    return reader.finish_prompt(Record({"stopReason": "end_turn", **(result or {})}))
 
 
 def test_figures_that_count_from_the_start_of_the_process_become_differences() -> None:
@@ -417,8 +418,11 @@ def test_a_recorded_stream_is_read_as_what_the_agent_did(path: Path) -> None:
     context = replace(context_for(Path("/work"), Recorder(), env={}), capabilities=words)
     reader = AcpReader(context, PRESETS[path.parent.name], {"tiny"})
     for item in told:
-        reader.event(item["update"]) if "update" in item else reader.permission(item["question"])
-    reply = reader.finish_prompt(end["standin"]["result"])
+        if "update" in item:
+            reader.event(Record(item["update"]))
+        else:
+            reader.find_denied(Record(item["question"]))
+    reply = reader.finish_prompt(Record(end["standin"]["result"]))
     assert (reply.text, reply.ending) == ("elm" if path.stem == "resumed" else ANSWER, "completed")
     assert reply.files == (("a.txt",) if path.stem in WRITTEN_BY else ())
     calls = [call for turn in reply.turns for call in turn.tool_calls]
@@ -458,8 +462,8 @@ def test_every_kind_of_call_is_answered_by_the_restriction(tmp_path: Path, restr
     for name, call in CALLS.items():
         recorder = Recorder()
         context = replace(context_for(tmp_path, recorder, env={}), capabilities=(restriction,))
-        found = AcpReader(context).permission(call)
-        assert bool(found.denied) == (name in denied), name
+        found = AcpReader(context).find_denied(Record(call))
+        assert bool(found) == (name in denied), name
         assert recorder.bodies("permission")[0]["allowed"] is (name not in denied), name
 
 
@@ -510,7 +514,7 @@ def test_a_question_without_a_no_is_cancelled(stage: Stage) -> None:
     turn: list[Json] = [{"ask": question}, {"say": ANSWER}]
     assert stage.run(stage.agent(turn, is_asking=True), capabilities=("read_only",)).text == ANSWER
     assert stage.answers() == [{"outcome": "cancelled"}]
-    assert chosen_option([{"kind": "reject_always", "optionId": "never"}], is_allowed=False) == "never"
+    assert choose_option([("reject_always", "never")], is_allowed=False) == "never"
 
 
 @pytest.mark.parametrize("stop", ["cancelled", "end_turn"])
@@ -528,7 +532,7 @@ def test_an_agent_that_ends_its_turn_where_it_was_denied_has_refused(stage: Stag
 def test_where_an_agents_own_means_deny_it_everything_else_may_be_asked_for() -> None:
     context = replace(context_for(Path("/work"), Recorder(), env={}), capabilities=("read_only",))
     for name, call in CALLS.items():
-        is_denied = bool(AcpReader(context, PRESETS["qwen"]).permission(call).denied)
+        is_denied = bool(AcpReader(context, PRESETS["qwen"]).find_denied(Record(call)))
         assert is_denied == (name in NOT_ALLOWED["read_only"] | {"switch_mode", "unknown kind"}), name
 
 
@@ -544,14 +548,14 @@ def test_tools_of_servers_that_the_role_was_given_are_allowed_and_others_are_not
 ) -> None:
     context = replace(context_for(Path("/work"), Recorder(), env={}), capabilities=("read_only",))
     question = {"toolCallId": "q", **call}
-    assert AcpReader(context, PRESETS[preset], {"tiny"}).permission(question).denied == ()
-    assert AcpReader(context, PRESETS[preset], {"other"}).permission(question).denied
+    assert AcpReader(context, PRESETS[preset], {"tiny"}).find_denied(Record(question)) == ()
+    assert AcpReader(context, PRESETS[preset], {"other"}).find_denied(Record(question))
 
 
 def test_what_the_model_itself_may_have_written_does_not_make_a_tool_one_of_a_server() -> None:
     context = replace(context_for(Path("/work"), Recorder(), env={}), capabilities=("read_only",))
     question = {"toolCallId": "q", "title": "mcp__tiny__add", "rawInput": {"server_name": "tiny"}}
-    assert AcpReader(context, servers={"tiny"}).permission(question).denied
+    assert AcpReader(context, servers={"tiny"}).find_denied(Record(question))
 
 
 @pytest.mark.parametrize("restriction", ["no_file_edit", "no_shell_exec", "read_only"])
@@ -607,7 +611,7 @@ def test_the_users_own_configuration_of_opencode_is_kept_beside_the_agent_that_i
     )
     rules = told["agent"]["rolecall"]["permission"]
     assert (rules["*"], rules["edit"], rules["bash"], rules["tiny_*"]) == ("deny", "deny", "allow", "allow")
-    with pytest.raises(UsageError, match="no JSON object"):
+    with pytest.raises(UsageError, match="not a JSON object"):
         launch(Wish(("edit",), env={"OPENCODE_CONFIG_CONTENT": "deny"}))
     assert launch(Wish(env={"OPENCODE_CONFIG_CONTENT": "deny"})).mode is None
 
@@ -968,7 +972,7 @@ def test_any_other_command_is_taken_as_it_is() -> None:
         "acp:my-agent",
         frozenset(),
     )
-    assert preset_of(["opencode", "run"])[1] is None
+    assert preset_of(["opencode", "run"])[1] is UNKNOWN
 
 
 def test_options_of_the_configuration_are_read_by_their_types() -> None:

@@ -251,7 +251,7 @@ def test_what_goes_wrong_with_a_tool_is_told_to_the_model_which_goes_on(
         told = results(server.requests[-1])
     assert (reply.text, reply.ending) == ("I give up.", "completed")
     assert [text.split(";")[0].split(":")[0] for text in told] == [
-        "there is no tool 'bash'",
+        "unknown tool 'bash'",
         "'../x' leads outside the work folder, and nothing outside can be reached",
         "read_file was called wrongly",
     ]

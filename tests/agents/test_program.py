@@ -19,7 +19,7 @@ from standin import STREAMS, Standin
 from rolecall.agents import PROGRAMS, process
 from rolecall.agents.adapters.claude import claude
 from rolecall.agents.contract import Recorder, context_for
-from rolecall.agents.program import Lines, Program, Reader, amount, count
+from rolecall.agents.program import Json, Lines, Program, Reader
 from rolecall.agents.protocol import ENDINGS, Context, Reply, Usage, ask
 from rolecall.errors import AgentError, UsageError
 
@@ -45,7 +45,7 @@ class Collecting(Reader):
         super().__init__(context())
         self.events: list[Mapping[str, Any]] = []
 
-    def event(self, event: Mapping[str, Any]) -> None:
+    def event(self, event: Json) -> None:
         self.events.append(event)
 
 
@@ -66,8 +66,8 @@ def test_however_a_stream_is_cut_the_events_are_the_same(written: list[str], dat
     once.feed(stream)
     for begin, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         piecewise.feed(stream[begin:end])
-    once.close()
-    piecewise.close()
+    once.feed("\n")
+    piecewise.feed("\n")
     assert cut.events == whole.events
     assert cut.noise == whole.noise
     assert len(whole.events) == sum(
@@ -87,7 +87,7 @@ def test_the_last_line_needs_no_end_and_other_lines_are_kept_as_noise() -> None:
     lines = Lines(reader)
     lines.feed('warning: old\r\n[1, 2]\n{"type": "a"}\r\n\n{broken\n{"type":')
     lines.feed(' "b"}')
-    lines.close()
+    lines.feed("\n")
     assert reader.events == [{"type": "a"}, {"type": "b"}]
     assert reader.noise == "warning: old\n[1, 2]\n{broken\n"
 
@@ -114,9 +114,10 @@ def test_a_line_without_an_end_is_not_collected_without_bound_and_the_next_is_re
 
 @pytest.mark.parametrize("wrong", [None, "5", -1, float("nan"), float("inf"), 10**400, [5], {}])
 def test_what_is_no_amount_counts_nothing(wrong: Any) -> None:
-    assert amount(wrong) is None
-    assert count({"a": wrong, "b": 2}, "a", "b", "c") == 2
-    assert count(wrong, "a") == 0
+    told = Json({"a": wrong, "b": 2})
+    assert told.amount("a") is None
+    assert told.count("a", "b", "c") == 2
+    assert told.part("a").count("b") == 0
 
 
 # -- readers --
@@ -154,7 +155,7 @@ def test_no_event_can_throw_a_reader_off(name: str, events: list[dict[str, Any]]
     adapter: Program = import_module(f"rolecall.agents.adapters.{name}").default
     reader = adapter.reader(context(recorder))
     for event in events:
-        reader.event(event)
+        reader.event(Json(event))
     reply = reader.finish(process.Exit("completed", "it ended", code, "", ""))
     assert isinstance(reply, Reply)
     assert reply.ending in ENDINGS

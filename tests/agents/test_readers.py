@@ -75,7 +75,7 @@ def folded(name: str, events: list[Any], exit: Exit) -> None:
     lines = Lines(reader)
     for event in events:
         lines.feed(json.dumps(event) + "\n")
-    lines.close()
+    lines.feed("\n")
     reply = reader.finish(exit)
     assert reply.ending in ENDINGS
     assert {kind for kind, _ in recorder.events} <= set(EVENT_KINDS)

@@ -175,7 +175,7 @@ def test_commands_run_in_the_work_folder_after_the_edits(tmp_path: Path) -> None
 
 
 def test_a_command_that_ends_otherwise_than_scripted_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(AgentError, match=r"was to exit with 0: .*status 7"):
+    with pytest.raises(AgentError, match=r"should exit with 0: .*status 7"):
         run(script(tmp_path, {"run": [["sh", "-c", "exit 7"]]}), tmp_path)
 
 

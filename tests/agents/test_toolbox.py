@@ -378,7 +378,7 @@ def test_a_tool_that_a_restriction_denies_is_not_offered_and_cannot_be_used(
     assert [tool.name for tool in offered(words)] == [name for name in ALL if name not in missing]
     for name in missing:
         result = bench.use(name, *words, path="x", content="x")
-        assert (result.is_error, "there is no tool" in result.text) == (True, True)
+        assert (result.is_error, "unknown tool" in result.text) == (True, True)
     assert os.listdir(bench.work) == []
 
 
@@ -392,7 +392,7 @@ def test_every_class_of_actions_is_denied_by_a_row_of_the_table() -> None:
 
 
 def test_a_wrong_call_is_explained_to_the_model(bench: Bench) -> None:
-    assert "there is no tool 'bash'" in bench.refusal("bash", command="ls")
+    assert "unknown tool 'bash'" in bench.refusal("bash", command="ls")
     assert "path" in bench.refusal("read_file")
     assert "first_line" in bench.refusal("read_file", path="x", first_line=0)
     assert "No such file" in bench.refusal("read_file", path="x")

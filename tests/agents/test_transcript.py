@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rolecall.agents.contract import Recorder, context_for
-from rolecall.agents.transcript import LONGEST_ANSWER, Transcript, shortened, text_of
+from rolecall.agents.transcript import LONGEST_ANSWER, Transcript, shorten, text_of
 
 
 def transcript(folder: Path = Path("/work")) -> tuple[Transcript, Recorder]:
@@ -162,7 +162,7 @@ def test_the_text_of_a_result_is_found_in_the_shapes_agents_use() -> None:
 
 @given(st.text(max_size=300), st.integers(min_value=8, max_value=100))
 def test_a_shortened_text_keeps_beginning_and_end(text: str, limit: int) -> None:
-    short = shortened(text, limit)
+    short = shorten(text, limit)
     assert short == text or (
         len(text) > limit and short.startswith(text[: limit // 2]) and short.endswith(text[-1])
     )

@@ -199,7 +199,7 @@ def test_validate_warns_of_roles_that_nobody_would_play(rolecall: Rolecall, proj
     [
         ("cluade:opus", "there is no agent 'cluade:opus'", False),
         ("claude:modle=opus", "the agent 'claude' has no option 'modle'", False),
-        ("claude:timeout=soon", "the option 'timeout' of the agent 'claude'", False),
+        ("claude:timeout=soon", "the agent 'claude': timeout must be a number above 0", False),
         ("command:", "the agent 'command' needs a program", False),
         ("careful", "there is no agent 'careful'", True),
         ("command:not-installed-here", "which was not found", True),

@@ -6,7 +6,7 @@ With ROLECALL_RECORD=1 what a reader was told in a run that has a name is writte
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,10 @@ import pytest
 
 from realagents.stage import BOUND, IS_RECORDING, Stage, Tape
 from rolecall.agents import process
-from rolecall.agents.acp_reader import AcpReader, Permission
+from rolecall.agents.acp_reader import AcpReader
 from rolecall.agents.adapters.acp import Acp
 from rolecall.agents.contract import Recorder, context_for
+from rolecall.agents.program import Json
 from rolecall.agents.protocol import Context, Reply, ask
 from rolecall.errors import AgentError
 
@@ -86,16 +87,16 @@ def _taped(agent: Acp, tape: Tape) -> Acp:
     """The same adapter, with a reader that keeps what it is told and asked."""
 
     class Taping(AcpReader):
-        def event(self, event: Mapping[str, Any]) -> None:
+        def event(self, event: Json) -> None:
             if event.get("sessionUpdate") not in _LONG_LISTS:
                 tape.events.append({"update": dict(event)})
             super().event(event)
 
-        def permission(self, call: Mapping[str, Any]) -> Permission:
+        def find_denied(self, call: Json) -> tuple[str, ...]:
             tape.events.append({"question": dict(call)})
-            return super().permission(call)
+            return super().find_denied(call)
 
-        def finish_prompt(self, result: Mapping[str, Any]) -> Reply:
+        def finish_prompt(self, result: Json) -> Reply:
             tape.end = {"result": dict(result)}
             return super().finish_prompt(result)
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rolecall.errors import NotFound
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -59,27 +57,24 @@ def resolve(spec: str, options: Mapping[str, Any] | None = None) -> Agent:
     """Return the agent for a spec such as `command:prog --flag` or `claude:opus`. Options in the spec override
     `options`, which come from the configuration."""
     name, _, argument = spec.partition(":")
-    if name not in ADAPTERS:
-        from rolecall.settings.form import did_you_mean
-
-        hint = did_you_mean(name, sorted(ADAPTERS), what="Known agents")
-        raise NotFound(f"there is no agent {name!r}", hint=hint)
-    if name in SPOKEN:
-        agent: Agent = import_module(ADAPTERS[name]).from_argument(argument, **(options or {}))
-        return agent
-    made: Agent = make(name, {**(options or {}), **written(name, argument)})
-    return made
+    if name in SPOKEN and not options:
+        agent: Agent = import_module(ADAPTERS[name]).from_argument(argument)
+    else:
+        agent = _options().resolve(name, argument, options or {})
+    return agent
 
 
 def make(name: str, options: Mapping[str, Any]) -> Any:
     """Create an adapter from the options in a configuration or a spec."""
-    from rolecall.agents.options import typed
-
-    return getattr(import_module(ADAPTERS[name]), name)(**typed(name, options))
+    return getattr(import_module(ADAPTERS[name]), name)(**_options().read_options(name, options))
 
 
-def written(name: str, argument: str) -> dict[str, str]:
+def parse_argument(name: str, argument: str) -> dict[str, str]:
     """Parse the argument of a spec: `key=value` words; a word without `=` is the model."""
-    from rolecall.agents.options import parse_words
+    found: dict[str, str] = _options().parse_argument(name, argument)
+    return found
 
-    return parse_words(name, argument)
+
+def _options() -> Any:
+    # A step of a plain command does without the reader of options, which imports YAML.
+    return import_module("rolecall.agents.options")

@@ -20,15 +20,11 @@ from rolecall.agents.adapters.copilot import Copilot
 from rolecall.agents.adapters.gemini import Gemini
 from rolecall.agents.adapters.opencode import OpenCode
 from rolecall.agents.adapters.qwen import Qwen
-from rolecall.agents.program import McpServer, mapping
-from rolecall.errors import UsageError
+from rolecall.agents.program import McpServer, mcp_config
 from rolecall.settings import capabilities
 
 FOLDER = "{folder}"
 """Placeholder in an argument for the process's folder, which contains the files of a launch."""
-
-_OURS = "rolecall"
-_OPENCODE_CONFIG = "OPENCODE_CONFIG_CONTENT"
 
 
 @dataclass(frozen=True)
@@ -59,15 +55,28 @@ class Wish:
     folder: Path = Path()
     """The work folder."""
 
+    @property
+    def model_flag(self) -> tuple[str, ...]:
+        return ("--model", self.model) if self.model else ()
+
+    @property
+    def server_names(self) -> list[str]:
+        return [server.name for server in self.servers]
+
+    @property
+    def allowed_servers(self) -> list[str]:
+        """The only tool servers that a restricted role may use. An empty list would allow all of them."""
+        return self.server_names or ["no-server"]
+
 
 @dataclass(frozen=True)
 class Preset:
-    words: tuple[str, ...]
+    words: tuple[str, ...] = ()
     """The command."""
-    install: str
-    denies: Mapping[str, tuple[str, ...]]
+    install: str = ""
+    denies: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """For each class of actions, the tools or settings that deny it. A class that is missing here cannot be denied."""
-    launch: Callable[[Wish], Launch]
+    launch: Callable[[Wish], Launch] = lambda _: Launch()
     can_fork: bool = False
     has_model_flag: bool = True
     """Whether `launch` sets the model; otherwise it is chosen from the session's options."""
@@ -88,7 +97,11 @@ class Preset:
     """Notices that report a failure of the model's endpoint, after which the turn still ends normally."""
 
 
-def preset_of(words: Sequence[str]) -> tuple[str, Preset | None, tuple[str, ...]]:
+UNKNOWN = Preset(has_model_flag=False)
+"""The preset of an agent that is not in the table."""
+
+
+def preset_of(words: Sequence[str]) -> tuple[str, Preset, tuple[str, ...]]:
     """Return the agent's name, its preset and the full command. A single word may be a preset's name, and a command
     that starts with a preset's words is that agent with further arguments."""
     if len(words) == 1 and words[0] in PRESETS:
@@ -97,101 +110,70 @@ def preset_of(words: Sequence[str]) -> tuple[str, Preset | None, tuple[str, ...]
     for name, preset in PRESETS.items():
         if program[: len(preset.words)] == preset.words:
             return name, preset, tuple(words)
-    return program[0], None, tuple(words)
+    return program[0], UNKNOWN, tuple(words)
 
 
-def _codex(wish: Wish) -> Launch:
+def _launch_codex(wish: Wish) -> Launch:
     # session/set_mode is not used because it marks the folder as trusted in the user's configuration. If anything is
     # denied, permission requests are off, because a refusal ends the turn.
     settings = ['approval_policy="on-request"', 'sandbox_mode="workspace-write"', *wish.tools]
     if wish.model:
         settings.append(f"model={json.dumps(wish.model)}")
     if wish.tools:  # disable other tool servers, because they run outside the sandbox
-        off = codex.servers_off(wish.env, wish.folder, [server.name for server in wish.servers])
+        off = codex.servers_off(wish.env, wish.folder, wish.server_names)
         settings += [f"mcp_servers={off}", "features.plugins=false", "features.apps=false"]
     return Launch(args=tuple(word for setting in settings for word in ("-c", setting)))
 
 
-def _claude(wish: Wish) -> Launch:
+def _launch_claude(wish: Wish) -> Launch:
     options: dict[str, Any] = {
         "disallowedTools": list(wish.tools),
         "allowDangerouslySkipPermissions": False,
         "strictMcpConfig": bool(wish.tools),  # the user's own tool servers could bypass a restriction
         "promptSuggestions": False,  # it would cost a model request after every answer
+        **({"model": wish.model} if wish.model else {}),
     }
-    if wish.model:
-        options["model"] = wish.model
     meta = {"claudeCode": {"options": options}}
     return Launch(env={"DISABLE_AUTOUPDATER": "1"}, meta=meta, mode="default")
 
 
-def _opencode(wish: Wish) -> Launch:
+def _launch_opencode(wish: Wish) -> Launch:
     """Play a restricted role with an agent of our own, which OpenCode treats as a session mode."""
     env = {"OPENCODE_DISABLE_AUTOUPDATE": "1"}
     if not wish.tools:
         return Launch(env=env)
-    written = wish.env.get(_OPENCODE_CONFIG) or "{}"
-    try:
-        config = dict(json.loads(written))
-    except (ValueError, TypeError) as error:
-        raise UsageError(
-            f"the variable {_OPENCODE_CONFIG} is no JSON object: {error}", hint="Correct it, or unset it."
-        ) from error
-    rules = opencode.permissions(wish.tools, [server.name for server in wish.servers])
-    agents = {**mapping(config.get("agent")), _OURS: {"mode": "primary", "permission": rules}}
-    told = json.dumps({**config, "agent": agents, "default_agent": _OURS})
-    return Launch(env={**env, _OPENCODE_CONFIG: told}, mode=_OURS)
+    env[opencode.CONFIG] = opencode.build_config(wish.env, wish.tools, wish.servers, is_acp=True)
+    return Launch(env=env, mode=opencode.RESTRICTED)
 
 
-def _gemini(wish: Wish) -> Launch:
-    args = ["--approval-mode", "default", "--skip-trust", *(["--model", wish.model] if wish.model else [])]
+def _launch_gemini(wish: Wish) -> Launch:
+    args = ("--approval-mode", "default", "--skip-trust", *wish.model_flag)
     if not wish.tools:
-        return Launch(tuple(args))
+        return Launch(args)
     Gemini.check_policies()
     # Its rules cannot deny all servers but one, so other servers are left out by name.
-    denied = [tool for tool in wish.tools if "*" not in tool]
-    rules = [
-        *_rule([f"mcp_{server.name}_*" for server in wish.servers], "allow", 998),
-        *_rule(denied, "deny", 999),
-    ]
-    args += ["--allowed-mcp-server-names", *_server_names(wish), "--admin-policy", f"{FOLDER}/rules.toml"]
-    return Launch(tuple(args), files={"rules.toml": "\n".join(rules)})
+    rules = [gemini.rule([tool for tool in wish.tools if "*" not in tool], "deny", 999)]
+    if wish.servers:
+        rules.insert(0, gemini.rule([f"mcp_{name}_*" for name in wish.server_names], "allow", 998))
+    args += ("--allowed-mcp-server-names", *wish.allowed_servers, "--admin-policy", f"{FOLDER}/rules.toml")
+    return Launch(args, files={"rules.toml": "\n".join(rules)})
 
 
-def _rule(tools: Sequence[str], decision: str, rank: int) -> list[str]:
-    # A list of plain names looks the same in JSON and TOML.
-    told = ["[[rule]]", f"toolName = {json.dumps(tools)}", f'decision = "{decision}"', f"priority = {rank}\n"]
-    return told if tools else []
-
-
-def _server_names(wish: Wish) -> list[str]:
-    """Return the only tool servers that a restricted role may use. An empty list would allow all of them."""
-    return [server.name for server in wish.servers] or ["no-server"]
-
-
-def _qwen(wish: Wish) -> Launch:
-    args = ["--approval-mode", "default", *(["--model", wish.model] if wish.model else [])]
+def _launch_qwen(wish: Wish) -> Launch:
+    args = ("--approval-mode", "default", *wish.model_flag)
     if wish.tools:
-        args += ["--exclude-tools", *wish.tools, "--allowed-mcp-server-names", *_server_names(wish)]
-    return Launch(tuple(args))
+        args += ("--exclude-tools", *wish.tools, "--allowed-mcp-server-names", *wish.allowed_servers)
+    return Launch(args)
 
 
-def _copilot(wish: Wish) -> Launch:
-    args = ["--no-auto-update", "--no-ask-user", *(["--model", wish.model] if wish.model else [])]
-    args += [f"--allow-tool={server.name}" for server in wish.servers]
-    args += [f"--deny-tool={tool}" for tool in wish.tools]
+def _launch_copilot(wish: Wish) -> Launch:
+    args = ("--no-auto-update", "--no-ask-user", *wish.model_flag)
+    args += tuple(f"--allow-tool={name}" for name in wish.server_names)
+    args += tuple(f"--deny-tool={tool}" for tool in wish.tools)
     if not wish.servers:
-        return Launch(tuple(args))
-    servers = {
-        server.name: {"command": server.command, "args": server.args, "env": dict(server.env), "tools": ["*"]}
-        for server in wish.servers
-    }
-    told = json.dumps({"mcpServers": servers})
-    return Launch((*args, "--additional-mcp-config", f"@{FOLDER}/mcp.json"), files={"mcp.json": told})
-
-
-def _hermes(_wish: Wish) -> Launch:
-    return Launch(mode="default")
+        return Launch(args)
+    config = mcp_config(wish.servers, tools=["*"])
+    return Launch((*args, "--additional-mcp-config", f"@{FOLDER}/mcp.json"), files={"mcp.json": config})
 
 
 _READ_ONLY_SANDBOX = ('approval_policy="never"', 'sandbox_mode="read-only"')
@@ -206,7 +188,7 @@ PRESETS: Mapping[str, Preset] = {
             **dict.fromkeys((*capabilities.FILES, *capabilities.SHELL_WRITES), _READ_ONLY_SANDBOX),
             **dict.fromkeys(capabilities.SHELL, ("features.shell_tool=false",)),
         },
-        launch=_codex,
+        launch=_launch_codex,
         server_key="server_name",
         is_used_per_request=True,
         notices=re.compile(r"Model metadata for `.*` not found\..*"),
@@ -215,14 +197,14 @@ PRESETS: Mapping[str, Preset] = {
         words=("claude-agent-acp",),
         install="npm install -g @agentclientprotocol/claude-agent-acp",
         denies=claude.DENIES,
-        launch=_claude,
+        launch=_launch_claude,
         can_fork=True,
     ),
     "opencode": Preset(
         words=("opencode", "acp"),
         install=OpenCode.install,
         denies=opencode.DENIES,
-        launch=_opencode,
+        launch=_launch_opencode,
         is_other_harmless=True,
         has_model_flag=False,
         can_fork=True,
@@ -233,7 +215,7 @@ PRESETS: Mapping[str, Preset] = {
         words=("gemini", "--acp"),
         install=Gemini.install,
         denies=gemini.DENIES,
-        launch=_gemini,
+        launch=_launch_gemini,
         is_other_harmless=True,
         notices=re.compile(r"\[MODE_UPDATE\] \w+"),
     ),
@@ -241,7 +223,7 @@ PRESETS: Mapping[str, Preset] = {
         words=("copilot", "--acp"),
         install=Copilot.install,
         denies=copilot.DENIES,
-        launch=_copilot,
+        launch=_launch_copilot,
         is_given_servers=False,
         is_usage_total=True,
         notices=re.compile(r"Info: (/.*|Operation cancelled by user)"),
@@ -251,7 +233,7 @@ PRESETS: Mapping[str, Preset] = {
         words=("qwen", "--acp"),
         install=Qwen.install,
         denies=qwen.DENIES,
-        launch=_qwen,
+        launch=_launch_qwen,
         is_other_harmless=True,
         notices=re.compile(r'Background agent ".*" \w+\.'),
     ),
@@ -260,8 +242,7 @@ PRESETS: Mapping[str, Preset] = {
     "hermes": Preset(
         words=("hermes", "acp"),
         install="pip install 'hermes-agent[acp,mcp]'",
-        denies={},
-        launch=_hermes,
+        launch=lambda _: Launch(mode="default"),
         has_model_flag=False,
         is_usage_total=True,
         failures=re.compile(r"(HTTP \d{3}|API (call )?(failed|error)).*", re.DOTALL | re.IGNORECASE),

@@ -1,7 +1,7 @@
 """Reads an agent's updates during a prompt (`session/update`) and answers its permission requests.
 
-A reader accumulates the updates of one prompt in their raw form. They are not validated with the types of the
-protocol's package, because an update kind newer than the package must not affect the others.
+Updates are not validated with the types of the protocol's package, because an update kind newer than the package must
+not affect the others.
 
 Permissions depend on the kind of a tool call, which the protocol defines. A call without a kind, or of kind `other`,
 may do anything, so every restriction denies it; only tools of the role's own servers are allowed.
@@ -10,14 +10,13 @@ may do anything, so every restriction denies it; only tools of the role's own se
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rolecall.agents.acp_presets import Preset
-from rolecall.agents.program import Reader, count, mapping
+from rolecall.agents.acp_presets import UNKNOWN, Preset
+from rolecall.agents.program import Json, Reader
 from rolecall.agents.protocol import Context, Ending, Reply, Usage
-from rolecall.agents.transcript import text_of
 from rolecall.settings import capabilities
 
 _EDITS = ("file_creation", "file_modification", "partial_file_edit", "structured_document_edit")
@@ -50,7 +49,6 @@ ENDINGS: Mapping[str, Ending] = {
 _CHANGING = ("edit", "delete", "move")
 _MOST_TOOLS = 1000
 _LONGEST_TITLE = 500
-_ENDED = ("completed", "failed")
 _COMMAND_KEYS = ("command", "cmd", "commands")
 _RESULT_KEYS = ("formatted_output", "stdout", "output", "content", "message", "error", "detailedContent")
 
@@ -62,7 +60,7 @@ class _Tool:
     name: str = ""
     title: str = ""
     kind: str = ""
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Json = field(default_factory=Json)
     """Kept only until they are passed on, because they may be as long as a file."""
     paths: dict[str, None] = field(default_factory=dict)
     server: str = ""
@@ -71,26 +69,25 @@ class _Tool:
     has_diff: bool = False
     is_seen: bool = False
     """Whether there was an update about it, not just a permission request."""
-    is_told: bool = False
+    is_passed_on: bool = False
 
-    def learn(self, update: Mapping[str, Any], server_key: str = "") -> None:
-        given, meta = mapping(update.get("rawInput")), mapping(update.get("_meta"))
+    def learn(self, update: Json, server_key: str = "") -> None:
+        arguments, meta = update.part("rawInput"), update.part("_meta")
         # Some agents send the tool's own name besides the title, which is meant for people.
-        name = update.get("name") or meta.get("toolName") or mapping(meta.get("claudeCode")).get("toolName")
+        name = update.get("name") or meta.get("toolName") or meta.part("claudeCode").get("toolName")
         self.name = name if name and isinstance(name, str) else self.name
         self.title = str(update.get("title") or self.title)[:_LONGEST_TITLE]
         self.kind = str(update.get("kind") or self.kind)
-        self.arguments = {} if self.is_told else given or self.arguments
-        self.has_command |= any(key in given for key in _COMMAND_KEYS)
-        self.server = str(given.get(server_key) or self.server)
-        for part in _mappings(update.get("content")):
+        self.arguments = Json() if self.is_passed_on else arguments or self.arguments
+        self.has_command |= any(key in arguments for key in _COMMAND_KEYS)
+        self.server = str(arguments.get(server_key) or self.server)
+        for part in update.parts("content"):
             if part.get("type") == "diff" and part.get("path"):
                 self.has_diff = True
                 self.paths[str(part["path"])] = None
         if self.kind in _CHANGING:
-            self.paths |= dict.fromkeys(
-                str(place["path"]) for place in _mappings(update.get("locations")) if place.get("path")
-            )
+            places = update.parts("locations")
+            self.paths |= {str(place["path"]): None for place in places if place.get("path")}
 
     @property
     def label(self) -> str:
@@ -101,15 +98,8 @@ class _Tool:
         return self.kind in _CHANGING or self.has_diff
 
 
-@dataclass(frozen=True)
-class Permission:
-    what: str
-    denied: tuple[str, ...]
-    """The forbidden classes of actions that this call involves."""
-
-
 class AcpReader(Reader):
-    def __init__(self, context: Context, preset: Preset | None = None, servers: Collection[str] = ()) -> None:
+    def __init__(self, context: Context, preset: Preset = UNKNOWN, servers: Collection[str] = ()) -> None:
         super().__init__(context)
         self._preset = preset
         self._servers = frozenset(servers)
@@ -118,8 +108,8 @@ class AcpReader(Reader):
         self._message: str | None = None
         self._has_break = True
         self._failure = ""
-        self._result: Mapping[str, Any] = {}
-        self._told_beside = Usage()
+        self._result = Json()
+        self._message_usage = Usage()
         self._used = 0
         self._used_last: int | None = None
         self._cost: float | None = None
@@ -130,7 +120,7 @@ class AcpReader(Reader):
 
     # -- updates --
 
-    def event(self, event: Mapping[str, Any]) -> None:
+    def event(self, event: Json) -> None:
         """Process the `update` of a `session/update`; kinds that do not affect the answer are ignored."""
         match event.get("sessionUpdate"):
             case "agent_message_chunk":
@@ -138,8 +128,8 @@ class AcpReader(Reader):
             case "tool_call" | "tool_call_update":
                 self._read_call(event)
             case "usage_update":
-                used, cost = count(event, "used"), mapping(event.get("cost"))
-                if self._preset and self._preset.is_used_per_request:
+                used, cost = event.count("used"), event.part("cost")
+                if self._preset.is_used_per_request:
                     # An unchanged figure is not a new request: it is repeated when an account limit is reported.
                     self._used += used if used != self._used_last else 0
                 else:
@@ -148,20 +138,15 @@ class AcpReader(Reader):
                 if isinstance(cost.get("amount"), (int, float)) and cost.get("currency") == "USD":
                     self._cost = float(cost["amount"])
 
-    def _read_chunk(self, event: Mapping[str, Any]) -> None:
-        if usage := mapping(mapping(event.get("_meta")).get("usage")):
-            before, more = self._told_beside, tokens_of(usage)
-            self._told_beside = Usage(
-                before.input_tokens + more.input_tokens,
-                before.output_tokens + more.output_tokens,
-                before.cached_tokens + more.cached_tokens,
-            )
-        text, preset = mapping(event.get("content")).get("text"), self._preset
+    def _read_chunk(self, event: Json) -> None:
+        if usage := event.part("_meta").part("usage"):
+            self._message_usage = self._message_usage.plus(tokens_of(usage))
+        text, preset = event.part("content").get("text"), self._preset
         if not isinstance(text, str) or not text:
             return
-        is_failure = bool(preset and preset.failures and preset.failures.fullmatch(text))
+        is_failure = bool(preset.failures and preset.failures.fullmatch(text))
         self._failure = text if is_failure else ""
-        if is_failure or (preset and preset.notices and preset.notices.fullmatch(text)):
+        if is_failure or (preset.notices and preset.notices.fullmatch(text)):
             self.context.emit("text", {"text": f"{text}\n"})
             self._has_break = True
             return
@@ -171,7 +156,7 @@ class AcpReader(Reader):
         self._message, self._has_break = message, is_new and not text.strip("\n")
         self.transcript.says(text.lstrip("\n") if is_new else text, is_continued=not is_new)
 
-    def _read_call(self, event: Mapping[str, Any]) -> None:
+    def _read_call(self, event: Json) -> None:
         ident, status = str(event.get("toolCallId", "")), event.get("status")
         tool = self._find_tool(ident)
         # A pending call is passed on once more is known: many agents send its arguments later.
@@ -181,8 +166,13 @@ class AcpReader(Reader):
         tool.learn(event)
         if not is_waiting:
             self._pass_on(ident, tool)
-        if status in _ENDED:
-            self.transcript.returns(ident, _result_text(event))
+        if status in ("completed", "failed"):
+            content = [
+                part.get("content") for part in event.parts("content") if part.get("type") == "content"
+            ]
+            output = event.part("rawOutput")
+            found = next((output[key] for key in _RESULT_KEYS if output.get(key)), event.get("rawOutput"))
+            self.transcript.returns(ident, content or found)
         if status == "completed" and tool.is_changing:
             for path in tool.paths:
                 self.transcript.touches(path)
@@ -193,38 +183,39 @@ class AcpReader(Reader):
         return self._tools.setdefault(ident, _Tool())
 
     def _pass_on(self, ident: str, tool: _Tool) -> None:
-        if tool.is_seen and not tool.is_told:
-            arguments = tool.arguments or ({"title": tool.title} if tool.title else {})
-            self.transcript.calls(ident, tool.label, arguments)
-            tool.is_told, tool.arguments = True, {}
+        if tool.is_seen and not tool.is_passed_on:
+            self.transcript.calls(
+                ident, tool.label, tool.arguments or ({"title": tool.title} if tool.title else {})
+            )
+            tool.is_passed_on, tool.arguments = True, Json()
 
     # -- questions --
 
-    def permission(self, call: Mapping[str, Any]) -> Permission:
-        """Describe a permission request, and list the role's restrictions that forbid it."""
+    def find_denied(self, call: Json) -> tuple[str, ...]:
+        """Return the classes of actions that a permission request involves and the role forbids."""
         ident = str(call.get("toolCallId", ""))
         tool = self._find_tool(ident)
-        tool.learn(call, self._preset.server_key if self._preset else "")
+        tool.learn(call, self._preset.server_key)
         self._pass_on(ident, tool)
-        denied = tuple(sorted(self._classes(tool) & self._denied))
-        found = Permission(f"{tool.label}: {tool.title}" if tool.title else tool.label, denied)
+        denied = tuple(sorted(self._classes_of(tool) & self._denied))
+        what = f"{tool.label}: {tool.title}" if tool.title else tool.label
         reason = f"the role may not do this: {', '.join(denied)}" if denied else ""
-        self.transcript.asks(found.what, is_allowed=not denied, reason=reason)
+        self.transcript.asks(what, is_allowed=not denied, reason=reason)
         if denied:
-            self._refused = found.what
+            self._refused = what
         elif tool.is_changing:  # some agents do not report the result of an edit they were allowed
             for path in tool.paths:
                 self.transcript.touches(path)
-        return found
+        return denied
 
-    def _classes(self, tool: _Tool) -> set[str]:
+    def _classes_of(self, tool: _Tool) -> set[str]:
         """Return the classes of actions that a call may involve. Titles and arguments are not trusted, because the
         model may have written them."""
         is_other = tool.kind in ("", "other") and not tool.has_diff
         is_of_own_server = tool.server in self._servers or any(
             re.fullmatch(rf"mcp__{re.escape(server)}__.+", tool.name) for server in self._servers
         )
-        if is_other and (is_of_own_server or (self._preset and self._preset.is_other_harmless)):
+        if is_other and (is_of_own_server or self._preset.is_other_harmless):
             return set()
         found = set(KINDS.get(tool.kind or "other", _ANYTHING))
         if tool.has_diff:
@@ -235,88 +226,63 @@ class AcpReader(Reader):
 
     # -- the end --
 
-    def finish_prompt(self, result: Mapping[str, Any]) -> Reply:
+    def finish_prompt(self, result: Json) -> Reply:
         """Return the reply to a prompt that the agent has finished."""
         self._result = result
         self.transcript.uses(self.usage() or Usage())
         stop = str(result.get("stopReason", ""))
         ending = ENDINGS.get(stop)
         if ending is None:
-            return self.answer("failed", f"the agent stopped for a reason that is not known: {stop!r}")
+            return self.answer("failed", f"the agent stopped for an unknown reason: {stop!r}")
         if self._refused and ending in ("completed", "interrupted"):
             return self.answer("refused", f"the agent stopped where it was not allowed: {self._refused}")
         if self._failure:
             return self.answer("api_failure", self._failure)
-        reason = "" if ending == "completed" else f"the agent stopped: {stop}"
-        return self.answer(ending, reason)
+        return self.answer(ending, "" if ending == "completed" else f"the agent stopped: {stop}")
 
-    def answer(self, ending: Ending, reason: str = "", **more: Any) -> Reply:
-        """Build a reply from the answer so far and how it ended."""
+    def answer(self, ending: Ending = "completed", reason: str = "", *, text: str = "", **more: Any) -> Reply:
         for ident, tool in self._tools.items():
             self._pass_on(ident, tool)
-        return self.reply(self.transcript.answer, ending, reason, **more)
+        return super().answer(ending, reason, text=text, **more)
 
     def count_tokens(self) -> Usage | None:
         """Return the figures in the last result unchanged, or None if the agent reports none."""
-        usage = mapping(self._result.get("usage"))
+        usage = self._result.part("usage")
         return tokens_of(usage) if usage else None
 
     def usage(self) -> Usage | None:
-        tokens = self._tokens()
-        total = self.total()
-        if tokens is None and total is None:
-            return None
-        found = tokens or Usage()
-        cost = total.since(self.context.session_total).cost if total else None
-        return Usage(
-            found.input_tokens, found.output_tokens, found.cached_tokens, cost, self.transcript.count
-        )
-
-    def _tokens(self) -> Usage | None:
         """Return the tokens used, from the most exact source; the context size is only a lower bound."""
+        quota = self._result.part("_meta").part("quota").part("token_count")
+        tokens: Usage | None = None
         if (counted := self.count_tokens()) is not None:
-            is_total = self._preset is not None and self._preset.is_usage_total
-            return counted.since(self.counted_before) if is_total else counted
-        quota = mapping(mapping(mapping(self._result.get("_meta")).get("quota")).get("token_count"))
-        if quota:
-            return Usage(count(quota, "input_tokens"), count(quota, "output_tokens"))
-        if self._told_beside != Usage():
-            return self._told_beside
-        return Usage(self._used) if self._used else None
+            tokens = counted.since(self.counted_before) if self._preset.is_usage_total else counted
+        elif quota:
+            tokens = Usage(quota.count("input_tokens"), quota.count("output_tokens"))
+        elif self._message_usage != Usage():
+            tokens = self._message_usage
+        elif self._used:
+            tokens = Usage(self._used)
+        spent = super().usage()
+        if tokens is None and spent is None:
+            return None
+        return replace(tokens or Usage(), cost=spent.cost if spent else None, turns=self.transcript.count)
 
     def total(self) -> Usage | None:
         """Return the session's total, which has only the cost."""
         return None if self._cost is None else Usage(cost=self._cost)
 
 
-def tokens_of(usage: Mapping[str, Any]) -> Usage:
+def tokens_of(usage: Json) -> Usage:
     """Read token counts. The total shows whether the input includes cached tokens; agents differ in this."""
-    read, output = count(usage, "inputTokens"), count(usage, "outputTokens")
-    cached = count(usage, "cachedReadTokens", "cachedWriteTokens")
-    is_apart = count(usage, "totalTokens") >= read + cached + output
-    return Usage(read + cached if is_apart else read, output, count(usage, "cachedReadTokens"))
+    read, output = usage.count("inputTokens"), usage.count("outputTokens")
+    cached = usage.count("cachedReadTokens", "cachedWriteTokens")
+    is_apart = usage.count("totalTokens") >= read + cached + output
+    return Usage(read + cached if is_apart else read, output, usage.count("cachedReadTokens"))
 
 
-def chosen_option(options: Sequence[Mapping[str, Any]], *, is_allowed: bool) -> str | None:
-    """Choose the answer to a permission request; one that applies once is preferred to one that applies always."""
-    kinds = ("allow_once", "allow_always") if is_allowed else ("reject_once", "reject_always")
-    for kind in kinds:
-        for option in options:
-            if option.get("kind") == kind:
-                return str(option.get("optionId"))
-    return None
-
-
-def _result_text(update: Mapping[str, Any]) -> str:
-    told = [part.get("content") for part in _mappings(update.get("content")) if part.get("type") == "content"]
-    if told:
-        return text_of(told)
-    output = update.get("rawOutput")
-    if isinstance(output, Mapping):
-        found = next((output[key] for key in _RESULT_KEYS if output.get(key)), None)
-        return text_of(found if found is not None else output)
-    return text_of(output)
-
-
-def _mappings(value: Any) -> list[Mapping[str, Any]]:
-    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+def choose_option(kinds: Iterable[tuple[str, str]], *, is_allowed: bool) -> str | None:
+    """Choose the answer to a permission request among the ids of its options, given with their kinds; one that applies
+    once is preferred to one that applies always."""
+    options = dict(reversed(list(kinds)))
+    once, always = ("allow_once", "allow_always") if is_allowed else ("reject_once", "reject_always")
+    return options.get(once) or options.get(always)

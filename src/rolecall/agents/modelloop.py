@@ -7,10 +7,11 @@ conversation, and tells the model which tool call was interrupted.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 from pydantic_ai.messages import (
@@ -25,13 +26,15 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models import Model, ModelRequestParameters
-from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-from rolecall.agents.modelclient import Asking, Unanswered
-from rolecall.agents.protocol import Context, Ending, Memory, Reply, Usage, failure
+from rolecall.agents.modelclient import Asking, NoAnswer
+from rolecall.agents.protocol import Context, Ending, Memory, Reply, Usage
 from rolecall.agents.toolbox import Toolbox
 from rolecall.agents.transcript import Transcript
+
+if TYPE_CHECKING:
+    from rolecall.agents.adapters.builtin import Builtin
 
 _SYSTEM = (
     "You do one task and then answer. Your tools act on the work folder; give paths relative to it. Look at "
@@ -46,88 +49,64 @@ _PIECE = 400
 class Run:
     """One call of the agent. It can return a reply with its progress at any time."""
 
-    def __init__(
-        self,
-        context: Context,
-        model: Model,
-        *,
-        system: str,
-        max_turns: int,
-        max_tokens: int | None,
-        max_output: int | None,
-        retries: int,
-        deadline: float,
-        secret: str | None,
-    ) -> None:
+    def __init__(self, context: Context, model: Model, options: Builtin) -> None:
         self._context = context
-        self._max_turns = max_turns
-        self._max_tokens = max_tokens
+        self._options = options
         self._transcript = Transcript(context)
         self._box = Toolbox(context, self._transcript.touches)
         self._used = Usage()
-        self._ask = Asking(
-            model,
-            ModelRequestParameters(
-                function_tools=[
-                    ToolDefinition(
-                        name=tool.name, description=tool.description, parameters_json_schema=tool.schema
-                    )
-                    for tool in self._box.tools.values()
-                ],
-                instruction_parts=[InstructionPart(content=f"{_SYSTEM}\n\n{system}" if system else _SYSTEM)],
-            ),
-            settings=ModelSettings(max_tokens=max_output) if max_output else ModelSettings(),
-            retries=retries,
-            deadline=deadline,
-            secret=secret,
+        tools = [
+            ToolDefinition(name=tool.name, description=tool.description, parameters_json_schema=tool.schema)
+            for tool in self._box.tools.values()
+        ]
+        system = f"{_SYSTEM}\n\n{options.system}" if options.system else _SYSTEM
+        parameters = ModelRequestParameters(
+            function_tools=tools, instruction_parts=[InstructionPart(content=system)]
         )
+        # The timeout starts here, because importing the libraries does not count.
+        deadline = asyncio.get_running_loop().time() + (options.timeout or float("inf"))
+        self._ask = Asking(model, parameters, options, deadline)
 
     async def answer(self, prompt: str) -> Reply:
-        history = _open_history(self._context, self._transcript, prompt)
         try:
-            for _ in range(self._max_turns):
-                used = self._used.input_tokens + self._used.output_tokens
-                if self._max_tokens and used >= self._max_tokens:
-                    return self.reply("limit", f"the limit of {self._max_tokens:,} tokens is reached")
+            history = History.open(self._context)
+        except LookupError as error:
+            return self.reply("failed", str(error), is_session_lost=True)
+        self._transcript.in_session(history.session)
+        history.ask(prompt)
+        max_turns, max_tokens = self._options.max_turns, self._options.max_tokens
+        try:
+            for _ in range(max_turns):
+                if max_tokens and self._used.input_tokens + self._used.output_tokens >= max_tokens:
+                    return self.reply("limit", f"the limit of {max_tokens:,} tokens is reached")
                 response = await self._ask(history.messages, self._listen)
                 history.add(response)
-                self._count(response)
+                used = response.usage
+                self._used = self._used.plus(
+                    Usage(used.input_tokens, used.output_tokens, used.cache_read_tokens, turns=1)
+                )
+                self._transcript.uses(self._used)
                 if response.finish_reason == "content_filter":
-                    said = str((response.provider_details or {}).get("refusal") or response.text or "")
-                    return self.reply(
-                        "refused", f"the model declined: {said}" if said else "the model declined"
-                    )
+                    why = str((response.provider_details or {}).get("refusal") or response.text or "")
+                    return self.reply("refused", f"the model declined{f': {why}' if why else ''}")
                 if response.finish_reason == "length":
                     return self.reply("limit", "the model's message reached the limit of its length")
                 if not response.tool_calls:
                     return self.reply("completed", text=response.text or "")
-                if self._used.turns < self._max_turns:
-                    await self._use_tools(response, history)
-        except Unanswered as unanswered:
-            return self.reply(unanswered.ending, unanswered.reason, hint=unanswered.hint)
-        return self.reply("limit", f"the limit of {self._max_turns} turns is reached")
-
-    async def _use_tools(self, response: ModelResponse, history: History) -> None:
-        for call in response.tool_calls:
-            try:
-                arguments: object = call.args_as_dict(raise_if_invalid=True)
-            except (ValueError, AssertionError):
-                arguments = call.args  # the toolbox explains any problem with them
-            ident = f"{self._used.turns}:{call.tool_call_id}"  # some endpoints restart their numbering in every message
-            self._transcript.calls(ident, call.tool_name, arguments)
-            result = await self._box.use(call.tool_name, arguments)
-            self._transcript.returns(ident, result.text)
-            history.add_result(call, result.text, "failed" if result.is_error else "success")
-
-    def _count(self, response: ModelResponse) -> None:
-        used, before = response.usage, self._used
-        self._used = Usage(
-            before.input_tokens + used.input_tokens,
-            before.output_tokens + used.output_tokens,
-            before.cached_tokens + used.cache_read_tokens,
-            turns=before.turns + 1,
-        )
-        self._transcript.uses(self._used)
+                for call in response.tool_calls if self._used.turns < max_turns else ():
+                    try:
+                        arguments: object = call.args_as_dict(raise_if_invalid=True)
+                    except (ValueError, AssertionError):
+                        arguments = call.args  # the toolbox explains any problem with them
+                    # Some endpoints restart their numbering in every message.
+                    ident = f"{self._used.turns}:{call.tool_call_id}"
+                    self._transcript.calls(ident, call.tool_name, arguments)
+                    result = await self._box.use(call.tool_name, arguments)
+                    self._transcript.returns(ident, result.text)
+                    history.add_result(call, result.text, "failed" if result.is_error else "success")
+        except NoAnswer as error:
+            return self.reply(error.ending, error.reason, hint=error.hint)
+        return self.reply("limit", f"the limit of {max_turns} turns is reached")
 
     @contextmanager
     def _listen(self) -> Iterator[Callable[[str], None]]:
@@ -153,35 +132,43 @@ class Run:
         finally:
             pass_on()
 
-    def reply(self, ending: Ending, reason: str = "", *, text: str | None = None, hint: str = "") -> Reply:
-        kept = self._transcript
-        return Reply(
-            kept.answer if text is None else text,
-            session=kept.session,
-            usage=self._used,
-            turns=kept.turns if any(turn.tool_calls for turn in kept.turns) or kept.count > 1 else (),
-            files=kept.files,
-            ending=ending,
-            reason=reason,
-            hint=hint,
-        )
-
-
-# -- the session --
+    def reply(self, ending: Ending, reason: str = "", *, text: str | None = None, **more: Any) -> Reply:
+        answer = self._transcript.answer if text is None else text
+        return self._transcript.reply(answer, ending, reason, usage=self._used, **more)
 
 
 class History:
-    def __init__(self, memory: Memory, session: str, records: list[str]) -> None:
+    """The conversation of a session."""
+
+    def __init__(self, memory: Memory, session: str) -> None:
         self._memory = memory
-        self._session = session
+        self.session = session
         self.messages: list[ModelMessage] = []
-        for record in records:
-            for message in ModelMessagesTypeAdapter.validate_json(record):
-                self._append(message)
+
+    @classmethod
+    def open(cls, context: Context) -> History:
+        """Load the session to continue, or a copy of it, or start a new one; raise LookupError if it is lost."""
+        memory, known = context.memory, context.session
+        records = memory.read(known) if known else []
+        if known and not records:
+            raise LookupError(f"the session {known!r} is not known")
+        session = known if known and not context.is_fork else f"builtin-{os.urandom(8).hex()}"
+        history = cls(memory, session)
+        try:
+            for record in records:
+                for message in ModelMessagesTypeAdapter.validate_json(record):
+                    history._append(message)
+        except ValidationError as error:
+            reason = f"the session {known!r} cannot be read: {error.error_count()} errors"
+            raise LookupError(reason) from error
+        if context.is_fork:
+            for record in records:
+                memory.add(session, record)
+        return history
 
     def add(self, said: ModelMessage | ModelRequestPart) -> None:
         message = said if isinstance(said, (ModelRequest, ModelResponse)) else ModelRequest(parts=[said])
-        self._memory.add(self._session, ModelMessagesTypeAdapter.dump_json([message]).decode())
+        self._memory.add(self.session, ModelMessagesTypeAdapter.dump_json([message]).decode())
         self._append(message)
 
     def add_result(
@@ -215,24 +202,3 @@ class History:
         latest = next((part.content for part in parts if isinstance(part, UserPromptPart)), None)
         if not (is_open and latest == prompt):
             self.add(UserPromptPart(content=prompt))
-
-
-def _open_history(context: Context, transcript: Transcript, prompt: str) -> History:
-    """Load the conversation and add the prompt; the session is recorded before the model is asked."""
-    memory, known = context.memory, context.session
-    records = memory.read(known) if known else []
-    if known and not records:
-        reason = f"there is no session {known!r}"
-        raise failure(Reply("", ending="failed", reason=reason, is_session_lost=True))
-    session = known if known and not context.is_fork else f"builtin-{os.urandom(8).hex()}"
-    try:
-        history = History(memory, session, records)
-    except ValidationError as error:
-        reason = f"the session {known!r} cannot be read: {error.error_count()} errors"
-        raise failure(Reply("", ending="failed", reason=reason, is_session_lost=True)) from error
-    transcript.in_session(session)
-    if context.is_fork:
-        for record in records:
-            memory.add(session, record)
-    history.ask(prompt)
-    return history

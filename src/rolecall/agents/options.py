@@ -1,23 +1,31 @@
-"""Converts an adapter's options, from a configuration or a role's `agent`, to values of its fields.
-
-An adapter is a dataclass whose fields define the names and types of its options.
-"""
+"""Reads the options of an adapter, whose fields define their names and types, from a configuration or a spec."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields, is_dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, get_type_hints
 
-from rolecall.agents import ADAPTERS
+from rolecall.agents import ADAPTERS, SPOKEN, make
 from rolecall.agents.program import McpServer
-from rolecall.errors import UsageError
-from rolecall.settings.form import did_you_mean
+from rolecall.errors import NotFound, UsageError
+from rolecall.settings import form
+from rolecall.settings.form import Converted, Field, Flag, Form, ListOf, MapOf, Number, Record
 
 
-def parse_words(name: str, argument: str) -> dict[str, str]:
+def resolve(name: str, argument: str, options: Mapping[str, Any]) -> Any:
+    """Create the agent of a spec with options."""
+    if name not in ADAPTERS:
+        hint = form.did_you_mean(name, sorted(ADAPTERS), what="Known agents")
+        raise NotFound(f"unknown agent {name!r}", hint=hint)
+    if name in SPOKEN:
+        return import_module(ADAPTERS[name]).from_argument(argument, **read_options(name, options))
+    return make(name, {**options, **parse_argument(name, argument)})
+
+
+def parse_argument(name: str, argument: str) -> dict[str, str]:
     """Parse `key=value` words; a word without `=` is the model."""
     try:
         words = shlex.split(argument)
@@ -33,77 +41,75 @@ def parse_words(name: str, argument: str) -> dict[str, str]:
     return {**found, **({"model": models[0]} if models else {})}
 
 
-def typed(adapter: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert options to the types of the adapter's fields. An unknown option or a value of the wrong type is an error
-    that lists the options."""
-    kind = type(import_module(ADAPTERS[adapter]).default)
-    known = {item.name: str(item.type) for item in fields(kind) if not item.name.startswith("_")}
-    found: dict[str, Any] = {}
-    for key, value in options.items():
-        name = key.replace("-", "_")
-        if name not in known:
-            hint = did_you_mean(name, sorted(known), what="Its options")
-            raise UsageError(f"the agent {adapter!r} has no option {key!r}", hint=hint)
-        if value is None or (value == "none" and "None" in known[name]):
-            found[name] = None
-            continue
-        convert = next((_CONVERT[mark] for mark in _CONVERT if known[name].startswith(mark)), str)
+def read_options(adapter: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Read options by the types of the adapter's fields, or raise `UsageError` with the first problem."""
+    module = import_module(ADAPTERS[adapter])
+    kind = get_type_hints(module.from_argument)["return"] if adapter in SPOKEN else getattr(module, adapter)
+    known = {
+        field.name: str(field.type)
+        for field in (fields(kind) if is_dataclass(kind) else ())
+        if field.init and (field.default is not MISSING or field.default_factory is not MISSING)
+    }
+    values = {key.replace("-", "_"): value for key, value in options.items()}
+    for name in values.keys() - known.keys():
+        hint = form.did_you_mean(name, sorted(known), what="Its options")
+        raise UsageError(f"the agent {adapter!r} has no option {name!r}", hint=hint)
+    record: Record[dict[str, Any]] = Record(dict, f"the agent {adapter!r}", _fields_for(known))
+    # Variables and tool servers may contain secrets, so no text is shown.
+    read = form.load_value(record, values, hides_texts=True)
+    for problem in read.problems:
+        raise UsageError(f"the agent {adapter!r}: {problem.message}", hint=problem.hint)
+    return read.checked()
+
+
+class _Option(Form[Any]):
+    """A value that may also be written as text, as in `claude:timeout=600`."""
+
+    def __init__(self, form: Form[Any], parse: Callable[[str], Any] = str, *, optional: bool = False) -> None:
+        self.form, self.parse, self.optional = form, parse, optional
+
+    def read(self, value: Any, at: form.At) -> Any:
+        if self.optional and value in (None, "none"):
+            return None
         try:
-            found[name] = convert(value)
-        except (TypeError, ValueError, KeyError) as error:
-            # Variables and tool servers may contain secrets, so their values are not shown.
-            is_plain = known[name].startswith(("bool", "int", "float"))
-            shown = f"cannot be {value!r}" if is_plain else "cannot be used"
-            raise UsageError(f"the option {key!r} of the agent {adapter!r} {shown}: {error}") from error
-    return found
+            return self.form.read(self.parse(value) if isinstance(value, str) else value, at)
+        except ValueError:  # the form explains what it expects
+            return self.form.read(value, at)
 
 
-def _flag(value: Any) -> bool:
-    words = {"true": True, "yes": True, "false": False, "no": False}
-    if isinstance(value, bool):
-        return value
-    if str(value) not in words:
-        raise ValueError("it must be true or false")
-    return words[str(value)]
+class _AnyText(Form[str]):
+    """A text, or a number or flag that stands for one."""
+
+    def read(self, value: Any, at: form.At) -> Any:
+        return str(value) if isinstance(value, (str, int, float)) else at.expect("text", value)
 
 
-def _amount(value: Any) -> float:
-    number = float(value)
-    if not 0 < number < float("inf"):
-        raise ValueError("it must be a number above 0")
-    return number
-
-
-def _words(value: Any) -> tuple[str, ...]:
-    items = value.split(",") if isinstance(value, str) else value
-    return tuple(str(item) for item in items if str(item))
-
-
-def _texts(value: Any) -> dict[str, str]:
-    if not isinstance(value, Mapping):
-        raise ValueError("it must be a mapping")
-    return {str(key): str(item) for key, item in value.items()}
-
-
-def _servers(value: Any) -> tuple[McpServer, ...]:
-    if not isinstance(value, Mapping):
-        raise ValueError(
-            "tool servers are written as a mapping in the configuration: NAME: {command, args, env}"
-        )
-    return tuple(
-        McpServer(
-            str(name), str(entry["command"]), _words(entry.get("args") or ()), _texts(entry.get("env") or {})
-        )
-        for name, entry in value.items()
-    )
-
-
-_CONVERT: Mapping[str, Callable[[Any], Any]] = {
-    "bool": _flag,
-    "int": int,
-    "float": _amount,
-    "tuple[McpServer": _servers,
-    "tuple[str": _words,
-    "Mapping[str, str]": _texts,
+_WORDS = _Option(ListOf(_AnyText()), lambda text: [word for word in text.split(",") if word])
+_SERVER: Record[dict[str, Any]] = Record(
+    dict,
+    "a tool server",
+    {"command": Field(_AnyText(), required=True), "args": _WORDS, "env": MapOf(_AnyText())},
+)
+_SERVERS = MapOf(_SERVER, "a mapping such as NAME: {command, args, env}")
+_FLAGS = {"true": True, "yes": True, "false": False, "no": False}
+_FORMS: Mapping[str, tuple[Form[Any], Callable[[str], Any]]] = {
+    "bool": (Flag(), lambda text: _FLAGS.get(text, text)),
+    "int": (Number(whole=True), int),
+    "float": (Converted(Number(above=0), float), float),
+    "tuple[McpServer": (
+        Converted(_SERVERS, lambda servers: tuple(McpServer(name, **servers[name]) for name in servers)),
+        str,
+    ),
+    "tuple[str": (_WORDS, str),
+    "Mapping[str, str]": (MapOf(_AnyText()), str),
 }
-"""A converter for each beginning of a field's type; other types are text."""
+"""The form for each beginning of a field's type, and how to parse it from text; other types are text."""
+
+
+def _fields_for(types: Mapping[str, str]) -> dict[str, Field]:
+    found = {}
+    for name, kind in types.items():
+        form, parse = next((_FORMS[mark] for mark in _FORMS if kind.startswith(mark)), (_AnyText(), str))
+        is_optional = "None" in kind
+        found[name] = Field(_Option(form, parse, optional=is_optional), nullable=not is_optional)
+    return found

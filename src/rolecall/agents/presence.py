@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from rolecall.agents import ADAPTERS
 from rolecall.errors import NotFound
 
 EXTRAS = {"builtin": ("pydantic_ai", "llm"), "acp": ("acp", "acp")}
@@ -21,11 +22,14 @@ def check_present(agent: object, *, env: Mapping[str, str], folder: Path | None 
     A relative program path is resolved in `folder`; without a folder it is not checked.
     """
     module, extra = EXTRAS.get(adapter_of(agent), ("", ""))
-    if module and not _is_importable(module):
-        raise NotFound(
-            f"the agent {adapter_of(agent)!r} needs the package {module!r}, which is not installed",
-            hint=f"Install it: pip install 'rolecall[{extra}]'",
-        )
+    if module:
+        from importlib.util import find_spec  # a step of another agent does without it
+
+        if find_spec(module) is None:
+            raise NotFound(
+                f"the agent {adapter_of(agent)!r} needs the package {module!r}, which is not installed",
+                hint=f"Install it: pip install 'rolecall[{extra}]'",
+            )
     program = program_of(agent)
     if program and (folder is not None or "/" not in program or os.path.isabs(program)):
         locate(agent, env=env, folder=folder or Path("/"))
@@ -39,8 +43,6 @@ def program_of(agent: object) -> str:
 
 def adapter_of(agent: object) -> str:
     """Return the name of an agent's adapter, or an empty string for a custom agent."""
-    from rolecall.agents import ADAPTERS
-
     modules = {module: name for name, module in ADAPTERS.items()}
     return modules.get(type(agent).__module__, "")
 
@@ -75,9 +77,3 @@ def find_program(program: str, *, env: Mapping[str, str], folder: Path) -> tuple
     found = [file for file in files if os.path.isfile(file)]
     runnable = next((path for path in found if os.access(path, os.X_OK)), None)
     return runnable or next(iter(found), None), runnable is not None
-
-
-def _is_importable(module: str) -> bool:
-    from importlib.util import find_spec
-
-    return find_spec(module) is not None

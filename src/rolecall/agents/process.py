@@ -29,6 +29,7 @@ from rolecall.errors import AgentError
 RUN_VARIABLE = "ROLECALL_RUN"
 """Holds the run ids of a child and of the runs it is nested in, separated by slashes."""
 
+MORE_TIME = "Give the agent a longer timeout, or less to do."
 DEFAULT_MAX_OUTPUT = 8 * 1024 * 1024
 DEFAULT_GRACE = 2.0
 
@@ -63,16 +64,16 @@ class Exit:
     left: tuple[int, ...] = ()
     """Processes that could not be ended."""
 
+    @property
+    def hint(self) -> str:
+        if self.ending == "timeout":
+            return MORE_TIME
+        if self.ending == "killed":
+            return "The program crashed, or ran out of memory; run it by hand in the work folder to see."
+        return ""
+
     def error(self) -> AgentError:
-        return AgentError(
-            self.reason, ending=self.ending, text=self.stdout, hint=ENDING_HINTS.get(self.ending, "")
-        )
-
-
-ENDING_HINTS = {
-    "timeout": "Give the agent a longer timeout, or less to do.",
-    "killed": "The program crashed, or ran out of memory; run it by hand in the work folder to see.",
-}
+        return AgentError(self.reason, ending=self.ending, text=self.stdout, hint=self.hint)
 
 
 async def run(

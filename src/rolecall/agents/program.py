@@ -14,18 +14,62 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rolecall.agents import process
-from rolecall.agents.protocol import ANSWERED, Context, Ending, Reply, Usage, failure
-from rolecall.agents.transcript import LONGEST_ANSWER, Transcript
+from rolecall.agents.protocol import DEFAULT_TIMEOUT, Context, Ending, Reply, Usage
+from rolecall.agents.transcript import LONGEST_ANSWER, Transcript, text_of
 from rolecall.settings import capabilities
 from rolecall.store import scratch
 
-DEFAULT_TIMEOUT = 3600.0
 _LONGEST_LINE = 32 * 1024 * 1024
 _KEPT_OUTPUT = 256 * 1024
 _NOISE = 4_000
+_LONGEST_REASON = 5_000
 _MOST = 10**15
 _BY_SIGNAL = (130, 137, 143)
 """Exit codes of programs that catch SIGINT, a child's SIGKILL, or SIGTERM."""
+
+
+class Json(dict[str, Any]):
+    """An untrusted JSON object. A part that is missing or has another type reads as empty."""
+
+    def part(self, key: str) -> Json:
+        value = self.get(key)
+        return Json(value) if isinstance(value, Mapping) else Json()
+
+    def parts(self, key: str) -> list[Json]:
+        """Return the objects in a list or among the values of an object."""
+        value = self.get(key)
+        inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+        return [Json(item) for item in inner if isinstance(item, Mapping)]
+
+    def text(self, *keys: str) -> str:
+        """Return the first text found under one of the keys."""
+        return next((text for key in keys if (text := text_of(self.get(key)))), "")
+
+    def amount(self, key: str) -> float | None:
+        """Return a number, or None if it cannot be an amount of tokens or money."""
+        value = self.get(key)
+        return value if isinstance(value, (int, float)) and 0 <= value < _MOST else None
+
+    def count(self, *keys: str) -> int:
+        """Add up counters; a value that is not an amount counts as 0."""
+        return sum(int(self.amount(key) or 0) for key in keys)
+
+
+def parse_object(text: str | bytes) -> Json | None:
+    """Parse a JSON object; return None for any other text."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return Json(value) if isinstance(value, dict) else None
+
+
+def read_object(path: Path) -> Json:
+    """Read a JSON object from a file that a program may not have written."""
+    try:
+        return parse_object(path.read_bytes()) or Json()
+    except OSError:
+        return Json()
 
 
 @dataclass(frozen=True)
@@ -36,6 +80,28 @@ class McpServer:
     command: str
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+
+
+def mcp_config(servers: Iterable[McpServer], **more: Any) -> str:
+    """Return a tool server configuration in the form most programs read; `more` is added to each entry."""
+    entries = {
+        server.name: {
+            "type": "stdio",
+            "command": server.command,
+            "args": server.args,
+            "env": dict(server.env),
+            **more,
+        }
+        for server in servers
+    }
+    return json.dumps({"mcpServers": entries})
+
+
+def write_file(folder: Path, name: str, text: str) -> str:
+    """Write a file that the program reads into the run's folder, and return its path."""
+    path = folder / name
+    path.write_text(text, encoding="utf-8", errors="replace")
+    return str(path)
 
 
 @dataclass(frozen=True)
@@ -60,11 +126,11 @@ class Reader:
         self.context = context
         self.transcript = Transcript(context)
         self.noise = ""
-        """The beginning of output other than events; it often explains why there is no answer."""
+        """The beginning of output other than events; it often explains why no answer came."""
         self.folder = Path()
         """The run's own folder, which exists during the run; some programs write a usage file there."""
 
-    def event(self, event: Mapping[str, Any]) -> None:
+    def event(self, event: Json) -> None:
         raise NotImplementedError
 
     def finish(self, exit: process.Exit) -> Reply:
@@ -73,27 +139,18 @@ class Reader:
 
     def usage(self) -> Usage | None:
         """Return the run's usage as far as it is known, even after a timeout or cancellation."""
-        return None
+        total = self.total()
+        return total.since(self.context.session_total) if total else None
 
     def total(self) -> Usage | None:
         """Return the session's usage, if the agent reports totals."""
         return None
 
-    # -- for subclasses --
-
-    def reply(self, text: str, ending: Ending = "completed", reason: str = "", **more: Any) -> Reply:
-        kept = self.transcript
-        return Reply(
-            text[:LONGEST_ANSWER],
-            session=kept.session,
-            usage=self.usage(),
-            session_total=self.total(),
-            turns=kept.turns if any(turn.tool_calls for turn in kept.turns) or kept.count > 1 else (),
-            files=kept.files,
-            ending=ending,
-            reason=reason,
-            **more,
-        )
+    def answer(self, ending: Ending = "completed", reason: str = "", *, text: str = "", **more: Any) -> Reply:
+        """Return a reply with `text`, or else the last message, and how the run ended."""
+        text = (text or self.transcript.answer)[:LONGEST_ANSWER]
+        more |= {"usage": self.usage(), "session_total": self.total()}
+        return self.transcript.reply(text, ending, reason[:_LONGEST_REASON], **more)
 
     def is_lost(self, printed: str) -> bool:
         """Whether the program says that it does not know the session."""
@@ -109,7 +166,7 @@ class Reader:
             ending = "killed"
         elif self.noise.strip() and not exit.stderr.strip():
             reason = f"{exit.reason}: {self.noise.strip()[-2000:]}"
-        return self.reply(self.transcript.answer, ending, reason, is_session_lost=self.is_lost(exit.stderr))
+        return self.answer(ending, reason, is_session_lost=self.is_lost(exit.stderr))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +177,7 @@ class Program:
     program: ClassVar[str]
     install: ClassVar[str]
     """The command that installs it."""
+    reads: ClassVar[type[Reader]]
     needed_flags: ClassVar[tuple[str, ...]] = ()
     """Flags the adapter uses; `doctor` looks for them in the help text."""
     help_arguments: ClassVar[tuple[str, ...]] = ("--help",)
@@ -145,11 +203,16 @@ class Program:
         raise NotImplementedError
 
     def reader(self, context: Context) -> Reader:
-        raise NotImplementedError
+        return self.reads(context)
 
     @property
     def command(self) -> str:
         return self.executable or self.program
+
+    @property
+    def last_arguments(self) -> list[str]:
+        """The model, and the user's additional arguments."""
+        return [*(["--model", self.model] if self.model else []), *self.args]
 
     async def __call__(self, prompt: str, context: Context) -> Reply:
         capabilities.check_supported(self.name, context.capabilities, self.deniable)
@@ -159,37 +222,37 @@ class Program:
             reader.folder = folder
             call = self.call(prompt, context, folder)
 
-            def started(child: process.Started) -> None:
-                context.emit("process", {"pid": child.pid, "run": child.run})
+            def note_start(child: process.Started) -> None:
+                context.emit("process", child._asdict())
                 reader.transcript.in_session(call.session)
 
-            ended = await process.run(
+            exit = await process.run(
                 call.argv,
                 cwd=context.workdir,
                 env={**context.env, **call.env},
                 prompt=call.stdin,
                 timeout=self.timeout,
                 cancel=context.cancel,
-                on_start=started,
+                on_start=note_start,
                 on_text=lines.feed,
                 max_output=_KEPT_OUTPUT,
             )
-            lines.close()
-            if ended.ending in ("timeout", "interrupted"):
-                hint = process.ENDING_HINTS.get(ended.ending, "")
-                reply = reader.reply(reader.transcript.answer, ended.ending, ended.reason, hint=hint)
-            else:
-                reply = reader.finish(ended)
-                if ended.left:
-                    left = f"processes that could not be ended: {', '.join(map(str, ended.left))}"
-                    reply = replace(reply, reason=f"{reply.reason} ({left})" if reply.reason else left)
-        if reply.ending not in ANSWERED:
-            raise failure(reply)
+            lines.feed("\n")
+            if exit.ending in ("timeout", "interrupted"):
+                return reader.answer(exit.ending, exit.reason, hint=exit.hint)
+            return note_leftovers(reader.finish(exit), exit.left)
+
+
+def note_leftovers(reply: Reply, left: Sequence[int]) -> Reply:
+    """Add processes that could not be ended to the reason of a reply."""
+    if not left:
         return reply
+    note = f"processes that could not be ended: {', '.join(map(str, left))}"
+    return replace(reply, reason=f"{reply.reason} ({note})" if reply.reason else note)
 
 
 class Lines:
-    """Splits a stream into lines and passes JSON objects to a reader."""
+    """Splits a stream into lines and passes JSON objects to a reader; the last line must be ended."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -209,59 +272,9 @@ class Lines:
                 self._reader.noise = (self._reader.noise + line + "\n")[:_NOISE]
         self._add(rest)
 
-    def close(self) -> None:
-        self.feed("\n")
-
     def _add(self, piece: str) -> None:
         self._size += len(piece)
         if self._size > _LONGEST_LINE:  # too long to be an event or to keep in memory
             self._pieces = [f"a line of more than {_LONGEST_LINE} characters was left out"]
         else:
             self._pieces.append(piece)
-
-
-def mcp_file(servers: Iterable[McpServer], folder: Path, **more: Any) -> Path:
-    """Write a tool server configuration in the form most programs read; `more` is added to each entry."""
-    entries = {
-        server.name: {
-            "type": "stdio",
-            "command": server.command,
-            "args": list(server.args),
-            "env": dict(server.env),
-            **more,
-        }
-        for server in servers
-    }
-    path = folder / "mcp.json"
-    path.write_text(json.dumps({"mcpServers": entries}), encoding="utf-8")
-    return path
-
-
-def parse_object(text: str) -> dict[str, Any] | None:
-    """Parse a JSON object; return None for any other text."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def count(record: Any, *keys: str) -> int:
-    """Add up counters in an untrusted record; missing values and values that are not numbers count as 0."""
-    return sum(int(amount(mapping(record).get(key)) or 0) for key in keys)
-
-
-def amount(value: Any) -> float | None:
-    """Return an untrusted number, or None if it cannot be an amount of tokens or money."""
-    is_number = isinstance(value, (int, float)) and 0 <= value < _MOST
-    return value if is_number else None
-
-
-def mapping(value: Any) -> Mapping[str, Any]:
-    """Return an untrusted value if it is a mapping, otherwise an empty mapping."""
-    return value if isinstance(value, Mapping) else {}
-
-
-def items(value: Any) -> list[Any]:
-    """Return an untrusted value if it is a list, otherwise an empty list."""
-    return value if isinstance(value, list) else []

@@ -1,12 +1,9 @@
 """The engine's view of an agent: an async function of a prompt and a context.
 
 An adapter returns its answer as text or as a `Reply`; a plain `async def` is an adapter. Every way an agent can end has
-a name (`Ending`). If the agent ended by itself with an answer (`completed`, `refused`, `limit`), the result is a
-`Reply`; otherwise (`interrupted`, `api_failure`, `timeout`, `killed`, `suspended`, `failed`) it is an `AgentError` that
-keeps any partial answer.
-
-Building prompts, parsing answers into typed output and assigning adapters to roles happen elsewhere. Adapters read
-neither the environment nor the store, only the context.
+a name (`Ending`). `ask` returns a `Reply` if the agent ended by itself with an answer (`completed`, `refused`,
+`limit`), and raises any other ending as an `AgentError` that keeps the partial answer. Adapters read neither the
+environment nor the store, only the context.
 """
 
 from __future__ import annotations
@@ -22,7 +19,10 @@ from rolecall.errors import Ending as Ending
 
 ENDINGS: tuple[Ending, ...] = get_args(Ending)
 ANSWERED: tuple[Ending, ...] = ("completed", "refused", "limit")
-"""The endings that are returned as a Reply; all others are raised as an AgentError."""
+"""The endings that `ask` returns; it raises all others."""
+
+DEFAULT_TIMEOUT = 3600.0
+"""Seconds that an agent may take for one answer."""
 
 EventKind = Literal["text", "tool_call", "permission", "usage", "session", "process"]
 EVENT_KINDS: tuple[EventKind, ...] = get_args(EventKind)
@@ -134,6 +134,16 @@ class Usage:
     """Cost in US dollars; None if the agent does not report it."""
     turns: int = 0
 
+    def plus(self, more: Usage) -> Usage:
+        costs = [cost for cost in (self.cost, more.cost) if cost is not None]
+        return Usage(
+            self.input_tokens + more.input_tokens,
+            self.output_tokens + more.output_tokens,
+            self.cached_tokens + more.cached_tokens,
+            round(sum(costs), 10) if costs else None,
+            self.turns + more.turns,
+        )
+
     def since(self, before: Usage | None) -> Usage:
         """Return the usage since `before`, if both are totals of one session."""
         if before is None:
@@ -207,25 +217,20 @@ async def ask(agent: Agent, prompt: str, *, context: Context) -> Reply:
             ending="failed",
             hint="An adapter is `async def agent(prompt, context) -> str | Reply`.",
         )
-    if answer.ending not in ANSWERED:
-        raise failure(answer)
-    return answer
-
-
-def failure(reply: Reply) -> AgentError:
-    """Return the error for a reply without an answer, keeping everything in the reply."""
-    return AgentError(
-        reply.reason or f"the agent ended with {reply.ending!r}",
-        ending=reply.ending,
-        text=reply.text,
-        session=reply.session,
-        usage=reply.usage,
-        turns=reply.turns,
-        hint=reply.hint,
-        session_total=reply.session_total,
-        is_session_lost=reply.is_session_lost,
-        children=reply.children,
-        files=reply.files,
+    if answer.ending in ANSWERED:
+        return answer
+    raise AgentError(
+        answer.reason or f"the agent ended with {answer.ending!r}",
+        ending=answer.ending,
+        text=answer.text,
+        session=answer.session,
+        usage=answer.usage,
+        turns=answer.turns,
+        hint=answer.hint,
+        session_total=answer.session_total,
+        is_session_lost=answer.is_session_lost,
+        children=answer.children,
+        files=answer.files,
     )
 
 

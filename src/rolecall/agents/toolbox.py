@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from rolecall.agents import filesearch, process
 from rolecall.agents.confined import Folder, Refused
 from rolecall.agents.protocol import Context
-from rolecall.agents.transcript import shortened
+from rolecall.agents.transcript import shorten
 from rolecall.errors import AgentError
 from rolecall.settings import capabilities
 from rolecall.store.schema import Type, pattern_test
@@ -69,11 +69,11 @@ class Toolbox:
         """Carry out one of the model's calls. An error becomes a result too."""
         tool = self.tools.get(name)
         if tool is None:
-            return Result(f"there is no tool {name!r}; the tools are {', '.join(self.tools)}", is_error=True)
+            return Result(f"unknown tool {name!r}; the tools are {', '.join(self.tools)}", is_error=True)
         if misfits := _fitting(name).misfits(arguments):
             return Result(f"{name} was called wrongly: {'; '.join(misfits)}", is_error=True)
         try:
-            return Result(shortened(await tool.run(self, **arguments), LONGEST_RESULT))
+            return Result(shorten(await tool.run(self, **arguments), LONGEST_RESULT))
         except Refused as refusal:
             return Result(str(refusal), is_error=True)
         except (OSError, ValueError) as error:
@@ -196,7 +196,7 @@ async def _run_command(
             cwd=context.workdir,
             env=context.env,
             timeout=seconds,
-            on_start=lambda child: context.emit("process", {"pid": child.pid, "run": child.run}),
+            on_start=lambda child: context.emit("process", child._asdict()),
             max_output=_COMMAND_OUTPUT,
         )
     except AgentError as error:  # the program could not be started
@@ -205,9 +205,9 @@ async def _run_command(
     if ended.left:
         how += f" [processes that could not be ended: {', '.join(map(str, ended.left))}]"
     half = LONGEST_RESULT // 2 - 200
-    parts = [how, shortened(ended.stdout.rstrip(), half)]
+    parts = [how, shorten(ended.stdout.rstrip(), half)]
     if ended.stderr.strip():
-        parts += ["[stderr]", shortened(ended.stderr.rstrip(), half)]
+        parts += ["[stderr]", shorten(ended.stderr.rstrip(), half)]
     return "\n".join(part for part in parts if part)
 
 

@@ -1,8 +1,7 @@
 """Records an agent's messages and tool calls within size limits, and passes them on live.
 
-Readers of agents' event streams call a transcript's methods. It passes on live events, keeps turns with shortened
-arguments and results, and keeps the complete answer. The amount kept is limited however long the stream is: only the
-first and the last turns stay, with a note of how many are left out.
+It keeps the complete answer, and turns with shortened arguments and results. However long a stream is, only the first
+and the last turns stay, with a note of how many are left out.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rolecall.agents.protocol import Context, Emit, EventKind, ToolCall, Turn, Usage
+from rolecall.agents.protocol import Context, Emit, Ending, EventKind, Reply, ToolCall, Turn, Usage
 
 LONGEST_ANSWER = 8 * 1024 * 1024
 _LIVE_CHARACTERS = 256 * 1024
@@ -66,19 +65,15 @@ class _Turn:
         self.size += len(kept)
         self.pieces.append(kept)
 
-    def shorten(self) -> None:
-        """Shorten the text to what is shown: only the latest message can become the answer."""
-        self.pieces = [shortened(self.text, _LONGEST_TEXT)]
-
     def done(self) -> Turn:
-        return Turn("assistant", shortened(self.text, _LONGEST_TEXT), tuple(self.calls.values()))
+        return Turn("assistant", shorten(self.text, _LONGEST_TEXT), tuple(self.calls.values()))
 
 
 class Transcript:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._live = LiveText(context.emit)
-        self._told = 0
+        self._emitted = 0
         self._first: list[_Turn] = []
         self._last: deque[_Turn] = deque()
         self._left_out = 0
@@ -102,13 +97,19 @@ class Transcript:
             return
         turn = self._turn(is_new=not is_continued)
         if turn is not self._latest_message:
-            self._latest_message.shorten()
+            # Only the latest message can become the answer, so the one before it need not stay whole.
+            self._latest_message.pieces = [shorten(self._latest_message.text, _LONGEST_TEXT)]
             self._latest_message = turn
         turn.add(text)
         self._live(text)
 
     def calls(self, ident: str, name: str, arguments: Any) -> None:
-        call = ToolCall(shortened(name, _LONGEST_NAME), _shorten_arguments(arguments))
+        if isinstance(arguments, Mapping):
+            first = list(arguments.items())[:_MOST_ARGUMENTS]
+            kept = {shorten(str(key), _LONGEST_NAME): _shorten_argument(value) for key, value in first}
+        else:
+            kept = {} if arguments in (None, "") else {"arguments": _shorten_argument(arguments)}
+        call = ToolCall(shorten(name, _LONGEST_NAME), kept)
         latest = self._turn(is_new=False)
         turn = self._turn(is_new=latest.is_answered or len(latest.calls) >= _CALLS_OF_A_TURN)
         turn.calls[ident], self._open[ident] = call, turn
@@ -122,7 +123,7 @@ class Transcript:
         turn = self._open.pop(ident, None)
         if turn is None:
             return None
-        call = replace(turn.calls[ident], result=shortened(text_of(result), _LONGEST_RESULT))
+        call = replace(turn.calls[ident], result=shorten(text_of(result), _LONGEST_RESULT))
         turn.calls[ident] = call
         self._turn(is_new=False).is_answered = True
         return call
@@ -135,22 +136,18 @@ class Transcript:
             self._files[whole if inside.startswith("..") else inside] = None
 
     def asks(self, what: str, *, is_allowed: bool, reason: str = "") -> None:
-        told = {"what": shortened(what, _LONGEST_NAME), "reason": shortened(reason, _LONGEST_ARGUMENT)}
-        self._emit("permission", {**told, "allowed": is_allowed})
+        what, reason = shorten(what, _LONGEST_NAME), shorten(reason, _LONGEST_ARGUMENT)
+        self._emit("permission", {"what": what, "reason": reason, "allowed": is_allowed})
 
     def uses(self, usage: Usage) -> None:
-        told = {
-            "input_tokens": usage.input_tokens,
-            "output_tokens": usage.output_tokens,
-            "cached_tokens": usage.cached_tokens,
-        }
-        self._emit("usage", told | ({"cost": usage.cost} if usage.cost is not None else {}))
+        body = {key: getattr(usage, key) for key in ("input_tokens", "output_tokens", "cached_tokens")}
+        self._emit("usage", body | ({"cost": usage.cost} if usage.cost is not None else {}))
 
     def _emit(self, kind: EventKind, body: dict[str, Any]) -> None:
         """Pass on an event, up to a maximum number because every event is stored."""
-        self._told += 1
-        if self._told <= _LIVE_EVENTS:
-            self._context.emit(kind, body | ({"more": True} if self._told == _LIVE_EVENTS else {}))
+        self._emitted += 1
+        if self._emitted <= _LIVE_EVENTS:
+            self._context.emit(kind, body | ({"more": True} if self._emitted == _LIVE_EVENTS else {}))
 
     # -- the record --
 
@@ -172,6 +169,19 @@ class Transcript:
     def files(self) -> tuple[str, ...]:
         return tuple(sorted(self._files))
 
+    def reply(self, text: str, ending: Ending, reason: str, **more: Any) -> Reply:
+        """Return the reply of a run that ends here; a single message without tools needs no turns."""
+        has_turns = self.count > 1 or any(turn.tool_calls for turn in self.turns)
+        return Reply(
+            text,
+            session=self.session,
+            turns=self.turns if has_turns else (),
+            files=self.files,
+            ending=ending,
+            reason=reason,
+            **more,
+        )
+
     def _turn(self, *, is_new: bool) -> _Turn:
         latest = self._last[-1] if self._last else self._first[-1] if self._first else None
         if latest is not None and not (is_new and (latest.size or latest.calls)):
@@ -188,7 +198,7 @@ class Transcript:
         return turn
 
 
-def shortened(text: str, limit: int) -> str:
+def shorten(text: str, limit: int) -> str:
     """Shorten a long text to its beginning and end, with a note of how much is missing."""
     if len(text) <= limit:
         return text
@@ -212,26 +222,19 @@ def text_of(value: Any, *, depth: int = 0) -> str:
     return "" if value is None else str(value)
 
 
-def _shorten_arguments(arguments: Any) -> dict[str, Any]:
-    if not isinstance(arguments, Mapping):
-        return {} if arguments in (None, "") else {"arguments": _shorten(arguments)}
-    kept = list(arguments.items())[:_MOST_ARGUMENTS]
-    return {shortened(str(key), _LONGEST_NAME): _shorten(value) for key, value in kept}
-
-
-def _shorten(value: Any) -> Any:
+def _shorten_argument(value: Any) -> Any:
     if isinstance(value, str):
-        return shortened(value, _LONGEST_ARGUMENT)
+        return shorten(value, _LONGEST_ARGUMENT)
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if not _is_shallow(value):
         return "…"
     text = json.dumps(value, ensure_ascii=False, default=str)
-    return value if len(text) <= _LONGEST_ARGUMENT else shortened(text, _LONGEST_ARGUMENT)
+    return value if len(text) <= _LONGEST_ARGUMENT else shorten(text, _LONGEST_ARGUMENT)
 
 
 def _is_shallow(value: Any, depth: int = 0) -> bool:
-    """Whether a value is no more deeply nested than any sensible result."""
+    """Whether a value is nested no deeper than any sensible result."""
     if depth >= _DEEPEST:
         return False
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()

@@ -82,7 +82,7 @@ def _cannot_exist(settings: Mapping[str, Any], agent: str) -> bool:
         return True
     try:
         if name not in agents.SPOKEN:
-            agents.make(name, agents.written(name, argument))
+            agents.make(name, agents.parse_argument(name, argument))
     except UsageError:
         return True
     return False

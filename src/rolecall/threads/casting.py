@@ -77,7 +77,7 @@ def _make(
     if model and (kind == "acp" or kind not in agents.SPOKEN):
         options = {"model": model, **options}  # the agent's own entry and its spec take precedence
     if kind == "builtin":
-        written = {**options, **agents.written("builtin", argument)}
+        written = {**options, **agents.parse_argument("builtin", argument)}
         given = builtin_options(settings, environment or config.environment(), written)
         return Cast(name, agents.make("builtin", given))
     return Cast(name, agents.resolve(spec, options))

@@ -14,25 +14,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any, ClassVar
 
-from rolecall.agents.acp_link import (
-    NOT_FOUND,
-    SIGNED_OUT,
-    Link,
-    Links,
-    SessionLost,
-    Start,
-    Wanted,
-    explain,
-    open_session,
-)
-from rolecall.agents.acp_presets import Launch, Preset, Wish, preset_of
+from rolecall.agents.acp_link import Link, Links, Start
+from rolecall.agents.acp_presets import UNKNOWN, Preset, Wish, preset_of
 from rolecall.agents.acp_reader import AcpReader
 from rolecall.agents.adapters.command import words_of
 from rolecall.agents.presence import find_program
-from rolecall.agents.program import DEFAULT_TIMEOUT, McpServer
-from rolecall.agents.protocol import ANSWERED, Context, Ending, Reply, failure
+from rolecall.agents.process import MORE_TIME
+from rolecall.agents.program import McpServer, note_leftovers
+from rolecall.agents.protocol import ANSWERED, DEFAULT_TIMEOUT, Context, Reply
 from rolecall.errors import AgentError
 from rolecall.settings import capabilities
 
@@ -60,18 +52,14 @@ class Acp:
     install: ClassVar[str] = ""
 
     _label: str = field(init=False, repr=False, compare=False, default="")
-    _preset: Preset | None = field(init=False, repr=False, compare=False, default=None)
+    _preset: Preset = field(init=False, repr=False, compare=False, default=UNKNOWN)
     _links: Links = field(init=False, repr=False, compare=False, default_factory=Links)
 
     def __post_init__(self) -> None:
         label, preset, argv = preset_of(words_of(self.argv, "acp"))
-        own: dict[str, Any] = {"argv": argv, "_label": label, "_preset": preset}
-        if preset is not None:
-            own |= {"deniable": frozenset(preset.denies), "can_fork": preset.can_fork}
-            own |= {"install": preset.install}
-        elif self.is_asking:
-            own |= {"deniable": _EVERYTHING}
-        for key, value in own.items():
+        deniable = _EVERYTHING if self.is_asking and preset is UNKNOWN else frozenset(preset.denies)
+        own = {"argv": argv, "deniable": deniable, "can_fork": preset.can_fork, "install": preset.install}
+        for key, value in {**own, "_label": label, "_preset": preset}.items():
             object.__setattr__(self, key, value)
 
     @property
@@ -96,12 +84,7 @@ class Acp:
             is_kept = reply.ending in ANSWERED or reply.is_session_lost
         finally:
             await (self._links.give(link) if is_kept else self._links.end(link))
-        if link.talk.left:
-            left = f"processes that could not be ended: {', '.join(map(str, link.talk.left))}"
-            reply = replace(reply, reason=f"{reply.reason} ({left})")
-        if reply.ending not in ANSWERED:
-            raise failure(reply)
-        return reply
+        return note_leftovers(reply, link.talk.left)
 
     async def aclose(self) -> None:
         """End the processes kept for the next call."""
@@ -112,8 +95,6 @@ class Acp:
 
     def _start(self, context: Context) -> Start:
         env = {**context.env, **self.env}
-        if self._preset is None:
-            return Start(self.argv, Launch(), context.workdir, env)
         denied = capabilities.denied(context.capabilities)
         tools = dict.fromkeys(tool for name in denied for tool in self._preset.denies.get(name, ()))
         wish = Wish(tuple(tools), self.model, self._servers(context), env, context.workdir)
@@ -130,73 +111,37 @@ class Acp:
             if link.wire.failure is not None:
                 raise link.wire.failure
             if asked.done():
-                return await self._judge(link, reader, asked)
+                return asked.result()
             is_cancelled = cancel.is_set()
             await link.stop(asked)
             if is_cancelled:
                 return reader.answer("interrupted", f"{self.name} was cancelled")
             reason = f"{self.name} ran longer than {self.timeout:g} s and was ended"
-            return reader.answer("timeout", reason, hint="Give the agent a longer timeout, or less to do.")
+            return reader.answer("timeout", reason, hint=MORE_TIME)
         finally:
             for waiting in (asked, *signs):
                 waiting.cancel()
             await asyncio.gather(asked, *signs, return_exceptions=True)
 
-    async def _judge(self, link: Link, reader: AcpReader, asked: asyncio.Future[Reply]) -> Reply:
-        """Return the reply, or interpret an error: after the prompt was sent it is the model's, before that the
-        agent's."""
-        error = asked.exception()
-        if error is None:
-            return asked.result()
-        if isinstance(error, SessionLost):
-            return reader.answer("failed", str(error), is_session_lost=True)
-        if isinstance(error, ConnectionError):  # the exit status explains it
-            exit, noise = await link.talk.exit(), link.wire.noise.strip()[-2000:]
-            if exit is None:
-                closed = f"{self.name} closed the connection"
-                return reader.answer("failed", f"{closed}: {noise}" if noise else closed)
-            said = f": {noise}" if noise and not exit.stderr.strip() else ""
-            ending: Ending = "killed" if exit.ending == "killed" else "failed"
-            return reader.answer(ending, f"{exit.reason}{said}", hint=exit.error().hint)
-        from acp.exceptions import RequestError
-        from pydantic import ValidationError
-
-        if isinstance(error, ValidationError):
-            return reader.answer("failed", f"{self.name} does not keep to the protocol: {error}"[:2000])
-        if not isinstance(error, RequestError):
-            raise error
-        reason = f"{self.name}: {explain(error)}"
-        if error.code == SIGNED_OUT:
-            return reader.answer("failed", reason, hint="Sign in to the agent, or give it its key.")
-        if not link.is_prompted:
-            return reader.answer("failed", reason, hint="Run the agent by hand in the work folder to see.")
-        is_lost = error.code == NOT_FOUND and reader.context.session is not None
-        return reader.answer("api_failure", reason, is_session_lost=is_lost)
-
     async def _exchange(self, link: Link, reader: AcpReader, prompt: str) -> Reply:
-        connection = await link.connect()
-        from acp.helpers import text_block
-
-        context = reader.context
-        is_chosen_there = not (self._preset and self._preset.has_model_flag)
-        is_given_there = not self._preset or self._preset.is_given_servers
-        wanted = Wanted(
+        try:  # in a thread, while the agent starts
+            session = await asyncio.to_thread(import_module, "rolecall.agents.acp_session")
+        except ModuleNotFoundError as error:
+            raise AgentError(
+                f"the package of the Agent Client Protocol is not installed: {error}",
+                ending="failed",
+                hint="Install it: pip install 'rolecall[acp]'",
+            ) from error
+        context, preset = reader.context, self._preset
+        wanted = session.Wanted(
             agent=self.name,
             folder=str(context.workdir),
             session=context.session,
             is_fork=context.is_fork,
-            servers=self._servers(context) if is_given_there else (),
-            model=self.model if is_chosen_there else None,
+            servers=self._servers(context) if preset.is_given_servers else (),
+            model=None if preset.has_model_flag else self.model,
         )
-        session = await open_session(link, connection, wanted)
-        reader.transcript.in_session(session)
-        reader.counted_before = link.counted.get(session)
-        link.listen(reader, session)
-        text = prompt.encode("utf-8", "replace").decode("utf-8")
-        response = await connection.prompt(session_id=session, prompt=[text_block(text)])
-        reply = reader.finish_prompt(response.model_dump(mode="json", by_alias=True, exclude_none=True))
-        if (counted := reader.count_tokens()) is not None:
-            link.counted[session] = counted
+        reply: Reply = await session.exchange(link, reader, wanted, prompt)
         return reply
 
     def _servers(self, context: Context) -> tuple[McpServer, ...]:
@@ -221,9 +166,7 @@ def acp(command: str | Sequence[str], **options: Any) -> Acp:
 
 
 def from_argument(argument: str, **options: Any) -> Acp:
-    from rolecall.agents.options import typed
-
-    return Acp(words_of(argument, "acp"), **typed("acp", options))
+    return Acp(words_of(argument, "acp"), **options)
 
 
 default = acp("codex-acp")

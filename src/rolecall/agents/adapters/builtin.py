@@ -8,22 +8,16 @@ of a second to import.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from importlib import import_module
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from rolecall.agents.protocol import ANSWERED, Cancel, Context, Reply, failure
+from rolecall.agents.process import MORE_TIME
+from rolecall.agents.protocol import DEFAULT_TIMEOUT, Context, Reply
 from rolecall.errors import AgentError, UsageError
 from rolecall.settings import capabilities
 from rolecall.settings.settings import PROTOCOLS
-
-if TYPE_CHECKING:
-    from pydantic_ai.models import Model
-
-    from rolecall.agents.modelloop import Run
-
-DEFAULT_TIMEOUT = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,17 +53,29 @@ class Builtin:
         self._check()
         if context.cancel.is_set():
             raise AgentError("the agent was cancelled before it started", ending="interrupted")
-        run = await self._run(context)
-        reply = await _run_bounded(run.answer(prompt), context.cancel, self.timeout)
+        try:
+            run = import_module("rolecall.agents.modelloop").Run(context, await self._connect(), self)
+        except ImportError as error:
+            raise AgentError(
+                f"the agent 'builtin' needs the extra `llm`, which is not installed: {error}",
+                ending="failed",
+                hint="pip install 'rolecall[llm]'",
+            ) from error
+        working = asyncio.ensure_future(run.answer(prompt))
+        cancelled = asyncio.ensure_future(context.cancel.wait())
+        try:
+            wait = self.timeout or None
+            await asyncio.wait({working, cancelled}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+            reply: Reply | None = working.result() if working.done() else None
+        finally:
+            working.cancel()
+            cancelled.cancel()
+            await asyncio.gather(working, cancelled, return_exceptions=True)
         if reply is None and context.cancel.is_set():
             reply = run.reply("interrupted", "the agent was cancelled")
         elif reply is None:
-            hint = "Give the agent a longer timeout, or less to do."
-            reply = run.reply(
-                "timeout", f"the agent ran longer than {self.timeout:g} s and was ended", hint=hint
-            )
-        if reply.ending not in ANSWERED:
-            raise failure(reply)
+            reason = f"the agent ran longer than {self.timeout:g} s and was ended"
+            reply = run.reply("timeout", reason, hint=MORE_TIME)
         return reply
 
     async def aclose(self) -> None:
@@ -77,44 +83,14 @@ class Builtin:
         if opened := self._kept.pop("opened", None):
             await opened.aclose()
 
-    async def _run(self, context: Context) -> Run:
-        try:
-            from rolecall.agents import modelloop
-
-            model = await self._model()
-        except ImportError as error:
-            raise AgentError(
-                f"the agent 'builtin' needs the extra `llm`, which is not installed: {error}",
-                ending="failed",
-                hint="pip install 'rolecall[llm]'",
-            ) from error
-        # The timeout starts here, because importing the libraries does not count.
-        now = asyncio.get_running_loop().time()
-        deadline = now + self.timeout if self.timeout else float("inf")
-        return modelloop.Run(
-            context,
-            model,
-            system=self.system,
-            max_turns=self.max_turns,
-            max_tokens=self.max_tokens,
-            max_output=self.max_output,
-            retries=self.retries,
-            deadline=deadline,
-            secret=self.api_key,
-        )
-
-    async def _model(self) -> Model:
-        from rolecall.agents.modelclient import connected
-
+    async def _connect(self) -> Any:
+        """Return the model, whose connections stay open between calls in one event loop."""
         loop = asyncio.get_running_loop()
         if "opened" not in self._kept or self._kept["loop"] is not loop:
             # A generator, because an event loop closes unfinished generators when it ends.
-            opened = connected(
-                model=self.model, base_url=self.base_url, api_key=self.api_key, protocol=self.protocol
-            )
+            opened = import_module("rolecall.agents.modelclient").connect(self)
             self._kept.update(opened=opened, loop=loop, model=await anext(opened))
-        model: Model = self._kept["model"]
-        return model
+        return self._kept["model"]
 
     def _check(self) -> None:
         if self.protocol not in PROTOCOLS:
@@ -134,21 +110,5 @@ class Builtin:
             )
 
 
-async def _run_bounded(
-    work: Coroutine[Any, Any, Reply], cancel: Cancel, timeout: float | None
-) -> Reply | None:
-    """Return the result, or None if the work was cancelled or timed out. The work has ended in either case."""
-    working = asyncio.ensure_future(work)
-    cancelled = asyncio.ensure_future(cancel.wait())
-    try:
-        await asyncio.wait({working, cancelled}, timeout=timeout or None, return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
-    finally:
-        working.cancel()
-        cancelled.cancel()
-        await asyncio.gather(working, cancelled, return_exceptions=True)
-
-
 builtin = Builtin
-"""The adapter under the name that roles use: `builtin(model=…, timeout=600)`."""
 default = builtin()

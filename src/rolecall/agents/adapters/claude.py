@@ -12,22 +12,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rolecall.agents import process
-from rolecall.agents.program import (
-    Call,
-    McpServer,
-    Program,
-    Reader,
-    amount,
-    count,
-    items,
-    mapping,
-    mcp_file,
-)
+from rolecall.agents.program import Call, Json, McpServer, Program, Reader, mcp_config, write_file
 from rolecall.agents.protocol import Context, Ending, Reply, Usage, with_frontmatter
-from rolecall.agents.transcript import text_of
 from rolecall.settings import capabilities
 
 _EDITING = ("Write", "Edit", "MultiEdit", "NotebookEdit")
@@ -37,14 +26,17 @@ _OTHERS = (
     "Read", "Glob", "Grep", "LS", "WebFetch", "WebSearch", "Task", "Agent", "Skill", "TodoWrite", "Workflow",
 )  # fmt: skip
 
+NEXUS_TOOLS: Mapping[str, tuple[str, ...]] = {
+    "nexus_task_creation": ("mcp__rolecall__nx_task_add",),
+    "nexus_task_state_transition": ("mcp__rolecall__nx_task_update", "mcp__rolecall__nx_task_close"),
+    "nexus_task_metadata_modification": ("mcp__rolecall__nx_task_update",),
+}
 DENIES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("file_creation", "file_modification", "file_deletion"), (*_EDITING, *_WORKTREES)),
     "partial_file_edit": ("Edit", "MultiEdit"),
     "structured_document_edit": ("NotebookEdit",),
     **dict.fromkeys((*capabilities.SHELL, *capabilities.SHELL_WRITES), _SHELL),
-    "nexus_task_creation": ("mcp__rolecall__nx_task_add",),
-    "nexus_task_state_transition": ("mcp__rolecall__nx_task_update", "mcp__rolecall__nx_task_close"),
-    "nexus_task_metadata_modification": ("mcp__rolecall__nx_task_update",),
+    **NEXUS_TOOLS,
 }
 """The tools to deny for each class of actions, for subagents too."""
 
@@ -61,18 +53,102 @@ _SYNTHETIC = "<synthetic>"
 """The model name in messages that the program itself writes, such as the text of an API error."""
 
 
+class ClaudeReader(Reader):
+    """Events: system/init, assistant (one per content block), user (tool results), result."""
+
+    no_session: ClassVar[tuple[str, ...]] = ("No conversation found", "--resume requires a valid session")
+    editing: ClassVar[tuple[str, ...]] = _EDITING
+    """The tools that write files."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._result: Json | None = None
+        self._turns = 0
+        self._blocked = ""
+        self._message = ""
+
+    def event(self, event: Json) -> None:
+        message = event.part("message")
+        self.transcript.in_session(event.text("session_id"))
+        match event.get("type"):
+            case "assistant" if message.get("model") != _SYNTHETIC:
+                for block in message.parts("content"):
+                    # A subagent's actions count, but not its messages.
+                    if block.get("type") == "text" and not event.get("parent_tool_use_id"):
+                        ident = message.text("id")
+                        is_continued = bool(ident) and ident == self._message
+                        self.transcript.says(block.text("text"), is_continued=is_continued)
+                        self._message = ident
+                    elif block.get("type") == "tool_use":
+                        self.transcript.calls(block.text("id"), block.text("name"), block.get("input"))
+            case "user":
+                for block in message.parts("content"):
+                    if block.get("type") == "tool_result":
+                        self._note_result(block)
+            case "system" if event.get("subtype") == "permission_denied":
+                reason = event.text("message")
+                self.transcript.asks(event.text("tool_name"), is_allowed=False, reason=reason)
+            case "system" if event.get("prevent_continuation"):
+                self._blocked = event.text("content", "message") or "a hook stopped the prompt"
+            case "result":
+                self._result = event
+                self._turns += event.count("num_turns")
+                self.transcript.uses(self.usage() or Usage())
+
+    def _note_result(self, block: Json) -> None:
+        call = self.transcript.returns(block.text("tool_use_id"), block.get("content"))
+        if call is not None and call.name in self.editing and not block.get("is_error"):
+            self.transcript.touches(Json(call.arguments).text("file_path", "notebook_path"))
+
+    def usage(self) -> Usage | None:
+        used = super().usage()
+        return replace(used, turns=self._turns) if used else None
+
+    def total(self) -> Usage | None:
+        """Return the session's usage so far, including subagents, which `usage` in the result leaves out."""
+        if self._result is None:
+            return None
+        models = self._result.parts("modelUsage")
+        cost = self._result.amount("total_cost_usd")
+        return Usage(
+            input_tokens=sum(model.count(*_INPUT) for model in models),
+            output_tokens=sum(model.count("outputTokens") for model in models),
+            cached_tokens=sum(model.count("cacheReadInputTokens") for model in models),
+            cost=None if cost is None else float(cost),
+        )
+
+    def finish(self, exit: process.Exit) -> Reply:
+        result = self._result
+        if result is None:
+            return self.no_answer(exit)
+        terminal = result.text("terminal_reason")
+        reason = f"{terminal or 'error'}: {result.text('result', 'errors', 'subtype')}"
+        if self._blocked:
+            return self.answer("refused", self._blocked)
+        if result.get("stop_reason") == "refusal":
+            return self.answer("refused", "the model declined")
+        if terminal in _ENDINGS:
+            return self.answer(_ENDINGS[terminal], reason)
+        if result.get("is_error"):
+            return self.answer("failed", reason, is_session_lost=self.is_lost(result.text("errors")))
+        output = result.get("structured_output")
+        if isinstance(output, Mapping):
+            return self.answer(text=with_frontmatter(output, self.transcript.answer))
+        return self.answer(text=result.text("result"))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Claude(Program):
-    name: ClassVar[str] = "claude"
-    program: ClassVar[str] = "claude"
-    install: ClassVar[str] = "npm install -g @anthropic-ai/claude-code"
-    needed_flags: ClassVar[tuple[str, ...]] = (
+    name = program = "claude"
+    reads = ClaudeReader
+    install = "npm install -g @anthropic-ai/claude-code"
+    needed_flags = (
         "--print", "--output-format", "--verbose", "--resume", "--fork-session", "--disallowedTools",
         "--allowedTools", "--tools", "--mcp-config", "--strict-mcp-config", "--append-system-prompt",
         "--json-schema", "--model", "--permission-mode",
     )  # fmt: skip
-    can_fork: ClassVar[bool] = True
-    deniable: ClassVar[frozenset[str]] = frozenset(DENIES)
+    can_fork = True
+    deniable = frozenset(DENIES)
     signed_in: ClassVar[tuple[str, ...]] = (
         "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN", "CLAUDE_CODE_USE_BEDROCK",
         "CLAUDE_CODE_USE_VERTEX", "~/.claude/.credentials.json", "~/.claude/settings.json?", "CLAUDE_CONFIG_DIR?",
@@ -101,121 +177,21 @@ class Claude(Program):
         if context.session:
             argv += ["--resume", context.session, *(["--fork-session"] if context.is_fork else [])]
         if self.mcp:
-            argv += ["--mcp-config", str(mcp_file(self.mcp, folder))]
+            argv += ["--mcp-config", write_file(folder, "mcp.json", mcp_config(self.mcp))]
         # Unknown servers' tools cannot be denied by name, so the servers are left out.
         if self.mcp or denied.intersection((*_EDITING, *_SHELL)):
             argv += ["--strict-mcp-config"]
         if self.is_typed and context.schema:
             argv += ["--json-schema", json.dumps(dict(context.schema))]
         for flag, value in (
-            ("--model", self.model),
             ("--append-system-prompt", self.system),
             ("--max-turns", self.max_turns),
             ("--max-budget-usd", self.max_cost),
         ):
             argv += [flag, str(value)] if value else []
-        return Call([*argv, *self.args], stdin=prompt, env={"DISABLE_AUTOUPDATER": "1", **self.env})
-
-    def reader(self, context: Context) -> ClaudeReader:
-        return ClaudeReader(context)
-
-
-class ClaudeReader(Reader):
-    """Events: system/init, assistant (one per content block), user (tool results), result."""
-
-    no_session: ClassVar[tuple[str, ...]] = ("No conversation found", "--resume requires a valid session")
-    editing: ClassVar[tuple[str, ...]] = _EDITING
-    """The tools that write files."""
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._result: Mapping[str, Any] | None = None
-        self._turns = 0
-        self._blocked = ""
-        self._message = ""
-
-    def event(self, event: Mapping[str, Any]) -> None:
-        message = mapping(event.get("message"))
-        self.transcript.in_session(text_of(event.get("session_id")))
-        match event.get("type"):
-            case "assistant" if message.get("model") != _SYNTHETIC:
-                # A subagent's actions count, but not its messages.
-                self._read_message(message, is_own=not event.get("parent_tool_use_id"))
-            case "user":
-                self._read_results(message.get("content"))
-            case "system" if event.get("subtype") == "permission_denied":
-                what, reason = text_of(event.get("tool_name")), text_of(event.get("message"))
-                self.transcript.asks(what, is_allowed=False, reason=reason)
-            case "system" if event.get("prevent_continuation"):
-                said = text_of(event.get("content") or event.get("message"))
-                self._blocked = said or "a hook stopped the prompt"
-            case "result":
-                self._result = event
-                self._turns += count(event, "num_turns")
-                self.transcript.uses(self.usage() or Usage())
-
-    def _read_message(self, message: Mapping[str, Any], *, is_own: bool) -> None:
-        for block in map(mapping, items(message.get("content"))):
-            if block.get("type") == "text" and is_own:
-                ident = text_of(message.get("id"))
-                is_continued = bool(ident) and ident == self._message
-                self.transcript.says(text_of(block.get("text")), is_continued=is_continued)
-                self._message = ident
-            elif block.get("type") == "tool_use":
-                name, given = text_of(block.get("name")), block.get("input")
-                self.transcript.calls(text_of(block.get("id")), name, given)
-
-    def _read_results(self, content: Any) -> None:
-        for block in map(mapping, items(content)):
-            if block.get("type") != "tool_result":
-                continue
-            call = self.transcript.returns(text_of(block.get("tool_use_id")), block.get("content"))
-            if call is not None and call.name in self.editing and not block.get("is_error"):
-                given = call.arguments
-                self.transcript.touches(text_of(given.get("file_path") or given.get("notebook_path")))
-
-    def usage(self) -> Usage | None:
-        total = self.total()
-        return replace(total.since(self.context.session_total), turns=self._turns) if total else None
-
-    def total(self) -> Usage | None:
-        """Return the session's usage so far, including subagents, which `usage` in the result leaves out."""
-        if self._result is None:
-            return None
-        models = [mapping(model) for model in mapping(self._result.get("modelUsage")).values()]
-        cost = amount(self._result.get("total_cost_usd"))
-        return Usage(
-            input_tokens=sum(count(model, *_INPUT) for model in models),
-            output_tokens=sum(count(model, "outputTokens") for model in models),
-            cached_tokens=sum(count(model, "cacheReadInputTokens") for model in models),
-            cost=None if cost is None else float(cost),
-        )
-
-    def finish(self, exit: process.Exit) -> Reply:
-        result = self._result
-        if result is None:
-            return self.no_answer(exit)
-        text, terminal = self.transcript.answer, text_of(result.get("terminal_reason"))
-        if self._blocked:
-            return self.reply(text, "refused", self._blocked)
-        if result.get("stop_reason") == "refusal":
-            return self.reply(text, "refused", "the model declined")
-        if terminal in _ENDINGS:
-            return self.reply(text, _ENDINGS[terminal], _reason(result, terminal))
-        if result.get("is_error"):
-            is_lost = self.is_lost(text_of(result.get("errors")))
-            return self.reply(text, "failed", _reason(result, terminal), is_session_lost=is_lost)
-        typed = result.get("structured_output")
-        if isinstance(typed, Mapping):
-            return self.reply(with_frontmatter(typed, text))
-        return self.reply(text_of(result.get("result")) or text)
-
-
-def _reason(result: Mapping[str, Any], terminal: str) -> str:
-    told = (text_of(result.get(key)) for key in ("result", "errors", "subtype"))
-    return f"{terminal or 'error'}: {next(filter(None, told), '')}"[:2000]
+        env = {"DISABLE_AUTOUPDATER": "1", **self.env}
+        return Call([*argv, *self.last_arguments], stdin=prompt, env=env)
 
 
 claude = Claude
-"""The adapter under the name that roles use: `claude(model=…, timeout=600)`."""
 default = claude()

@@ -12,15 +12,14 @@ import json
 import os
 import pwd
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from rolecall.agents import process
-from rolecall.agents.program import Call, McpServer, Program, Reader, count, items, mapping, parse_object
+from rolecall.agents.program import Call, Json, McpServer, Program, Reader, parse_object, write_file
 from rolecall.agents.protocol import Context, Reply, Usage, with_frontmatter
-from rolecall.agents.transcript import text_of
 from rolecall.errors import UsageError
 from rolecall.settings import capabilities
 
@@ -42,18 +41,142 @@ _SYSTEM = Path("/etc/codex")
 _MANAGED = "managed_config.toml"
 
 
+def _toml(value: str) -> str:
+    # A JSON string is a TOML string unless it contains surrogate pairs.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def servers_off(env: Mapping[str, str], folder: Path, ours: Collection[str]) -> str:
+    """Return the `mcp_servers` setting that disables every server in the program's files except ours."""
+    # Every file that may name servers, even those read only in a trusted folder or for a profile: disabling one server
+    # too many does no harm.
+    user = Path(env.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
+    own = folder / (env.get("CODEX_HOME") or user / ".codex")
+    files: list[Path] = []
+    for place in (own, _SYSTEM):
+        files += (place / "config.toml", place / _MANAGED, *sorted(place.glob("*.config.toml")))
+    work = folder.resolve()
+    files += (place / ".codex" / "config.toml" for place in (work, *work.parents))
+
+    found: dict[str, Json] = {}
+    for path in files:
+        try:
+            servers = Json(tomllib.loads(path.read_text(encoding="utf-8"))).part("mcp_servers")
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except (OSError, ValueError) as error:
+            raise UsageError(
+                f"the tool servers that {str(path)!r} gives codex cannot be switched off for a role with"
+                f" restrictions: the file cannot be read: {error}",
+                hint="Correct the file, or take the restriction away.",
+            ) from error
+        if servers and path.name == _MANAGED:  # overrides every setting of a call
+            raise UsageError(
+                f"codex cannot be held to the role's restrictions here: {str(path)!r} prescribes tool servers",
+                hint="Give the role another agent, or take the servers out of that file.",
+            )
+        found = {**{name: servers.part(name) for name in servers}, **found}
+
+    tables = []
+    for name, server in found.items():
+        # The command or address is needed: in an untrusted folder the program knows nothing else about the server, and
+        # a server with neither is an error.
+        kept = [f"{key} = {_toml(str(server[key]))}" for key in ("command", "url") if key in server]
+        if name not in ours:
+            tables.append(f"{_toml(name)} = {{{', '.join([*kept, 'enabled = false'])}}}")
+    return f"{{{', '.join(tables)}}}"
+
+
+_TOOLS: Mapping[str, tuple[str, ...]] = {
+    "command_execution": ("command",),
+    "file_change": ("changes",),
+    "mcp_tool_call": ("arguments",),
+    "web_search": ("query", "action"),
+    "todo_list": ("items",),
+    "collab_tool_call": ("prompt",),
+}
+"""Items that are tool calls, and the keys of their arguments."""
+
+
+class CodexReader(Reader):
+    """Events: thread.started, turn.started, item.started|updated|completed, turn.completed|failed, error."""
+
+    no_session = ("no rollout found",)
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.is_typed = False
+        self._total: Usage | None = None
+        self._failure = ""
+        self._complaint = ""
+
+    def event(self, event: Json) -> None:
+        kind = event.get("type")
+        if kind == "thread.started":
+            self.transcript.in_session(event.text("thread_id"))
+        elif kind in ("item.started", "item.updated", "item.completed"):
+            self._read_item(event.part("item"), is_done=kind == "item.completed")
+        elif kind == "turn.completed":
+            usage = event.part("usage")
+            self._total = Usage(
+                input_tokens=usage.count("input_tokens"),
+                output_tokens=usage.count("output_tokens"),
+                cached_tokens=usage.count("cached_input_tokens"),
+            )
+            self.transcript.uses(self.usage() or Usage())
+        elif kind == "turn.failed":
+            self._failure = event.part("error").text("message") or "the turn failed"
+        elif kind == "error":  # most are retries; the one that ends the turn is repeated as a failure
+            self._complaint = event.text("message")
+
+    def _read_item(self, item: Json, *, is_done: bool) -> None:
+        kind, ident = item.text("type"), item.text("id")
+        if kind == "agent_message" and is_done:
+            self.transcript.says(item.text("text"))
+        if kind not in _TOOLS:
+            return
+        if not self.transcript.is_running(ident):
+            name: str = kind
+            arguments: Any = {key: item[key] for key in _TOOLS[kind] if item.get(key) is not None}
+            if kind == "mcp_tool_call":
+                name, arguments = f"mcp__{item.text('server')}__{item.text('tool')}", item.get("arguments")
+            elif kind == "collab_tool_call":
+                name = item.text("tool") or kind
+            self.transcript.calls(ident, name, arguments)
+        if is_done:
+            result, code = item.text("error", "result", "aggregated_output"), item.get("exit_code")
+            if isinstance(code, int) and code:
+                result = f"{result}\n(exit status {code})".lstrip()
+            self.transcript.returns(ident, result or item.text("status"))
+        if is_done and kind == "file_change" and item.get("status") == "completed":
+            for change in item.parts("changes"):
+                self.transcript.touches(change.text("path"))
+
+    def total(self) -> Usage | None:
+        return self._total
+
+    def finish(self, exit: process.Exit) -> Reply:
+        if self._failure:
+            return self.answer("api_failure", self._failure)
+        if self._total is None:
+            self.noise = self.noise or self._complaint
+            return self.no_answer(exit)
+        output = parse_object(self.transcript.answer) if self.is_typed else None
+        return self.answer(text="" if output is None else with_frontmatter(output, ""))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Codex(Program):
-    name: ClassVar[str] = "codex"
-    program: ClassVar[str] = "codex"
-    install: ClassVar[str] = "npm install -g @openai/codex"
-    needed_flags: ClassVar[tuple[str, ...]] = (
+    name = program = "codex"
+    reads = CodexReader
+    install = "npm install -g @openai/codex"
+    needed_flags = (
         "--json", "--skip-git-repo-check", "--config", "--model", "--output-schema", "resume", "fork",
     )  # fmt: skip
-    help_arguments: ClassVar[tuple[str, ...]] = ("exec", "--help")
-    can_fork: ClassVar[bool] = True
-    deniable: ClassVar[frozenset[str]] = frozenset(DENIES)
-    signed_in: ClassVar[tuple[str, ...]] = (
+    help_arguments = ("exec", "--help")
+    can_fork = True
+    deniable = frozenset(DENIES)
+    signed_in = (
         "CODEX_API_KEY", "OPENAI_API_KEY", "~/.codex/auth.json", "~/.codex/config.toml?", "CODEX_HOME?",
     )  # fmt: skip
 
@@ -74,19 +197,16 @@ class Codex(Program):
     def call(self, prompt: str, context: Context, folder: Path) -> Call:
         verb = ["fork" if context.is_fork else "resume"] if context.session else []
         argv = [self.command, "exec", *verb, "--json", "--skip-git-repo-check"]
-        if self.model:
-            argv += ["--model", self.model]
         if self.is_typed and context.schema:
-            schema = folder / "schema.json"
-            schema.write_text(json.dumps(dict(context.schema)), encoding="utf-8")
-            argv += ["--output-schema", str(schema)]
-        argv += self.args  # before the settings, so that they cannot lift a restriction
-        for key, value in self._settings(context).items():
+            argv += ["--output-schema", write_file(folder, "schema.json", json.dumps(dict(context.schema)))]
+        argv += self.last_arguments  # before the settings, so that they cannot lift a restriction
+        for key, value in self.settings(context).items():
             argv += ["-c", f"{key}={value}"]
         argv += [context.session] if context.session else []
         return Call([*argv, "-"], stdin=prompt, env=self.env)
 
-    def _settings(self, context: Context) -> dict[str, str]:
+    def settings(self, context: Context) -> dict[str, str]:
+        """Return the settings of a run, as TOML values by dotted key."""
         settings = {**_ALWAYS, "sandbox_mode": _toml(self.sandbox)}
         if self.system:
             settings["developer_instructions"] = _toml(self.system)
@@ -109,149 +229,10 @@ class Codex(Program):
         return settings
 
     def reader(self, context: Context) -> CodexReader:
-        return CodexReader(context, is_typed=self.is_typed and bool(context.schema))
-
-
-def _toml(value: str) -> str:
-    # A JSON string is a TOML string unless it contains surrogate pairs.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def servers_off(env: Mapping[str, str], folder: Path, ours: Collection[str]) -> str:
-    """Return the `mcp_servers` setting that disables every server in the program's files except ours."""
-    found: dict[str, Mapping[str, Any]] = {}
-    for path in _config_files(env, folder):
-        servers = _servers_in(path)
-        if servers and path.name == _MANAGED:  # overrides every setting of a call
-            raise UsageError(
-                f"codex cannot be held to the role's restrictions here: {str(path)!r} prescribes tool servers",
-                hint="Give the role another agent, or take the servers out of that file.",
-            )
-        found = {**servers, **found}
-    tables = []
-    for name, server in found.items():
-        if name in ours:
-            continue
-        # The command or address is needed: in an untrusted folder the program knows nothing else about the server, and
-        # a server with neither is an error.
-        kept = [f"{key} = {_toml(str(server[key]))}" for key in ("command", "url") if key in server]
-        tables.append(f"{_toml(name)} = {{{', '.join([*kept, 'enabled = false'])}}}")
-    return f"{{{', '.join(tables)}}}"
-
-
-def _config_files(env: Mapping[str, str], folder: Path) -> Iterator[Path]:
-    """Find every file that may name servers, even those read only in a trusted folder or for a profile. Disabling one
-    server too many does no harm."""
-    user = Path(env.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
-    own = folder / (env.get("CODEX_HOME") or user / ".codex")
-    for place in (own, _SYSTEM):
-        yield from (place / "config.toml", place / _MANAGED, *sorted(place.glob("*.config.toml")))
-    work = folder.resolve()
-    yield from (place / ".codex" / "config.toml" for place in (work, *work.parents))
-
-
-def _servers_in(path: Path) -> dict[str, Mapping[str, Any]]:
-    try:
-        config = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"the tool servers that {str(path)!r} gives codex cannot be switched off for a role with"
-            f" restrictions: the file cannot be read: {error}",
-            hint="Correct the file, or take the restriction away.",
-        ) from error
-    return {name: mapping(server) for name, server in mapping(config.get("mcp_servers")).items()}
-
-
-class CodexReader(Reader):
-    """Events: thread.started, turn.started, item.started|updated|completed, turn.completed|failed, error."""
-
-    no_session: ClassVar[tuple[str, ...]] = ("no rollout found",)
-
-    def __init__(self, context: Context, *, is_typed: bool = False) -> None:
-        super().__init__(context)
-        self._is_typed = is_typed
-        self._total: Usage | None = None
-        self._failure: str | None = None
-        self._complaint = ""
-
-    def event(self, event: Mapping[str, Any]) -> None:
-        kind = event.get("type")
-        if kind == "thread.started":
-            self.transcript.in_session(text_of(event.get("thread_id")))
-        elif kind in ("item.started", "item.updated", "item.completed"):
-            self._item(mapping(event.get("item")), is_done=kind == "item.completed")
-        elif kind == "turn.completed":
-            usage = event.get("usage")
-            self._total = Usage(
-                input_tokens=count(usage, "input_tokens"),
-                output_tokens=count(usage, "output_tokens"),
-                cached_tokens=count(usage, "cached_input_tokens"),
-            )
-            self.transcript.uses(self.usage() or Usage())
-        elif kind == "turn.failed":
-            self._failure = text_of(mapping(event.get("error")).get("message")) or "the turn failed"
-        elif kind == "error":  # most are retries; the one that ends the turn is repeated as a failure
-            self._complaint = text_of(event.get("message"))
-
-    def _item(self, item: Mapping[str, Any], *, is_done: bool) -> None:
-        kind, ident = text_of(item.get("type")), text_of(item.get("id"))
-        if kind == "agent_message" and is_done:
-            self.transcript.says(text_of(item.get("text")))
-        elif kind in _TOOLS:
-            if not self.transcript.is_running(ident):
-                self.transcript.calls(ident, *_call_of(kind, item))
-            if is_done:
-                self.transcript.returns(ident, _result_of(item))
-            if is_done and kind == "file_change" and item.get("status") == "completed":
-                for change in items(item.get("changes")):
-                    self.transcript.touches(text_of(mapping(change).get("path")))
-
-    def usage(self) -> Usage | None:
-        return self._total.since(self.context.session_total) if self._total else None
-
-    def total(self) -> Usage | None:
-        return self._total
-
-    def finish(self, exit: process.Exit) -> Reply:
-        if self._failure is not None:
-            return self.reply(self.transcript.answer, "api_failure", self._failure[:2000])
-        if self._total is None:
-            self.noise = self.noise or self._complaint
-            return self.no_answer(exit)
-        text = self.transcript.answer
-        typed = parse_object(text) if self._is_typed else None
-        return self.reply(text if typed is None else with_frontmatter(typed, ""))
-
-
-_TOOLS: Mapping[str, tuple[str, ...]] = {
-    "command_execution": ("command",),
-    "file_change": ("changes",),
-    "mcp_tool_call": ("arguments",),
-    "web_search": ("query", "action"),
-    "todo_list": ("items",),
-    "collab_tool_call": ("prompt",),
-}
-"""Items that are tool calls, and the keys of their arguments."""
-
-
-def _call_of(kind: str, item: Mapping[str, Any]) -> tuple[str, Any]:
-    if kind == "mcp_tool_call":
-        server, tool = text_of(item.get("server")), text_of(item.get("tool"))
-        return f"mcp__{server}__{tool}", item.get("arguments")
-    name = text_of(item.get("tool")) if kind == "collab_tool_call" else kind
-    return name or kind, {key: item[key] for key in _TOOLS[kind] if item.get(key) is not None}
-
-
-def _result_of(item: Mapping[str, Any]) -> str:
-    told = text_of(item.get("error")) or text_of(item.get("result")) or text_of(item.get("aggregated_output"))
-    code = item.get("exit_code")
-    if isinstance(code, int) and code:
-        return f"{told}\n(exit status {code})".lstrip()
-    return told or text_of(item.get("status"))
+        reader = CodexReader(context)
+        reader.is_typed = self.is_typed and bool(context.schema)
+        return reader
 
 
 codex = Codex
-"""The adapter under the name that roles use: `codex(model=…, timeout=600)`."""
 default = codex()

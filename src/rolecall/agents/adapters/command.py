@@ -1,7 +1,7 @@
 """Any command as an agent: the prompt goes to its stdin, its stdout is the answer.
 
-The command is a list of arguments and never passes through a shell. If the command exits with a status other than 0,
-there is no answer; its output is kept in the error.
+The command is a list of arguments and never passes through a shell. If it exits with a status other than 0, its output
+is kept in the error.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rolecall.agents import process
-from rolecall.agents.protocol import Context, Reply
+from rolecall.agents.protocol import DEFAULT_TIMEOUT, Context, Reply
 from rolecall.agents.transcript import LiveText
 from rolecall.errors import UsageError
-
-DEFAULT_TIMEOUT = 3600.0
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class Command:
             prompt=prompt,
             timeout=self.timeout,
             cancel=context.cancel,
-            on_start=lambda child: context.emit("process", {"pid": child.pid, "run": child.run}),
+            on_start=lambda child: context.emit("process", child._asdict()),
             on_text=on_text,
         )
         if ended.ending != "completed":
@@ -66,7 +64,7 @@ def command(
 
 
 def from_argument(argument: str, **options: Any) -> Command:
-    return command(words_of(argument, "command"), **options)
+    return Command(words_of(argument, "command"), **options)
 
 
 def words_of(written: str | Sequence[str], kind: str) -> tuple[str, ...]:

@@ -9,17 +9,23 @@ and the adapter's own servers, but not the user's servers.
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
 
 from rolecall.agents import process
-from rolecall.agents.program import Call, McpServer, Program, Reader, count, items, mapping, mcp_file
+from rolecall.agents.program import (
+    Call,
+    Json,
+    McpServer,
+    Program,
+    Reader,
+    mcp_config,
+    read_object,
+    write_file,
+)
 from rolecall.agents.protocol import Context, Ending, Reply, Usage
-from rolecall.agents.transcript import text_of
 from rolecall.settings import capabilities
 
 _KINDS = ("write", "shell")
@@ -36,18 +42,77 @@ DENIES: Mapping[str, tuple[str, ...]] = {
 _USAGE = "usage.json"
 
 
+class CopilotReader(Reader):
+    """Events have dotted names; the last is `result`. A subagent's events name the call that started it."""
+
+    no_session = ("No session, task, or name matched",)
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._result: Json | None = None
+        self._error: Json | None = None
+        self._is_aborted = False
+
+    def event(self, event: Json) -> None:
+        kind, data = event.get("type"), event.part("data")
+        if kind == "assistant.message" and not data.get("parentToolCallId"):
+            self.transcript.says(data.text("content"))
+        elif kind == "tool.execution_start":
+            self.transcript.calls(data.text("toolCallId"), data.text("toolName"), data.get("arguments"))
+        elif kind == "tool.execution_complete":
+            error = data.part("error")
+            result = data.part("result").get("content") or error.get("message")
+            call = self.transcript.returns(data.text("toolCallId"), result)
+            if call is not None and error.get("code") == "denied":
+                self.transcript.asks(call.name, is_allowed=False, reason=call.result)
+            for edit in data.parts("fileEdits"):
+                self.transcript.touches(edit.text("path"))
+        elif kind == "session.error":
+            self._error = data
+        elif kind == "abort":
+            self._is_aborted = True
+        elif kind == "result":
+            self._result = event
+            self.transcript.in_session(event.text("sessionId"))
+
+    def total(self) -> Usage | None:
+        # The file is written at the end of a run, and missing if it was ended early.
+        models = read_object(self.folder / _USAGE).parts("modelMetrics")
+        used = [model.part("usage") for model in models]
+        if not used:
+            return None
+        return Usage(
+            input_tokens=sum(one.count("inputTokens") for one in used),
+            output_tokens=sum(one.count("outputTokens") for one in used),
+            cached_tokens=sum(one.count("cacheReadTokens") for one in used),
+            turns=sum(model.part("requests").count("count") for model in models),
+        )
+
+    def finish(self, exit: process.Exit) -> Reply:
+        # An interrupted run also reports a result, with exit code 0.
+        if self._result is None or self._is_aborted:
+            return self.no_answer(exit)
+        if used := self.usage():
+            self.transcript.uses(used)
+        if self._error is None and not self._result.get("exitCode"):
+            return self.answer()
+        error = self._error or Json()
+        ending: Ending = "api_failure" if "statusCode" in error else "failed"
+        return self.answer(ending, error.text("message") or exit.reason)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Copilot(Program):
-    name: ClassVar[str] = "copilot"
-    program: ClassVar[str] = "copilot"
-    install: ClassVar[str] = "npm install -g @github/copilot"
-    needed_flags: ClassVar[tuple[str, ...]] = (
+    name = program = "copilot"
+    reads = CopilotReader
+    install = "npm install -g @github/copilot"
+    needed_flags = (
         "--output-format", "--no-auto-update", "--allow-all-tools", "--allow-all-paths", "--allow-all-urls",
         "--allow-tool", "--deny-tool", "--session-id", "--resume", "--additional-mcp-config",
         "--usage-output-file", "--model",
     )  # fmt: skip
-    deniable: ClassVar[frozenset[str]] = frozenset(DENIES)
-    signed_in: ClassVar[tuple[str, ...]] = (
+    deniable = frozenset(DENIES)
+    signed_in = (
         "COPILOT_GITHUB_TOKEN", "GH_TOKEN", "GITHUB_TOKEN", "COPILOT_PROVIDER_BASE_URL",
         "~/.copilot/config.json?", "~/.config/gh/hosts.yml?",
     )  # fmt: skip
@@ -69,83 +134,10 @@ class Copilot(Program):
         argv += ["--usage-output-file", str(folder / _USAGE)]
         argv += [f"--resume={context.session}"] if context.session else [f"--session-id={new}"]
         if self.mcp:
-            argv += ["--additional-mcp-config", f"@{mcp_file(self.mcp, folder, tools=['*'])}"]
-        if self.model:
-            argv += ["--model", self.model]
-        return Call([*argv, *self.args], stdin=prompt, env=self.env, session=new)
-
-    def reader(self, context: Context) -> CopilotReader:
-        return CopilotReader(context)
-
-
-class CopilotReader(Reader):
-    """Events have dotted names; the last is `result`. A subagent's events name the call that started it."""
-
-    no_session: ClassVar[tuple[str, ...]] = ("No session, task, or name matched",)
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._result: Mapping[str, Any] | None = None
-        self._error: Mapping[str, Any] | None = None
-        self._is_aborted = False
-
-    def event(self, event: Mapping[str, Any]) -> None:
-        kind, told = event.get("type"), mapping(event.get("data"))
-        if kind == "assistant.message" and not told.get("parentToolCallId"):
-            self.transcript.says(text_of(told.get("content")))
-        elif kind == "tool.execution_start":
-            ident, name = text_of(told.get("toolCallId")), text_of(told.get("toolName"))
-            self.transcript.calls(ident, name, told.get("arguments"))
-        elif kind == "tool.execution_complete":
-            error = mapping(told.get("error"))
-            said = mapping(told.get("result")).get("content") or error.get("message")
-            call = self.transcript.returns(text_of(told.get("toolCallId")), said)
-            if call is not None and error.get("code") == "denied":
-                self.transcript.asks(call.name, is_allowed=False, reason=call.result)
-            for edit in items(told.get("fileEdits")):
-                self.transcript.touches(text_of(mapping(edit).get("path")))
-        elif kind == "session.error":
-            self._error = told
-        elif kind == "abort":
-            self._is_aborted = True
-        elif kind == "result":
-            self._result = event
-            self.transcript.in_session(text_of(event.get("sessionId")))
-
-    def usage(self) -> Usage | None:
-        total = self.total()
-        return total.since(self.context.session_total) if total else None
-
-    def total(self) -> Usage | None:
-        try:
-            figures = mapping(json.loads((self.folder / _USAGE).read_bytes()))
-        except (OSError, ValueError):  # written at the end of a run, and missing if it was ended early
-            return None
-        models = mapping(figures.get("modelMetrics"))
-        used = [mapping(mapping(model).get("usage")) for model in models.values()]
-        if not used:
-            return None
-        return Usage(
-            input_tokens=sum(count(one, "inputTokens") for one in used),
-            output_tokens=sum(count(one, "outputTokens") for one in used),
-            cached_tokens=sum(count(one, "cacheReadTokens") for one in used),
-            turns=sum(count(mapping(model).get("requests"), "count") for model in models.values()),
-        )
-
-    def finish(self, exit: process.Exit) -> Reply:
-        # An interrupted run also reports a result, with exit code 0.
-        if self._result is None or self._is_aborted:
-            return self.no_answer(exit)
-        if used := self.usage():
-            self.transcript.uses(used)
-        if self._error is None and not self._result.get("exitCode"):
-            return self.reply(self.transcript.answer)
-        error = self._error or {}
-        ending: Ending = "api_failure" if "statusCode" in error else "failed"
-        reason = text_of(error.get("message")) or exit.reason
-        return self.reply(self.transcript.answer, ending, reason[:2000])
+            path = write_file(folder, "mcp.json", mcp_config(self.mcp, tools=["*"]))
+            argv += ["--additional-mcp-config", f"@{path}"]
+        return Call([*argv, *self.last_arguments], stdin=prompt, env=self.env, session=new)
 
 
 copilot = Copilot
-"""The adapter under the name that roles use: `copilot(model=…, timeout=600)`."""
 default = copilot()

@@ -13,15 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rolecall.agents.adapters.command import DEFAULT_TIMEOUT, Command, words_of
+from rolecall.agents.adapters.command import Command, words_of
 from rolecall.agents.program import parse_object
-from rolecall.agents.protocol import Context, Reply
+from rolecall.agents.protocol import DEFAULT_TIMEOUT, Context, Reply
 from rolecall.errors import AgentError
 from rolecall.store.ids import is_node_id
 
 _LONGEST_WORD = 131_000
 """Linux accepts no argument of 128 KiB or more."""
-_EXPECTED = 'Its last line must be the id of the step it put, bare or as {"stepHash": "…"}.'
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,18 @@ class External(Command):
                     hint=f"Name the agent `external:{self.program}`, which reads the prompt from standard input.",
                 )
         ended = await self.run((*self.argv, *words), prompt, context)
-        return Reply("", step=_step_id(ended.stdout, program=self.program))
+        last = (ended.stdout.strip().splitlines() or [""])[-1].strip()
+        record = parse_object(last)
+        step = last if record is None else record.get("stepHash")
+        if isinstance(step, str) and is_node_id(step):
+            return Reply("", step=step)
+        printed = repr(last[:200]) if last else "nothing"
+        raise AgentError(
+            f"{self.program!r} printed {printed} where the id of its step was expected",
+            ending="failed",
+            text=ended.stdout,
+            hint='Its last line must be the id of the step it put, bare or as {"stepHash": "…"}.',
+        )
 
 
 def external(
@@ -53,20 +63,4 @@ def external(
 
 
 def from_argument(argument: str, **options: Any) -> External:
-    return external(words_of(argument, "external"), **options)
-
-
-def _step_id(stdout: str, *, program: str) -> str:
-    lines = stdout.strip().splitlines()
-    last = lines[-1].strip() if lines else ""
-    record = parse_object(last)
-    found = last if record is None else record.get("stepHash")
-    if isinstance(found, str) and is_node_id(found):
-        return found
-    printed = f"printed {last[:200]!r}" if last else "printed nothing"
-    raise AgentError(
-        f"{program!r} {printed} where the id of its step was expected",
-        ending="failed",
-        text=stdout,
-        hint=_EXPECTED,
-    )
+    return External(words_of(argument, "external"), **options)

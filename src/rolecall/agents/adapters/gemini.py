@@ -14,15 +14,14 @@ long prompt, which its events repeat, the answer can get lost, and the run count
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rolecall.agents import process
-from rolecall.agents.program import Call, Program, Reader, count, mapping
+from rolecall.agents.program import Call, Json, Program, Reader, write_file
 from rolecall.agents.protocol import Context, Ending, Reply, Usage
-from rolecall.agents.transcript import text_of
 from rolecall.errors import UsageError
 from rolecall.settings import capabilities
 
@@ -43,16 +42,82 @@ _ENDINGS: Mapping[str, Ending] = {
 _API_ERROR = "[API Error"
 
 
+def rule(tools: Sequence[str], decision: str, priority: int) -> str:
+    """Return a rule of the policy engine. A list of plain names looks the same in JSON and TOML."""
+    return f'[[rule]]\ntoolName = {json.dumps(tools)}\ndecision = "{decision}"\npriority = {priority}\n'
+
+
+class GeminiReader(Reader):
+    """Events: init, message (pieces of text), tool_use, tool_result, error (a warning), result (last)."""
+
+    no_session = ("Error resuming session",)
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._result: Json | None = None
+        self._warning = ""
+        self._is_speaking = False
+        self._is_turn = False
+        self._turns = 0
+
+    def event(self, event: Json) -> None:
+        kind, ident = event.get("type"), event.text("tool_id")
+        is_message = kind == "message" and event.get("role") == "assistant"
+        if is_message or kind == "tool_use":
+            self._turns += not self._is_turn
+            self._is_turn = True
+        if kind == "init":
+            self.transcript.in_session(event.text("session_id"))
+        elif is_message:
+            self.transcript.says(event.text("content"), is_continued=self._is_speaking)
+        elif kind == "tool_use":
+            self.transcript.calls(ident, event.text("tool_name"), event.get("parameters"))
+        elif kind == "tool_result":
+            self._is_turn = False
+            result = event.get("output") or event.part("error").get("message")
+            call = self.transcript.returns(ident, result)
+            if call is not None and call.name in _EDITING and event.get("status") == "success":
+                self.transcript.touches(Json(call.arguments).text("file_path"))
+        elif kind == "error":
+            self._warning = event.text("message")
+        elif kind == "result":
+            self._result = event
+            self.transcript.uses(self.usage() or Usage())
+        self._is_speaking = is_message
+
+    def usage(self) -> Usage | None:
+        if self._result is None:
+            return None
+        stats = self._result.part("stats")
+        return Usage(
+            input_tokens=stats.count("input_tokens"),
+            output_tokens=stats.count("output_tokens"),
+            cached_tokens=stats.count("cached"),
+            turns=self._turns,
+        )
+
+    def finish(self, exit: process.Exit) -> Reply:
+        if self._result is None:
+            return self.no_answer(exit)
+        if self._result.get("status") == "success":
+            return self.answer(reason=self._warning)
+        error = self._result.part("error")
+        reason = error.text("message") or self._warning or exit.reason
+        # The exit code is the HTTP status modulo 256, so only the message identifies an endpoint failure.
+        ending: Ending = "api_failure" if _API_ERROR in reason else "failed"
+        return self.answer(_ENDINGS.get(error.text("type"), ending), reason)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Gemini(Program):
-    name: ClassVar[str] = "gemini"
-    program: ClassVar[str] = "gemini"
-    install: ClassVar[str] = "npm install -g @google/gemini-cli"
-    needed_flags: ClassVar[tuple[str, ...]] = (
+    name = program = "gemini"
+    reads = GeminiReader
+    install = "npm install -g @google/gemini-cli"
+    needed_flags = (
         "--output-format", "--approval-mode", "--skip-trust", "--admin-policy", "--resume", "--model",
     )  # fmt: skip
-    deniable: ClassVar[frozenset[str]] = frozenset(DENIES)
-    signed_in: ClassVar[tuple[str, ...]] = (
+    deniable = frozenset(DENIES)
+    signed_in = (
         "GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI", "~/.gemini/oauth_creds.json",
         "~/.gemini/settings.json?", "~/.gemini/.env?", "GEMINI_CLI_HOME?",
     )  # fmt: skip
@@ -68,17 +133,10 @@ class Gemini(Program):
         denied = {tool for name in capabilities.denied(context.capabilities) for tool in DENIES.get(name, ())}
         if denied:
             self.check_policies()
-            policy = folder / "policy.toml"
-            names = json.dumps(sorted(denied))  # a list of plain names looks the same in TOML
-            policy.write_text(
-                f'[[rule]]\ntoolName = {names}\ndecision = "deny"\npriority = 999\n', encoding="utf-8"
-            )
-            argv += ["--admin-policy", str(policy)]
+            argv += ["--admin-policy", write_file(folder, "policy.toml", rule(sorted(denied), "deny", 999))]
         if context.session:
             argv += ["--resume", context.session]
-        if self.model:
-            argv += ["--model", self.model]
-        return Call([*argv, *self.args], stdin=prompt, env=self.env)
+        return Call([*argv, *self.last_arguments], stdin=prompt, env=self.env)
 
     @classmethod
     def check_policies(cls) -> None:
@@ -91,72 +149,6 @@ class Gemini(Program):
                     hint="Give the role another agent, or deny the tools there.",
                 )
 
-    def reader(self, context: Context) -> GeminiReader:
-        return GeminiReader(context)
-
-
-class GeminiReader(Reader):
-    """Events: init, message (pieces of text), tool_use, tool_result, error (a warning), result (last)."""
-
-    no_session: ClassVar[tuple[str, ...]] = ("Error resuming session",)
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self._result: Mapping[str, Any] | None = None
-        self._warning = ""
-        self._is_speaking = False
-        self._is_turn = False
-        self._turns = 0
-
-    def event(self, event: Mapping[str, Any]) -> None:
-        kind, ident = event.get("type"), text_of(event.get("tool_id"))
-        is_said = kind == "message" and event.get("role") == "assistant"
-        if is_said or kind == "tool_use":
-            self._turns += not self._is_turn
-            self._is_turn = True
-        if kind == "init":
-            self.transcript.in_session(text_of(event.get("session_id")))
-        elif is_said:
-            self.transcript.says(text_of(event.get("content")), is_continued=self._is_speaking)
-        elif kind == "tool_use":
-            self.transcript.calls(ident, text_of(event.get("tool_name")), event.get("parameters"))
-        elif kind == "tool_result":
-            self._is_turn = False
-            result = event.get("output") or mapping(event.get("error")).get("message")
-            call = self.transcript.returns(ident, result)
-            if call is not None and call.name in _EDITING and event.get("status") == "success":
-                self.transcript.touches(text_of(call.arguments.get("file_path")))
-        elif kind == "error":
-            self._warning = text_of(event.get("message"))
-        elif kind == "result":
-            self._result = event
-            self.transcript.uses(self.usage() or Usage())
-        self._is_speaking = is_said
-
-    def usage(self) -> Usage | None:
-        if self._result is None:
-            return None
-        stats = mapping(self._result.get("stats"))
-        return Usage(
-            input_tokens=count(stats, "input_tokens"),
-            output_tokens=count(stats, "output_tokens"),
-            cached_tokens=count(stats, "cached"),
-            turns=self._turns,
-        )
-
-    def finish(self, exit: process.Exit) -> Reply:
-        result, text = self._result, self.transcript.answer
-        if result is None:
-            return self.no_answer(exit)
-        if result.get("status") == "success":
-            return self.reply(text, reason=self._warning)
-        error = mapping(result.get("error"))
-        reason = (text_of(error.get("message")) or self._warning or exit.reason)[:2000]
-        # The exit code is the HTTP status modulo 256, so only the message identifies an endpoint failure.
-        ending: Ending = "api_failure" if _API_ERROR in reason else "failed"
-        return self.reply(text, _ENDINGS.get(text_of(error.get("type")), ending), reason)
-
 
 gemini = Gemini
-"""The adapter under the name that roles use: `gemini(model=…, timeout=600)`."""
 default = gemini()

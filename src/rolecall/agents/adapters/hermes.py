@@ -12,17 +12,14 @@ user's configuration; the program accepts no other servers.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
 
 from rolecall.agents import process
-from rolecall.agents.program import Call, Program, Reader, amount, count, mapping
+from rolecall.agents.program import Call, Json, Program, Reader, read_object, write_file
 from rolecall.agents.protocol import Context, Ending, Reply, Usage
-from rolecall.agents.transcript import text_of
 from rolecall.errors import UsageError
 from rolecall.settings import capabilities
 
@@ -46,24 +43,62 @@ _WARNINGS = re.compile(r"\A(?:\s*⚠ [^\n]*\n)+")
 _API_ERROR = re.compile(r"\A(?:HTTP \d{3}|API (?:call )?(?:failed|error))", re.IGNORECASE)
 
 
+class HermesReader(Reader):
+    """There are no events: everything is read at the end, and up to 256 KB of an answer are kept."""
+
+    no_session = ("Session not found",)
+
+    def event(self, event: Json) -> None:
+        """Ignore an answer line that looks like an event: the whole answer is read at the end."""
+
+    def usage(self) -> Usage | None:
+        # The file is missing after a resumed session or a run that was ended early.
+        figures = read_object(self.folder / _USAGE)
+        if figures.amount("input_tokens") is None:
+            return None
+        return Usage(
+            input_tokens=figures.count("input_tokens", "cache_read_tokens", "cache_write_tokens"),
+            output_tokens=figures.count("output_tokens"),
+            cached_tokens=figures.count("cache_read_tokens"),
+            cost=figures.amount("estimated_cost_usd") if figures.get("cost_status") != "unknown" else None,
+            turns=figures.count("api_calls"),
+        )
+
+    def finish(self, exit: process.Exit) -> Reply:
+        figures, named = read_object(self.folder / _USAGE), _SESSION.search(exit.stderr)
+        self.transcript.in_session(named[1] if named else figures.text("session_id"))
+        text = _WARNINGS.sub("", exit.stdout).removesuffix("\n")
+        is_lost = bool(exit.code) and self.is_lost(exit.stderr)
+        if is_lost or (exit.code and not named) or not (named or figures):
+            return self.no_answer(exit)
+        self.transcript.says(text)
+        if exit.code or figures.get("failed"):
+            reason = figures.text("failure") or text or exit.reason
+            ending: Ending = "api_failure" if _API_ERROR.match(reason) else "failed"
+            return self.answer(ending, reason[:2000])
+        if used := self.usage():
+            self.transcript.uses(used)
+        if figures.get("completed") is False:
+            return self.answer("limit", "it stopped at a limit of its own before it was done")
+        return self.answer()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Hermes(Program):
-    name: ClassVar[str] = "hermes"
-    program: ClassVar[str] = "hermes"
-    install: ClassVar[str] = "pip install hermes-agent"
-    needed_flags: ClassVar[tuple[str, ...]] = (
+    name = program = "hermes"
+    reads = HermesReader
+    install = "pip install hermes-agent"
+    needed_flags = (
         "--oneshot", "--usage-file", "--toolsets", "--resume", "--yolo", "--model",
     )  # fmt: skip
-    deniable: ClassVar[frozenset[str]] = frozenset(DENIES)
-    signed_in: ClassVar[tuple[str, ...]] = (
+    deniable = frozenset(DENIES)
+    signed_in = (
         "OPENROUTER_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_API_KEY", "~/.hermes/auth.json",
         "~/.hermes/.env?", "~/.hermes/config.yaml?", "HERMES_HOME?",
     )  # fmt: skip
 
     def call(self, prompt: str, context: Context, folder: Path) -> Call:
-        path = folder / "prompt.md"
-        path.write_text(prompt, encoding="utf-8", errors="replace")
-        ask = _ASK.format(path=path)
+        ask = _ASK.format(path=write_file(folder, "prompt.md", prompt))
         if context.session:
             argv = [self.command, "chat", "--quiet", "--yolo", "--resume", context.session, "--query", ask]
         else:
@@ -77,60 +112,8 @@ class Hermes(Program):
             )
         if denied:
             argv += ["--toolsets", ",".join((*left, *_HARMLESS))]
-        if self.model:
-            argv += ["--model", self.model]
-        return Call([*argv, *self.args], env=self.env)
-
-    def reader(self, context: Context) -> HermesReader:
-        return HermesReader(context)
-
-
-class HermesReader(Reader):
-    """There are no events: everything is read at the end, and up to 256 KB of an answer are kept."""
-
-    no_session: ClassVar[tuple[str, ...]] = ("Session not found",)
-
-    def event(self, event: Mapping[str, Any]) -> None:
-        """Ignore an answer line that looks like an event: the whole answer is read at the end."""
-
-    def usage(self) -> Usage | None:
-        figures = self._figures()
-        if amount(figures.get("input_tokens")) is None:
-            return None
-        cost = amount(figures.get("estimated_cost_usd")) if figures.get("cost_status") != "unknown" else None
-        return Usage(
-            input_tokens=count(figures, "input_tokens", "cache_read_tokens", "cache_write_tokens"),
-            output_tokens=count(figures, "output_tokens"),
-            cached_tokens=count(figures, "cache_read_tokens"),
-            cost=cost,
-            turns=count(figures, "api_calls"),
-        )
-
-    def _figures(self) -> Mapping[str, Any]:
-        try:
-            return mapping(json.loads((self.folder / _USAGE).read_bytes()))
-        except (OSError, ValueError):  # missing after a resumed session or a run that was ended early
-            return {}
-
-    def finish(self, exit: process.Exit) -> Reply:
-        figures, told = self._figures(), _SESSION.search(exit.stderr)
-        self.transcript.in_session(told[1] if told else text_of(figures.get("session_id")))
-        text = _WARNINGS.sub("", exit.stdout).removesuffix("\n")
-        is_lost = bool(exit.code) and self.is_lost(exit.stderr)
-        if is_lost or (exit.code and not told) or not (told or figures):
-            return self.no_answer(exit)
-        self.transcript.says(text)
-        if exit.code or figures.get("failed"):
-            reason = text_of(figures.get("failure")) or text or exit.reason
-            ending: Ending = "api_failure" if _API_ERROR.match(reason) else "failed"
-            return self.reply(text, ending, reason[:2000])
-        if used := self.usage():
-            self.transcript.uses(used)
-        if figures.get("completed") is False:
-            return self.reply(text, "limit", "it stopped at a limit of its own before it was done")
-        return self.reply(text)
+        return Call([*argv, *self.last_arguments], env=self.env)
 
 
 hermes = Hermes
-"""The adapter under the name that roles use: `hermes(model=…, timeout=600)`."""
 default = hermes()

@@ -10,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
 
 from rolecall.agents import process
-from rolecall.agents.adapters.claude import ClaudeReader
-from rolecall.agents.program import Call, McpServer, Program, count, items, mapping, mcp_file
+from rolecall.agents.adapters.claude import NEXUS_TOOLS, ClaudeReader
+from rolecall.agents.program import Call, Json, McpServer, Program, mcp_config, write_file
 from rolecall.agents.protocol import Context, Reply, Usage
-from rolecall.agents.transcript import text_of
 from rolecall.settings import capabilities
 
 _EDITING = ("write_file", "edit", "notebook_edit")
@@ -28,9 +26,7 @@ DENIES: Mapping[str, tuple[str, ...]] = {
     "partial_file_edit": ("edit",),
     "structured_document_edit": ("notebook_edit",),
     **dict.fromkeys((*capabilities.SHELL, *capabilities.SHELL_WRITES), _SHELL),
-    "nexus_task_creation": ("mcp__rolecall__nx_task_add",),
-    "nexus_task_state_transition": ("mcp__rolecall__nx_task_update", "mcp__rolecall__nx_task_close"),
-    "nexus_task_metadata_modification": ("mcp__rolecall__nx_task_update",),
+    **NEXUS_TOOLS,
 }
 """The tools to deny for each class of actions."""
 
@@ -39,18 +35,50 @@ _LIMIT_CODES = (53, 55)
 _API_ERROR = "[API Error"
 
 
+class QwenReader(ClaudeReader):
+    no_session = ("No saved session found",)
+    editing = _EDITING
+
+    def event(self, event: Json) -> None:
+        super().event(event)
+        if event.get("type") == "result":
+            for denial in event.parts("permission_denials"):
+                self.transcript.asks(denial.text("tool_name"), is_allowed=False)
+
+    def total(self) -> Usage | None:
+        if self._result is None:
+            return None
+        tokens = self._result.part("usage")
+        return Usage(
+            input_tokens=tokens.count("input_tokens"),
+            output_tokens=tokens.count("output_tokens"),
+            cached_tokens=tokens.count("cache_read_input_tokens"),
+        )
+
+    def finish(self, exit: process.Exit) -> Reply:
+        result = self._result
+        if result is None and exit.code in _LIMIT_CODES:
+            return self.answer("limit", exit.stderr.strip()[-2000:])
+        if result is None:
+            return self.no_answer(exit)
+        if not result.get("is_error"):
+            return self.answer(text=result.text("result"))
+        reason = result.part("error").text("message") or result.text("subtype")
+        return self.answer("api_failure" if _API_ERROR in reason else "failed", reason)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Qwen(Program):
-    name: ClassVar[str] = "qwen"
-    program: ClassVar[str] = "qwen"
-    install: ClassVar[str] = "npm install -g @qwen-code/qwen-code"
-    needed_flags: ClassVar[tuple[str, ...]] = (
+    name = program = "qwen"
+    reads = QwenReader
+    install = "npm install -g @qwen-code/qwen-code"
+    needed_flags = (
         "--output-format", "--approval-mode", "--resume", "--fork-session", "--exclude-tools", "--model",
         "--mcp-config", "--allowed-mcp-server-names",
     )  # fmt: skip
-    can_fork: ClassVar[bool] = True
-    deniable: ClassVar[frozenset[str]] = frozenset(DENIES)
-    signed_in: ClassVar[tuple[str, ...]] = (
+    can_fork = True
+    deniable = frozenset(DENIES)
+    signed_in = (
         "OPENAI_API_KEY", "DASHSCOPE_API_KEY", "BAILIAN_CODING_PLAN_API_KEY", "~/.qwen/oauth_creds.json",
         "~/.qwen/settings.json?", "~/.qwen/.env?",
     )  # fmt: skip
@@ -68,47 +96,9 @@ class Qwen(Program):
         if context.session:
             argv += ["--resume", context.session, *(["--fork-session"] if context.is_fork else [])]
         if self.mcp:
-            argv += ["--mcp-config", str(mcp_file(self.mcp, folder))]
-        if self.model:
-            argv += ["--model", self.model]
-        return Call([*argv, *self.args], stdin=prompt, env=self.env)
-
-    def reader(self, context: Context) -> QwenReader:
-        return QwenReader(context)
-
-
-class QwenReader(ClaudeReader):
-    no_session: ClassVar[tuple[str, ...]] = ("No saved session found",)
-    editing: ClassVar[tuple[str, ...]] = _EDITING
-
-    def event(self, event: Mapping[str, Any]) -> None:
-        super().event(event)
-        if event.get("type") == "result":
-            for denial in items(event.get("permission_denials")):
-                self.transcript.asks(text_of(mapping(denial).get("tool_name")), is_allowed=False)
-
-    def total(self) -> Usage | None:
-        if self._result is None:
-            return None
-        tokens = mapping(self._result.get("usage"))
-        return Usage(
-            input_tokens=count(tokens, "input_tokens"),
-            output_tokens=count(tokens, "output_tokens"),
-            cached_tokens=count(tokens, "cache_read_input_tokens"),
-        )
-
-    def finish(self, exit: process.Exit) -> Reply:
-        result, text = self._result, self.transcript.answer
-        if result is None and exit.code in _LIMIT_CODES:
-            return self.reply(text, "limit", exit.stderr.strip()[-2000:])
-        if result is None:
-            return self.no_answer(exit)
-        if not result.get("is_error"):
-            return self.reply(text_of(result.get("result")) or text)
-        reason = text_of(mapping(result.get("error")).get("message")) or text_of(result.get("subtype"))
-        return self.reply(text, "api_failure" if _API_ERROR in reason else "failed", reason[:2000])
+            argv += ["--mcp-config", write_file(folder, "mcp.json", mcp_config(self.mcp))]
+        return Call([*argv, *self.last_arguments], stdin=prompt, env=self.env)
 
 
 qwen = Qwen
-"""The adapter under the name that roles use: `qwen(model=…, timeout=600)`."""
 default = qwen()

@@ -31,19 +31,7 @@ import yaml
 
 from rolecall.agents import process
 from rolecall.agents.confined import Folder, Refused
-from rolecall.agents.protocol import (
-    ANSWERED,
-    ENDINGS,
-    EVENT_KINDS,
-    Agent,
-    Context,
-    Ending,
-    Reply,
-    ToolCall,
-    Turn,
-    Usage,
-    failure,
-)
+from rolecall.agents.protocol import ENDINGS, EVENT_KINDS, Context, Ending, Reply, ToolCall, Turn, Usage
 from rolecall.errors import AgentError, NotFound, UsageError
 from rolecall.settings import form
 from rolecall.settings.form import (
@@ -52,7 +40,6 @@ from rolecall.settings.form import (
     Choice,
     Either,
     Field,
-    Flag,
     Form,
     ListOf,
     MapOf,
@@ -67,7 +54,9 @@ _PLAIN_WORD = re.compile(r"\$?[A-Za-z_]+(?:[ -][A-Za-z_]+)*")
 
 
 @dataclass(frozen=True)
-class Command:
+class Run:
+    """A command to run, and the exit status it must have."""
+
     argv: tuple[str, ...]
     exit: int = 0
 
@@ -87,20 +76,20 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Visit:
     """The actions of one visit, in this order: emit, edit, run, hang, fail or answer."""
 
     answer: str | None = None
     output: Mapping[str, Any] | None = None
     body: str = ""
     edit: Mapping[str, str | Change] | None = None
-    run: tuple[Command, ...] = ()
+    run: tuple[Run, ...] = ()
     session: str | None = None
     usage: Usage | None = None
     emit: tuple[Mapping[str, Any], ...] = ()
     hang: bool = False
     fail: Failure | None = None
-    again: tuple[Entry, ...] = ()
+    again: tuple[Visit, ...] = ()
 
     @cached_property
     def text(self) -> str:
@@ -108,27 +97,82 @@ class Entry:
             return self.answer
         if self.output is None:
             return self.body
-        return f"---\n{_dump_frontmatter(self.output)}---\n{self.body}"
+        frontmatter = yaml.dump(
+            dict(self.output), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1 << 30
+        )
+        return f"---\n{frontmatter}---\n{self.body}"
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes YAML that means the same in every version of YAML: only plain words are unquoted."""
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        style = None if _PLAIN_WORD.fullmatch(text) else '"'
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
 
 
 @dataclass(frozen=True)
 class Script:
     path: Path
-    roles: Mapping[str, tuple[Entry, ...]]
+    roles: Mapping[str, tuple[Visit, ...]]
     after_last: str = "error"
 
+    async def __call__(self, prompt: str, context: Context) -> Reply:  # noqa: ARG002 -- a script ignores its prompt
+        visit = self.find_visit(context)
+        if visit.session is not None:
+            context.emit("session", {"session": visit.session})
+        for event in visit.emit:
+            context.emit(event["kind"], {key: value for key, value in event.items() if key != "kind"})
+        calls = [_edit(context, path, change) for path, change in (visit.edit or {}).items()]
+        for command in visit.run:
+            calls.append(await _run(context, command))
+        if visit.usage is not None:
+            context.emit("usage", asdict(visit.usage))
+        reply = Reply(
+            visit.text,
+            session=visit.session,
+            usage=visit.usage,
+            turns=(Turn("assistant", visit.text, tuple(calls)),),
+            files=tuple(visit.edit or ()),
+            ending=visit.fail.ending if visit.fail else "completed",
+            reason=visit.fail.reason if visit.fail else "",
+        )
+        if visit.hang:
+            await context.cancel.wait()
+            return replace(reply, ending="interrupted", reason="the scripted agent was cancelled")
+        return reply
 
-def scripted(path: Path) -> Agent:
+    def find_visit(self, context: Context) -> Visit:
+        visits = self.roles.get(context.role)
+        if not visits:
+            raise AgentError(
+                f"the script {str(self.path)!r} has nothing for role {context.role!r}",
+                ending="failed",
+                hint=f"It knows: {', '.join(sorted(self.roles)) or 'no role'}.",
+            )
+        # Newest first and no further than the script needs, so that a long thread is not read completely.
+        earlier = (step for step in reversed(context.steps) if step.role == context.role)
+        last = len(visits) - 1
+        number = sum(1 for _ in islice(earlier, last if self.after_last == "repeat" else last + 1))
+        if number > last:
+            raise AgentError(
+                f"the script {str(self.path)!r} has only {len(visits)} entries for role {context.role!r}",
+                ending="failed",
+                hint="Add an entry, or say `after_last: repeat`.",
+            )
+        tries = (visits[number], *visits[number].again)
+        return tries[min(context.attempt, len(tries) - 1)]
+
+
+def scripted(path: Path) -> Script:
     """Create an agent that answers from the file at `path`, which is read and checked immediately."""
-    script = load(path)
-
-    async def play(prompt: str, context: Context) -> Reply:  # noqa: ARG001 -- a script ignores its prompt
-        return await _perform(_find_entry(script, context), context)
-
-    return play
+    return load(path)
 
 
-def from_argument(argument: str) -> Agent:
+def from_argument(argument: str) -> Script:
     if not argument:
         raise UsageError("a scripted agent needs a file", hint="Write it as `scripted:path/to/script.yaml`.")
     return scripted(Path(argument))
@@ -146,7 +190,7 @@ class _Words(Form[tuple[str, ...]]):
         return tuple(str(word) for word in value)
 
 
-class _Emitted(Form[Mapping[str, Any]]):
+class _Event(Form[Mapping[str, Any]]):
     def read(self, value: Any, at: At) -> Any:
         kind = value.get("kind") if isinstance(value, dict) else None
         if kind not in EVENT_KINDS:
@@ -154,18 +198,16 @@ class _Emitted(Form[Mapping[str, Any]]):
         return value
 
 
-def _check_entry(entry: Entry, at: At) -> None:
-    if entry.answer is not None and (entry.output is not None or entry.body):
+def _check_visit(visit: Visit, at: At) -> None:
+    if visit.answer is not None and (visit.output is not None or visit.body):
         at.report("has both an answer and output or body", "`answer` is the whole text.")
 
 
 _COMMAND = Either(
     "a list of words, or {argv, exit}",
     {
-        list: form.Converted(_Words(), Command),
-        dict: Record(
-            Command, "a command", {"argv": Field(_Words(), required=True), "exit": Number(whole=True)}
-        ),
+        list: form.Converted(_Words(), Run),
+        dict: Record(Run, "a command", {"argv": Field(_Words(), required=True), "exit": Number(whole=True)}),
     },
 )
 _CHANGE = Either(
@@ -179,8 +221,8 @@ _CHANGE = Either(
         ),
     },
 )
-_ENTRY = Record(
-    Entry,
+_VISIT = Record(
+    Visit,
     "an entry",
     {
         "answer": Text(),
@@ -190,17 +232,17 @@ _ENTRY = Record(
         "run": ListOf(_COMMAND),
         "session": Text(),
         "usage": Record(Usage, "usage", {field.name: Number() for field in fields(Usage)}),
-        "emit": ListOf(_Emitted()),
-        "hang": Flag(),
+        "emit": ListOf(_Event()),
+        "hang": form.Flag(),
         "fail": Record(Failure, "fail", {"ending": Choice(*ENDINGS), "reason": Text()}),
     },
-    check=_check_entry,
+    check=_check_visit,
 )
-_ENTRY.fields["again"] = Field(ListOf(_ENTRY))
+_VISIT.fields["again"] = Field(ListOf(_VISIT))
 _SCRIPT: Record[dict[str, Any]] = Record(
     dict,
     "a script",
-    {"roles": Field(MapOf(ListOf(_ENTRY)), default={}), "after_last": Choice("error", "repeat")},
+    {"roles": Field(MapOf(ListOf(_VISIT)), default={}), "after_last": Choice("error", "repeat")},
 )
 
 
@@ -223,70 +265,7 @@ def load(path: Path) -> Script:
     return Script(path, **loaded.checked())
 
 
-def _dump_frontmatter(output: Mapping[str, Any]) -> str:
-    """Write YAML that means the same in every version of YAML: only plain words are unquoted."""
-
-    class Dumper(yaml.SafeDumper):
-        pass
-
-    def represent(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-        style = None if _PLAIN_WORD.fullmatch(text) else '"'
-        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-    Dumper.add_representer(str, represent)
-    return yaml.dump(dict(output), Dumper=Dumper, sort_keys=False, allow_unicode=True, width=1 << 30)
-
-
 # -- playing it --
-
-
-def _find_entry(script: Script, context: Context) -> Entry:
-    entries = script.roles.get(context.role)
-    if not entries:
-        raise AgentError(
-            f"the script {str(script.path)!r} has nothing for role {context.role!r}",
-            ending="failed",
-            hint=f"It knows: {', '.join(sorted(script.roles)) or 'no role'}.",
-        )
-    # Newest first and no further than the script needs, so that a long thread is not read completely.
-    earlier = (step for step in reversed(context.steps) if step.role == context.role)
-    last = len(entries) - 1
-    visit = sum(1 for _ in islice(earlier, last if script.after_last == "repeat" else last + 1))
-    if visit > last:
-        raise AgentError(
-            f"the script {str(script.path)!r} has only {len(entries)} entries for role {context.role!r}",
-            ending="failed",
-            hint="Add an entry, or say `after_last: repeat`.",
-        )
-    tries = (entries[visit], *entries[visit].again)
-    return tries[min(context.attempt, len(tries) - 1)]
-
-
-async def _perform(entry: Entry, context: Context) -> Reply:
-    if entry.session is not None:
-        context.emit("session", {"session": entry.session})
-    for event in entry.emit:
-        context.emit(event["kind"], {key: value for key, value in event.items() if key != "kind"})
-    calls = [_edit(context, path, change) for path, change in (entry.edit or {}).items()]
-    for command in entry.run:
-        calls.append(await _run(context, command))
-    reply = Reply(
-        entry.text,
-        session=entry.session,
-        usage=entry.usage,
-        turns=(Turn("assistant", entry.text, tuple(calls)),),
-        files=tuple(entry.edit or ()),
-        ending=entry.fail.ending if entry.fail else "completed",
-        reason=entry.fail.reason if entry.fail else "",
-    )
-    if entry.usage is not None:
-        context.emit("usage", asdict(entry.usage))
-    if entry.hang:
-        await context.cancel.wait()
-        raise failure(replace(reply, ending="interrupted", reason="the scripted agent was cancelled"))
-    if reply.ending not in ANSWERED:
-        raise failure(reply)
-    return reply
 
 
 def _edit(context: Context, path: str, change: str | Change) -> ToolCall:
@@ -311,7 +290,7 @@ def _edit(context: Context, path: str, change: str | Change) -> ToolCall:
     return ToolCall("edit", {"path": path}, f"{len(content)} characters written")
 
 
-async def _run(context: Context, command: Command) -> ToolCall:
+async def _run(context: Context, command: Run) -> ToolCall:
     arguments = {"argv": list(command.argv)}
     context.emit("tool_call", {"name": "run", "arguments": arguments})
     ended = await process.run(
@@ -320,13 +299,13 @@ async def _run(context: Context, command: Command) -> ToolCall:
         env=context.env,
         timeout=_RUN_TIMEOUT,
         cancel=context.cancel,
-        on_start=lambda child: context.emit("process", {"pid": child.pid, "run": child.run}),
+        on_start=lambda child: context.emit("process", child._asdict()),
     )
     if ended.ending not in ("completed", "failed"):
         raise ended.error()
     if ended.code != command.exit:
         raise AgentError(
-            f"the scripted command {' '.join(command.argv)!r} was to exit with {command.exit}: {ended.reason}",
+            f"the scripted command {' '.join(command.argv)!r} should exit with {command.exit}: {ended.reason}",
             ending="failed",
             text=ended.stdout,
             hint="Correct the script, or say `{argv: [...], exit: N}` where a failure is expected.",

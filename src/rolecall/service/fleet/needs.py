@@ -116,7 +116,7 @@ def check_agent(agent: str) -> None:
     if kind not in agents.ADAPTERS:
         raise unknown_agent(settings, agent, (*agents.ADAPTERS, HUMAN))
     if kind == "builtin":
-        options = builtin_options(settings, environment, {**options, **agents.written(kind, argument)})
+        options = builtin_options(settings, environment, {**options, **agents.parse_argument(kind, argument)})
         made = agents.make(kind, options)
     else:
         made = agents.resolve(spec, options)
