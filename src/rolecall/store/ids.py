@@ -75,6 +75,13 @@ def thread_id(ms: int, randomness: bytes) -> str:
     return "".join(_PAIRS[number >> shift & 1023] for shift in range(120, -1, -10))
 
 
+def member_id(ms: int, number: int, source: str) -> str:
+    """The id of a member of a group, which depends only on the group's time and `source` and on the member's number.
+    The ids of a group's members sort by number and begin with the same ten characters; their endings differ."""
+    digest = xxhash.xxh64_digest(f"{source}/{number}".encode("ascii"))
+    return thread_id(ms, number.to_bytes(3, "big") + digest[:7])
+
+
 def is_thread_id(text: str) -> bool:
     return len(text) == THREAD_ID_LENGTH and _DIGITS.issuperset(text)
 

@@ -79,6 +79,10 @@ class Result:
     """The id of a step that an external agent stored with our library; it is used unchanged."""
     given: str = ""
     """The id of a step from an external agent that knows only uwf's fields."""
+    group: str = ""
+    """The roster of the group whose members' results the step joins."""
+    used: Mapping[str, float] | None = None
+    """The amounts that count for limits, if they are not those of the agent's usage."""
 
 
 async def perform(
@@ -258,7 +262,7 @@ class Attempt:
 
     @property
     def number(self) -> int:
-        return (self.turn.last.number if self.turn.last else 0) + 1
+        return (self.turn.last or self.turn.chain).number + 1
 
     @property
     def instruction(self) -> str:
@@ -372,7 +376,7 @@ class Attempt:
         return self._prompt
 
     def _past_steps(self) -> Iterator[prompt.PastStep]:
-        for step in self.turn.chain:
+        for step in self.turn.chain.with_above():
             if step.role != thread.FORK:
                 self._steps_shown[step.number] = step.id
                 yield prompt.PastStep(step.number, step.role, step.output, step.body, step.agent)

@@ -93,7 +93,7 @@ def put_step(
     # The body is nearly always the end of the answer, so only its offset is stored.
     place = {"body_at": len(raw) - len(body)} if raw.endswith(body) else {"body": draft.put_text(body)}
     now = attempt.store.now()
-    used = thread.counted(note.usage, ms=now - attempt.started_at)
+    used = result.used or thread.counted(note.usage, ms=now - attempt.started_at)
     fields = {
         "start": turn.chain.start.id,
         "prev": turn.chain.head if turn.last else None,
@@ -107,6 +107,7 @@ def put_step(
         "usage": note.usage,
         "attempt": attempt.previous,
         "given": result.given,
+        "group": result.group,
         "started_at": attempt.started_at,
         "completed_at": now,
         "cwd": attempt.workdir,

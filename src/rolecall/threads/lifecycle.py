@@ -163,7 +163,7 @@ def _put_marker(store: Store, draft: Draft, chain: Chain, role: str, output: str
     fields = {
         "start": start,
         "prev": chain.head if last else None,
-        "number": (last.number if last else 0) + 1,
+        "number": chain.number + 1,
         "role": role,
         "output": output,
         "agent": "person" if role == PERSON else "rolecall",
@@ -307,7 +307,7 @@ def resume(
         said |= {"location": called.location} if called.location else {}
         output = draft.put_as(PERSON_SCHEMA, said)
         head = _put_marker(store, draft, chain, PERSON, output, start=chain.start.id)
-        state = state._replace(role=role, steps=(chain.last.number if chain.last else 0) + 1)
+        state = state._replace(role=role, steps=chain.number + 1)
     if limits:
         state = state._replace(limits={**state.limits, **limits})
     if agent is not None and bind is not None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from rolecall.errors import Damaged
 from rolecall.store.backend import Ref
-from rolecall.store.ids import NodeId, ThreadId
+from rolecall.store.ids import NodeId, ThreadId, member_id
 from rolecall.store.store import Draft, Store
 
 
@@ -18,6 +18,8 @@ class Status(StrEnum):
     QUEUED = "queued"
     IDLE = "idle"
     RUNNING = "running"
+    WAITING = "waiting"
+    """It waits for the members of its group and holds no process."""
     SUSPENDED = "suspended"
     COMPLETED = "completed"
     FAILED = "failed"
@@ -67,6 +69,8 @@ class ThreadState(NamedTuple):
     """The agent of each role, as it was bound when the thread started."""
     parent: ThreadId | None = None
     """The thread that has the role this one plays."""
+    member: int | None = None
+    """Its number among the members of the parent's group."""
     sessions: Mapping[str, Mapping[str, str]] = {}
     """The earlier session in which a role begins, by role."""
     forked_from: NodeId | None = None
@@ -94,6 +98,11 @@ class ThreadState(NamedTuple):
     def is_over(self) -> bool:
         """Whether the thread has ended or waits for a person."""
         return self.status in ENDED or self.status == Status.SUSPENDED
+
+    @property
+    def waits_for_person(self) -> bool:
+        """Whether a role has asked for a person, rather than failed."""
+        return self.status == Status.SUSPENDED and not self.onward.startswith("resume ")
 
     def moved(self, status: Status, **fields: Any) -> "ThreadState":
         """The state after a change of status, without the lease and other fields that no longer apply."""
@@ -202,14 +211,34 @@ def read_thread(store: Store, thread: str) -> ThreadRef | None:
     return None if ref is None else load(ref)
 
 
+def group_name(thread: str) -> str:
+    """The ref of the group that a thread plays now. Its target is the roster, and its version rises whenever one of
+    the members ends or is suspended."""
+    return f"group/{thread}"
+
+
+def read_members(store: Store, parent: str) -> Iterator[ThreadRef]:
+    """The members of the group that a thread plays now, in the order of their numbers; only those that were started."""
+    group = store.ref(group_name(parent))
+    if group is None or group.target is None:
+        return
+    roster = store.get(group.target).payload
+    prefix, last = ref_name(member_id(roster["at"], 1, f"{parent}/{group.target}")[:10]), None
+    while page := store.refs(prefix, before=last, limit=500):
+        yield from (ref for ref in map(load, page) if ref.state.parent == parent and ref.state.member)
+        last = page[-1].name
+
+
 def read_threads(store: Store, *, where: Mapping[str, Sequence[str]] | None = None) -> Iterator[ThreadRef]:
     return map(load, store.refs("thread/", where=where))
 
 
 def move(draft: Draft, seen: ThreadRef, state: ThreadState, *, head: str | None = None) -> None:
     """Add a thread's new state, and its new head if given, to a draft. The commit raises Conflict if the thread has
-    moved since it was `seen`."""
+    moved since it was `seen`. The group of a member that ends or is suspended learns of it in the same commit."""
     draft.move(seen.ref.name, seen.ref, head or seen.head, state.dump())
+    if state.is_over and state.member and state.parent:
+        draft.bump(group_name(state.parent))
 
 
 def add(draft: Draft, thread: str, head: str, state: ThreadState) -> None:

@@ -100,6 +100,8 @@ RECORD_SCHEMA = _type(
 )
 """The `detail` of our steps. `turns` has the answer, where uwf looks for it; `work` records the agent's actions;
 `given` is the step from an agent that knows only uwf's fields."""
+GROUP_RECORD_SCHEMA = {**RECORD_SCHEMA, "properties": {**RECORD_SCHEMA["properties"], "group": _REF}}
+"""The `detail` of a step that joins a group: it links the roster."""
 ATTEMPT_SCHEMA = _type(
     "rolecall.attempt",
     {"start": _REF, "head": _REF, "role": _TEXT, "agent": _TEXT, "started_at": _INTEGER, "cwd": _TEXT},
@@ -152,6 +154,30 @@ PERSON_SCHEMA = _type(
     {"reason": _TEXT, "answer": _TEXT, "role": _TEXT},
     {"prompt": _TEXT, "location": _TEXT},
 )
+# A group's roster is stored before its first member starts, so the list cannot change. What all members share is in the
+# roster and not in their starts, and the list is a node of its own, because a member reads only its own item.
+ITEMS_SCHEMA: dict[str, Any] = {"title": "rolecall.items", "type": "array"}
+ROSTER_SCHEMA = _type(
+    "rolecall.group",
+    {"role": _TEXT, "above": _REF, "count": _INTEGER, "at": _INTEGER},
+    {"items": _REF, "prompt": _TEXT, "location": _TEXT},
+)
+MEMBER_SCHEMA = _type(
+    "rolecall.member",
+    {
+        "workflow": _REF,
+        "prompt": _TEXT,
+        "cwd": _TEXT,
+        "group": _REF,
+        "member": {
+            "type": "object",
+            "properties": {"number": _INTEGER, "role": _TEXT, "item": {}},
+            "required": ["number", "role"],
+            "additionalProperties": False,
+        },
+    },
+)
+"""The start of a member. Its `prompt` is empty unless a fork changed it: the task is that of the thread above."""
 FORK_SCHEMA = _type("rolecall.fork", {"from": _TEXT})
 SUSPENSION_SCHEMA = _type("rolecall.suspension", {"$status": {"const": "$SUSPEND"}, "reason": _TEXT})
 ERROR_SCHEMA = _type("rolecall.error", {"$status": {"const": "$ERROR"}, "reason": _TEXT})
@@ -285,12 +311,50 @@ def continuation(ref: ThreadRef, *, is_held: bool = False) -> Hint | None:
 # -- the chain --
 
 
+class Roster(NamedTuple):
+    """What the members of a group share."""
+
+    id: str
+    role: str
+    """The role that the group plays."""
+    count: int
+    above: str
+    """The head of the parent's chain when the group began."""
+    prompt: str
+    location: str | None
+    at: int
+
+
+class Member(NamedTuple):
+    """What makes a thread a member of a group."""
+
+    group: Roster
+    number: int
+    role: str
+    """The role that it plays: the group's, or one of a team."""
+    item: Any
+
+
 class Start(NamedTuple):
     id: str
     workflow: str
     prompt: str
     cwd: str
     limits: Mapping[str, float]
+    member: Member | None = None
+
+
+def read_roster(store: Store, node: str) -> Roster:
+    payload = store.linked(node).payload
+    return Roster(
+        node,
+        payload["role"],
+        payload["count"],
+        payload["above"],
+        payload.get("prompt", ""),
+        payload.get("location"),
+        payload["at"],
+    )
 
 
 class Chain:
@@ -303,25 +367,40 @@ class Chain:
         is_start = isinstance(node.payload, dict) and {"workflow", "prompt"} <= node.payload.keys()
         self._head: Node | None = None if is_start and "role" not in node.payload else node
         self._start_id: str = head if self._head is None else Step(store, node).start
-        self._start = node if self._head is None else None
+        self._start = self._read_start(node) if self._head is None else None
 
     @property
     def start(self) -> Start:
         if self._start is None:
-            self._start = self._store.get(self._start_id)
-        payload = self._start.payload
-        return Start(
-            self._start.id,
-            payload["workflow"],
-            payload["prompt"],
-            payload.get("cwd", ""),
-            payload.get("limits", {}),
-        )
+            self._start = self._read_start(self._store.get(self._start_id))
+        return self._start
+
+    def _read_start(self, node: Node) -> Start:
+        payload, member = node.payload, None
+        prompt, limits = payload["prompt"], payload.get("limits", {})
+        if "member" in payload:
+            roster, own = read_roster(self._store, payload["group"]), payload["member"]
+            member = Member(roster, own["number"], own["role"], own.get("item"))
+            prompt = prompt or Chain(self._store, roster.above).start.prompt
+        return Start(node.id, payload["workflow"], prompt, payload.get("cwd", ""), limits, member)
 
     @property
     def last(self) -> "Step | None":
         """The newest step; None if there is only the start."""
         return Step(self._store, self._head) if self._head else None
+
+    @property
+    def number(self) -> int:
+        """The number of its newest step. A member counts on from the steps above it."""
+        if self.last is not None:
+            return self.last.number
+        return Chain(self._store, self.start.member.group.above).number if self.start.member else 0
+
+    def with_above(self) -> "Iterator[Step]":
+        """Its steps and, for a member, the steps of the parent before the group, newest first."""
+        yield from self
+        if self.start.member is not None:
+            yield from Chain(self._store, self.start.member.group.above)
 
     def __iter__(self) -> "Iterator[Step]":
         node = self._head
@@ -503,13 +582,15 @@ def put_step(draft: Draft, fields: Mapping[str, Any]) -> str:
     record["turns"] = [draft.put_as(ANSWER_SCHEMA, {"role": "assistant", "content": raw})] if raw else []
     if fields.get("detail"):
         record["work"] = fields["detail"]
-    node: str = draft.put_as(STEP_SCHEMA, {**step, "detail": draft.put_as(RECORD_SCHEMA, record)})
+    detail = draft.put_as(GROUP_RECORD_SCHEMA if "group" in record else RECORD_SCHEMA, record)
+    node: str = draft.put_as(STEP_SCHEMA, {**step, "detail": detail})
     return node
 
 
 @cache
-def _record_type() -> str:
-    return node_id(META, canonical.encode(RECORD_SCHEMA))
+def _record_types() -> frozenset[str]:
+    schemas = (RECORD_SCHEMA, GROUP_RECORD_SCHEMA)
+    return frozenset(node_id(META, canonical.encode(schema)) for schema in schemas)
 
 
 def _fields_of(store: Store, node: Node) -> dict[str, Any]:
@@ -527,7 +608,7 @@ def _fields_of(store: Store, node: Node) -> dict[str, Any]:
         if value is not None or key == "prev":
             fields[_OUR_NAMES.get(key, key)] = value
     detail = store.linked(fields["detail"]) if fields.get("detail") else None
-    if detail and detail.type == _record_type():
+    if detail and detail.type in _record_types():
         del fields["detail"]
         fields |= detail.payload
         if turns := fields.pop("turns"):

@@ -6,7 +6,7 @@ import asyncio
 import traceback
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
@@ -16,7 +16,7 @@ from rolecall.errors import AgentError, ExtractError, InvalidPayload, RolecallEr
 from rolecall.store import canonical
 from rolecall.store.schema import Type
 from rolecall.threads import thread
-from rolecall.threads.thread import FORK, PERSON, Chain, Step
+from rolecall.threads.thread import FORK, PERSON, Chain, Member, Step
 from rolecall.workflow import route
 from rolecall.workflow.model import END, START, SUSPEND, Role
 from rolecall.workflow.playbook import Message, Moderator, Playbook, RoleFunction, RoleResult, ThreadContext
@@ -34,6 +34,8 @@ class Turn:
     def __init__(self, name: str, chain: Chain, playbook: Playbook) -> None:
         self.thread = name
         self.chain = chain
+        if chain.start.member is not None:
+            playbook = _playbook_of_member(playbook, chain.start.member)
         self.playbook = playbook
         self.workflow = playbook.workflow
 
@@ -63,10 +65,10 @@ class Turn:
             key.rpartition(".")[2]: value for key, value in given.items() if key.rpartition(".")[0] == role
         }
         by_role = used.get("roles", {}).get(role, {})
-        for whose, prefix, declared, extra, amounts in (
-            ("the thread", "", self.workflow.limits, given, used),
-            (f"the role {role}", f"{role}.", self.role(role).limits, own, by_role),
-        ):
+        kinds = [("the thread", "", self.workflow.limits, given, used)]
+        if self.role(role).group is None:  # the limits of a group's role are those of each member
+            kinds.append((f"the role {role}", f"{role}.", self.role(role).limits, own, by_role))
+        for whose, prefix, declared, extra, amounts in kinds:
             limits = {key: value for key, value in asdict(declared).items() if value is not None} | extra
             if key := thread.over_limit(limits, amounts):
                 return _suggest_more(
@@ -92,6 +94,15 @@ class Turn:
             listed = "".join(f"\n  {misfit}" for misfit in misfits)
             raise InvalidPayload(f"`output` does not fit the schema of the role:{listed}", misfits)
         return result
+
+
+def _playbook_of_member(playbook: Playbook, member: Member) -> Playbook:
+    """The playbook with the role as the member plays it: with its item in the texts and its agent from the list."""
+    from rolecall.workflow.group import role_of  # a thread without groups does not need it
+
+    workflow, group = playbook.workflow, member.group
+    name, role = role_of(workflow, group.role, number=member.number, count=group.count, item=member.item)
+    return replace(playbook, workflow=replace(workflow, roles={**workflow.roles, name: role}))
 
 
 def name_of(function: Any) -> str:
@@ -192,6 +203,8 @@ def way_on(turn: Turn, role: str, output: Any, body: str, *, is_new: bool = Fals
     """The route after `role` with `output`. A step that `is_new` is not in the chain yet."""
     if route.status_of(output) == SUSPEND:
         return Suspended(str(output.get("reason", "")))
+    if member := turn.chain.start.member:
+        return Next(member.role, member.group.prompt, member.group.location) if role == START else Ended()
     if turn.playbook.moderator is not None:
         return _ask_moderator(turn, turn.playbook.moderator, role, output, body, is_new=is_new)
     new = [{"role": role, "output": output, "body": body}] if is_new else []
@@ -272,7 +285,7 @@ class Messages(Sequence[Message]):
         """`newest` is a step that is not in the chain yet."""
         self._chain = chain
         self._newest_first: list[Message] = [newest] if newest else []
-        self._steps = (step for step in chain if step.role != FORK)
+        self._steps = (step for step in chain.with_above() if step.role != FORK)
         self._is_complete = False
 
     def __len__(self) -> int:
