@@ -650,7 +650,7 @@ class Attempt:
 def _workdir(store: Store, turn: Turn, way: Next) -> str:
     """The role's work folder in this workflow, or the edge's `location` relative to it."""
     cwd, kind = turn.chain.start.cwd, workdir_of(turn.workflow, way.role)
-    if kind != "shared":
+    if kind != "shared" and turn.role(way.role).group is None:  # members work in folders of their own
         cwd = workfolder.for_step(store, turn.thread, turn.chain, kind)
     folder = os.path.join(cwd, os.path.expanduser(way.location)) if way.location else cwd
     if not os.path.isdir(folder):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from rolecall import agents
@@ -90,13 +91,16 @@ async def _refuse_asking(_prompt: str, _context: Any) -> str:
 def miscast(book: Playbook, override: str | None) -> list[tuple[str, RolecallError]]:
     """The roles whose agent is unknown or missing, with the reason."""
     settings, found = config.load(), []
-    for role in book.workflow.roles:
-        if role in book.functions:
+    for role, part in book.workflow.roles.items():
+        if role in book.functions or (part.group and part.group.roles):
             continue
-        try:
-            check_present(cast(settings, book, role, override=override).agent, env=config.environment())
-        except RolecallError as error:
-            found.append((role, error))
+        for agent in (part.group and part.group.agents) or (part.agent,):
+            played = replace(book.workflow, roles={**book.workflow.roles, role: replace(part, agent=agent)})
+            try:
+                made = cast(settings, replace(book, workflow=played), role, override=override)
+                check_present(made.agent, env=config.environment())
+            except RolecallError as error:
+                found.append((role, error))
     return found
 
 
@@ -112,19 +116,30 @@ def agent_from(folder: str, agent: str) -> str:
     return f"scripted:{os.path.abspath(os.path.join(folder, file))}" if kind == "scripted" and file else agent
 
 
+def _parts(book: Playbook) -> Iterator[tuple[str, str, str | None]]:
+    """(key, role, the agent it names) for each agent to bind. The members of a group take the agents of a list in
+    turn, as `ROLE#1`, `ROLE#2` and so on; a team has the agents of its roles."""
+    for role, part in book.workflow.roles.items():
+        if part.group is None or not (part.group.agents or part.group.roles):
+            yield role, role, part.agent
+        elif part.group.agents:
+            for number, agent in enumerate(part.group.agents, 1):
+                yield f"{role}#{number}", role, agent
+
+
 def binder(override: str | None = None) -> Callable[[Playbook], dict[str, Any]]:
     """Return a function that binds agents to the roles of a new thread from the current configuration, by name and
     definition. A role without a bound agent gets one from the configuration at its turn."""
 
     def bind(book: Playbook) -> dict[str, Any]:
         settings, mask, bound = config.load(), config.mask(), dict[str, Any]()
-        for role, part in book.workflow.roles.items():
+        for place, role, agent in _parts(book):
             is_of_code = role in book.functions or (override is None and role in book.agents)
-            if is_of_code or part.agent == HUMAN:
+            if is_of_code or agent == HUMAN:
                 continue
             try:
                 name = agent_for(
-                    settings, workflow=book.workflow.name, role=role, named=part.agent, override=override
+                    settings, workflow=book.workflow.name, role=role, named=agent, override=override
                 )
                 spec, options = configured_agent(settings, name)
             except UsageError:
@@ -134,7 +149,7 @@ def binder(override: str | None = None) -> Callable[[Playbook], dict[str, Any]]:
             kept = {key: value for key, value in options.items() if key not in _UNBOUND}
             definition = {"spec": spec} | ({"options": kept} if kept else {})
             is_safe = mask.value(definition) == definition
-            bound[role] = {"name": mask.text(name)} | (definition if is_safe else {})
+            bound[place] = {"name": mask.text(name)} | (definition if is_safe else {})
         return bound
 
     return bind

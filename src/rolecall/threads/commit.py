@@ -154,6 +154,8 @@ def answer(
     if misfits := Shape(turn.role(way.role).schema).misfits(output):
         listed = "".join(f"\n  {misfit}" for misfit in misfits)
         raise InvalidPayload(f"the answer does not fit what {way.role} has to give:{listed}", misfits)
+    if turn.role(way.role).group is not None:
+        raise UsageError(f"{way.role} is played by a group", hint="Answer its members.")
     attempt = Attempt(store, turn, way, mask=mask)
     if attempt.agent:
         attempt.fail("a person answered in its place")

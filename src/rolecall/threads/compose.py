@@ -49,7 +49,7 @@ def engine(
 
     def hire(book: Playbook, role: str) -> Cast:
         """Create each agent only once, because some keep a connection open between steps."""
-        key = (book.workflow.name, role, repr(book.bound.get(role)))
+        key = (book.workflow.name, role, repr(book.bound.get(role) or book.workflow.roles[role].agent))
         if key not in hired:
             made = cast(settings, book, role, override=agent, environment=environment, tiers=tiers)
             check_present(made.agent, env=environment)

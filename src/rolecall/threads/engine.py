@@ -55,7 +55,7 @@ class Engine(Setup):
         if self.keeps_agents and state.agents:
             playbook = replace(playbook, bound=state.agents)
         turn = Turn(held.thread, chain, playbook)
-        way = next_of(turn)
+        playbook, way = turn.playbook, next_of(turn)
         if not isinstance(way, Next):
             return self._settle(held, way)
         try:
@@ -77,6 +77,10 @@ class Engine(Setup):
             onward = f"resume {held.thread} --limit {limit.more} --run"
             return self._settle(held, Suspended(limit.reason), onward)
 
+        if turn.role(way.role).group is not None:
+            from rolecall.threads import members  # a step without a group does not need it
+
+            return await members.play(self, self.run_member, held, attempt, cancel)
         if way.role in playbook.functions:
             return await self._call_function(held, attempt, cancel)
         cast = self.cast(playbook, way.role)
@@ -110,7 +114,13 @@ class Engine(Setup):
     async def run_child(self, attempt: Attempt, child: str, watch: Watch, cancel: Cancel) -> None:
         """Run the child thread that plays a role, under the restrictions of that role."""
         environment = self.environment_of(attempt.turn.role(attempt.role))
-        async for _ in replace(self, watch=watch, environment=environment).run(child, cancel=cancel):
+        engine = replace(self, watch=watch, environment=environment, queues_members=False)
+        async for _ in engine.run(child, cancel=cancel):
+            pass
+
+    async def run_member(self, member: str, watch: Watch, cancel: Cancel) -> None:
+        """Run a member of a group beside others in this process."""
+        async for _ in replace(self, watch=watch, shares_process=True).run(member, cancel=cancel):
             pass
 
     # -- endings of a step --
@@ -127,7 +137,8 @@ class Engine(Setup):
     def _give_up(self, held: Held, attempt: Attempt, error: RolecallError, cancel: Cancel | None) -> Outcome:
         """Record the failed attempt and suspend the thread for a person, or let the moderator decide."""
         attempt.fail(error.message, error)
-        if isinstance(error, ExtractError) and attempt.turn.playbook.moderator:
+        turn = attempt.turn
+        if isinstance(error, ExtractError) and turn.playbook.moderator and turn.chain.start.member is None:
             return self._commit(held, attempt, attempt.unreadable(error))
         is_interrupted = isinstance(error, AgentError) and error.ending == "interrupted"
         if is_interrupted and cancel is not None and cancel.is_set():  # not just claimed by the agent

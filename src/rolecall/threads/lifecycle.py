@@ -14,8 +14,27 @@ from rolecall.store import holder
 from rolecall.store.ids import NodeId, ThreadId
 from rolecall.store.store import Draft, Store
 from rolecall.threads import thread, workfolder
-from rolecall.threads.state import QueuePlace, Status, ThreadRef, ThreadState, add, load, move, read_threads
-from rolecall.threads.thread import FORK, FORK_SCHEMA, PERSON, PERSON_SCHEMA, START_SCHEMA, STEP_SCHEMA, Chain
+from rolecall.threads.state import (
+    QueuePlace,
+    Status,
+    ThreadRef,
+    ThreadState,
+    add,
+    group_name,
+    load,
+    move,
+    read_threads,
+)
+from rolecall.threads.thread import (
+    FORK,
+    FORK_SCHEMA,
+    MEMBER_SCHEMA,
+    PERSON,
+    PERSON_SCHEMA,
+    START_SCHEMA,
+    STEP_SCHEMA,
+    Chain,
+)
 from rolecall.threads.turn import Turn, called_with, next_of
 from rolecall.workflow import registry
 from rolecall.workflow.model import own_folders
@@ -125,7 +144,9 @@ def fork(
             "prompt": mask.text(prompt or chain.start.prompt),
             "cwd": chain.start.cwd,
         }
-        head = draft.put_as(START_SCHEMA, fields)
+        is_member = chain.start.member is not None
+        given = store.get(chain.start.id).payload if is_member else {}
+        head = draft.put_as(MEMBER_SCHEMA if is_member else START_SCHEMA, {**given, **fields})
         if chain.last is not None:  # a `$FORK` step marks where the new start takes effect
             mark = draft.put_as(FORK_SCHEMA, {"from": at})
             head = _put_marker(store, draft, chain, FORK, mark, start=head)
@@ -227,13 +248,13 @@ def _add_thread(
         state = state._replace(status=Status.QUEUED, service=QueuePlace(queue, store.now()))
         add(draft, ident, head, state)
         maker = {**holder.me("maker"), "deadline": store.now() + MAKING_MS}
-        _enter_queue(draft, ident, state, {"maker": maker} if folders else {})
+        enter_queue(draft, ident, state, {"maker": maker} if folders else {})
     if also is not None:
         also(ident, draft)
     return _make_folders(store, load(draft.commit(durable=True)[0]))
 
 
-def _enter_queue(draft: Draft, ident: str, state: ThreadState, entry: Mapping[str, Any]) -> None:
+def enter_queue(draft: Draft, ident: str, state: ThreadState, entry: Mapping[str, Any]) -> None:
     """Add a thread to the service's queue. It is not admitted while its `maker` is alive and still makes its folders;
     once it has `begun`, it is not discarded."""
     place = state.service or QueuePlace(0, 0)
@@ -289,6 +310,12 @@ def resume(
         )
     refuse_running(store, ref)
     words = mask.text(answer or "")
+    group = store.ref(group_name(ref.id))
+    if group is not None and words.strip():
+        raise UsageError(
+            f"the role of thread {ref.id} is played by a group, which no answer reaches",
+            hint="Answer its members, or resume it without an answer.",
+        )
     if ref.state.status == Status.SUSPENDED and not words.strip() and ref.state.role is None:
         raise UsageError(
             f"thread {ref.id} waits for an answer: {ref.state.reason}",
@@ -314,6 +341,13 @@ def resume(
         _refuse_secret(agent, mask)
         state = state._replace(agent=agent, agents=bind(registry.load_node(store, chain.start.workflow)))
     draft.event(ref.id, "resumed", {"answer": words, "limits": dict(limits or {})})
+    if (
+        group is not None
+    ):  # members that have failed are tried again, and the time that it was suspended does not count
+        now = store.now()
+        facts = {"retry": now, "deadline": group.state.get("deadline", 0) + now - ref.ref.updated}
+        kept = {key: value for key, value in facts.items() if key == "retry" or key in group.state}
+        draft.move(group.name, group, group.target, kept)
     move(draft, ref, state if is_run_here else queue_again(store, draft, ref, state), head=head)
     return load(draft.commit(durable=True)[-1])
 
@@ -336,7 +370,7 @@ def queue_again(store: Store, draft: Draft, ref: ThreadRef, state: ThreadState) 
     if thread.in_service(store, ref):
         return state._replace(status=Status.QUEUED) if ref.state.status == Status.QUEUED else state
     state = state._replace(status=Status.QUEUED, service=QueuePlace(place.priority, store.now()))
-    _enter_queue(draft, ref.id, state, {"begun": True})
+    enter_queue(draft, ref.id, state, {"begun": True})
     return state
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from rolecall.agents.protocol import Cancel, Played, Usage
 from rolecall.errors import UsageError
+from rolecall.store.store import Store
 from rolecall.threads import lifecycle, thread
 from rolecall.threads.attempt import Attempt
 from rolecall.threads.setup import Setup, Watch
@@ -51,7 +52,7 @@ async def play(
     ref = thread.find(store, child)
     last = Chain(store, ref.head).last
     output, body = (last.output, last.body) if last else ({}, "")
-    return Played(child, ref.state.status.value, ref.state.reason, output, body, _sum_usage(setup, ref))
+    return Played(child, ref.state.status.value, ref.state.reason, output, body, sum_usage(store, ref))
 
 
 def _start(setup: Setup, parent: Attempt, workflow: str, prompt: str) -> str:
@@ -77,13 +78,13 @@ def _start(setup: Setup, parent: Attempt, workflow: str, prompt: str) -> str:
     return child.id
 
 
-def _sum_usage(setup: Setup, ref: ThreadRef) -> Usage:
+def sum_usage(store: Store, ref: ThreadRef) -> Usage:
     """The total usage of all its steps and failed attempts."""
-    used = [step.payload for step in Chain(setup.store, ref.head)]
-    waiting = read_note(setup.store, ref.id)
+    used = [step.payload for step in Chain(store, ref.head)]
+    waiting = read_note(store, ref.id)
     failed = [payload.get("attempt") for payload in used] + [waiting.attempt if waiting else None]
     while nodes := [node for node in failed if node]:
-        attempts = [setup.store.get(node).payload for node in nodes]
+        attempts = [store.get(node).payload for node in nodes]
         used += attempts
         failed = [attempt.get("previous") for attempt in attempts]
     records = [payload.get("usage") or {} for payload in used]

@@ -90,6 +90,8 @@ class Setup:
     watch: Watch = lambda _kind, _body: None
     shares_process: bool = False
     """Whether this process also runs other threads, so that killing one must not end the process."""
+    queues_members: bool = False
+    """Whether the members of a group are queued for the service instead of run here."""
     lease_ms: int = holder.LEASE_MS
     """How long a lease lasts unless it is renewed."""
 

@@ -317,12 +317,15 @@ class Roster(NamedTuple):
     id: str
     role: str
     """The role that the group plays."""
-    count: int
+    size: int
+    """How many members it has."""
     above: str
     """The head of the parent's chain when the group began."""
     prompt: str
     location: str | None
     at: int
+    items: str | None
+    """The node of the list, if the group has one."""
 
 
 class Member(NamedTuple):
@@ -354,6 +357,7 @@ def read_roster(store: Store, node: str) -> Roster:
         payload.get("prompt", ""),
         payload.get("location"),
         payload["at"],
+        payload.get("items"),
     )
 
 
@@ -638,10 +642,12 @@ def counted(usage: Mapping[str, Any] | None, *, ms: int, steps: int = 1) -> dict
 
 
 def add_totals(totals: Mapping[str, Any], role: str, used: Mapping[str, float]) -> dict[str, Any]:
-    """The totals of the thread and the role after one more call."""
+    """The totals of the thread and the role after one more call. `members` is how many of the steps were taken by
+    members of groups, beyond the steps that joined them."""
     roles = dict(totals.get("roles", {}))
     roles[role] = _sum(roles.get(role, {}), used)
-    return {**_sum(totals, used), "roles": roles}
+    members = totals.get("members", 0) + used.get("members", 0)
+    return {**_sum(totals, used), **({"members": members} if members else {}), "roles": roles}
 
 
 def _sum(one: Mapping[str, Any], other: Mapping[str, float]) -> dict[str, float]:

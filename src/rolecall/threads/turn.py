@@ -43,6 +43,11 @@ class Turn:
     def task(self) -> str:
         return self.chain.start.prompt
 
+    @property
+    def start_view(self) -> dict[str, str]:
+        """The start as conditions and templates see it."""
+        return {"workflow": self.workflow.name, "prompt": self.task, "cwd": self.chain.start.cwd}
+
     @cached_property
     def last(self) -> Step | None:
         return self.chain.last
@@ -54,6 +59,11 @@ class Turn:
     @property
     def totals(self) -> Mapping[str, Any]:
         return self.last.payload["totals"] if self.last else {}
+
+    @property
+    def steps_count(self) -> int:
+        """The number of its steps, without those of members."""
+        return int(self.totals.get("steps", 0) - self.totals.get("members", 0))
 
     def role(self, name: str) -> Role:
         return self.workflow.roles[name]
@@ -71,7 +81,7 @@ class Turn:
         for whose, prefix, declared, extra, amounts in kinds:
             limits = {key: value for key, value in asdict(declared).items() if value is not None} | extra
             if key := thread.over_limit(limits, amounts):
-                return _suggest_more(
+                return suggest_more(
                     f"{prefix}{key}", limits[key], amounts.get(key, 0), f"{whose} has used", key
                 )
         return None
@@ -101,7 +111,7 @@ def _playbook_of_member(playbook: Playbook, member: Member) -> Playbook:
     from rolecall.workflow.group import role_of  # a thread without groups does not need it
 
     workflow, group = playbook.workflow, member.group
-    name, role = role_of(workflow, group.role, number=member.number, count=group.count, item=member.item)
+    name, role = role_of(workflow, group.role, number=member.number, count=group.size, item=member.item)
     return replace(playbook, workflow=replace(workflow, roles={**workflow.roles, name: role}))
 
 
@@ -159,7 +169,8 @@ class Reached(NamedTuple):
     """A higher limit to suggest, such as `steps=40`."""
 
 
-def _suggest_more(name: str, limit: float, used: float, whose: str, key: str) -> Reached:
+def suggest_more(name: str, limit: float, used: float, whose: str, key: str) -> Reached:
+    """A limit that was reached, with a higher one that would allow another step."""
     more = limit * 2
     while more <= used:
         more *= 2
@@ -212,9 +223,9 @@ def way_on(turn: Turn, role: str, output: Any, body: str, *, is_new: bool = Fals
         turn.workflow,
         role=role,
         output=output,
-        start={"workflow": turn.workflow.name, "prompt": turn.task, "cwd": turn.chain.start.cwd},
+        start=turn.start_view,
         steps=[*turn.messages.recent(_count_steps_needed(turn, role)), *new],
-        steps_count=int(turn.totals.get("steps", 0)) + len(new),
+        steps_count=turn.steps_count + len(new),
         thread=turn.thread,
         body=body,
         outputs=Outputs(turn, {role: output} if is_new else {}),
@@ -250,10 +261,15 @@ def _count_steps_needed(turn: Turn, role: str) -> int:
     names = {edge.condition for edge in turn.workflow.graph.get(role, ()) if edge.condition}
     if not names:
         return 0
+    known = [turn.workflow.conditions[name].expression for name in names if name in turn.workflow.conditions]
+    return count_steps_for(*known)
+
+
+def count_steps_for(*expressions: str) -> int:
+    """How many past steps the expressions look at."""
     from rolecall.workflow import condition
 
-    known = [turn.workflow.conditions[name].expression for name in names if name in turn.workflow.conditions]
-    windows = [condition.window(expression) for expression in known]
+    windows = [condition.window(expression) for expression in expressions]
     return max((MOST_STEPS if window is None else window for window in windows), default=0)
 
 

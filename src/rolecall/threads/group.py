@@ -1,0 +1,178 @@
+"""Decides what a group does next. Pure: everything it decides from is in the `Standing` of the members.
+
+`members.py` starts, runs and stops the members accordingly, and joins their results.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from rolecall.threads.state import Status, ThreadState
+from rolecall.workflow.model import Group
+
+ALIKE = 3
+"""If this many members fail for the same reason before any is done, no more are started."""
+_WHOLE = ("steps", "turns", "tokens")
+"""Amounts that cannot be divided."""
+_VARYING = re.compile(r"[0-9A-HJKMNP-TV-Z]{13,26}|\d+")
+
+Amounts = Mapping[str, float]
+"""Tokens, cost and so on, by the names of the limits."""
+
+
+class Fate(StrEnum):
+    """What has become of a member that was started."""
+
+    OPEN = "open"
+    WAITS = "waits"
+    """It waits for a person."""
+    SHORT = "short"
+    """It has used up its share of a limit of the parent and can go on with more."""
+    DONE = "done"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+def fate_of(state: ThreadState) -> Fate:
+    match state.status:
+        case Status.COMPLETED:
+            return Fate.DONE
+        case Status.KILLED | Status.DISCARDED:
+            return Fate.STOPPED
+        case Status.FAILED:
+            return Fate.FAILED
+        case Status.SUSPENDED:
+            if state.waits_for_person:
+                return Fate.WAITS
+            limit = state.onward.partition(" --limit ")[2].partition("=")[0]
+            return Fate.SHORT if limit and "." not in limit else Fate.FAILED
+    return Fate.OPEN
+
+
+@dataclass
+class Standing:
+    """How the members of a group stand. Its size follows from how many are unfinished, not from how many there are."""
+
+    count: int
+    next: int = 1
+    """The lowest number that was not started yet."""
+    open: dict[int, Amounts] = field(default_factory=dict)
+    """Members that run or can run, and what is reserved for each."""
+    waits: dict[int, Amounts] = field(default_factory=dict)
+    short: dict[int, Amounts] = field(default_factory=dict)
+    done: int = 0
+    failed: int = 0
+    stopped: int = 0
+    spent: dict[str, float] = field(default_factory=dict)
+    """What members that have ended have used."""
+    first: list[str] = field(default_factory=list)
+    """How the first members ended: the reason of one that failed, without what varies; empty for the others."""
+    reason: str = ""
+    """The reason of the latest failure in full."""
+    lacks: str = ""
+    """The limit that kept a member from starting, if the group is to be suspended for it."""
+
+    def note(self, number: int, fate: Fate, *, amounts: Amounts, reason: str = "") -> None:
+        """Record what has become of a member. `amounts` are reserved for it or, if it has ended, used by it."""
+        for place in (self.open, self.waits, self.short):
+            place.pop(number, None)
+        if fate in (Fate.OPEN, Fate.WAITS, Fate.SHORT):
+            place = {Fate.OPEN: self.open, Fate.WAITS: self.waits, Fate.SHORT: self.short}[fate]
+            place[number] = amounts
+            return
+        self.done += fate is Fate.DONE
+        self.failed += fate is Fate.FAILED
+        self.stopped += fate is Fate.STOPPED
+        self.spent = {key: self.spent.get(key, 0) + amounts.get(key, 0) for key in {*self.spent, *amounts}}
+        if fate is Fate.FAILED:
+            self.reason = reason
+        if len(self.first) < ALIKE:
+            # A reason begins with the role, which differs within a team.
+            told = _VARYING.sub("#", reason.partition(": ")[2] or reason)
+            self.first.append(told if fate is Fate.FAILED else "")
+
+    @property
+    def has_unstarted(self) -> bool:
+        return self.next <= self.count
+
+    @property
+    def fails_alike(self) -> bool:
+        return len(self.first) == ALIKE and len(set(self.first)) == 1 and bool(self.first[0])
+
+    def reserved(self, key: str) -> float:
+        held = [*self.open.values(), *self.waits.values(), *self.short.values()]
+        return self.spent.get(key, 0) + sum(amounts.get(key, 0) for amounts in held)
+
+    def dump(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if value}
+
+
+def load_standing(stored: Mapping[str, Any]) -> Standing:
+    known = dict(stored)
+    for key in ("open", "waits", "short"):
+        known[key] = {int(number): amounts for number, amounts in stored.get(key, {}).items()}
+    return Standing(**known)
+
+
+class Decision(NamedTuple):
+    start: Mapping[int, Amounts] = {}
+    """The members to start, or to continue with more, and the limits of each."""
+    stop: str = ""
+    """Why the unfinished members are stopped."""
+    join: bool = False
+    suspend: str = ""
+    lacks: str = ""
+    """The limit of which too little is left for the next member."""
+
+
+def plan(
+    group: Group,
+    standing: Standing,
+    *,
+    now: int,
+    deadline: int | None = None,
+    limits: Amounts | None = None,
+    used: Amounts | None = None,
+    own: Callable[[int], Amounts] = lambda _number: {},
+) -> Decision:
+    """Decide what comes next. `limits` are those of the parent, of which it has `used` some itself; `own` gives the
+    limits that the role of a member has itself."""
+    if not (standing.open or standing.waits or standing.short or standing.has_unstarted):
+        return Decision(join=True)
+    if deadline is not None and now >= deadline:
+        return Decision(stop=f"the group's deadline of {group.deadline:g} minutes has passed", join=True)
+    if group.join == "first" and standing.done:
+        return Decision(stop="another member was the first to be done", join=True)
+    if group.on_failure == "stop" and standing.failed:
+        return Decision(stop=f"another member has failed: {standing.reason}", join=True)
+    if standing.fails_alike and standing.has_unstarted:
+        told = f"the first {ALIKE} members failed for the same reason: {standing.reason}"
+        return Decision() if standing.open else Decision(suspend=told)
+    if standing.lacks:
+        return Decision() if standing.open else Decision(suspend="limit", lacks=standing.lacks)
+
+    room = max(0, group.at_once - len(standing.open))
+    last = min(standing.count, standing.next + room - 1)
+    todo = [*standing.short, *range(standing.next, last + 1)][:room]
+    left = {
+        key: limit - (used or {}).get(key, 0) - standing.reserved(key)
+        for key, limit in (limits or {}).items()
+    }
+    start: dict[int, Amounts] = {}
+    for place, number in enumerate(todo):
+        lacks = next((key for key, amount in left.items() if amount < (key in _WHOLE or 1e-6)), "")
+        if lacks:
+            is_stuck = not (standing.open or start)
+            return Decision(start, suspend="limit" if is_stuck else "", lacks=lacks)
+        granted = {}
+        for key, amount in left.items():
+            share = min(amount, own(number).get(key, amount / (len(todo) - place)))
+            share = max(1, share // 1) if key in _WHOLE else round(share, 6)
+            left[key] = amount - share
+            granted[key] = standing.short.get(number, {}).get(key, 0) + share
+        start[number] = granted
+    return Decision(start)

@@ -1,0 +1,557 @@
+"""Plays a role with a group: starts and runs its members, which are threads of their own, and joins their results.
+
+The roster is stored before the first member starts, and the ids of members follow from it, so after a crash the same
+members are found again: finished ones stay finished, the others go on as threads do. `group.py` decides what comes
+next. The join is one step of the parent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from rolecall.agents.protocol import Cancel
+from rolecall.errors import Conflict, RolecallError, StorageError, UsageError
+from rolecall.store import canonical, holder
+from rolecall.store.backend import Ref
+from rolecall.store.ids import NodeId, ThreadId, member_id
+from rolecall.store.store import Draft
+from rolecall.threads import lifecycle, thread
+from rolecall.threads.attempt import Attempt, Result
+from rolecall.threads.commit import Outcome, commit, settle
+from rolecall.threads.group import Amounts, Decision, Fate, Standing, fate_of, load_standing, plan
+from rolecall.threads.lease import Held
+from rolecall.threads.nested import sum_usage
+from rolecall.threads.setup import Setup, Watch
+from rolecall.threads.state import (
+    QueuePlace,
+    Status,
+    ThreadRef,
+    ThreadState,
+    add,
+    group_name,
+    move,
+    read_members,
+    read_note,
+    read_thread,
+)
+from rolecall.threads.thread import (
+    ITEMS_SCHEMA,
+    LIMITS,
+    MEMBER_SCHEMA,
+    ROSTER_SCHEMA,
+    STEP_SCHEMA,
+    Chain,
+    Roster,
+)
+from rolecall.threads.turn import Turn, count_steps_for, suggest_more
+from rolecall.workflow.group import items_of, output_schema, role_of, status_of
+from rolecall.workflow.model import Group, given, member_roles
+from rolecall.workflow.route import Suspended
+
+MOST_MEMBERS = 100_000
+LARGEST_ITEM = 1_000_000
+"""How many bytes an item may have as JSON."""
+MOST_TEXT = 100_000
+"""How many characters of its members' reports the step of a group repeats."""
+_PAGE = 200
+_LOOK_SECONDS = 1.0
+"""How often to look for the end of members that other processes run."""
+
+Run = Callable[[str, Watch, Cancel], Awaitable[None]]
+"""(thread, watch, cancel): runs a member until it ends, is suspended or is interrupted."""
+
+
+async def play(setup: Setup, run: Run, held: Held, attempt: Attempt, cancel: Cancel) -> Outcome:
+    """Play the role with its group: run the members here, or queue them for the service."""
+    ref = setup.store.ref(group_name(held.thread))
+    if ref is None:
+        try:
+            ref = _store_roster(setup, held, attempt)
+        except UsageError as error:
+            hint = f". {error.hint}" if error.hint else ""
+            way = Suspended(f"{attempt.role}: {error.message}{hint}")
+            onward = f"resume {held.thread} --run"
+            return settle(setup.store, held.ref(), way, onward, mask=setup.mask, watch=setup.watch)
+    members = Members(setup, held, attempt, ref)
+    if setup.queues_members:
+        return await members.queue()
+    return await members.run(run, cancel)
+
+
+def _store_roster(setup: Setup, held: Held, attempt: Attempt) -> Ref:
+    """Store the list of members before the first one starts. Raise UsageError if there can be no such group."""
+    store, turn, way = setup.store, attempt.turn, attempt.way
+    group = turn.role(way.role).group or Group()
+    steps = turn.messages.recent(count_steps_for(group.each)) if group.each else []
+    items = items_of(group, start=turn.start_view, steps=steps, steps_count=turn.steps_count)
+    _check_items(turn, way.role, group, items)
+
+    draft, now = store.draft(), store.now()
+    fields: dict[str, Any] = {"role": way.role, "above": held.head, "count": len(items), "at": now}
+    if group.each:
+        fields["items"] = draft.put_as(ITEMS_SCHEMA, setup.mask.value(items))
+    if way.prompt:
+        fields["prompt"] = setup.mask.text(way.prompt)
+    if way.location:
+        fields["location"] = way.location
+    roster = draft.put_as(ROSTER_SCHEMA, fields)
+    draft.put_schema(STEP_SCHEMA)  # an external agent needs it to store the first step
+    state = {"deadline": now + int(group.deadline * 60_000)} if group.deadline else {}
+    draft.move(group_name(held.thread), None, roster, state)
+    event = {"role": way.role, "count": len(items), "group": roster}
+    draft.event(held.thread, "group", event)
+    [ref] = draft.commit(durable=True)
+    setup.watch("group", event)
+    return ref
+
+
+def _check_items(turn: Turn, role: str, group: Group, items: list[Any]) -> None:
+    """Find what would keep members from being asked, before anything is paid."""
+    if len(items) > MOST_MEMBERS:
+        raise UsageError(
+            f"the list has {len(items):,} items, and a group has at most {MOST_MEMBERS:,} members"
+        )
+    if isinstance(group.join, int) and 0 < len(items) < group.join:
+        raise UsageError(
+            f"at least {group.join} members must be done, but the list has only {len(items)} items"
+        )
+    is_template = any("{{" in text for text in (turn.role(role).prompt, turn.role(role).procedure))
+    for number, item in enumerate(items, 1):
+        if group.each and (size := len(canonical.encode(item))) > LARGEST_ITEM:
+            raise UsageError(
+                f"item {number} has {size:,} bytes, and an item has at most {LARGEST_ITEM:,}",
+                hint="Put long texts into files and list their paths.",
+            )
+        if is_template and not group.roles:
+            role_of(turn.workflow, role, number=number, count=len(items), item=item)
+
+
+class Members:
+    """The members of a group that a thread is playing."""
+
+    def __init__(self, setup: Setup, held: Held, attempt: Attempt, ref: Ref) -> None:
+        self._setup = setup
+        self._store = setup.store
+        self._held = held
+        self._attempt = attempt
+        self._turn = attempt.turn
+        self._ref = ref
+        self._roster: Roster = thread.read_roster(self._store, ref.target or "")
+        self._group = self._turn.role(self._roster.role).group or Group()
+        self._roles = member_roles(self._turn.workflow, self._roster.role)
+        self._items: list[Any] = self._store.get(self._roster.items).payload if self._roster.items else []
+        self._state = held.ref().state
+        """The state of the parent, from which members take their agents."""
+        limits = {**given(self._turn.workflow.limits), **self._turn.chain.start.limits, **self._state.limits}
+        self._limits = {key: limits[key] for key in LIMITS if key in limits}
+        self._standing = Standing(self._roster.size)
+
+    # -- the two ways to play --
+
+    async def run(self, run: Run, cancel: Cancel) -> Outcome:
+        """Run the members in this process, as many at once as the group allows, and join them."""
+        if "standing" in self._ref.state:  # it would be out of date from now on
+            kept = {key: value for key, value in self._ref.state.items() if key not in ("standing", "seen")}
+            self._ref = self._store.move(self._ref.name, self._ref, self._ref.target, kept, durable=False)
+        self._read_all()
+        ready, elsewhere = deque(self._standing.open), set[int]()
+        running: dict[asyncio.Task[None], int] = {}
+        stops: dict[int, asyncio.Event] = {}
+        stopped = asyncio.ensure_future(cancel.wait())
+        try:
+            while not stopped.done():
+                decision = self._decide()
+                if decision.stop:
+                    self._stop(decision.stop)
+                if decision.join:
+                    for stop in stops.values():
+                        stop.set()
+                    await asyncio.gather(*running, return_exceptions=True)
+                    running, stops = {}, {}
+                    if outcome := await self._join(decision.stop):
+                        return outcome
+                    ready, elsewhere = deque(self._standing.open), set()
+                    continue
+                if decision.suspend:
+                    return self._suspend(decision)
+                ready += self._start(decision.start)
+                while ready and len(running) < self._group.at_once:
+                    number = ready.popleft()
+                    stops[number] = asyncio.Event()
+                    running[asyncio.create_task(self._run_one(run, number, stops[number]))] = number
+                if not (running or elsewhere):
+                    if outcome := self._rest():
+                        return outcome
+                    continue
+                ended, _ = await asyncio.wait(
+                    {stopped, *running},
+                    timeout=self._seconds_to_look(elsewhere),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                for task in ended & running.keys():
+                    number = running.pop(task)
+                    del stops[number]
+                    task.result()
+                    if self._note(number) is Fate.OPEN:  # another process has it
+                        elsewhere.add(number)
+                if not ended:
+                    ready += self._look_elsewhere(elsewhere)
+        finally:
+            stopped.cancel()
+            for stop in stops.values():
+                stop.set()
+            await asyncio.gather(stopped, *running, return_exceptions=True)
+        self._held.ref()
+        return Outcome(self._held.thread, self._held.head, Status.IDLE, self._roster.role, "interrupted")
+
+    async def queue(self) -> Outcome:
+        """Queue members for the service, and let the parent wait without a process until one of them has ended."""
+        while True:
+            if stored := self._ref.state.get("standing"):
+                self._standing = load_standing(stored)
+                for number in [*self._standing.open, *self._standing.waits]:
+                    self._note(number)
+            else:
+                self._read_all()
+            decision = self._decide()
+            if decision.stop:
+                self._stop(decision.stop)
+            if decision.suspend:
+                return self._suspend(decision)
+            outcome = await self._join(decision.stop) if decision.join else self._rest(decision.start)
+            if outcome is not None:
+                return outcome
+            self._ref = self._store.ref(self._ref.name) or self._ref
+
+    # -- how they stand --
+
+    def _id(self, number: int) -> ThreadId:
+        return ThreadId(member_id(self._roster.at, number, f"{self._held.thread}/{self._roster.id}"))
+
+    def _role(self, number: int) -> str:
+        return self._roles[(number - 1) % len(self._roles)]
+
+    def _decide(self) -> Decision:
+        decision = plan(
+            self._group,
+            self._standing,
+            now=self._store.now(),
+            deadline=self._ref.state.get("deadline"),
+            limits=self._limits,
+            used=self._turn.totals,
+            own=lambda number: given(self._turn.role(self._role(number)).limits),
+        )
+        if decision.lacks and self._group.on_limit == "suspend":
+            self._standing.lacks = decision.lacks
+        return decision
+
+    def _read_all(self) -> None:
+        """Read every member that was started, in the order in which they came to stand as they do."""
+        self._standing = Standing(self._roster.size)
+        for ref in sorted(read_members(self._store, self._held.thread), key=lambda ref: ref.ref.updated):
+            self._note_ref(ref)
+            self._standing.next = max(self._standing.next, (ref.state.member or 0) + 1)
+
+    def _note(self, number: int) -> Fate:
+        ref = read_thread(self._store, self._id(number))
+        return Fate.OPEN if ref is None else self._note_ref(ref)
+
+    def _note_ref(self, ref: ThreadRef) -> Fate:
+        number, fate = ref.state.member or 0, fate_of(ref.state)
+        is_retried = fate is Fate.FAILED and ref.state.status == Status.SUSPENDED
+        if is_retried and ref.ref.updated <= self._ref.state.get("retry", 0):
+            fate = Fate.SHORT
+        amounts: Amounts = {key: ref.state.limits.get(key, 0) for key in self._limits}
+        if self._limits and fate not in (Fate.OPEN, Fate.WAITS):
+            amounts = self._amounts_used(ref, amounts)
+        self._standing.note(number, fate, amounts=amounts, reason=ref.state.reason)
+        if fate is not Fate.OPEN:
+            self._tell(number, "over", {"status": fate.value, "reason": ref.state.reason})
+        return fate
+
+    def _amounts_used(self, ref: ThreadRef, reserved: Amounts) -> Amounts:
+        """What a member has used of the limited amounts. An agent that did not tell its cost may have spent all that
+        was reserved for it."""
+        used, last = _used(self._setup, ref), Chain(self._store, ref.head).last
+        has_agent = last is None or not (last.agent == "human" or last.agent.startswith("python:"))
+        amounts = {key: used.get(key, 0) for key in self._limits}
+        if "cost" in amounts and "cost" not in used and has_agent:
+            amounts["cost"] = reserved["cost"]
+        return amounts
+
+    def _tell(self, number: int, kind: str, body: Mapping[str, Any]) -> None:
+        told = {"number": number, "thread": self._id(number), "kind": kind, "body": body}
+        self._setup.watch("member", told)
+
+    # -- running --
+
+    def _start(self, granted: Mapping[int, Amounts]) -> Iterable[int]:
+        """Start members, or continue those that can go on, each with the limits that are granted to it."""
+        if granted:
+            draft = self._store.draft()
+            self._add(draft, granted)
+            draft.commit(durable=False)
+        return granted
+
+    def _add(self, draft: Draft, granted: Mapping[int, Amounts], queued: QueuePlace | None = None) -> None:
+        for number, limits in granted.items():
+            if number in self._standing.short:
+                ref = thread.find(self._store, self._id(number))
+                state = ref.state.moved(Status.IDLE, limits={**ref.state.limits, **limits})
+                draft.event(ref.id, "resumed", {"limits": dict(limits)})
+                if queued is not None:
+                    state = state._replace(status=Status.QUEUED, service=queued)
+                move(draft, ref, state)
+            else:
+                state = self._put_member(draft, number, limits, queued)
+                self._standing.next = number + 1
+            if queued is not None:
+                lifecycle.enter_queue(draft, self._id(number), state, {"begun": True})
+            self._standing.note(number, Fate.OPEN, amounts=limits)
+
+    def _put_member(
+        self, draft: Draft, number: int, limits: Amounts, queued: QueuePlace | None
+    ) -> ThreadState:
+        start, role, ident = self._turn.chain.start, self._role(number), self._id(number)
+        own: dict[str, Any] = {"number": number, "role": role}
+        title = f"{role} {number}/{self._roster.size}"
+        if self._roster.items:
+            item = own["item"] = self._items[number - 1]
+            title += f": {item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)}"
+        fields = {"workflow": start.workflow, "prompt": "", "cwd": start.cwd}
+        head = draft.put_as(MEMBER_SCHEMA, {**fields, "group": self._roster.id, "member": own})
+        of_role = {key: value for key, value in self._state.limits.items() if key.startswith(f"{role}.")}
+        agents = self._state.agents
+        turns = len(self._group.agents)
+        bound = agents.get(f"{role}#{(number - 1) % turns + 1}" if turns else role)
+        state = ThreadState(
+            status=Status.IDLE if queued is None else Status.QUEUED,
+            workflow=NodeId(start.workflow),
+            name=self._turn.workflow.name,
+            title=thread.title_of(title),
+            cwd=start.cwd,
+            role=role,
+            agent=self._state.agent,
+            agents={role: bound} if bound else {},
+            parent=ThreadId(self._held.thread),
+            member=number,
+            limits={**of_role, **limits},
+            service=queued,
+        )
+        draft.event(ident, "started" if queued is None else "queued", {"name": state.name})
+        add(draft, ident, head, state)
+        self._tell(number, "started", {"title": state.title})
+        return state
+
+    async def _run_one(self, run: Run, number: int, stop: Cancel) -> None:
+        """Run a member. What keeps it from being asked, such as a missing program, suspends it."""
+        ident = self._id(number)
+        try:
+            await run(ident, partial(self._tell, number), stop)
+        except (Conflict, StorageError) as error:
+            if isinstance(error, StorageError):
+                raise
+        except RolecallError as error:
+            ref = thread.find(self._store, ident)
+            if not ref.state.is_over:
+                hint = f". {error.hint}" if error.hint else ""
+                way = Suspended(f"{self._role(number)}: {error.message}{hint}")
+                tell = partial(self._tell, number)
+                settle(self._store, ref, way, f"resume {ident} --run", mask=self._setup.mask, watch=tell)
+
+    def _seconds_to_look(self, elsewhere: set[int]) -> float | None:
+        deadline = self._ref.state.get("deadline")
+        left = [max(0.0, (deadline - self._store.now()) / 1000)] if deadline else []
+        return min([*left, *([_LOOK_SECONDS] if elsewhere else [])], default=None)
+
+    def _look_elsewhere(self, elsewhere: set[int]) -> list[int]:
+        """Note the members that have ended in other processes; return those whose process is gone."""
+        abandoned = []
+        for number in sorted(elsewhere):
+            ref = thread.find(self._store, self._id(number))
+            is_held = bool(ref.state.lease) and holder.is_alive(ref.state.lease, now=self._store.now())
+            if self._note_ref(ref) is not Fate.OPEN:
+                elsewhere.discard(number)
+            elif not is_held:
+                elsewhere.discard(number)
+                abandoned.append(number)
+        return abandoned
+
+    def _stop(self, reason: str) -> None:
+        """End the unfinished members for good."""
+        standing = self._standing
+        for number in [*standing.open, *standing.waits, *standing.short]:
+            ref = thread.find(self._store, self._id(number))
+            if not ref.state.has_ended:
+                ref, _ = lifecycle.kill(self._store, ref, reason, mask=self._setup.mask)
+                lifecycle.tell_service(ref)
+            self._note_ref(ref)
+
+    # -- endings --
+
+    def _suspend(self, decision: Decision) -> Outcome:
+        reason, onward = decision.suspend, f"resume {self._held.thread} --run"
+        if key := decision.lacks:
+            used = self._turn.totals.get(key, 0) + self._standing.reserved(key)
+            reached = suggest_more(key, self._limits[key], used, "the thread and its members have used", key)
+            reason, onward = reached.reason, f"resume {self._held.thread} --limit {reached.more} --run"
+        return settle(
+            self._store,
+            self._held.ref(),
+            Suspended(f"{self._roster.role}: {reason}"),
+            onward,
+            mask=self._setup.mask,
+            watch=self._setup.watch,
+        )
+
+    def _rest(self, granted: Mapping[int, Amounts] | None = None) -> Outcome | None:
+        """Let the parent wait for its members without a process, after queueing those that are `granted` limits; None
+        if one of them has moved meanwhile, so that there is something to decide again."""
+        ref = self._ref
+        if granted is None:
+            ref = self._store.ref(self._ref.name) or self._ref
+            waiting = list(self._standing.waits)
+            if any(self._note(number) is not Fate.WAITS for number in waiting):
+                return None
+        parent, draft = self._held.ref(), self._store.draft()
+        if granted is not None:
+            place = parent.state.service or QueuePlace(0, self._store.now())
+            self._add(draft, granted, QueuePlace(place.priority, place.queued_at))
+        open_, waits = len(self._standing.open), len(self._standing.waits)
+        counted = [(open_, "at work"), (waits, "waiting for a person")]
+        reason = f"{self._roster.role}: " + ", ".join(f"{count} {word}" for count, word in counted if count)
+        kept = {**ref.state, "seen": ref.version + 1} | (
+            {} if granted is None else {"standing": self._standing.dump()}
+        )
+        draft.move(ref.name, ref, ref.target, kept)
+        draft.event(parent.id, Status.WAITING.value, {"reason": reason})
+        move(draft, parent, parent.state.moved(Status.WAITING, role=self._roster.role, reason=reason))
+        try:
+            draft.commit(durable=True)
+        except Conflict:
+            self._held.ref()  # raises if it is not the group that has moved
+            return None
+        self._setup.watch(Status.WAITING.value, {"reason": reason})
+        return Outcome(parent.id, parent.head, Status.WAITING, self._roster.role, reason)
+
+    async def _join(self, stopped: str) -> Outcome | None:
+        """Commit the step that joins the members' results; None if one of them has been continued by somebody."""
+        ref = self._store.ref(self._ref.name) or self._ref
+        members, texts, used, usage = list[dict[str, Any]](), list[str](), Counter[str](), Counter[str]()
+        for one in self._read_results():
+            if fate_of(one.state) is Fate.OPEN:
+                self._note_ref(one)
+                return None
+            entry, text = self._result_of(one)
+            members.append(entry)
+            texts.append(text)
+            used.update(_used(self._setup, one))
+            usage.update({key: value for key, value in asdict(sum_usage(self._store, one)).items() if value})
+        for number in range(len(members) + 1, self._roster.size + 1):
+            members.append(
+                self._entry(number) | {"status": "stopped", "output": None, "id": "", "reason": stopped}
+            )
+        counted = Counter(entry["status"] for entry in members)
+        output = {
+            "status": status_of(self._group, count=self._roster.size, done=counted["done"]),
+            "members": members,
+            "count": self._roster.size,
+            **{status: counted[status] for status in ("done", "failed", "stopped", "set_aside")},
+        }
+        attempt, body = self._attempt, _cut(texts)
+        attempt.started_at = self._roster.at
+        attempt.note = attempt.note._replace(usage={key: round(value, 10) for key, value in usage.items()})
+        steps = max(1, int(used["steps"]))
+        result = Result(
+            output,
+            body,
+            raw=body,
+            schema=output_schema(self._turn.workflow, self._roster.role),
+            agent="group",
+            group=self._roster.id,
+            used={
+                **{key: value for key, value in used.items() if value},
+                "steps": steps,
+                "members": steps - 1,
+            },
+        )
+
+        def finish(draft: Draft, state: ThreadState) -> ThreadState:
+            draft.move(ref.name, ref)
+            return state
+
+        try:
+            return commit(attempt, result, self._held.ref(), finish=finish)
+        except Conflict:
+            self._held.ref()
+            self._read_all()
+            return None
+
+    def _read_results(self) -> Iterator[ThreadRef]:
+        """The members in the order of their numbers, with the nodes of their last steps at hand."""
+        page: list[ThreadRef] = []
+        for ref in read_members(self._store, self._held.thread):
+            page.append(ref)
+            if len(page) == _PAGE:
+                yield from self._fetch(page)
+                page = []
+        yield from self._fetch(page)
+
+    def _fetch(self, page: list[ThreadRef]) -> list[ThreadRef]:
+        self._store.fetch(ref.head for ref in page)
+        heads = [self._store.linked(ref.head).payload for ref in page]
+        self._store.fetch(head[key] for head in heads for key in ("output", "detail") if key in head)
+        return page
+
+    def _entry(self, number: int) -> dict[str, Any]:
+        entry: dict[str, Any] = {"number": number}
+        if self._roster.items:
+            entry["item"] = self._items[number - 1]
+        if self._group.roles:
+            entry["role"] = self._role(number)
+        return entry
+
+    def _result_of(self, ref: ThreadRef) -> tuple[dict[str, Any], str]:
+        """A member's entry in the output of the group, and its report."""
+        number, fate = ref.state.member or 0, fate_of(ref.state)
+        entry = self._entry(number) | {"status": fate.value, "output": None, "id": ref.id}
+        if fate is Fate.DONE:
+            last = Chain(self._store, ref.head).last
+            entry["output"] = last.output if last else None
+            body = last.body.strip() if last else ""
+            return entry, f"## {ref.state.title}\n\n{body}" if body else ""
+        entry["status"] = "stopped" if fate is Fate.STOPPED else "failed"
+        return entry | ({"reason": ref.state.reason} if ref.state.reason else {}), ""
+
+
+def _used(setup: Setup, ref: ThreadRef) -> dict[str, float]:
+    """What a thread has used, including failed attempts that no step links to yet."""
+    last, note = Chain(setup.store, ref.head).last, read_note(setup.store, ref.id)
+    totals: Mapping[str, Any] = last.payload["totals"] if last else {}
+    node = note.attempt if note else None
+    while node:
+        attempt = setup.store.get(node).payload
+        ms = attempt.get("completed_at", attempt["started_at"]) - attempt["started_at"]
+        totals = thread.add_totals(
+            totals, attempt["role"], thread.counted(attempt.get("usage"), ms=ms, steps=0)
+        )
+        node = attempt.get("previous")
+    return {key: totals[key] for key in LIMITS if key in totals}
+
+
+def _cut(texts: list[str]) -> str:
+    """The members' reports as one text, as many as fit."""
+    kept, left = list[str](), MOST_TEXT
+    for text in filter(None, texts):
+        if len(text) > left:
+            kept.append("The reports of further members are in their own threads.")
+            break
+        kept.append(text)
+        left -= len(text)
+    return "\n\n".join(kept)
