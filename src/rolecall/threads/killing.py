@@ -1,4 +1,5 @@
-"""Ends a thread for good: first in the store, then the process that runs it, then the processes of its agents."""
+"""Ends a thread for good: first in the store, then the process that runs it, then the processes of its agents, then the
+members of its group in the same way."""
 
 from __future__ import annotations
 
@@ -12,11 +13,12 @@ from time import monotonic, sleep
 from typing import Any, NamedTuple
 
 from rolecall.agents.process import end_leftovers
+from rolecall.errors import UsageError
 from rolecall.settings.mask import Mask
 from rolecall.store import holder
 from rolecall.store.store import Store
 from rolecall.threads import lifecycle
-from rolecall.threads.state import ThreadRef, read_note, read_thread
+from rolecall.threads.state import ThreadRef, read_members, read_note, read_thread
 
 _STOP_SECONDS = 5.0
 """How long a process may take to stop when asked; its agent gets 2 seconds of that."""
@@ -49,6 +51,10 @@ def kill(store: Store, ref: ThreadRef, reason: str, *, mask: Mask) -> Killed:
         with ThreadPoolExecutor(1) as other:  # the caller's thread may have a running event loop
             for run in _runs_of(store, ref):
                 other.submit(asyncio.run, end_leftovers(run)).result()
+    for member in read_members(store, ref.id):
+        if not member.state.has_ended:
+            with suppress(UsageError):  # it has ended meanwhile
+                kill(store, member, f"its group was killed: {reason}", mask=mask)
     return Killed(ref, process, was_stuck)
 
 

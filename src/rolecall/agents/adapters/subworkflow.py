@@ -17,6 +17,7 @@ _ENDINGS: dict[str, Ending] = {
     "completed": "completed",
     "idle": "interrupted",
     "suspended": "suspended",
+    "waiting": "suspended",
     "killed": "killed",
 }
 
@@ -43,6 +44,8 @@ class Subworkflow:
             why = f": {played.reason}" if played.reason else ""
             reason = f"its thread {played.thread} is {played.status}{why}"
             hint = f"Read thread {played.thread}."
+        if played.status == "waiting":
+            hint = f"Answer its members, then resume thread {context.thread}."
         if played.status == "suspended":
             hint = f"Answer thread {played.thread}, then resume thread {context.thread}."
         return Reply(
