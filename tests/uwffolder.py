@@ -8,7 +8,7 @@ from typing import Any
 
 from rolecall.store import canonical
 from rolecall.store.files import FilesBackend
-from rolecall.store.ids import node_id, self_id
+from rolecall.store.ids import node_id
 from rolecall.store.schema import META_SCHEMA, Type
 from rolecall.store.store import BUILTIN, META, Store
 
@@ -76,7 +76,7 @@ class Folder:
         self.cas.mkdir(parents=True)
         self._clock = BEGUN
         meta = canonical.encode(META_SCHEMA)
-        assert self_id(meta) == META
+        assert node_id("", meta) == META
         self._write(META, META, meta)
         for name in BUILTIN:
             self.put(META, {"type": name})

@@ -47,9 +47,9 @@ def test_numbers_at_the_bounds(number: int, spelt: str) -> None:
 def test_node_id_is_the_hash_of_type_and_bytes(data: bytes) -> None:
     type_id = "7VQ43ZSJTEWA7"
     assert ids.node_id(type_id, data) == base32(xxhash.xxh64(type_id.encode() + data).intdigest(), 13)
-    assert ids.self_id(data) == base32(xxhash.xxh64(data).intdigest(), 13)
+    assert ids.node_id("", data) == base32(xxhash.xxh64(data).intdigest(), 13)
     assert ids.is_id_of(ids.node_id(type_id, data), type_id, data)
-    assert ids.is_id_of(ids.self_id(data), ids.self_id(data), data)
+    assert ids.is_id_of(ids.node_id("", data), ids.node_id("", data), data)
     assert not ids.is_id_of(ids.node_id(type_id, data), type_id, data + b"x")
     assert not ids.is_id_of(ids.node_id(type_id, data), "BEAZQGKVXMZT8", data)
 

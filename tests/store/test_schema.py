@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rolecall.errors import InvalidSchema
 from rolecall.store.canonical import encode
-from rolecall.store.ids import node_from_number, self_id
+from rolecall.store.ids import node_from_number, node_id
 from rolecall.store.schema import KEYWORDS, META_SCHEMA, Type, problems_of
 
 REF = {"type": "string", "format": "ocas_ref"}
@@ -76,7 +76,7 @@ def test_every_keyword_of_the_format_is_accepted(keyword: str) -> None:
 
 
 def test_the_meta_schema_has_the_id_the_format_fixes() -> None:
-    assert self_id(encode(META_SCHEMA)) == "CTS5P6RD8HMCS"
+    assert node_id("", encode(META_SCHEMA)) == "CTS5P6RD8HMCS"
 
 
 @pytest.mark.parametrize(

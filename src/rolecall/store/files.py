@@ -19,30 +19,19 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from heapq import nsmallest
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rolecall.errors import Damaged, Hint, NotFound, StorageError
-from rolecall.store import reffile
+from rolecall.store import journal, reffile
 from rolecall.store.backend import Change, Damage, Event, Moved, Put, Record, Ref, no_store, require
 from rolecall.store.disk import find_damage, sync, translated, write
 from rolecall.store.ids import node_from_number, node_number
-from rolecall.store.journal import (
-    Journal,
-    carry_out,
-    empty_journal,
-    finish_journal,
-    instant,
-    moves,
-    numbered,
-    read_journal,
-    sweep,
-    write_journal,
-)
+from rolecall.store.journal import Journal
 from rolecall.store.nodefile import NodeFolder, holds_nodes, node_bytes
-from rolecall.store.refview import RefView, find_unlisted
+from rolecall.store.refview import RefView
 
 _T = TypeVar("_T")
 
@@ -102,12 +91,12 @@ class FilesBackend:
             try:
                 self._decide(view.over, fresh, known, now=now, durable=durable)
             except BaseException:
-                sweep(self._root)
+                journal.sweep(self._root)
                 raise
             if view.over.changes_nothing:
                 return moved
             try:
-                carry_out(view.over, self._root, durable=durable)
+                journal.carry_out(view.over, self._root, durable=durable)
             except OSError:
                 # The change has taken effect and readers see it; the next writer finishes it or reports why it cannot.
                 return moved
@@ -116,17 +105,23 @@ class FilesBackend:
         return moved
 
     def _decide(
-        self, journal: Journal, fresh: list[Record], known: list[Path], *, now: int, durable: bool
+        self, plan: Journal, fresh: list[Record], known: list[Path], *, now: int, durable: bool
     ) -> None:
         """Write the new nodes to temporary files, then the journal, which makes the change take effect."""
-        stamp = self._next_stamps(now, len(fresh) + len(known))
+        assert self._lock is not None  # noqa: S101 - narrows the type
+        if fresh or known:
+            # The modification time of a node file is its position among the puts, a microsecond apart. The lock file
+            # keeps the highest, because two puts may happen within one tick of the clock.
+            stamp = max(now * 1_000_000, os.fstat(self._lock).st_mtime_ns // 1000 * 1000 + 1000)
+            last = stamp + (len(fresh) + len(known) - 1) * 1000
+            os.utime(self._lock, ns=(last, last))
         for path in known:
             os.utime(path, ns=(stamp, stamp))
             stamp += 1000
-        if journal.changes_nothing:
+        if plan.changes_nothing:
             return
         for record in fresh:
-            temporary = self._root / journal.nodes[record.id][0]
+            temporary = self._root / plan.nodes[record.id][0]
             write(temporary, node_bytes(record), sync=durable)
             os.utime(temporary, ns=(stamp, stamp))
             stamp += 1000
@@ -138,21 +133,7 @@ class FilesBackend:
                     if path.exists():
                         sync(path)
             self._unsynced.clear()
-        write_journal(journal, self._root, durable=durable)
-
-    def _next_stamps(self, now: int, wanted: int) -> int:
-        """The first of `wanted` times, a microsecond apart, later than any given before.
-
-        The modification time of a node file is its position among the puts. The lock file keeps the highest, because
-        two puts may happen within one tick of the clock.
-        """
-        assert self._lock is not None  # noqa: S101 - narrows the type
-        if not wanted:
-            return 0
-        first = max(now * 1_000_000, os.fstat(self._lock).st_mtime_ns // 1000 * 1000 + 1000)
-        last = first + (wanted - 1) * 1000
-        os.utime(self._lock, ns=(last, last))
-        return first
+        journal.write_journal(plan, self._root, durable=durable)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -162,13 +143,13 @@ class FilesBackend:
                 hint=Hint("Copy them into a store", "import_nodes", source=str(self._nodes.path)),
             )
         if self._lock is not None:
-            finish_journal(self._root, first=False)
+            journal.finish_journal(self._root, first=False)
             yield
             return
         self._nodes.path.mkdir(parents=True, exist_ok=True)
         self._lock = _open_lock(self._root / ".lock")
         try:
-            finish_journal(self._root, first=not self._swept)
+            journal.finish_journal(self._root, first=not self._swept)
             self._swept = True
             yield
         finally:
@@ -245,18 +226,18 @@ class FilesBackend:
     def _look(self, at: Callable[[RefView], _T]) -> _T:
         """Return what `at` finds in one consistent state of the files, even if a writer is at work."""
         for _ in range(_LOOKS):
-            before = instant(self._root)
+            before = journal.instant(self._root)
             problem = None
             try:
-                found = at(RefView(self._root, read_journal(self._root)))
+                found = at(RefView(self._root, journal.read_journal(self._root)))
             except Damaged as exc:
                 problem = exc
-            if instant(self._root) == before:
+            if journal.instant(self._root) == before:
                 if problem is not None:
                     raise problem
                 return found
         with _read_lock(self._root / ".lock"):
-            return at(RefView(self._root, read_journal(self._root)))
+            return at(RefView(self._root, journal.read_journal(self._root)))
 
     def ref(self, name: str) -> Ref | None:
         with translated(self.path):
@@ -279,7 +260,13 @@ class FilesBackend:
                 if before is not None and (name >= before if newest_first else name <= before):
                     continue
                 ref = view.ref(name)
-                if ref is not None and _fits(ref, where or {}):
+                if ref is None:
+                    continue
+                # The workflow of a thread written by the predecessor is in its nodes, so the caller must check it.
+                unsaid = {"name", "workflow"} - set(ref.state) if name.startswith("thread/") else set[str]()
+                if all(
+                    key in unsaid or ref.state.get(key) in wanted for key, wanted in (where or {}).items()
+                ):
                     found.append(ref)
             return found
 
@@ -293,7 +280,7 @@ class FilesBackend:
 
     def history(self, name: str) -> list[Moved]:
         def read(view: RefView) -> list[Moved]:
-            recorded = [move for move in moves(view.over, self._root) if move.name == name]
+            recorded = [move for move in journal.moves(view.over, self._root) if move.name == name]
             return [*recorded, *view.unrecorded([name])]
 
         with translated(self.path):
@@ -301,15 +288,15 @@ class FilesBackend:
 
     def roots(self, since: int = 0) -> Iterator[Moved]:
         with translated(self.path):
-            journal, unrecorded = self._look(lambda view: (view.over, view.unrecorded(None, since)))
-            yield from moves(journal, self._root, after=since)
+            over, unrecorded = self._look(lambda view: (view.over, view.unrecorded(None, since)))
+            yield from journal.moves(over, self._root, after=since)
             yield from unrecorded
 
     def events(self, stream: str | None = None, *, after: int = 0, limit: int | None = None) -> list[Event]:
         with translated(self.path):
-            journal = self._look(lambda view: view.over)
+            over = self._look(lambda view: view.over)
             found: list[Event] = []
-            for line in numbered(journal, self._root, kind="event", after=after):
+            for line in journal.numbered(over, self._root, kind="event", after=after):
                 if limit is not None and len(found) >= limit:
                     break
                 if stream is None or line["stream"] == stream:
@@ -345,20 +332,14 @@ class FilesBackend:
         with translated(self.path):
             yield from self._nodes.problems()
             yield from reffile.problems(self._root)
-            yield from find_damage(lambda: read_journal(self._root))
-            yield from find_damage(lambda: list(moves(empty_journal(self._root), self._root)))
+            yield from find_damage(lambda: journal.read_journal(self._root))
+            yield from find_damage(lambda: list(journal.moves(journal.empty_journal(self._root), self._root)))
             yield from find_damage(lambda: self.events())
-            yield from find_unlisted(self._root)
+            with suppress(Damaged):  # the check of that file reports it by name
+                yield from list(RefView(self._root, None).find_unlisted())
 
     def close(self) -> None:
         """Do nothing: no file stays open between calls."""
-
-
-def _fits(ref: Ref, where: Mapping[str, Sequence[str]]) -> bool:
-    """Whether a ref matches. The workflow of a thread written by the predecessor is in its nodes, so the caller must
-    check it."""
-    unsaid = {"name", "workflow"} - set(ref.state) if ref.name.startswith("thread/") else set[str]()
-    return all(key in unsaid or ref.state.get(key) in wanted for key, wanted in where.items())
 
 
 def _open_lock(path: Path) -> int:

@@ -30,13 +30,9 @@ _SHIFTED_FROM_MS = 1 << 42
 
 
 def node_id(type_id: str, data: bytes) -> str:
-    """The id of a node, which depends only on its type and the canonical bytes of its payload."""
+    """The id of a node, which depends only on its type and the canonical bytes of its payload. The type of a node that
+    is its own type, such as the meta-schema, counts as empty."""
     return node_from_number(xxhash.xxh64_intdigest(type_id.encode("ascii") + data))
-
-
-def self_id(data: bytes) -> str:
-    """The id of a node that is its own type; in our stores only the meta-schema is."""
-    return node_from_number(xxhash.xxh64_intdigest(data))
 
 
 def is_id_of(node: str, type_id: str, data: bytes) -> bool:

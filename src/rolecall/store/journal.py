@@ -8,25 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from rolecall.store import disk
 from rolecall.store.backend import Moved, is_time
-from rolecall.store.disk import (
-    is_count,
-    is_object,
-    is_text,
-    json_text,
-    parse_entry,
-    read,
-    replace,
-    sync,
-    temporary_name,
-    write,
-    write_all,
-)
+from rolecall.store.disk import is_count, is_text, json_text, parse_entry
 from rolecall.store.reffile import HISTORY, edit_map, map_text, parse_ending, read_map, ref_path
 
 MOVES = "moves.jsonl"
@@ -38,7 +27,7 @@ _NUMBERED = {
     "move": (MOVES, {"seq": is_count, "name": is_text, "target": is_text, "at": is_time}),
     "event": (
         EVENTS,
-        {"seq": is_count, "stream": is_text, "kind": is_text, "body": is_object, "at": is_time},
+        {"seq": is_count, "stream": is_text, "kind": is_text, "body": disk.is_object, "at": is_time},
     ),
 }
 
@@ -72,16 +61,10 @@ class Journal:
         self.lines[file].append(line)
 
 
-_PARTS: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(Journal.__dataclass_fields__, is_object),
-    "forget": lambda names: isinstance(names, list),
-}
-
-
 def empty_journal(root: Path) -> Journal:
     """An empty journal to plan into."""
     path = root / _COUNTERS
-    data = read(path)
+    data = disk.read(path)
     if data is None:
         counters = {"change": 0, "move": _last_number(root / MOVES), "event": _last_number(root / EVENTS)}
     else:
@@ -90,38 +73,38 @@ def empty_journal(root: Path) -> Journal:
 
 
 def _last_number(path: Path) -> int:
-    lines = [line for line in (read(path) or b"").splitlines(keepends=True) if line.endswith(b"\n")]
+    lines = [line for line in (disk.read(path) or b"").splitlines(keepends=True) if line.endswith(b"\n")]
     return int(parse_entry(lines[-1], path, {"seq": is_count})["seq"]) if lines else 0
 
 
 def read_journal(root: Path) -> Journal | None:
     path = root / _JOURNAL
-    data = read(path)
+    data = disk.read(path)
     # A durable journal was on disk before it got its name. If a power failure emptied the journal, its change was not
     # durable, so it may be lost.
     if data is None or not data.strip(b"\0"):
         return None
-    parts = parse_entry(data, path, _PARTS)
-    for counters in ("before", "counters"):
-        parse_entry(json_text(parts[counters]).encode(), path, _COUNTED)
-    return Journal(**{name: parts[name] for name in _PARTS})
+    try:
+        return Journal(**json.loads(data))
+    except (ValueError, TypeError) as exc:
+        raise disk.damaged_file(path, str(exc)) from exc
 
 
 def instant(root: Path) -> tuple[bytes | None, bytes | None]:
     """A value that changes whenever a change of refs takes effect or is finished."""
-    return read(root / _JOURNAL), read(root / _COUNTERS)
+    return disk.read(root / _JOURNAL), disk.read(root / _COUNTERS)
 
 
 def write_journal(journal: Journal, root: Path, *, durable: bool) -> None:
     place = root / _JOURNAL
-    temporary = root / temporary_name()
-    write(temporary, json_text(vars(journal)).encode(), sync=durable)
+    temporary = root / disk.temporary_name()
+    disk.write(temporary, json_text(vars(journal)).encode(), sync=durable)
     if durable:
-        sync(temporary.parent)
+        disk.sync(temporary.parent)
     try:
         temporary.replace(place)
         if durable:
-            sync(root)
+            disk.sync(root)
     except BaseException:
         place.unlink(missing_ok=True)
         raise
@@ -168,26 +151,28 @@ def carry_out(journal: Journal, root: Path, *, durable: bool) -> None:
             touched.add((root / final).parent)
     if journal.forget:
         kept = "".join(f"{json_text(move._asdict())}\n" for move in moves(journal, root))
-        replace(root / MOVES, kept.encode(), root=root, sync=durable)
+        disk.replace(root / MOVES, kept.encode(), root=root, sync=durable)
         if HISTORY in journal.lines or (root / HISTORY).exists():
-            replace(root / HISTORY, history(journal, read(root / HISTORY) or b""), root=root, sync=durable)
+            disk.replace(
+                root / HISTORY, history(journal, disk.read(root / HISTORY) or b""), root=root, sync=durable
+            )
     for file, edits in journal.maps.items():
         entries = read_map(root / file)
         if (changed := edit_map(entries, edits)) != entries:
-            replace(root / file, map_text(changed).encode(), root=root, sync=durable)
+            disk.replace(root / file, map_text(changed).encode(), root=root, sync=durable)
     for name, entry in journal.refs.items():
         path = ref_path(root, name)
         if entry is None:
             path.unlink(missing_ok=True)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            replace(path, json_text(entry).encode(), root=root, sync=durable)
+            disk.replace(path, json_text(entry).encode(), root=root, sync=durable)
         touched.update(folder for folder in path.parents if root in folder.parents and folder.exists())
     if journal.counters != journal.before:
-        replace(root / _COUNTERS, json_text(journal.counters).encode(), root=root, sync=durable)
+        disk.replace(root / _COUNTERS, json_text(journal.counters).encode(), root=root, sync=durable)
     if durable:
         for folder in touched:
-            sync(folder)
+            disk.sync(folder)
     (root / _JOURNAL).unlink()
 
 
@@ -204,7 +189,7 @@ def _append(path: Path, lines: list[str], *, length: int, durable: bool) -> None
             elif not since.endswith(b"\n"):
                 text = b"\n" + text
             os.lseek(file, 0, os.SEEK_END)
-            write_all(file, text)
+            disk.write_all(file, text)
         if durable:
             os.fsync(file)
     finally:

@@ -1,7 +1,5 @@
 """The files that hold refs: YAML maps and the history of ended threads, shared with the predecessor, and one file of
-our own per ref.
-
-This module names, reads and writes them; `refview` combines them.
+our own per ref. This module names, reads and writes them; `refview` combines them.
 """
 
 from __future__ import annotations

@@ -8,27 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from rolecall.errors import Damaged
+from rolecall.store import reffile
 from rolecall.store.backend import Move, Moved, NewEvent, Ref, conflict
 from rolecall.store.disk import changed_ns, json_text, read
 from rolecall.store.ids import is_thread_id
 from rolecall.store.journal import EVENTS, MOVES, Journal, empty_journal, history
-from rolecall.store.reffile import (
-    HISTORY,
-    REASON,
-    STATUS,
-    THREADS,
-    Ending,
-    edit_map,
-    parse_ending,
-    read_map,
-    read_ref,
-    ref_names,
-    registry_file,
-)
+from rolecall.store.reffile import HISTORY, REASON, STATUS, THREADS, Ending, edit_map, read_map, read_ref
 
 
 class RefView:
@@ -37,10 +26,9 @@ class RefView:
     def __init__(self, root: Path, journal: Journal | None) -> None:
         self._root = root
         self.over = journal or empty_journal(root)
-        self._registry = registry_file(root)
+        self._registry = reffile.registry_file(root)
         self._maps: dict[str, dict[str, str]] = {}
-        self._history_bytes: bytes | None = None
-        self._last_endings: dict[str, Ending] | None = None
+        self._endings_by_thread: dict[str, list[Ending]] | None = None
 
     # -- reading --
 
@@ -64,10 +52,10 @@ class RefView:
         return Ref(name, target, state, own.version + 1 if own else 1, changed_ms)
 
     def _apply_ending(self, name: str, own: Ref | None, thread: str) -> Ref | None:
-        """A ref according to its history line, unless our own file already has that ending or is newer."""
-        ending = self._last_ending(thread)
-        if ending is None:
+        """A ref according to its last history line, unless our own file already has that ending or is newer."""
+        if thread not in self._endings():
             return own
+        ending = self._endings()[thread][-1]
         if own is not None:
             is_known = own.state.get("status") in REASON and own.target == ending.head
             if is_known or ending.completedAt < own.updated:  # resumed here after that line
@@ -77,27 +65,13 @@ class RefView:
             state["workflow"] = ending.workflow
         return Ref(name, ending.head, state, own.version + 1 if own else 1, ending.completedAt)
 
-    def _last_ending(self, thread: str) -> Ending | None:
-        if self._last_endings is not None:
-            return self._last_endings.get(thread)
-        data = self._history()
-        end = len(data)
-        while (at := data.rfind(thread.encode(), 0, end)) >= 0:
-            start = data.rfind(b"\n", 0, at) + 1
-            stop = data.find(b"\n", at)
-            ending = parse_ending(data[start : stop if stop >= 0 else len(data)])
-            if ending is not None and ending.thread == thread:
-                return ending
-            end = start
-        return None
-
-    def _history(self) -> bytes:
-        if self._history_bytes is None:
-            self._history_bytes = read(self._root / HISTORY) or b""
-        return history(self.over, self._history_bytes)
-
-    def _endings(self) -> list[Ending]:
-        return [ending for line in self._history().splitlines() if (ending := parse_ending(line))]
+    def _endings(self) -> dict[str, list[Ending]]:
+        if self._endings_by_thread is None:
+            self._endings_by_thread = {}
+            for line in history(self.over, read(self._root / HISTORY) or b"").splitlines():
+                if ending := reffile.parse_ending(line):
+                    self._endings_by_thread.setdefault(ending.thread, []).append(ending)
+        return self._endings_by_thread
 
     def _own_entry(self, name: str) -> dict[str, Any] | None:
         """The entry in our own file of a ref."""
@@ -121,14 +95,13 @@ class RefView:
 
     def names(self, prefix: str) -> set[str]:
         """Names that may have a ref now."""
-        found = set(ref_names(self._root, prefix)) | set(self.over.refs)
+        found = set(reffile.ref_names(self._root, prefix)) | set(self.over.refs)
         for kind, file in (("thread", THREADS), ("workflow", self._registry)):
             if prefix.startswith(f"{kind}/") or f"{kind}/".startswith(prefix):
                 keys = edit_map(self._map(file), self.over.maps.get(file, {}))
                 found.update(f"{kind}/{key}" for key in keys)
         if prefix.startswith("thread/") or "thread/".startswith(prefix):
-            self._last_endings = {ending.thread: ending for ending in self._endings()}
-            found.update(f"thread/{thread}" for thread in self._last_endings)
+            found.update(f"thread/{thread}" for thread in self._endings())
         return {name for name in found if name.startswith(prefix)}
 
     def unrecorded(self, names: Iterable[str] | None = None, since: int = 0) -> list[Moved]:
@@ -137,7 +110,7 @@ class RefView:
         found = [ref for name in wanted if (ref := self.ref(name))]
         targets = {(ref.name, ref.target): ref.updated for ref in found if ref.target is not None}
         if names is None:
-            for ending in self._endings():
+            for ending in chain.from_iterable(self._endings().values()):
                 targets[f"thread/{ending.thread}", ending.head] = ending.completedAt
         seq = max(since, self.over.counters["move"]) + 1
         recorded = {name: (self._own_entry(name) or {}).get("target") for name, _ in targets}
@@ -147,7 +120,7 @@ class RefView:
             if recorded[name] != target
         ]
 
-    def problems(self) -> Iterator[str]:
+    def find_unlisted(self) -> Iterator[str]:
         """Refs that the predecessor's file should list but does not; it may have overwritten the entry."""
         for name in sorted(self.names("")):
             file, key = self._shared_place(name)
@@ -173,10 +146,21 @@ class RefView:
         at = now if move.at is None else move.at
         ref = Ref(move.name, move.target, dict(move.state or {}), move.expected + 1, at)
         entry = self._own_entry(move.name)
+        had_target = bool(entry and entry.get("pointed", True))
         file, key = self._shared_place(move.name)
         self.over.counters["change"] += 1
+        self._endings_by_thread = None  # the plan may change them
         if move.removes:
-            self._plan_removal(move.name, entry)
+            self.over.refs[ref.name] = None
+            if file:
+                self.over.maps.setdefault(file, {})[key] = None
+            if (
+                file or had_target
+            ):  # a ref that never had a target, such as a lease, has no history to rewrite
+                self.over.forget.append(ref.name)
+                for kind, field, value in ((MOVES, "name", ref.name), (HISTORY, "thread", key)):
+                    lines = self.over.lines.get(kind, [])
+                    lines[:] = [line for line in lines if not line or json.loads(line)[field] != value]
             return ref
 
         recorded = entry["target"] if entry else None
@@ -186,8 +170,7 @@ class RefView:
                 moved = Moved(self.over.counters["move"], ref.name, target, at)
                 self.over.add_line(self._root, MOVES, json_text(moved._asdict()))
                 recorded = target
-        pointed = recorded is not None or bool(entry and entry.get("pointed", True))
-        self.over.refs[ref.name] = {**ref._asdict(), "pointed": pointed}
+        self.over.refs[ref.name] = {**ref._asdict(), "pointed": recorded is not None or had_target}
 
         if file:  # the predecessor lists it too
             status = ref.state.get("status")
@@ -204,24 +187,3 @@ class RefView:
         if entry is not None:
             self.over.counters["change"] += 1
             self.over.refs[name] = {**entry, "version": entry["version"] + 1, "updated": now}
-
-    def _plan_removal(self, name: str, entry: dict[str, Any] | None) -> None:
-        file, key = self._shared_place(name)
-        self.over.refs[name] = None
-        if file:
-            self.over.maps.setdefault(file, {})[key] = None
-        # A ref that never had a target, such as a lease, has no history to rewrite.
-        if not file and not (entry and entry.get("pointed", True)):
-            return
-        self.over.forget.append(name)
-        for kind, field, value in ((MOVES, "name", name), (HISTORY, "thread", key)):
-            if kind in self.over.lines:
-                lines = self.over.lines[kind]
-                lines[:] = [line for line in lines if not line or json.loads(line)[field] != value]
-
-
-def find_unlisted(root: Path) -> Iterator[str]:
-    try:
-        yield from RefView(root, None).problems()
-    except Damaged:
-        return  # the check of that file reports it by name
