@@ -36,7 +36,7 @@ from rolecall.threads.thread import (
 )
 from rolecall.threads.turn import ERROR, Turn, contained, unless
 from rolecall.workflow import reply
-from rolecall.workflow.model import SUSPEND, workdir_of
+from rolecall.workflow.model import SUSPEND
 from rolecall.workflow.route import Next
 
 _OF_SESSION = ("head", "role", "by", "session", "session_total")
@@ -649,8 +649,8 @@ class Attempt:
 
 def _workdir(store: Store, turn: Turn, way: Next) -> str:
     """The role's work folder in this workflow, or the edge's `location` relative to it."""
-    cwd, kind = turn.chain.start.cwd, workdir_of(turn.workflow, way.role)
-    if kind != "shared" and turn.role(way.role).group is None:  # members work in folders of their own
+    cwd, kind = turn.chain.start.cwd, turn.workdir_of(way.role)
+    if kind != "shared":
         cwd = workfolder.for_step(store, turn.thread, turn.chain, kind)
     folder = os.path.join(cwd, os.path.expanduser(way.location)) if way.location else cwd
     if not os.path.isdir(folder):

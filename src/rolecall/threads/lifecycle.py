@@ -216,12 +216,15 @@ def _add_thread(
     """Add a thread whose head is `head`, then make its folders."""
     ident = thread.new_thread_id(store.now())
     chain = Chain(store, head)
-    way = next_of(Turn(ident, chain, book))
+    turn = Turn(ident, chain, book)
+    way = next_of(turn)
     if isinstance(way, Stuck):
         raise UsageError(f"the thread could not take its next step: {way.reason}")
 
     # Problems with its folders are reported before the thread exists.
     kinds = own_folders(book.workflow)
+    if member := chain.start.member:  # a fork of a member
+        kinds = [kind for kind in [turn.workdir_of(member.role)] if kind != "shared"]
     known = source.state.folders if source else {}
     if source is not None and "copy" in kinds and "copy" in known:
         refuse_running(store, source)  # a folder cannot be copied consistently while a process writes to it

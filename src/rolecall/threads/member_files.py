@@ -14,6 +14,7 @@ from typing import Any
 
 from rolecall.agents import process
 from rolecall.agents.protocol import Cancel
+from rolecall.errors import AgentError, StorageError, UsageError
 from rolecall.files import git, merge
 from rolecall.files.merge import Checked, Merged, SetAside, Work
 from rolecall.threads import workfolder
@@ -55,6 +56,10 @@ class MemberFiles:
             self._plans[kind] = workfolder.plan(kind, member, cwd=cwd, work=self._setup.work, parent=own)
         return {kind: workfolder.plan_like(self._plans[kind], member)}
 
+    def make(self, folders: Mapping[str, Folder]) -> None:
+        for kind, folder in folders.items():
+            workfolder.make(kind, folder)
+
     def _own(self, kind: str) -> Folder | None:
         """The parent's own folder of this kind."""
         folder = self._parent.state.folders.get(kind)
@@ -64,7 +69,8 @@ class MemberFiles:
 
     async def merge(self, members: Mapping[int, ThreadRef], cancel: Cancel) -> dict[int, Merged | SetAside]:
         """Merge the work of members, given by their numbers, in the order in which they finished. Raise UsageError
-        before anything is merged if the folder has uncommitted changes in the same files."""
+        before anything is merged if the folder has uncommitted changes in the same files, AgentError if `cancel` is set
+        during a check."""
         group = self._turn.workflow.roles[self._role].group or Group()
         if group.merge != "queue":
             return {}
@@ -80,15 +86,21 @@ class MemberFiles:
         check = partial(self._check, group.check, Path(cwd), cancel) if group.check else None
         results: dict[int, Merged | SetAside] = {}
         for number, work in works.items():
-            results[number] = result = await merge.merge(folder, work, check)
+            try:
+                results[number] = result = await merge.merge(folder, work, check)
+            except StorageError as error:  # git failed
+                raise UsageError(error.message, hint=error.hint) from error
             self._tell(number, work, result)
         return results
 
     async def _check(self, command: tuple[str, ...], cwd: Path, cancel: Cancel) -> Checked:
         env = self._setup.environment_of(self._turn.workflow.roles[self._role])
-        done = await process.run(
-            command, cwd=cwd, env=env, timeout=CHECK_SECONDS, cancel=cancel, max_output=MOST_OUTPUT
-        )
+        try:
+            done = await process.run(
+                command, cwd=cwd, env=env, timeout=CHECK_SECONDS, cancel=cancel, max_output=MOST_OUTPUT
+            )
+        except AgentError as error:  # it cannot be started, which is no member's fault
+            raise UsageError(f"the check cannot run: {error.message}", hint=error.hint) from error
         if done.ending == "interrupted":
             raise done.error()
         output = "\n".join(filter(None, (done.stdout.strip(), done.stderr.strip()[-MOST_OUTPUT:])))
@@ -105,6 +117,13 @@ class MemberFiles:
         draft.event(self._parent.id, kind, told)
         draft.commit()
         self._setup.watch(kind, told)
+
+
+def describe(result: Merged | SetAside) -> dict[str, Any]:
+    """What the output of a group says about a member whose work was merged or set aside."""
+    if isinstance(result, SetAside):
+        return {"status": "set_aside", "reason": result.reason, "conflict": result.as_json()}
+    return {"reason": f"what changed during its merge is on the branch {result.left}"} if result.left else {}
 
 
 def work_of(ref: ThreadRef, folder: Folder) -> Work:

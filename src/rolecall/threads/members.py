@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from rolecall.agents.protocol import Cancel
-from rolecall.errors import Conflict, RolecallError, StorageError, UsageError
+from rolecall.errors import AgentError, Conflict, RolecallError, StorageError, UsageError
 from rolecall.store import canonical, holder
 from rolecall.store.backend import Ref
 from rolecall.store.ids import NodeId, ThreadId, member_id
@@ -26,6 +26,7 @@ from rolecall.threads.attempt import Attempt, Result
 from rolecall.threads.commit import Outcome, commit, settle
 from rolecall.threads.group import Amounts, Decision, Fate, Standing, fate_of, load_standing, plan
 from rolecall.threads.lease import Held
+from rolecall.threads.member_files import MemberFiles, describe
 from rolecall.threads.nested import sum_usage
 from rolecall.threads.setup import Setup, Watch
 from rolecall.threads.state import (
@@ -69,28 +70,27 @@ Run = Callable[[str, Watch, Cancel], Awaitable[None]]
 
 async def play(setup: Setup, run: Run, held: Held, attempt: Attempt, cancel: Cancel) -> Outcome:
     """Play the role with its group: run the members here, or queue them for the service."""
-    ref = setup.store.ref(group_name(held.thread))
-    if ref is None:
-        try:
-            ref = _store_roster(setup, held, attempt)
-        except UsageError as error:
-            hint = f". {error.hint}" if error.hint else ""
-            way = Suspended(f"{attempt.role}: {error.message}{hint}")
-            onward = f"resume {held.thread} --run"
-            return settle(setup.store, held.ref(), way, onward, mask=setup.mask, watch=setup.watch)
-    members = Members(setup, held, attempt, ref)
-    if setup.queues_members:
-        return await members.queue()
-    return await members.run(run, cancel)
+    files = MemberFiles(setup, attempt.turn, held.ref(), attempt.role)
+    try:
+        ref = setup.store.ref(group_name(held.thread)) or _store_roster(setup, held, attempt, files)
+        members = Members(setup, held, attempt, ref, files)
+        return await (members.queue(cancel) if setup.queues_members else members.run(run, cancel))
+    except UsageError as error:
+        hint = f". {error.hint}" if error.hint else ""
+        way, onward = Suspended(f"{attempt.role}: {error.message}{hint}"), f"resume {held.thread} --run"
+        return settle(setup.store, held.ref(), way, onward, mask=setup.mask, watch=setup.watch)
 
 
-def _store_roster(setup: Setup, held: Held, attempt: Attempt) -> Ref:
+def _store_roster(setup: Setup, held: Held, attempt: Attempt, files: MemberFiles) -> Ref:
     """Store the list of members before the first one starts. Raise UsageError if there can be no such group."""
     store, turn, way = setup.store, attempt.turn, attempt.way
     group = turn.role(way.role).group or Group()
     steps = turn.messages.recent(count_steps_for(group.each)) if group.each else []
     items = items_of(group, start=turn.start_view, steps=steps, steps_count=turn.steps_count)
     _check_items(turn, way.role, group, items)
+    if items:
+        for role in member_roles(turn.workflow, way.role):
+            files.plan(held.thread, role)
 
     draft, now = store.draft(), store.now()
     fields: dict[str, Any] = {"role": way.role, "above": held.head, "count": len(items), "at": now}
@@ -135,13 +135,14 @@ def _check_items(turn: Turn, role: str, group: Group, items: list[Any]) -> None:
 class Members:
     """The members of a group that a thread is playing."""
 
-    def __init__(self, setup: Setup, held: Held, attempt: Attempt, ref: Ref) -> None:
+    def __init__(self, setup: Setup, held: Held, attempt: Attempt, ref: Ref, files: MemberFiles) -> None:
         self._setup = setup
         self._store = setup.store
         self._held = held
         self._attempt = attempt
         self._turn = attempt.turn
         self._ref = ref
+        self._files = files
         self._roster: Roster = thread.read_roster(self._store, ref.target or "")
         self._group = self._turn.role(self._roster.role).group or Group()
         self._roles = member_roles(self._turn.workflow, self._roster.role)
@@ -174,7 +175,7 @@ class Members:
                         stop.set()
                     await asyncio.gather(*running, return_exceptions=True)
                     running, stops = {}, {}
-                    if outcome := await self._join(decision.stop):
+                    if outcome := await self._join(decision.stop, cancel):
                         return outcome
                     ready, elsewhere = deque(self._standing.open), set()
                     continue
@@ -207,10 +208,9 @@ class Members:
             for stop in stops.values():
                 stop.set()
             await asyncio.gather(stopped, *running, return_exceptions=True)
-        self._held.ref()
-        return Outcome(self._held.thread, self._held.head, Status.IDLE, self._roster.role, "interrupted")
+        return self._interrupted()
 
-    async def queue(self) -> Outcome:
+    async def queue(self, cancel: Cancel) -> Outcome:
         """Queue members for the service, and let the parent wait without a process until one of them has ended."""
         while True:
             if stored := self._ref.state.get("standing"):
@@ -224,7 +224,10 @@ class Members:
                 self._stop(decision.stop)
             if decision.suspend:
                 return self._suspend(decision)
-            outcome = await self._join(decision.stop) if decision.join else self._rest(decision.start)
+            if decision.join:
+                outcome = await self._join(decision.stop, cancel)
+            else:
+                outcome = self._rest(decision.start)
             if outcome is not None:
                 return outcome
             self._ref = self._store.ref(self._ref.name) or self._ref
@@ -329,6 +332,9 @@ class Members:
         of_role = {key: value for key, value in self._state.limits.items() if key.startswith(f"{role}.")}
         agents = self._state.agents
         turns = len(self._group.agents)
+        folders = self._files.plan(ident, role)
+        if queued is not None:  # the machine that runs it must find them
+            self._files.make(folders)
         bound = agents.get(f"{role}#{(number - 1) % turns + 1}" if turns else role)
         state = ThreadState(
             status=Status.IDLE if queued is None else Status.QUEUED,
@@ -337,6 +343,7 @@ class Members:
             title=thread.title_of(title),
             cwd=start.cwd,
             role=role,
+            folders=folders,
             agent=self._state.agent,
             agents={role: bound} if bound else {},
             parent=ThreadId(self._held.thread),
@@ -344,7 +351,8 @@ class Members:
             limits={**of_role, **limits},
             service=queued,
         )
-        draft.event(ident, "started" if queued is None else "queued", {"name": state.name})
+        told = {"name": state.name, **({"folders": folders} if folders else {})}
+        draft.event(ident, "started" if queued is None else "queued", told)
         add(draft, ident, head, state)
         self._tell(number, "started", {"title": state.title})
         return state
@@ -440,15 +448,23 @@ class Members:
         self._setup.watch(Status.WAITING.value, {"reason": reason})
         return Outcome(parent.id, parent.head, Status.WAITING, self._roster.role, reason)
 
-    async def _join(self, stopped: str) -> Outcome | None:
-        """Commit the step that joins the members' results; None if one of them has been continued by somebody."""
+    def _interrupted(self) -> Outcome:
+        self._held.ref()
+        return Outcome(self._held.thread, self._held.head, Status.IDLE, self._roster.role, "interrupted")
+
+    async def _join(self, stopped: str, cancel: Cancel) -> Outcome | None:
+        """Merge the members' files if the group does, and commit the step that joins their results; None if one of them
+        has been continued by somebody."""
         ref = self._store.ref(self._ref.name) or self._ref
         members, texts, used, usage = list[dict[str, Any]](), list[str](), Counter[str](), Counter[str]()
+        done: dict[int, ThreadRef] = {}
         for one in self._read_results():
             if fate_of(one.state) is Fate.OPEN:
                 self._note_ref(one)
                 return None
             entry, text = self._result_of(one)
+            if entry["status"] == "done" and self._group.merge == "queue":
+                done[one.state.member or 0] = one
             members.append(entry)
             texts.append(text)
             used.update(_used(self._setup, one))
@@ -457,9 +473,15 @@ class Members:
             members.append(
                 self._entry(number) | {"status": "stopped", "output": None, "id": "", "reason": stopped}
             )
+        try:
+            for number, fate in (await self._files.merge(done, cancel)).items():
+                members[number - 1] |= describe(fate)
+        except AgentError:
+            return self._interrupted()
         counted = Counter(entry["status"] for entry in members)
+        kept = {"done": counted["done"], "set_aside": counted["set_aside"]}
         output = {
-            "status": status_of(self._group, count=self._roster.size, done=counted["done"]),
+            "status": status_of(self._group, count=self._roster.size, **kept),
             "members": members,
             "count": self._roster.size,
             **{status: counted[status] for status in ("done", "failed", "stopped", "set_aside")},
@@ -521,6 +543,8 @@ class Members:
         """A member's entry in the output of the group, and its report."""
         number, fate = ref.state.member or 0, fate_of(ref.state)
         entry = self._entry(number) | {"status": fate.value, "output": None, "id": ref.id}
+        if branch := ref.state.folders.get("worktree", {}).get("branch"):
+            entry["branch"] = branch
         if fate is Fate.DONE:
             last = Chain(self._store, ref.head).last
             entry["output"] = last.output if last else None

@@ -18,7 +18,7 @@ from rolecall.store.schema import Type
 from rolecall.threads import thread
 from rolecall.threads.thread import FORK, PERSON, Chain, Member, Step
 from rolecall.workflow import route
-from rolecall.workflow.model import END, START, SUSPEND, Role
+from rolecall.workflow.model import END, START, SUSPEND, Role, Workdir, member_workdir, workdir_of
 from rolecall.workflow.playbook import Message, Moderator, Playbook, RoleFunction, RoleResult, ThreadContext
 from rolecall.workflow.route import Ended, Failed, Next, Route, Stuck, Suspended
 
@@ -67,6 +67,12 @@ class Turn:
 
     def role(self, name: str) -> Role:
         return self.workflow.roles[name]
+
+    def workdir_of(self, role: str) -> Workdir:
+        """The kind of folder that a role works in. A group has none, only its members have."""
+        if member := self.chain.start.member:
+            return member_workdir(self.workflow, member.group.role, role)
+        return "shared" if self.role(role).group else workdir_of(self.workflow, role)
 
     def over_limit(self, role: str, raised: Mapping[str, float], used: Mapping[str, Any]) -> Reached | None:
         """The limit that forbids another step, or None. A thread's limit for one role is named `ROLE.steps`."""
