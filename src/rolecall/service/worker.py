@@ -22,6 +22,7 @@ from rolecall.errors import RolecallError
 from rolecall.service.booking import BookingBackend
 from rolecall.service.queue import Slot
 from rolecall.settings import config
+from rolecall.settings.config import StoreSettings
 from rolecall.settings.mask import Mask
 from rolecall.store import holder
 from rolecall.store.backend import Backend, Change, Ref
@@ -46,9 +47,8 @@ class StepOrder:
 
 def run(words: Mapping[str, Any], notes: int) -> None:
     """Take the step that an order asks for; `notes` is the pipe to the service."""
-    settings = config.store_settings()
-    backend = workspace.open_backend(settings.url, durability=settings.durability)
-    take_step(StepOrder(**words), notes, backend)
+    url, durability = _settings or config.store_settings()
+    take_step(StepOrder(**words), notes, workspace.open_backend(url, durability=durability))
 
 
 def take_step(order: StepOrder, notes: int, backend: Backend, **clock: Any) -> None:
@@ -59,7 +59,7 @@ def take_step(order: StepOrder, notes: int, backend: Backend, **clock: Any) -> N
     def note(**words: Any) -> None:
         os.write(notes, json.dumps(words).encode() + b"\n")
 
-    def committed(change: Change, moved: Sequence[Ref]) -> None:
+    def note_commit(change: Change, moved: Sequence[Ref]) -> None:
         for ref in moved:
             if ref.name == thread.ref_name(order.thread):
                 note(lease=ref.state.get("lease"))
@@ -67,13 +67,16 @@ def take_step(order: StepOrder, notes: int, backend: Backend, **clock: Any) -> N
             note(event=stream)
 
     slot = Slot(order.workflow, order.thread, 0)
-    booking: Any = BookingBackend(backend, slot, host=order.host, committed=committed)
+    booking: Any = BookingBackend(backend, slot, host=order.host, committed=note_commit)
     store = Store(booking, **clock)
     if _warm is not None:
         store.learn_types(_warm)
-    note(report=asyncio.run(_step(store, order)))
+    # The loop is not closed, because the process ends here.
+    note(report=asyncio.new_event_loop().run_until_complete(_step(store, order)))
 
 
+_settings: StoreSettings | None = None
+"""The store's address, as it was when the zygote started."""
 _warm: Store | None = None
 """The store of the warm-up, kept for the types that it has compiled."""
 _ADAPTERS = ("command", "claude", "codex")
@@ -88,7 +91,8 @@ graph: {$START: worker, worker: {done: $END}}
 
 def warm_up() -> None:
     """Take a trial step, so that everything a step imports and compiles is loaded before a worker is forked."""
-    global _warm
+    global _settings, _warm
+    _settings = config.store_settings()
     for name in _ADAPTERS:
         import_module(f"rolecall.agents.adapters.{name}")
     with (
@@ -112,14 +116,21 @@ async def _step(store: Store, order: StepOrder) -> dict[str, str]:
     """Take the step; return an empty result, or the error that prevented it."""
     cancel = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, cancel.set)
+
+    def find_workflow(name: str, folder: str) -> str:
+        """Store a file of the project without registering its name, because only the service registers files."""
+        found = registry.find(store, name, folder=folder)
+        if not found.path:
+            return found.node or ""
+        draft = store.draft()
+        node = registry.add_workflow(draft, registry.load_file(found.path))
+        draft.commit()
+        return node
+
     try:
         state = thread.find(store, order.thread).state
         engine = workspace.engine(store, agent=state.agent, folder=state.cwd)
-        engine = replace(
-            engine,
-            find_workflow=lambda name, folder: _find_workflow(store, name, folder),
-            lease_ms=order.lease_ms,
-        )
+        engine = replace(engine, find_workflow=find_workflow, lease_ms=order.lease_ms)
         try:
             await engine.step(order.thread, cancel=cancel)
         finally:
@@ -127,15 +138,3 @@ async def _step(store: Store, order: StepOrder) -> dict[str, str]:
     except RolecallError as error:
         return {"error": type(error).__name__, "message": error.message, "hint": error.hint}
     return {}
-
-
-def _find_workflow(store: Store, name: str, folder: str) -> str:
-    """The node of a workflow that plays a role, found by name. If it is a file of the project, its node is stored but
-    not registered under the name, because only the service registers files."""
-    found = registry.find(store, name, folder=folder)
-    if not found.path:
-        return found.node or ""
-    draft = store.draft()
-    node = registry.add_workflow(draft, registry.load_file(found.path))
-    draft.commit()
-    return node

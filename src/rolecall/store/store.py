@@ -51,7 +51,7 @@ class Store:
         self.now = now or backend.clock or (lambda: time.time_ns() // 1_000_000)
         self.ref, self.refs = backend.ref, backend.refs
         self.history, self.events = backend.history, backend.events
-        self._types: dict[str, Type] = {META: Type(META_SCHEMA)}
+        self._types: dict[str, Type] = {}
         self._has_builtins = False
         self.registered: dict[int, tuple[Record, dict[str, Any]]] = {}
         """Types of `Draft.put_as` by the `id()` of their schemas, which are kept alive so that it stays unique."""
@@ -224,7 +224,10 @@ class Store:
         known = self._types.get(type_id)
         if known is not None:
             return known
-        if type_id in _BUILTIN_SCHEMAS:
+        schema: Any
+        if type_id == META:
+            schema = META_SCHEMA
+        elif type_id in _BUILTIN_SCHEMAS:
             schema = _BUILTIN_SCHEMAS[type_id]
         else:
             record = self.backend.record(_checked_id(type_id))
