@@ -193,7 +193,7 @@ def _seen(home: Home) -> bool:
 
 def test_a_service_that_was_started_where_no_project_is_says_that_nothing_is_triggered(home: Home) -> None:
     home.start()
-    home.until_so(lambda: "there is no rolecall.yaml in" in home.output())
+    home.until_so(lambda: "has no rolecall.yaml" in home.output())
     assert "nothing is triggered" in home.log()
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolecall.service.triggers.schedule import begins_anew, turn
+from rolecall.service.triggers.schedule import begins_again, turn
 from rolecall.service.triggers.trigger import Cron, Every, parse_duration, show_duration
 
 HOUR = 3_600_000
@@ -101,13 +101,13 @@ def test_a_clock_that_was_put_back_does_not_repeat_what_was_heeded() -> None:
     assert turn(hourly, heeded, at("2026-03-05T09:59")).slot is None
     assert turn(hourly, heeded, at("2026-03-05T10:00")).slot is None
     assert turn(hourly, heeded, at("2026-03-05T11:00")).slot == at("2026-03-05T11:00")
-    assert not begins_anew(hourly, heeded, at("2026-03-05T09:00"))
+    assert not begins_again(hourly, heeded, at("2026-03-05T09:00"))
 
 
-def test_after_a_long_way_back_a_schedule_begins_anew() -> None:
-    assert begins_anew(Every(60), last=DAY, now=0)
-    assert not begins_anew(Every(60), last=60_000, now=0)
-    assert begins_anew(Cron("0 * * * *"), last=3 * DAY, now=DAY)
+def test_after_a_long_way_back_a_schedule_begins_again() -> None:
+    assert begins_again(Every(60), last=DAY, now=0)
+    assert not begins_again(Every(60), last=60_000, now=0)
+    assert begins_again(Cron("0 * * * *"), last=3 * DAY, now=DAY)
 
 
 def test_a_schedule_that_never_comes_round_is_never_due() -> None:

@@ -306,7 +306,7 @@ def test_a_paused_trigger_does_nothing_and_makes_nothing_up(stage: Stage) -> Non
         change(lambda memory: replace(memory, is_paused=True))
         stage.pass_time(36_000)
         looks = [await settled(triggers)]
-        change(lambda memory: memories.resumed(memory, stage.now))
+        change(lambda memory: memories.resume(memory, stage.now))
         looks.append(await settled(triggers))
         stage.pass_time(3600)
         return [*looks, await settled(triggers)]
@@ -335,7 +335,7 @@ def test_what_changes_after_a_trigger_was_resumed_counts_and_what_changed_before
         await settled(triggers)
         change(lambda memory: replace(memory, is_paused=True))
         stage.write("src/a.py", "22")
-        change(lambda memory: memories.resumed(memory, stage.now))
+        change(lambda memory: memories.resume(memory, stage.now))
         stage.pass_time(20)
         await settled(triggers)
         found.append(len(stage.threads()))
@@ -361,7 +361,7 @@ def test_a_file_that_changes_before_the_first_look_after_a_trigger_was_resumed_c
         await settled(triggers)
         ref, memory = memories.recall(stage.store, "shop", trigger, now=stage.now)
         memory = replace(memory, fired_at=stage.now if is_cooling else 0)
-        memories.save(stage.store, "shop", trigger, ref, memories.resumed(memory, stage.now))
+        memories.save(stage.store, "shop", trigger, ref, memories.resume(memory, stage.now))
         stage.write("src/a.py", "22")
         set_time(stage.folder / "src/a.py", stage.now / 1000 + 5)
         stage.pass_time(20)
@@ -567,7 +567,7 @@ def test_a_sense_is_as_it_lies_there_each_time_it_is_called(stage: Stage) -> Non
         ("def sense(a, b=1):\n    return 'x'\n", "is called without arguments, and wants a"),
         ("import os\nos._exit(9)\n", "its process ended without an answer (exit code 9)"),
         ("import sys\nsys.exit('bye')\n", "senses/feel.py:2: SystemExit: bye"),
-        ("x = 1\n", "there is no function `sense` in it"),
+        ("x = 1\n", "it has no function `sense`"),
         ("def sense(:\n", "senses/feel.py:1: SyntaxError"),
         ("def sense():\n    return {'where': 'here'}\n", "{{what}} has no value"),
     ],
@@ -811,7 +811,7 @@ def test_files_are_named_also_where_the_stores_clock_is_ahead_of_theirs(stage: S
     ],
 )
 def test_patterns_mean_what_they_mean_elsewhere(pattern: str, fitting: list[str], others: list[str]) -> None:
-    from rolecall.service.triggers.sources import matcher
+    from rolecall.service.triggers.trigger import matcher
 
     fits = matcher((pattern,))
     assert [path for path in [*fitting, *others] if fits(path)] == fitting
@@ -827,7 +827,7 @@ def test_a_workflow_that_cannot_be_used_is_a_problem_and_the_next_time_counts(st
         triggers.update(stage.project(TICK), {})
         stage.pass_time(3600)
         await settled(triggers)
-        assert "no workflow 'hello'" in stage.memory("tick").problem
+        assert "the workflow 'hello' is missing" in stage.memory("tick").problem
         triggers.update(stage.project(TICK), stage.workflows)
         assert await settled(triggers) == 0
         stage.pass_time(3600)

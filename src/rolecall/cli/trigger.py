@@ -15,10 +15,9 @@ from rolecall.cli.output import STORE, format_of, parse_json, read_input, table
 from rolecall.errors import Conflict, NotFound, UsageError
 from rolecall.service import control, project_file
 from rolecall.service.project_file import Project
-from rolecall.service.triggers import firing, schedule
 from rolecall.service.triggers import memory as memories
-from rolecall.service.triggers.firing import time_text
-from rolecall.service.triggers.memory import Memory, Signal
+from rolecall.service.triggers import schedule
+from rolecall.service.triggers.memory import Memory, Signal, time_text
 from rolecall.service.triggers.trigger import Command, Files, Sense, Trigger
 from rolecall.settings import config
 from rolecall.settings.form import did_you_mean
@@ -129,7 +128,9 @@ def _row(store: Store | None, project: Project, trigger: Trigger) -> dict[str, A
     STORE,
 )
 def fire(options: Namespace) -> Reply:
-    import asyncio  # only this verb reads the source
+    import asyncio  # only this verb reads the source and starts a thread
+
+    from rolecall.service.triggers import firing
 
     project = _load_project()
     trigger = _find(project, options.trigger)
@@ -209,7 +210,7 @@ def pause(options: Namespace) -> Reply:
 )
 def resume(options: Namespace) -> Reply:
     def change(memory: Memory, now: int) -> Memory:
-        return memories.resumed(memory, now) if memory.is_paused else memory
+        return memories.resume(memory, now) if memory.is_paused else memory
 
     return _change(options, "on", change)
 

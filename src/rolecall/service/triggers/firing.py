@@ -1,34 +1,40 @@
-"""Start the thread of a signal: render its prompt, then write thread, queue entry and memory in one transaction.
+"""Handle a signal: decide whether it starts a thread, and write thread, queue entry and memory in one transaction.
 
-The service does this in a child (`python -m rolecall.service.triggers.firing`), because creating a thread may load a
+The service starts threads in a child (`python -m rolecall.service.triggers.firing`), because creating one may load a
 workflow written in Python and create a work folder, and the service does neither. `rolecall trigger fire` does it in
 its own process.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rolecall.agents import process
 from rolecall.errors import Conflict, RolecallError, StorageError, UsageError
 from rolecall.service.project_file import Project
 from rolecall.service.triggers import memory as memories
-from rolecall.service.triggers.memory import Memory, Signal
-from rolecall.service.triggers.trigger import Trigger
-from rolecall.settings.mask import Mask
+from rolecall.service.triggers.memory import Memory, Signal, time_text
+from rolecall.service.triggers.trigger import Hook, Trigger
+from rolecall.settings import config
+from rolecall.settings.mask import SHORTEST, Mask
+from rolecall.settings.stores import open_store
 from rolecall.store.backend import Ref
 from rolecall.store.store import Draft, Store
+from rolecall.threads import casting, lifecycle, thread
 from rolecall.workflow import template
 
 PATIENCE = 600.0
 """Seconds that creating a thread may take; a work folder may have to be copied."""
 LONGEST_PROMPT = 200_000
+_ATTEMPTS = 10
 
 
 class ThreadOrder(NamedTuple):
@@ -49,7 +55,7 @@ class ThreadOrder(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    """The outcome of an order."""
+    """The outcome of a signal."""
 
     thread: str = ""
     is_late: bool = False
@@ -57,6 +63,108 @@ class Result:
     skipped: str = ""
     """Why the signal was skipped."""
     problem: str = ""
+
+
+class Delivery:
+    """Delivers signals, one at a time for each trigger. `say` gets log messages, `on_start` is called when a thread
+    waits for admission, and `gate` limits how many children run at once."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        env: Mapping[str, str],
+        mask: Mask,
+        say: Callable[[str], object],
+        on_start: Callable[[], object],
+        gate: asyncio.Semaphore,
+    ) -> None:
+        self._store = store
+        self._env = env
+        self._mask = mask
+        self._say = say
+        self._on_start = on_start
+        self._gate = gate
+        self._project = Project("", "")
+        self._workflows: Mapping[str, str] = {}
+        self._turns: dict[str, asyncio.Lock] = {}
+
+    def update(self, project: Project, workflows: Mapping[str, str]) -> None:
+        self._project, self._workflows = project, dict(workflows)
+
+    def recall(self, trigger: Trigger) -> tuple[Ref | None, Memory]:
+        return memories.recall(self._store, self._project.name, trigger, now=self._store.now())
+
+    def remember(self, trigger: Trigger, ref: Ref | None, memory: Memory) -> None:
+        """Save a trigger's memory; raise `Conflict` if another process has moved it."""
+        memories.save(self._store, self._project.name, trigger, ref, memory)
+
+    def pass_over(self, trigger: Trigger, slot: int) -> None:
+        """Record that a planned time passed without a signal, so that it is not checked again."""
+        ref, memory = self.recall(trigger)
+        with suppress(Conflict):
+            after = replace(memory, scheduled=max(slot, memory.scheduled), problem="", problem_at=0)
+            self.remember(trigger, ref, after)
+
+    def report(self, trigger: Trigger, slot: int, problem: str) -> None:
+        """Record why a look or a start failed."""
+        problem = self.mask(problem)
+        ref, memory = self.recall(trigger)
+        if problem != memory.problem:  # logging the same problem at every look would fill the log
+            self._say(f"{trigger.id}: {problem}")
+        with suppress(Conflict):
+            self.remember(trigger, ref, memories.after_trouble(memory, slot, problem, self._store.now()))
+
+    async def deliver(self, trigger: Trigger, signal: Signal) -> Result:
+        """Start the thread of a signal, unless there is a reason not to."""
+        async with self._turns.setdefault(trigger.id, asyncio.Lock()):
+            for _ in range(_ATTEMPTS):
+                with suppress(Conflict):
+                    result = await self._try(trigger, signal)
+                    if not result.is_late:
+                        return result
+        return Result(problem="the trigger moved too often to be used")
+
+    async def _try(self, trigger: Trigger, signal: Signal) -> Result:
+        project, workflow = self._project, self._workflows.get(trigger.workflow)
+        try:
+            ref, memory = self.recall(trigger)
+            if workflow is None:
+                raise UsageError(f"the workflow {trigger.workflow!r} is missing or wrong")
+            now = self._store.now()
+            if trigger.dedupe:
+                values = view(project, trigger, signal, now)
+                signal = replace(signal, key=template.render(trigger.dedupe, values))
+            else:
+                signal = replace(signal, signed="")
+            if reason := memories.refusal(trigger, memory, signal, now):
+                after = memories.after_skip(memory, signal, reason, now)
+                if after != memory:
+                    self.remember(trigger, ref, after)
+                return Result(skipped=reason)
+            order = order_for(
+                project, trigger, signal, ref, memory, workflow=workflow, now=now, mask=self.mask
+            )
+        except UsageError as error:
+            self.report(trigger, signal.slot, _explain(error))
+            return Result(problem=error.message)
+        async with self._gate:
+            result = await _start_in_child(order, self._env)
+        if result.thread:
+            self._say(f"{trigger.id}: started thread {result.thread}")
+            self._on_start()
+        elif not result.is_late:
+            self.report(trigger, signal.slot, result.problem)
+        return result
+
+    def mask(self, text: str) -> str:
+        """Mask secrets in a text, including those that only triggers use."""
+        hooks = (one.source for one in self._project.triggers if isinstance(one.source, Hook))
+        secrets = [secret for hook in hooks if len(secret := self.secret_of(hook)) >= SHORTEST]
+        return self._mask.text(Mask(secrets).text(text))
+
+    def secret_of(self, hook: Hook) -> str:
+        return self._env.get(hook.secret_env, "")
 
 
 def order_for(
@@ -71,9 +179,21 @@ def order_for(
     mask: Callable[[str], str],
 ) -> ThreadOrder:
     """The order for a signal; raises `UsageError` if its prompt cannot be rendered."""
+    # A prompt that comes with the signal is text, not a template, so that outsiders cannot inject {{}}.
+    own = signal.data.get("prompt")
+    prompt = own if isinstance(own, str) else ""
+    if trigger.prompt:
+        prompt = template.render(trigger.prompt, view(project, trigger, signal, now))
+    elif not prompt.strip():
+        raise UsageError(
+            f"the signal of {trigger.id} has no `prompt`, and the trigger has none either",
+            hint="Give the trigger a `prompt`.",
+        )
+    if len(prompt) > LONGEST_PROMPT:
+        raise UsageError(f"the prompt of {trigger.id} would have more than {LONGEST_PROMPT:,} characters")
     return ThreadOrder(
         workflow=workflow,
-        prompt=mask(prompt_of(project, trigger, signal, now)),
+        prompt=mask(prompt),
         cwd=project.folder,
         priority=project.policy.of(trigger.workflow).priority,
         ref=memories.ref_name(project.name, trigger),
@@ -82,34 +202,14 @@ def order_for(
     )
 
 
-def prompt_of(project: Project, trigger: Trigger, signal: Signal, now: int) -> str:
-    own = signal.data.get("prompt")
-    written = trigger.prompt or (own if isinstance(own, str) else "")
-    if not written.strip():
-        raise UsageError(
-            f"the signal of {trigger.id} has no `prompt`, and the trigger has none either",
-            hint="Give the trigger a `prompt`.",
-        )
-    # A prompt that comes with the signal is text, not a template, so that outsiders cannot inject {{}}.
-    text = template.render(trigger.prompt, view(project, trigger, signal, now)) if trigger.prompt else written
-    if len(text) > LONGEST_PROMPT:
-        raise UsageError(f"the prompt of {trigger.id} would have more than {LONGEST_PROMPT:,} characters")
-    return text
-
-
 def view(project: Project, trigger: Trigger, signal: Signal, now: int) -> dict[str, Any]:
     """The values that a trigger's templates can use."""
-    own = {
-        "trigger": trigger.name,
-        "workflow": trigger.workflow,
-        "project": project.name,
-        "at": time_text(now),
-    }
-    return {**signal.data, **own}
+    own = {"trigger": trigger.name, "workflow": trigger.workflow, "project": project.name}
+    return {**signal.data, **own, "at": time_text(now)}
 
 
-def time_text(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+def _explain(error: RolecallError) -> str:
+    return f"{error.message}. {error.hint}".rstrip(". ")
 
 
 # -- starting --
@@ -117,8 +217,6 @@ def time_text(ms: int) -> str:
 
 def start(store: Store, order: ThreadOrder, *, mask: Mask, work: str) -> str:
     """Start a thread and return its id; raise `Conflict` if the trigger's ref has moved."""
-    from rolecall.threads import lifecycle, thread, workspace
-
     seen = Ref(order.ref, None, {}, order.version, 0) if order.version else None
 
     def remember(ident: str, draft: Draft) -> None:
@@ -132,7 +230,7 @@ def start(store: Store, order: ThreadOrder, *, mask: Mask, work: str) -> str:
         order.prompt,
         cwd=order.cwd,
         mask=mask,
-        bind=workspace.binder(),
+        bind=casting.binder(),
         work=work,
         queue=order.priority,
         also=remember,
@@ -140,10 +238,8 @@ def start(store: Store, order: ThreadOrder, *, mask: Mask, work: str) -> str:
     return thread.id_of(ref)
 
 
-async def start_in_child(order: ThreadOrder, env: Mapping[str, str]) -> Result:
+async def _start_in_child(order: ThreadOrder, env: Mapping[str, str]) -> Result:
     """Start a thread in a child. `StorageError` means the store refuses for now and the trigger's ref has not moved."""
-    from rolecall.agents import process
-
     ended = await process.run(
         [sys.executable, "-P", "-m", "rolecall.service.triggers.firing"],
         cwd=Path(order.cwd),
@@ -154,45 +250,35 @@ async def start_in_child(order: ThreadOrder, env: Mapping[str, str]) -> Result:
     )
     try:
         answer = json.loads(ended.stdout)
-        told = {key: str(answer.get(key, "")) for key in ("thread", "problem")}
-        result = Result(is_late=bool(answer.get("is_late")), **told)
-    except (ValueError, AttributeError):
+    except ValueError:
         last = ended.stderr.strip().rpartition("\n")[2][:300]
         return Result(problem=f"the process that starts the thread failed: {ended.reason} {last}".strip())
-    if answer.get("is_refused"):
-        raise StorageError(result.problem)
-    return result
+    if answer.pop("is_refused", False):
+        raise StorageError(answer["problem"])
+    return Result(**answer)
 
 
 def main() -> None:
     order = ThreadOrder(**json.loads(sys.stdin.read()))
-    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # a workflow in Python may print
-    answer.write(json.dumps(_start_or_explain(order)))
-    answer.flush()
-    os._exit(0)
-
-
-def _start_or_explain(order: ThreadOrder) -> dict[str, Any]:
-    from rolecall.settings import config
-    from rolecall.threads import workspace
-
-    def problem_of(error: RolecallError) -> str:
-        return f"{error.message}. {error.hint}".rstrip(". ")
-
+    answer: dict[str, Any]
     try:
-        with workspace.open_store() as store:
+        with open_store() as store:
             try:
-                return {"thread": start(store, order, mask=workspace.mask(), work=config.work_folder())}
+                answer = {"thread": start(store, order, mask=config.mask(), work=config.work_folder())}
             except StorageError as error:
                 # Failing to create a folder is a StorageError too, but by then the signal has been used.
                 ref = store.ref(order.ref)
                 is_moved = (ref.version if ref else 0) != order.version
-                return {"problem": problem_of(error), "is_refused": not is_moved}
+                answer = {"problem": _explain(error), "is_refused": not is_moved}
     except Conflict as error:
-        return {"is_late": True, "problem": error.message}
+        answer = {"is_late": True, "problem": error.message}
     except RolecallError as error:
-        return {"problem": problem_of(error), "is_refused": isinstance(error, StorageError)}
+        answer = {"problem": _explain(error), "is_refused": isinstance(error, StorageError)}
+    output.write(json.dumps(answer))
+    output.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

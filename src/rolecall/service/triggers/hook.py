@@ -14,12 +14,14 @@ import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
-import h11
-
 from rolecall.service.triggers.trigger import Hook
+
+with suppress(ImportError):  # comes with an extra; `Server.open` reports that it is missing
+    import h11
 
 MAX_BODY = 1_000_000
 _MAX_HEAD = 32 * 1024
@@ -63,6 +65,8 @@ class Server:
 
     async def open(self, host: str, port: int) -> int:
         """Start listening and return the port; raise `OSError` if it is not available."""
+        if find_spec("h11") is None:
+            raise OSError("pip install 'rolecall[service]'")
         self._server = await asyncio.start_server(self._meet, host, port, limit=_MAX_HEAD)
         return int(self._server.sockets[0].getsockname()[1])
 
@@ -72,13 +76,32 @@ class Server:
             self._server = None
 
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection."""
         self._open += 1
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD)
         try:
-            answer = await self._answer(connection, reader, writer)
+            try:
+                if self._open > _AT_ONCE:
+                    raise _Refused(503, "too many requests at once")
+                async with asyncio.timeout(_PATIENCE):
+                    guarded, data, digest = await self._receive(connection, reader, writer)
+                answer = await guarded.deliver(data, digest)
+            except _Refused as refused:
+                answer = refused.answer
+            except h11.RemoteProtocolError as error:
+                answer = Answer(error.error_status_hint, {"error": "the request cannot be understood"})
+            except (TimeoutError, OSError, EOFError):
+                answer = Answer(408, {"error": "the request did not arrive in time"})
+
+            body = json.dumps(answer.body).encode()
+            headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+            head = h11.Response(status_code=answer.status, headers=[*headers, ("Connection", "close")])
             with suppress(OSError, TimeoutError, h11.LocalProtocolError):
                 async with asyncio.timeout(_PATIENCE):
-                    await _send(connection, writer, answer)
+                    for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+                        writer.write(connection.send(event) or b"")
+                    await writer.drain()
+                    writer.write_eof()
                 async with asyncio.timeout(_LINGER):
                     left = MAX_BODY
                     while left > 0 and (piece := await reader.read(65_536)):
@@ -87,108 +110,69 @@ class Server:
             self._open -= 1
             writer.close()
 
-    async def _answer(
-        self, connection: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> Answer:
-        try:
-            if self._open > _AT_ONCE:
-                raise _Refused(503, "too many requests at once")
-            async with asyncio.timeout(_PATIENCE):
-                guarded, data, digest = await self._hear(connection, reader, writer)
-            return await guarded.deliver(data, digest)
-        except _Refused as refused:
-            return refused.answer
-        except h11.RemoteProtocolError as error:
-            return Answer(error.error_status_hint, {"error": "the request cannot be understood"})
-        except (TimeoutError, OSError, EOFError):
-            return Answer(408, {"error": "the request did not arrive in time"})
-
-    async def _hear(
+    async def _receive(
         self, connection: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[Guarded, dict[str, Any], str]:
-        event = await _next(connection, reader)
-        if not isinstance(event, h11.Request):
+        """Read a request and check its secret; return its hook, the values for the prompt, and the digest of a signed
+        body."""
+
+        async def read_event() -> Any:
+            while (event := connection.next_event()) is h11.NEED_DATA:
+                connection.receive_data(await reader.read(65_536))
+            return event
+
+        request = await read_event()
+        if not isinstance(request, h11.Request):
             raise EOFError
         try:
-            url = urlsplit(event.target.decode("ascii"))
+            url = urlsplit(request.target.decode("ascii"))
         except ValueError:
             raise _Refused(400, "the address cannot be read") from None
         guarded = self._find(url.path)
         if guarded is None:
-            raise _Refused(404, "there is no such hook")
-        if event.method != b"POST":
+            raise _Refused(404, "no hook has this address")
+        if request.method != b"POST":
             raise _Refused(405, "a hook is called with POST")
         if not guarded.secret:  # an empty secret would let everyone in
             raise _Refused(401, "the hook has no secret yet")
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers}
-        if not guarded.hook.signature and not _knows_secret(headers, guarded.secret):
-            raise _Refused(401, "the secret is missing or wrong")
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
+        signature = guarded.hook.signature.lower()
+        if not signature:
+            scheme, _, given = headers.get("authorization", "").partition(" ")
+            given = given.strip() if scheme.lower() == "bearer" else headers.get("x-rolecall-secret", "")
+            if not _is_same(given, guarded.secret):
+                raise _Refused(401, "the secret is missing or wrong")
+
         if connection.they_are_waiting_for_100_continue:  # some clients wait for this forever
             writer.write(connection.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
-        body = await _body(connection, reader)
-        if guarded.hook.signature and not _is_signed(headers, guarded, body):
-            raise _Refused(401, "the signature is missing or wrong")
-        hidden = {*_SECRET_HEADERS, guarded.hook.signature.lower()}
-        told = {name: value for name, value in headers.items() if name not in hidden}
-        data = {"body": _read(body, headers), "headers": told, "query": dict(parse_qsl(url.query))}
-        return guarded, data, hashlib.sha256(body).hexdigest() if guarded.hook.signature else ""
+        body = bytearray()
+        while isinstance(event := await read_event(), h11.Data):
+            body += event.data
+            if len(body) > MAX_BODY:
+                raise _Refused(413, f"the body has more than {MAX_BODY:,} bytes")
+        if not isinstance(event, h11.EndOfMessage):
+            raise EOFError
+        digest = ""
+        if signature:
+            wanted = hmac.new(guarded.secret.encode(), body, hashlib.sha256).hexdigest()
+            given = headers.get(signature, "").strip().removeprefix("sha256=").lower()
+            if not _is_same(given, wanted):
+                raise _Refused(401, "the signature is missing or wrong")
+            digest = hashlib.sha256(body).hexdigest()
 
-
-async def _next(connection: h11.Connection, reader: asyncio.StreamReader) -> Any:
-    while (event := connection.next_event()) is h11.NEED_DATA:
-        connection.receive_data(await reader.read(65_536))
-    return event
-
-
-async def _body(connection: h11.Connection, reader: asyncio.StreamReader) -> bytes:
-    body = bytearray()
-    while isinstance(event := await _next(connection, reader), h11.Data):
-        body += event.data
-        if len(body) > MAX_BODY:
-            raise _Refused(413, f"the body has more than {MAX_BODY:,} bytes")
-    if not isinstance(event, h11.EndOfMessage):
-        raise EOFError
-    return bytes(body)
-
-
-def _knows_secret(headers: dict[str, str], secret: str) -> bool:
-    scheme, _, given = headers.get("authorization", "").partition(" ")
-    given = given.strip() if scheme.lower() == "bearer" else headers.get("x-rolecall-secret", "")
-    return _is_same(given, secret)
-
-
-def _is_signed(headers: dict[str, str], guarded: Guarded, body: bytes) -> bool:
-    wanted = hmac.new(guarded.secret.encode(), body, hashlib.sha256).hexdigest()
-    given = headers.get(guarded.hook.signature.lower(), "").strip()
-    return _is_same(given.removeprefix("sha256=").lower(), wanted)
+        content: Any = body.decode("utf-8", "replace")
+        kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind == "application/json" or kind.endswith("+json"):
+            try:
+                content = json.loads(content)
+            except (ValueError, RecursionError):
+                raise _Refused(400, "the body is not the JSON it says it is") from None
+        hidden = {*_SECRET_HEADERS, signature}
+        shown = {name: value for name, value in headers.items() if name not in hidden}
+        return guarded, {"body": content, "headers": shown, "query": dict(parse_qsl(url.query))}, digest
 
 
 def _is_same(given: str, wanted: str) -> bool:
     """Compare in constant time; hashing hides the length as well."""
     one, other = (hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in (given, wanted))
     return hmac.compare_digest(one, other)
-
-
-def _read(body: bytes, headers: dict[str, str]) -> Any:
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    text = body.decode("utf-8", "replace")
-    if kind != "application/json" and not kind.endswith("+json"):
-        return text
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        raise _Refused(400, "the body is not the JSON it says it is") from None
-
-
-async def _send(connection: h11.Connection, writer: asyncio.StreamWriter, answer: Answer) -> None:
-    body = json.dumps(answer.body).encode()
-    headers = [
-        ("Content-Type", "application/json"),
-        ("Content-Length", str(len(body))),
-        ("Connection", "close"),
-    ]
-    head = h11.Response(status_code=answer.status, headers=headers)
-    for event in (head, h11.Data(data=body), h11.EndOfMessage()):
-        writer.write(connection.send(event) or b"")
-    await writer.drain()
-    writer.write_eof()

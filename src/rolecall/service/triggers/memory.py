@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from rolecall.service.triggers.trigger import Trigger
@@ -31,7 +32,7 @@ class Memory:
     seen: str = ""
     """The digest of the last value seen."""
     seen_at: int = 0
-    """When that value was first seen; if there is none, when the trigger was resumed."""
+    """When that value was first seen; without one, when the trigger was resumed."""
     fired: int = 0
     """How many threads the trigger has started."""
     fired_at: int = 0
@@ -76,7 +77,7 @@ def recall(store: Store, project: str, trigger: Trigger, *, now: int) -> tuple[R
     """The ref and the memory. A trigger that is new, or that looks at something else now, starts from now."""
     ref = store.ref(ref_name(project, trigger))
     memory = from_state(ref.state) if ref is not None else Memory()
-    looks_at = _looks_at(trigger)
+    looks_at = digest_of(repr((trigger.source, trigger.schedule)))
     if memory.looks_at == looks_at:
         return ref, memory
     return ref, replace(memory, looks_at=looks_at, since=now, scheduled=0, seen="", seen_at=0)
@@ -126,7 +127,8 @@ def refusal(trigger: Trigger, memory: Memory, signal: Signal, now: int) -> str:
         return "this time was already handled"
     if signal.seen and signal.seen == memory.seen:
         return UNCHANGED
-    if signal.seen and not memory.seen and not _is_change(memory, signal):
+    # The first look counts if it found files that changed since the trigger was resumed.
+    if signal.seen and not memory.seen and not (memory.seen_at and signal.data.get("files")):
         return FIRST
     if signal.key and digest_of(signal.key) in memory.keys:
         return f"a signal with the key {signal.key[:80]!r} was already handled"
@@ -170,7 +172,7 @@ def after_trouble(memory: Memory, slot: int, problem: str, now: int) -> Memory:
     return replace(memory, scheduled=max(memory.scheduled, slot), problem=problem[:_LONGEST], problem_at=now)
 
 
-def resumed(memory: Memory, now: int) -> Memory:
+def resume(memory: Memory, now: int) -> Memory:
     """The memory of a trigger that is resumed after a pause; signals missed in between are not made up for."""
     return replace(memory, is_paused=False, since=now, seen="", seen_at=now, problem="", problem_at=0)
 
@@ -181,14 +183,9 @@ def is_resumed(memory: Memory) -> bool:
     return bool(memory.seen_at and not memory.seen and is_quiet)
 
 
-def _is_change(memory: Memory, signal: Signal) -> bool:
-    """Whether the first look after a trigger was resumed found files that changed since then."""
-    return bool(memory.seen_at and signal.data.get("files"))
-
-
 def digest_of(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def _looks_at(trigger: Trigger) -> str:
-    return digest_of(repr((trigger.source, trigger.schedule)))
+def time_text(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -18,12 +18,12 @@ from typing import Any
 
 from rolecall.errors import Conflict, RolecallError
 from rolecall.service.project_file import Hooks, Project
+from rolecall.service.reload import changes
+from rolecall.service.triggers import hook, schedule, sources
 from rolecall.service.triggers import memory as memories
-from rolecall.service.triggers import schedule, sources
-from rolecall.service.triggers.delivery import Delivery
-from rolecall.service.triggers.firing import time_text
-from rolecall.service.triggers.memory import Signal
-from rolecall.service.triggers.trigger import Clock, Command, Files, Hook, Sense, Trigger, hook_path
+from rolecall.service.triggers.firing import Delivery
+from rolecall.service.triggers.memory import Signal, time_text
+from rolecall.service.triggers.trigger import Command, Files, Hook, Sense, Trigger, hook_path
 from rolecall.settings.mask import Mask
 from rolecall.store.store import Store
 
@@ -38,8 +38,6 @@ _CHILDREN = 2
 _MOST_WAITING = 32
 """How many requests of one hook may wait: half of all that are accepted at once, so that a burst on one hook leaves
 room for the others."""
-
-
 _ABOUT = "trigger "
 """The prefix of problem names that concern a single trigger."""
 
@@ -78,7 +76,7 @@ class Triggers:
         """For each file trigger, the folders in which the last look found files."""
         self._watcher: asyncio.Task[None] | None = None
         self._watched: tuple[str, ...] = ()
-        self._server: Any = None
+        self._server: hook.Server | None = None
         self._served: Hooks | None = None
         self._waiting: dict[str, int] = {}
         self.port: int | None = None
@@ -108,33 +106,34 @@ class Triggers:
         try:
             while True:
                 self._news.clear()
-                await self._arrange()
+                now = asyncio.get_running_loop().time()
+                if now >= self._arrange_at:
+                    self._arrange_at = now + _LONGEST_SLEEP_MS / 1000
+                    await self._serve_hooks()
+                    self._watch_files()
                 wait = self.begin_due()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(wait):
                         await self._news.wait()
         finally:
-            await self._end()
-
-    async def _arrange(self) -> None:
-        now = asyncio.get_running_loop().time()
-        if now >= self._arrange_at:
-            self._arrange_at = now + _LONGEST_SLEEP_MS / 1000
-            await self._arrange_hooks()
-            self._arrange_watcher()
-
-    async def _end(self) -> None:
-        if self._server is not None:
-            await self._server.close()
-        running = [*self._looks.values(), *([self._watcher] if self._watcher else [])]
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+            if self._server is not None:
+                await self._server.close()
+            running = [*self._looks.values(), *([self._watcher] if self._watcher else [])]
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
 
     def _of(self, kind: type) -> list[Trigger]:
         return [one for one in self._project.triggers if isinstance(one.source, kind)]
 
-    # -- due triggers --
+    def _problem(self, name: str, text: str) -> None:
+        if not text:
+            self._problems.pop(name, None)
+        elif text != self._problems.get(name):
+            self._problems[name] = text
+            self._say(text)
+
+    # -- looks --
 
     def begin_due(self) -> float:
         """Start every look that is due, and return the seconds until the next one."""
@@ -144,22 +143,22 @@ class Triggers:
             if trigger.id in self._looks or isinstance(trigger.source, Hook):
                 continue
             # A clock that was set back is not a reason to wait.
-            if not now < self._ask_at.get(trigger.id, 0) <= latest:
-                self._ask_at[trigger.id] = latest
-                self._begin_if_due(trigger, now)
+            if now < self._ask_at.get(trigger.id, 0) <= latest:
+                continue
+            self._ask_at[trigger.id] = latest
+            try:
+                slot, at = self._turn(trigger, now)
+            except RolecallError as error:
+                self._problem(f"{_ABOUT}{trigger.id}", f"{trigger.id}: {error.message}")
+                continue
+            self._problem(f"{_ABOUT}{trigger.id}", "")
+            if slot is None:
+                self._ask_at[trigger.id] = min(at, latest)
+            else:
+                self._again.pop(trigger.id, None)
+                self._ask_at.pop(trigger.id, None)
+                self._looks[trigger.id] = asyncio.create_task(self._look(trigger, slot))
         return max(0.0, (min([latest, *self._ask_at.values()]) - now) / 1000)
-
-    def _begin_if_due(self, trigger: Trigger, now: int) -> None:
-        try:
-            slot, at = self._turn(trigger, now)
-        except RolecallError as error:
-            self._problem(f"{_ABOUT}{trigger.id}", f"{trigger.id}: {error.message}")
-            return
-        self._problem(f"{_ABOUT}{trigger.id}", "")
-        if slot is not None:
-            self._begin(trigger, slot)
-        else:
-            self._ask_at[trigger.id] = min(at, self._ask_at[trigger.id])
 
     def _turn(self, trigger: Trigger, now: int) -> tuple[int | None, int]:
         """The slot that is due (0 for an unplanned look, None if nothing is due), and when to ask again."""
@@ -174,82 +173,65 @@ class Triggers:
             at = self._again.get(trigger.id, later)
             return (0, now) if at <= now else (None, at)
         last = memories.anchor(memory)
-        if memories.is_new(ref, memory) or schedule.begins_anew(trigger.schedule, last, now):
+        if memories.is_new(ref, memory) or schedule.begins_again(trigger.schedule, last, now):
             last, memory = now, replace(memory, since=now, scheduled=0)
             with suppress(Conflict):  # another machine has just done the same
                 self._delivery.remember(trigger, ref, memory)
         return schedule.turn(trigger.schedule, last, now)
 
-    def _begin(self, trigger: Trigger, slot: int) -> None:
-        looking = f"{_ABOUT}{trigger.id}, looking"
-
-        async def guarded(work: Coroutine[Any, Any, None]) -> None:
-            try:
-                await work
-            except Exception as error:
-                # The store failed, or there is a bug; try again later.
-                self._problem(looking, f"{trigger.id}: {error}")
-                self._ask_at[trigger.id] = self._store.now() + _LONGEST_SLEEP_MS
-                self._again |= {trigger.id: 0} if trigger.schedule is None else {}
-            else:
-                self._problem(looking, "")
-            finally:
-                self._looks.pop(trigger.id, None)
-                self._news.set()
-
-        self._again.pop(trigger.id, None)
-        self._ask_at.pop(trigger.id, None)
-        self._looks[trigger.id] = asyncio.create_task(guarded(self._look(trigger, slot)))
-
-    # -- looks --
-
     async def _look(self, trigger: Trigger, slot: int) -> None:
+        looking = f"{_ABOUT}{trigger.id}, looking"
+        try:
+            await self._look_once(trigger, slot)
+        except Exception as error:  # the store failed, or there is a bug; try again later
+            self._problem(looking, f"{trigger.id}: {error}")
+            self._ask_at[trigger.id] = self._store.now() + _LONGEST_SLEEP_MS
+            self._again |= {trigger.id: 0} if trigger.schedule is None else {}
+        else:
+            self._problem(looking, "")
+        finally:
+            self._looks.pop(trigger.id, None)
+            self._news.set()
+
+    async def _look_once(self, trigger: Trigger, slot: int) -> None:
         seen_at = self._store.now()
         async with self._gate:
-            found = await self._found(trigger, slot)
+            found = await self._look_at_source(trigger, slot)
         if found.problem:
-            self._delivery.trouble(trigger, slot, found.problem)
+            self._delivery.report(trigger, slot, found.problem)
         elif found.data is None:
-            self._delivery.heed(trigger, slot)
+            self._delivery.pass_over(trigger, slot)
         else:
             key = str(found.data.get("key") or "") if isinstance(trigger.source, Sense) else ""
             signal = Signal(found.data, key=key, slot=slot, seen=found.digest, seen_at=seen_at)
             result = await self._delivery.deliver(trigger, signal)
             if result.skipped == memories.COOLING and isinstance(trigger.source, Files):
-                self._look_after_rest(trigger)
+                # Changes during the cooldown still count, so look again after it.
+                rested_at = self._delivery.recall(trigger)[1].fired_at + round(trigger.cooldown * 1000)
+                self._again.setdefault(trigger.id, rested_at)
         if isinstance(trigger.source, Files):
             self._folders |= {} if found.problem else {trigger.id: found.folders}
             pause = max(_LOOK_ANYWAY_MS, round(found.took * 1000 * _LOOK_SELDOM))
             self._again.setdefault(trigger.id, self._store.now() + pause)
 
-    def _look_after_rest(self, trigger: Trigger) -> None:
-        """Look again after the cooldown, because changes during it still count."""
-        at = self._delivery.recall(trigger)[1].fired_at + round(trigger.cooldown * 1000)
-        self._again.setdefault(trigger.id, at)
-
-    async def _found(self, trigger: Trigger, slot: int) -> sources.Look:
-        source, folder = trigger.source, self._project.folder
-        scheduled = {"scheduled": time_text(slot)}
-        match source:
-            case Command():
+    async def _look_at_source(self, trigger: Trigger, slot: int) -> sources.Look:
+        folder, scheduled = self._project.folder, {"scheduled": time_text(slot)}
+        match trigger.source:
+            case Command() as source:
                 found = await sources.look_at_command(source, folder, self._env)
                 return replace(found, data=found.data and {**found.data, **scheduled})
-            case Sense():
+            case Sense() as source:
                 return await sources.look_with_sense(source, folder, self._env)
-            case Files():
-                since = self._delivery.recall(trigger)[1].seen_at - self._clock_ahead_ms()
+            case Files() as source:
+                since = self._delivery.recall(trigger)[1].seen_at
+                if clock := self._store.backend.clock:  # files have the times of the local clock
+                    since -= clock() - time.time_ns() // 1_000_000
                 return await asyncio.to_thread(sources.look_at_files, source, folder, since_ms=since)
-            case Clock() | Hook():
-                return sources.Look(scheduled)
-
-    def _clock_ahead_ms(self) -> int:
-        """How far the store's clock is ahead of the local clock that sets file times."""
-        clock = self._store.backend.clock
-        return clock() - time.time_ns() // 1_000_000 if clock else 0
+        return sources.Look(scheduled)
 
     # -- requests --
 
-    async def _arrange_hooks(self) -> None:
+    async def _serve_hooks(self) -> None:
         """Listen for requests at the configured address, and nowhere else."""
         wanted = self._project.hooks if self._of(Hook) else None
         if wanted == self._served:
@@ -257,63 +239,51 @@ class Triggers:
         if self._server is not None:
             await self._server.close()
         self._server = self._served = self.port = None
-        problem = await self._open_hooks(wanted) if wanted else ""
-        self._problem("hooks", problem)  # tried again in the next round
-
-    async def _open_hooks(self, wanted: Hooks) -> str:
-        """Open the server and return a description of the problem, or an empty string."""
-        try:
-            from rolecall.service.triggers.hook import Server
-        except ImportError:
-            return "requests are not heard: pip install 'rolecall[service]'"
-        server = Server(self._find_hook)
-        try:
-            self.port = await server.open(wanted.host, wanted.port)
-        except OSError as error:
-            return f"requests are not heard at {wanted.host}:{wanted.port}: {error.strerror or error}"
-        self._server, self._served = server, wanted
-        self._say(f"hooks: requests are heard at {self._address()}")
-        return ""
+        problem = ""
+        if wanted is not None:
+            server = hook.Server(self._find_hook)
+            try:
+                self.port = await server.open(wanted.host, wanted.port)
+                self._server, self._served = server, wanted
+                self._say(f"hooks: requests are heard at {self._address()}")
+            except OSError as error:  # tried again in the next round
+                problem = f"requests are not heard at {wanted.host}:{wanted.port}: {error.strerror or error}"
+        self._problem("hooks", problem)
 
     def _address(self) -> str:
         hooks = self._project.hooks
         host = f"[{hooks.host}]" if ":" in hooks.host else hooks.host
         return f"http://{host}:{self.port or hooks.port}"
 
-    def _find_hook(self, path: str) -> Any:
-        """The hook at a path; None if there is none."""
-        from rolecall.service.triggers.hook import Guarded
-
-        for trigger in self._of(Hook):
-            if hook_path(trigger) == path and isinstance(trigger.source, Hook):
+    def _find_hook(self, path: str) -> hook.Guarded | None:
+        for trigger in self._project.triggers:
+            if isinstance(trigger.source, Hook) and hook_path(trigger) == path:
                 secret = self._delivery.secret_of(trigger.source)
-                return Guarded(trigger.source, secret, partial(self._heard, trigger))
+                return hook.Guarded(trigger.source, secret, partial(self._answer, trigger))
         return None
 
-    async def _heard(self, trigger: Trigger, data: Mapping[str, Any], digest: str) -> Any:
-        from rolecall.service.triggers.hook import Answer
-
+    async def _answer(self, trigger: Trigger, data: Mapping[str, Any], digest: str) -> hook.Answer:
         waiting = self._waiting.get(trigger.id, 0)
         if waiting >= _MOST_WAITING:
-            return Answer(429, {"error": "too many requests wait already"})
+            return hook.Answer(429, {"error": "too many requests wait already"})
         self._waiting[trigger.id] = waiting + 1
         try:
             result = await self._delivery.deliver(trigger, Signal(data, signed=digest))
         except Exception as error:  # the store failed, or no process could start; the caller may retry
             self._say(f"{trigger.id}: {error}")
-            told = error.message if isinstance(error, RolecallError) else "it cannot be heeded just now"
-            return Answer(503, {"error": told})
+            why = error.message if isinstance(error, RolecallError) else "it cannot be handled just now"
+            return hook.Answer(503, {"error": why})
         finally:
             self._waiting[trigger.id] -= 1
         if result.problem:
-            return Answer(422, {"error": self._delivery.masked(result.problem)})
+            return hook.Answer(422, {"error": self._delivery.mask(result.problem)})
         if result.thread:
-            return Answer(202, {"thread": result.thread})
-        return Answer(200, {"thread": None, "reason": result.skipped})
+            return hook.Answer(202, {"thread": result.thread})
+        return hook.Answer(200, {"thread": None, "reason": result.skipped})
 
     # -- files --
 
-    def _arrange_watcher(self) -> None:
+    def _watch_files(self) -> None:
         """Watch the folders that the current patterns begin with, and no others."""
         patterns = [pattern for one in self._of(Files) for pattern in _patterns(one)]
         folders = sources.roots(self._project.folder, patterns)
@@ -328,22 +298,18 @@ class Triggers:
             # Changes made before the watcher started are not reported.
             self._look_again(one.id for one in self._of(Files))
         self._watched = wanted
-        self._watcher = asyncio.create_task(self._watch(folders)) if wanted else None
+        self._watcher = asyncio.create_task(self._follow(folders)) if wanted else None
 
-    async def _watch(self, folders: list[str]) -> None:
-        from rolecall.service.watch import changes
-
-        patterns = {one.id: _patterns(one) for one in self._of(Files)}
+    async def _follow(self, folders: list[str]) -> None:
+        """Look again at the files of every trigger that a change may concern."""
         try:
             async for paths in changes(folders, is_deep=True):
-                self._look_again(
-                    name
-                    for name, wanted in patterns.items()
+                for one in self._of(Files):
+                    known = self._folders.get(one.id, ())
                     if any(
-                        sources.concerns(path, self._project.folder, wanted, self._folders.get(name, ()))
-                        for path in paths
-                    )
-                )
+                        sources.concerns(path, self._project.folder, _patterns(one), known) for path in paths
+                    ):
+                        self._look_again([one.id])
                 self._arrange_at = 0.0  # a new or removed folder may change what to watch
                 self._news.set()
         except (RolecallError, OSError) as error:
@@ -353,13 +319,6 @@ class Triggers:
         for name in names:
             self._again[name] = 0
             self._ask_at.pop(name, None)
-
-    def _problem(self, name: str, text: str) -> None:
-        if not text:
-            self._problems.pop(name, None)
-        elif text != self._problems.get(name):
-            self._problems[name] = text
-            self._say(text)
 
 
 def _patterns(trigger: Trigger) -> tuple[str, ...]:

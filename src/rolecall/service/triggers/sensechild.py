@@ -17,31 +17,11 @@ from typing import Any
 FUNCTION = "sense"
 
 
-def main() -> None:
-    order = json.loads(sys.stdin.read())
-    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    answer.write(json.dumps(_told(order["path"], is_called=order["is_called"])))
-    answer.flush()
-    os._exit(0)  # do not wait for threads that the sense has started
-
-
-def _told(path: str, *, is_called: bool) -> dict[str, Any]:
-    try:
-        function = _function(path)
-        return {"signal": _plain(function()) if is_called else None}
-    except (Exception, SystemExit) as error:
-        lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == path]
-        line = error.lineno if isinstance(error, SyntaxError) and error.filename == path else None
-        told = str(error) if isinstance(error, _Misfit) else f"{type(error).__name__}: {error}"
-        return {"error": told[:2000], "line": line or (lines[-1] if lines else 1)}
-
-
 class _Misfit(Exception):
     """Why a file is not a valid sense."""
 
 
-def _function(path: str) -> Any:
+def _load(path: str) -> Any:
     module = ModuleType("_rolecall_sense")
     module.__file__ = path
     # Made a package of its folder, so that `from .shared import x` finds the files beside it.
@@ -51,7 +31,7 @@ def _function(path: str) -> Any:
         exec(compile(file.read(), path, "exec"), module.__dict__)  # noqa: S102 -- the user's own code
     function = getattr(module, FUNCTION, None)
     if not inspect.isroutine(function):
-        raise _Misfit(f"there is no function `{FUNCTION}` in it")
+        raise _Misfit(f"it has no function `{FUNCTION}`")
     if inspect.iscoroutinefunction(function):
         raise _Misfit(f"`{FUNCTION}` must be a plain function, not an async one")
     needed = [
@@ -64,7 +44,9 @@ def _function(path: str) -> Any:
     return function
 
 
-def _plain(signal: Any) -> dict[str, Any] | None:
+def _call(function: Any) -> dict[str, Any] | None:
+    """Call a sense and return its signal as plain data."""
+    signal = function()
     if signal is None:
         return None
     if isinstance(signal, str):
@@ -76,6 +58,25 @@ def _plain(signal: Any) -> dict[str, Any] | None:
     except (TypeError, ValueError, RecursionError) as error:
         raise _Misfit(f"`{FUNCTION}` returned what is not plain data: {error}") from error
     return plain
+
+
+def main() -> None:
+    order = json.loads(sys.stdin.read())
+    output = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    path = order["path"]
+    answer: dict[str, Any]
+    try:
+        function = _load(path)
+        answer = {"signal": _call(function) if order["is_called"] else None}
+    except (Exception, SystemExit) as error:
+        lines = [frame.lineno for frame in extract_tb(error.__traceback__) if frame.filename == path]
+        line = error.lineno if isinstance(error, SyntaxError) and error.filename == path else None
+        text = str(error) if isinstance(error, _Misfit) else f"{type(error).__name__}: {error}"
+        answer = {"error": text[:2000], "line": line or (lines[-1] if lines else 1)}
+    output.write(json.dumps(answer))
+    output.flush()
+    os._exit(0)  # do not wait for threads that the sense has started
 
 
 if __name__ == "__main__":

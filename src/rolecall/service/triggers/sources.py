@@ -12,15 +12,15 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from pathlib import Path, PurePath
+from typing import Any
 
+from rolecall.agents import process
 from rolecall.errors import AgentError, UsageError
-from rolecall.service.triggers.trigger import Command, Files, Sense
-from rolecall.store.schema import pattern_test
+from rolecall.service.triggers.trigger import Command, Files, Sense, matcher
 
 FOLDER = "senses"
 _MOST_SEEN = 200_000
@@ -37,7 +37,7 @@ class Look:
     """The result of looking at a source."""
 
     data: Mapping[str, Any] | None = None
-    """The values that a prompt can use; None if there is no signal."""
+    """The values that a prompt can use; None without a signal."""
     digest: str = ""
     """The digest of the value seen; empty if every signal counts."""
     problem: str = ""
@@ -52,8 +52,6 @@ class Look:
 
 
 async def look_at_command(source: Command, folder: str, env: Mapping[str, str]) -> Look:
-    from rolecall.agents import process
-
     digest = hashlib.sha256()
     try:
         ended = await process.run(
@@ -93,10 +91,8 @@ async def call_sense(
     path: str, folder: str, env: Mapping[str, str], *, timeout: float, is_called: bool = True
 ) -> dict[str, Any]:
     """Run a sense and return `{signal}` or `{error, line}`; without `is_called` the file is only loaded."""
-    from rolecall.agents import process
-
     if not os.path.isfile(path):
-        return {"error": f"there is no file {path}", "line": 1}
+        return {"error": f"the file {path} does not exist", "line": 1}
     ended = await process.run(
         # -P: a file of the project must not shadow a module that is imported.
         [sys.executable, "-P", "-m", "rolecall.service.triggers.sensechild"],
@@ -123,78 +119,53 @@ async def call_sense(
 
 def look_at_files(source: Files, folder: str, *, since_ms: int) -> Look:
     """Check the files as they are now, and name those changed after `since_ms`."""
-    began = time.thread_time()
+    began, since = time.thread_time(), (since_ms + 1) * 1_000_000
+    stamps: dict[str, tuple[int, int]] = {}
+    changed: list[str] = []
     try:
-        found = dict(sorted(_stamps(folder, source.patterns, (since_ms + 1) * 1_000_000)))
+        for path, status, is_moved in _walk(folder, source.patterns, since):
+            stamps[path] = (status.st_mtime_ns, status.st_size)
+            if is_moved or max(status.st_mtime_ns, status.st_ctime_ns) >= since:
+                changed.append(path)
     except UsageError as error:
         return Look(problem=error.message)
     except OSError as error:  # a file that cannot be read now is not gone
         return Look(problem=f"{error.filename}: {error.strerror}")
-    stamps = {path: (one.modified, one.size) for path, one in found.items()}
-    digest = hashlib.sha256(json.dumps(stamps).encode()).hexdigest()[:32]
-    changed = [path for path, one in found.items() if one.is_changed]
+    digest = hashlib.sha256(json.dumps(dict(sorted(stamps.items()))).encode()).hexdigest()[:32]
     # A prompt is text, but a file name may not be valid UTF-8.
-    named = [os.fsencode(path).decode("utf-8", "replace") for path in changed[:_NAMED_FILES]]
-    folders = frozenset(above for path in found for above in _folders_around(path))
-    return Look({"files": named}, digest, folders=folders, took=time.thread_time() - began)
+    named = [os.fsencode(path).decode("utf-8", "replace") for path in sorted(changed)[:_NAMED_FILES]]
+    places = {os.path.dirname(path) for path in stamps}
+    folders = places.union(str(above) for place in places for above in PurePath(place).parents)
+    return Look({"files": named}, digest, folders=frozenset(folders), took=time.thread_time() - began)
 
 
-def _folders_around(path: str) -> Iterator[str]:
-    while path := os.path.dirname(path):
-        yield path
-
-
-class _Stamp(NamedTuple):
-    modified: int
-    size: int
-    is_changed: bool
-    """Whether it was modified, or moved here unmodified, alone or with its folder."""
-
-
-def _stamps(folder: str, patterns: Sequence[str], since: int) -> Iterator[tuple[str, _Stamp]]:
-    """Path and stamp of every matching file, found by walking the folders that the patterns begin with. A file counts
-    as changed if it changed at `since`, in nanoseconds, or later."""
+def _walk(folder: str, patterns: Sequence[str], since: int) -> Iterator[tuple[str, os.stat_result, bool]]:
+    """Every matching file below the folders that the patterns begin with, and whether its folder was moved here at
+    `since`, in nanoseconds, or later: then the folder's inode changed and its contents did not."""
     fits, count = matcher(tuple(patterns)), 0
     moved: set[str] = set()
     for root in roots(folder, patterns):
-        for place, folders, files in os.walk(root, onerror=partial(_raise_unless_expected, root)):
-            if os.path.dirname(place) in moved or _is_moved(place, since):
-                moved.add(place)
+
+        def check(error: OSError, root: str = root) -> None:
+            """Ignore a folder that is gone, and one below the root that we may not read."""
+            is_theirs = isinstance(error, PermissionError) and error.filename != root
+            if not isinstance(error, FileNotFoundError) and not is_theirs:
+                raise error
+
+        for place, folders, files in os.walk(root, onerror=check):
+            with suppress(OSError):
+                status = os.stat(place)
+                if os.path.dirname(place) in moved or status.st_mtime_ns < since <= status.st_ctime_ns:
+                    moved.add(place)
             folders[:] = [name for name in folders if not _is_ignored(name, patterns)]
             count += len(files)
             if count > _MOST_SEEN:
-                raise UsageError(
-                    f"there are more than {_MOST_SEEN:,} files below {root}; name a folder within it"
-                )
+                raise UsageError(f"{root} has more than {_MOST_SEEN:,} files; name a folder within it")
             for name in files:
                 path = os.path.relpath(os.path.join(place, name), folder)
-                if fits(path) and (stamp := _stamp(os.path.join(place, name), since, place in moved)):
-                    yield path, stamp
-
-
-def _raise_unless_expected(root: str, error: OSError) -> None:
-    """Ignore a folder that is gone, and one below the root that we may not read."""
-    is_theirs = isinstance(error, PermissionError) and error.filename != root
-    if not isinstance(error, FileNotFoundError) and not is_theirs:
-        raise error
-
-
-def _stamp(path: str, since: int, is_moved: bool) -> _Stamp | None:
-    try:
-        status = os.stat(path)
-    except OSError:  # removed meanwhile, or a broken link
-        return None
-    is_changed = is_moved or max(status.st_mtime_ns, status.st_ctime_ns) >= since
-    return _Stamp(status.st_mtime_ns, status.st_size, is_changed)
-
-
-def _is_moved(folder: str, since: int) -> bool:
-    """Whether a folder was moved here: its inode changed at `since` or later, and its contents did not."""
-    try:
-        status = os.stat(folder)
-    except OSError:
-        return False
-    return status.st_mtime_ns < since <= status.st_ctime_ns
+                if fits(path):
+                    with suppress(OSError):  # removed meanwhile, or a broken link
+                        yield path, os.stat(os.path.join(place, name)), place in moved
 
 
 def _is_ignored(name: str, patterns: Sequence[str]) -> bool:
@@ -225,25 +196,6 @@ def roots(folder: str, patterns: Sequence[str]) -> list[str]:
             place = os.path.join(place, part)
         found.add(place)
     return sorted(one for one in found if not any(one.startswith(other + os.sep) for other in found))
-
-
-@lru_cache(maxsize=64)
-def matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
-    """A function that tests a path relative to the project's folder; `ValueError` if a pattern is wrong."""
-    expressions = "|".join(f"(?:{_translate(pattern)})" for pattern in patterns)
-    return pattern_test(f"^(?s:{expressions})$")
-
-
-def _translate(pattern: str) -> str:
-    """Translate a pattern: `**/` is any number of folders, `*` and `?` stay within one, `[…]` is a character set."""
-    parts = []
-    for token in re.findall(r"\*\*/|\*\*|\*|\?|\[!?[^\]]+\]|.", pattern, re.DOTALL):
-        special = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}.get(token)
-        if special is None and token.startswith("[") and len(token) > 2:
-            inner = re.sub(r"[\\\[&~]", r"\\\g<0>", token[1:-1])
-            special = f"[{inner.replace('!', '^', token.startswith('[!'))}]"
-        parts.append(special or re.escape(token))
-    return "".join(parts)
 
 
 def _line(text: str) -> str:

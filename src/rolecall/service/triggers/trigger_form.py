@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 from rolecall.service.triggers.schedule import find_flaws
-from rolecall.service.triggers.sources import matcher
 from rolecall.service.triggers.trigger import (
     ALWAYS,
     DURATION,
@@ -22,6 +21,7 @@ from rolecall.service.triggers.trigger import (
     Sense,
     Source,
     Trigger,
+    matcher,
     parse_duration,
     show_duration,
 )
@@ -137,8 +137,16 @@ class TriggerForm(Form[Trigger]):
                 "the trigger has no `prompt`", "Say what the thread is to do; {{names}} come from the signal."
             )
         for key in ("prompt", "dedupe"):
-            if key in given and source is not None:
-                _check_template(given[key], source, at / key)
+            if key not in given or source is None:
+                continue
+            flaws = template.problems(given[key])
+            for flaw in flaws:
+                (at / key).report(f"is not a template: {flaw.message}")
+            known = (*ALWAYS, *(source.names or ()))
+            for use in template.variables(given[key]) if source.names is not None and not flaws else ():
+                if not use.inside and use.path[0] not in known:
+                    hint = did_you_mean(use.path[0], known, what="Known")
+                    (at / key).report(f"a signal has no {{{{{use.name}}}}}", hint)
         if source is None or len(at.reading.wrong) > before:
             return UNREADABLE
         return Trigger(
@@ -180,7 +188,18 @@ def _read_source(written: Collection[str], given: Mapping[str, Any], at: At) -> 
     timeout = {"timeout": given["timeout"]} if "timeout" in given else {}
     match found:
         case ["files"]:
-            return _read_patterns(given["files"], at / "files")
+            patterns = given["files"]
+            for pattern in patterns:
+                if pattern.startswith(("/", "~")) or ".." in pattern.split("/"):
+                    hint = "Patterns are relative to the project's folder and stay in it: src/**/*.py"
+                    (at / "files").report(f"the pattern {pattern!r} is not accepted", hint)
+                    return None
+            try:
+                matcher(patterns)
+            except ValueError:
+                (at / "files").report(f"a pattern is not accepted: {', '.join(map(repr, patterns))}")
+                return None
+            return Files(patterns)
         case ["command"]:
             return Command(given["command"], **timeout)
         case ["http"]:
@@ -190,20 +209,6 @@ def _read_source(written: Collection[str], given: Mapping[str, Any], at: At) -> 
     return Clock()
 
 
-def _read_patterns(patterns: tuple[str, ...], at: At) -> Files | None:
-    for pattern in patterns:
-        if pattern.startswith(("/", "~")) or ".." in pattern.split("/"):
-            hint = "Patterns are seen from the project's folder and stay in it: src/**/*.py"
-            at.report(f"the pattern {pattern!r} is not accepted", hint)
-            return None
-    try:
-        matcher(patterns)
-    except ValueError:
-        at.report(f"a pattern is not accepted: {', '.join(map(repr, patterns))}")
-        return None
-    return Files(patterns)
-
-
 def _read_schedule(
     written: Collection[str], given: Mapping[str, Any], source: Source | None, at: At
 ) -> Schedule | None:
@@ -211,7 +216,7 @@ def _read_schedule(
     if "timezone" in written and "cron" not in found:
         (at / "timezone").report("only `cron` has a time zone")
     if isinstance(source, Files | Hook) and found:
-        (at / found[0]).report("files and requests speak up by themselves and have no schedule")
+        (at / found[0]).report("files and requests report by themselves and have no schedule")
     elif len(found) > 1:
         (at / "cron").report("a trigger has `every` or `cron`, not both")
     elif "every" in given:
@@ -224,13 +229,3 @@ def _read_schedule(
     elif not found and source is not None and not isinstance(source, Files | Hook):
         at.report("the trigger does not say when", 'Add `every: 1h` or `cron: "0 3 * * *"`.')
     return None
-
-
-def _check_template(text: str, source: Source, at: At) -> None:
-    flaws = template.problems(text)
-    for flaw in flaws:
-        at.report(f"is not a template: {flaw.message}")
-    known = (*ALWAYS, *(source.names or ()))
-    for use in template.variables(text) if source.names is not None and not flaws else ():
-        if not use.inside and use.path[0] not in known:
-            at.report(f"a signal has no {{{{{use.name}}}}}", did_you_mean(use.path[0], known, what="Known"))
