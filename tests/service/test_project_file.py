@@ -142,7 +142,7 @@ workflows:
         (10, "does not say when"),
         (11, "`every` or `cron`, not both"),
         (12, "is not a schedule: Bad minute"),
-        (12, "there is no time zone 'Mars/Olympus'"),
+        (12, "'Mars/Olympus' is not a time zone"),
         (13, "a signal has no {{outputt}}"),
         (14, "must be a list of texts"),
         (15, "the pattern '../other' is not accepted"),

@@ -116,7 +116,7 @@ def test_an_invalid_change_is_told_once_and_the_old_version_stays(stage: Stage) 
     refreshed(definitions)
     assert definitions.problems == ()
     assert stage.goal(definitions) == "Better."
-    assert stage.said[-1] == "what was wrong with the files is put right"
+    assert stage.said[-1] == "the problems with the files are solved"
 
 
 def test_after_a_restart_a_broken_file_leaves_the_version_that_was_right(stage: Stage) -> None:
@@ -151,8 +151,8 @@ def test_a_changed_project_file_is_used_and_an_invalid_one_is_not(stage: Stage) 
     stage.write("rolecall.yaml", "service: {limit: 5}\n")
     refreshed(definitions)
     assert definitions.project.policy.limit == 5
-    right_again = "what was wrong with the files is put right"
-    assert stage.said[-2:] == ["rolecall.yaml: what it says now is used", right_again]
+    right_again = "the problems with the files are solved"
+    assert stage.said[-2:] == ["rolecall.yaml: its new content is used", right_again]
 
 
 def test_a_file_whose_name_is_no_text_is_a_problem_and_keeps_nothing_else_back(stage: Stage) -> None:

@@ -133,12 +133,12 @@ workflows:
     found = project.problems()
     for wanted in (
         "rolecall.yaml:1: service.limit must be a whole number of 1 or more, not 'none'",
-        "rolecall.yaml:1: there is no agent 'cluade' whose calls could be counted",
-        "rolecall.yaml:3: there is no workflow 'solve-isue'",
+        "rolecall.yaml:1: the agent 'cluade' does not exist, so it has no calls to count",
+        "rolecall.yaml:3: the workflow 'solve-isue' does not exist",
         "rolecall.yaml:6: the program 'no-such-program' was not found",
         "rolecall.yaml:7: the variable 'NO_SUCH_SECRET', which holds the hook's secret, is not set",
         "senses/tired.py:2: SyntaxError: invalid syntax (tired.py, line 2)",
-        f"rolecall.yaml:9: there is no file {project.folder}/senses/missing.py",
+        f"rolecall.yaml:9: the file {project.folder}/senses/missing.py does not exist",
         "workflows/solve-issue.yaml:5: planner: the agent 'claude' needs the program 'claude', which was not found",
         "workflows/broken.yaml:2: roles must be a mapping from names to roles, not an empty mapping",
         "workflows/crash-early.py:2: the workflow cannot be loaded: ModuleNotFoundError: "

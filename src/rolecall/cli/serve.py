@@ -76,7 +76,7 @@ def serve(options: Namespace) -> Reply | int:
     url = _database(options)
     if options.detach:
         return _detach(options, project, url)
-    from rolecall.service import companion, serving  # only the service needs these, not --detach
+    from rolecall.service import serving  # only the service needs this, not --detach
 
     def adjust(policy: ServicePolicy) -> ServicePolicy:
         """Apply the command line's overrides to the project's policy."""
@@ -96,9 +96,9 @@ def serve(options: Namespace) -> Reply | int:
 
     has_project = project_file.find(folder) is not None
     beside = (
-        companion.of_project(folder, store_url=url or options.store, adjust=adjust)
+        serving.of_project(folder, store_url=url or options.store, adjust=adjust)
         if has_project
-        else companion.of_no_project(folder)
+        else serving.of_no_project(folder)
     )
     if url is None:
         serving.serve(

@@ -26,16 +26,7 @@ from rolecall.service.policy import ServicePolicy, WorkflowPolicy
 from rolecall.service.triggers.trigger import Trigger
 from rolecall.service.triggers.trigger_form import TRIGGERS
 from rolecall.settings import form, settings, yaml12
-from rolecall.settings.form import (
-    At,
-    Field,
-    MapOf,
-    Number,
-    Record,
-    Schema,
-    Text,
-    Unreadable,
-)
+from rolecall.settings.form import At, Field, MapOf, Number, Record, Schema, Text, Unreadable
 from rolecall.settings.repository import nearest
 from rolecall.settings.yaml12 import Marks, Place, Problem
 from rolecall.workflow.yaml import read_text
@@ -72,7 +63,7 @@ class Reading(NamedTuple):
     project: Project
     problems: tuple[Problem, ...]
     marks: Marks | None = None
-    """The positions of all parts; None if there is no readable file."""
+    """The positions of all parts; None without a readable file."""
 
     def place(self, path: tuple[str, ...], *, key: bool = False) -> Place:
         """The position of a part of the file, or of the nearest part around it."""
@@ -91,7 +82,7 @@ class Reading(NamedTuple):
 
 
 def find(folder: str) -> str | None:
-    """The project file in or above a folder; None if there is none."""
+    """The project file in or above a folder."""
     return nearest(FILE, folder)
 
 
@@ -110,7 +101,7 @@ def load(folder: str) -> Reading:
 
 
 def unread(folder: str) -> Problem | None:
-    """The warning about a nerve.yaml, the predecessor's project file, in or around a folder; None if there is none."""
+    """A warning if a nerve.yaml, the predecessor's project file, is in or around a folder."""
     path = nearest(NERVE_FILE, folder)
     if path is None:
         return None
@@ -144,10 +135,6 @@ class _Workflow(NamedTuple):
     triggers: Mapping[str, Trigger]
 
 
-def _make_workflow(triggers: Mapping[str, Trigger] | None = None, **policy: Any) -> _Workflow:
-    return _Workflow(WorkflowPolicy(**policy), triggers or {})
-
-
 class _WorkflowForm(Record[_Workflow]):
     """An entry for a workflow, which may be empty."""
 
@@ -174,7 +161,7 @@ _FORM: Record[dict[str, Any]] = Record(
         "workflows": Field(
             MapOf(
                 _WorkflowForm(
-                    _make_workflow,
+                    lambda triggers=None, **rule: _Workflow(WorkflowPolicy(**rule), triggers or {}),
                     "a workflow",
                     {
                         **policy.WORKFLOW_FIELDS,

@@ -10,23 +10,31 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator, Callable, Container, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, suppress
 
 from rolecall.checks import workflow_file
 from rolecall.checks.workflow_file import Report
-from rolecall.errors import RolecallError
+from rolecall.errors import RolecallError, UsageError
 from rolecall.service import project_file
 from rolecall.service.project_file import Project
 from rolecall.settings.repository import root_around
 from rolecall.settings.yaml12 import Problem
 from rolecall.store.store import Store
 from rolecall.workflow import registry
-from rolecall.workflow.model import Workflow
 from rolecall.workflow.playbook import Playbook
 
 _LOOK_ANYWAY = 60.0
 """Seconds after which the files are checked even without a notification, because some file systems send none."""
+_STEP_MS = 200
+"""How often the watcher's thread checks for notifications; costs 0.03 % of a core."""
+_GATHER_MS = 1_000
+"""Changes within this time are reported together, such as those of a checkout."""
+_COMPARE_MS = 15_000
+"""How often to check that the watched folders are still the right ones; the kernel does not report a link that now
+points elsewhere."""
+_IS_BACK = 1.0
+"""Seconds between two checks for a missing folder."""
 
 
 class Definitions:
@@ -36,7 +44,7 @@ class Definitions:
         self, store: Store, folder: str, *, env: Mapping[str, str], keep: str, say: Callable[[str], object]
     ) -> None:
         """`keep` is the folder for copies of workflows written in Python. Raises `UsageError` if the project's file is
-        wrong, because there is no previous version to use."""
+        wrong, because no previous version can be used."""
         self._store = store
         self._env = env
         self._keep = keep
@@ -47,7 +55,7 @@ class Definitions:
         """The node that new threads use, by workflow name."""
         self.problems: tuple[Problem, ...] = ()
         """Problems with the current files; an older version is used instead, or none."""
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     async def refresh(self) -> bool:
         """Read the files if they have changed; return whether they have."""
@@ -56,35 +64,36 @@ class Definitions:
             return False
         self._seen = stamp
         try:
-            project, reports = self._read_project(), await self._read_workflows()
+            wrong = [*self._read_project()]
+            reports = await self._read_workflows()
         except (RolecallError, OSError) as error:
             # The store failed, or a folder is gone or unreadable: try again later.
             self._seen = ""
-            told = error.message if isinstance(error, RolecallError) else error
-            self.say(f"the files could not be looked at: {told}")
+            why = error.message if isinstance(error, RolecallError) else error
+            self.say(f"the files could not be read: {why}")
             return False
-        wrong = (problem for one in reports for problem in one.problems if problem.severity == "error")
-        before, self.problems = self.problems, (*project, *wrong)
-        if before and not self.problems:
-            self.say("what was wrong with the files is put right")
-        self._tell([*self.problems, *(problem for one in reports for problem in one.agents)])
+        wrong += [problem for one in reports for problem in one.problems if problem.severity == "error"]
+        before, self.problems = self.problems, tuple(wrong)
+        if before and not wrong:
+            self.say("the problems with the files are solved")
+        # Report each problem once, until it has gone away and come back.
+        texts = dict.fromkeys(map(str, [*wrong, *(problem for one in reports for problem in one.agents)]))
+        for text in texts:
+            if text not in self._reported:
+                self.say(text)
+        self._reported = set(texts)
         return True
 
     def _read_project(self) -> tuple[Problem, ...]:
-        reading = self._reading()
-        if not reading.problems and reading.project != self.project:
-            self.project = reading.project
-            is_there = reading.marks is not None
-            says = ": what it says now is used" if is_there else " is gone, so nothing is configured"
-            self.say(f"{project_file.FILE}{says}")
-        return reading.problems
-
-    def _reading(self) -> project_file.Reading:
         """Read the project's own file. If it is gone, a file in a folder above belongs to another project."""
         path = os.path.join(self.project.folder, project_file.FILE)
-        if os.path.lexists(path):
-            return project_file.load(self.project.folder)
-        return project_file.Reading(project_file.parse("", path=path).project, ())
+        is_there = os.path.lexists(path)
+        reading = project_file.load(self.project.folder) if is_there else project_file.parse("", path=path)
+        if not reading.problems and reading.project != self.project:
+            self.project = reading.project
+            says = ": its new content is used" if is_there else " is gone, so nothing is configured"
+            self.say(f"{project_file.FILE}{says}")
+        return reading.problems
 
     async def _read_workflows(self) -> list[Report]:
         entries = registry.listed(None, folder=self.project.folder)
@@ -92,35 +101,21 @@ class Definitions:
         reports = await workflow_file.check(paths, folder=self.project.folder, env=self._env, keep=self._keep)
         used: dict[str, str] = {}
         for entry, report in zip(entries, reports, strict=True):
+            known = self.workflows.get(entry.name)
             if report.workflow is not None:
-                used[entry.name] = self._register(entry.name, report.workflow)
-            elif known := self.workflows.get(entry.name) or self._last(entry.name):
+                node = used[entry.name] = registry.register(self._store, Playbook(report.workflow))
+                if known not in (node, None):
+                    self.say(f"{entry.name}: new threads use the version {node}")
+            elif known is not None:
                 used[entry.name] = known
+            else:  # the last correct version, perhaps registered by an earlier service
+                with suppress(UnicodeEncodeError):  # a file name that is not valid text was never registered
+                    ref = self._store.ref(registry.ref_name(entry.name))
+                    used |= {entry.name: ref.target} if ref and ref.target else {}
         for name in self.workflows.keys() - used.keys():
             self.say(f"{name}: its file is gone, so no new thread uses it")
         self.workflows = used
         return reports
-
-    def _register(self, name: str, workflow: Workflow) -> str:
-        node = registry.register(self._store, Playbook(workflow))
-        if self.workflows.get(name, node) != node:
-            self.say(f"{name}: new threads use the version {node}")
-        return node
-
-    def _last(self, name: str) -> str | None:
-        """The last correct version, perhaps registered by an earlier service."""
-        with suppress(UnicodeEncodeError):  # a file name that is not valid text was never registered
-            ref = self._store.ref(registry.ref_name(name))
-            return ref.target if ref else None
-        return None
-
-    def _tell(self, problems: Sequence[Problem]) -> None:
-        """Report each problem once, until it has gone away and come back."""
-        texts = dict.fromkeys(map(str, problems))
-        for text in texts:
-            if text not in self._told:
-                self.say(text)
-        self._told = set(texts)
 
     # -- files --
 
@@ -139,41 +134,49 @@ class Definitions:
         """A digest of the files' paths, times and sizes. It includes the inode change time, because a file moved into
         place keeps its old modification time."""
         digest = hashlib.sha256()
-        files = [os.path.join(self.project.folder, project_file.FILE)]
-        workflows: set[str] = set()
-        with suppress(OSError):  # reported when they are read
-            workflows.update(map(os.path.dirname, registry.project_files(self.project.folder)))
-        for folder in self.folders():
-            files += _files_below(folder, workflows)
-        for file in files:
-            try:
+        for file in (os.path.join(self.project.folder, project_file.FILE), *self._files()):
+            with suppress(OSError):
                 status = os.stat(file)
-            except OSError:
-                continue
-            digest.update(os.fsencode(file))
-            digest.update(
-                f"\0{status.st_mtime_ns}\0{status.st_ctime_ns}\0{status.st_size}\0{status.st_ino}\0".encode()
-            )
+                digest.update(os.fsencode(file))
+                stamps = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
+                digest.update(f"\0{stamps}\0".encode())
         return digest.hexdigest()
 
-
-def _files_below(folder: str, workflows: Container[str]) -> Iterator[str]:
-    """Every file in or below a folder of workflows. A workflow's own folder, listed in `workflows`, may be a link;
-    other links are not followed, because they may lead anywhere."""
-    links: list[str] = []
-    with suppress(OSError), os.scandir(folder) as entries:  # the folder may have just been removed
-        links = sorted(entry.path for entry in entries if entry.is_symlink() and entry.path in workflows)
-    for top in (folder, *links):
-        for place, below, names in os.walk(top):
-            below[:] = sorted(name for name in below if name != "__pycache__")
-            yield from (os.path.join(place, name) for name in sorted(names))
+    def _files(self) -> Iterator[str]:
+        """Every file in or below the folders of workflows. A workflow's own folder may be a link; other links are not
+        followed, because they may lead anywhere."""
+        tops = self.folders()
+        with suppress(OSError):  # reported when the workflows are read
+            own = set(map(os.path.dirname, registry.project_files(self.project.folder)))
+            tops += sorted(
+                folder for folder in own if os.path.islink(folder) and os.path.dirname(folder) in tops
+            )
+        for top in tops:
+            for place, below, names in os.walk(top):
+                below[:] = sorted(name for name in below if name != "__pycache__")
+                yield from (os.path.join(place, name) for name in sorted(names))
 
 
 async def watch(definitions: Definitions, on_change: Callable[[], object]) -> None:
     """Follow the files until cancelled; `on_change` is called each time they have been read again."""
+    news, is_deaf = asyncio.Event(), False
+
+    async def follow(paths: list[str], *, is_deep: bool) -> None:
+        nonlocal is_deaf
+        try:
+            async for _ in changes(paths, is_deep=is_deep):
+                news.set()
+        except (RolecallError, OSError) as error:
+            if not is_deaf:  # both watchers fail for the same reason
+                definitions.say(f"changes of files are noticed within a minute, not at once: {error}")
+            is_deaf = True
+
     while True:
         folders = definitions.folders()
-        async with _news(definitions, folders) as news:
+        tasks = [asyncio.create_task(follow([definitions.project.folder], is_deep=False))]
+        tasks += [asyncio.create_task(follow(folders, is_deep=True))] if folders else []
+        await asyncio.sleep(0)  # let both start watching
+        try:
             while folders == definitions.folders():
                 # Read after the watchers have started, so that no later change is missed.
                 if await definitions.refresh():
@@ -183,30 +186,55 @@ async def watch(definitions: Definitions, on_change: Callable[[], object]) -> No
                     async with asyncio.timeout(_LOOK_ANYWAY):
                         await news.wait()
                 news.clear()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
-@asynccontextmanager
-async def _news(definitions: Definitions, folders: list[str]) -> AsyncIterator[asyncio.Event]:
-    """An event that is set when something changes in the project's folder itself, or in or below `folders`."""
-    from rolecall.service.watch import changes
+async def changes(folders: Sequence[str], *, is_deep: bool) -> AsyncIterator[set[str]]:
+    """Yield the paths that change in `folders`, and below them if `is_deep`.
 
-    news, deaf = asyncio.Event(), asyncio.Event()
-
-    async def follow(paths: list[str], *, is_deep: bool) -> None:
-        try:
-            async for _ in changes(paths, is_deep=is_deep):
-                news.set()
-        except (RolecallError, OSError) as error:
-            if not deaf.is_set():  # both watchers fail for the same reason
-                definitions.say(f"changes of files are noticed within a minute, not at once: {error}")
-            deaf.set()
-
-    tasks = [asyncio.create_task(follow([definitions.project.folder], is_deep=False))]
-    tasks += [asyncio.create_task(follow(folders, is_deep=True))] if folders else []
-    await asyncio.sleep(0)  # let both start watching
+    The kernel watches a folder, not its name. If a folder is replaced, the folders themselves are among the paths, and
+    the new one is watched as soon as the caller asks for the next change. The caller must look at the folders to find
+    what changed in between."""
     try:
-        yield news
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        from watchfiles import awatch  # comes with an extra, and a service without a project does not need it
+    except ImportError as error:
+        raise UsageError(
+            "the package 'watchfiles' is not installed", hint="pip install 'rolecall[service]'"
+        ) from error
+    while True:
+        before = _identities(folders)
+        watching = awatch(
+            *folders,
+            watch_filter=None,
+            recursive=is_deep,
+            debounce=_GATHER_MS,
+            step=_STEP_MS,
+            rust_timeout=_COMPARE_MS,
+            yield_on_timeout=True,
+            ignore_permission_denied=True,
+        )
+        async with aclosing(watching) as found:
+            async for batch in found:
+                paths = {path for _, path in batch}
+                if paths:
+                    yield paths
+                # A folder created after another was removed may reuse its inode number.
+                if not paths.isdisjoint(folders) or _identities(folders) != before:
+                    break
+        while not all(map(os.path.isdir, folders)):
+            await asyncio.sleep(_IS_BACK)
+        yield set(folders)
+
+
+def _identities(folders: Sequence[str]) -> list[tuple[int, int]]:
+    found = []
+    for folder in folders:
+        try:
+            status = os.stat(folder)
+            found.append((status.st_dev, status.st_ino))
+        except OSError:
+            found.append((0, 0))
+    return found

@@ -1,4 +1,4 @@
-"""Set up the service: lock, log, store, workers, door and signals around one supervisor.
+"""Set up the service: lock, log, store, workers, door, signals and the project around one supervisor.
 
 Everything a supervisor needs to know about this machine and its configuration is read here and passed in.
 """
@@ -12,22 +12,29 @@ import signal
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
+from hashlib import sha256
 from typing import Any
 
+from rolecall.agents.process import end_leftovers, marked
 from rolecall.errors import Hint, RolecallError, StorageError
-from rolecall.service import control
+from rolecall.service import control, project_file
 from rolecall.service.policy import ServicePolicy
+from rolecall.service.reload import Definitions, watch
 from rolecall.service.supervisor import Companion, Supervisor
+from rolecall.service.triggers.run import Triggers
 from rolecall.service.workers import Workers
 from rolecall.settings import config
+from rolecall.settings.settings import agent_for
+from rolecall.settings.stores import open_store
 from rolecall.store.store import Store
-from rolecall.threads import workspace
 from rolecall.threads.state import ThreadState
 from rolecall.workflow import registry
 
 _LARGEST_LOG = 5 * 1024 * 1024
 _HOME_GLANCE = 2.0
 """Seconds between two checks that the home still exists."""
+_FILE = "file "
+"""The prefix of problem names that concern the project's files."""
 
 
 def serve(
@@ -40,46 +47,31 @@ def serve(
 ) -> None:
     """Run the service of this home until told to stop. `show` gets each log line; `ready` is called once other
     processes can connect to the service."""
-    home = config.home()
-    address = control.store_address(store_url)
+    home, address = config.home(), control.store_address(store_url)
     lock = control.Lock(home, store=address)
+    log = Log(home, show)
+
+    async def run(store: Store, door: Any) -> None:
+        workers = Workers(config.inherited(ROLECALL_HOME=home, ROLECALL_STORE=address))
+        agent_of = agent_namer(store)
+        supervisor = Supervisor(store, policy, workers, host=host_name(), log=log, agent_of=agent_of)
+        log(f"serving {config.mask().text(address)} as process {os.getpid()}")
+        life = supervisor.run(door, companions=companions, ready=ready)
+        await run_until_stopped(lock, life, stop=supervisor.stop, log=log)
+
     try:
-        with workspace.open_store(address) as store, control.bound(home) as door:
-            asyncio.run(_serve(store, policy, Log(home, show), lock, door, address, companions, ready))
+        with open_store(address) as store, control.bound(home) as door:
+            asyncio.run(run(store, door))
     finally:
         lock.close()
 
 
-async def _serve(
-    store: Store,
-    policy: ServicePolicy,
-    log: Log,
-    lock: control.Lock,
-    door: Any,
-    address: str,
-    companions: Iterable[Companion],
-    ready: Callable[[], None],
-) -> None:
-    supervisor = Supervisor(
-        store,
-        policy,
-        Workers(config.inherited(ROLECALL_HOME=config.home(), ROLECALL_STORE=address)),
-        host=host_name(),
-        log=log,
-        agent_of=agent_namer(store),
-    )
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, supervisor.stop)
-    log(f"serving {workspace.mask().text(address)} as process {os.getpid()}")
-    life = supervisor.run(door, companions=companions, ready=ready)
-    await run_while_home_exists(lock, life, stop=supervisor.stop, log=log)
-
-
-async def run_while_home_exists(
+async def run_until_stopped(
     lock: control.Lock, life: Coroutine[Any, Any, None], *, stop: Callable[[], None], log: Log
 ) -> None:
-    """Run a service; if its home is deleted, stop it and its steps and raise."""
+    """Run a service until a signal stops it. If its home is deleted, stop it and its steps and raise."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
     living = asyncio.create_task(life)
     while lock.is_in_place():
         await asyncio.wait([living], timeout=_HOME_GLANCE)
@@ -101,15 +93,14 @@ def host_name() -> str:
 def agent_namer(store: Store) -> Callable[[ThreadState], str]:
     """Return a function that names the agent of a thread's next step, from its workflow and the configuration. A
     workflow written in Python may bring its own agents, which are counted as the configured one."""
-    from rolecall.settings.settings import agent_for
-
     named: dict[str, Mapping[str, str | None]] = {}
-    settings: tuple[float, Mapping[str, Any]] = (-1.0, {})
+    settings: Mapping[str, Any] = {}
+    read_again_at = -1.0
 
     def name(state: ThreadState) -> str:
-        nonlocal settings
-        if time.monotonic() > settings[0]:
-            settings = (time.monotonic() + 1.0, config.load())
+        nonlocal settings, read_again_at
+        if time.monotonic() > read_again_at:
+            settings, read_again_at = config.load(), time.monotonic() + 1.0
         node, role = state.workflow, state.role or ""
         if bound := state.agents.get(role):
             return str(bound["name"])
@@ -117,13 +108,8 @@ def agent_namer(store: Store) -> Callable[[ThreadState], str]:
             if node not in named:
                 workflow = registry.read_node(store, node)[0]
                 named[node] = {key: part.agent for key, part in workflow.roles.items()}
-            return agent_for(
-                settings[1],
-                workflow=state.name,
-                role=role,
-                named=named[node].get(role),
-                override=state.agent,
-            )
+            own = named[node].get(role)
+            return agent_for(settings, workflow=state.name, role=role, named=own, override=state.agent)
         except RolecallError:  # the step itself reports what is wrong
             return ""
 
@@ -136,18 +122,78 @@ class Log:
     def __init__(self, home: str, show: Callable[[str], None]) -> None:
         self._path = control.log_path(home)
         self._show = show
-        self._mask = workspace.mask()
+        self._mask = config.mask()
 
     def __call__(self, text: str) -> None:
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self._mask.text(' '.join(text.split()))}"
-        # A full disk must not end the service, and leaves no room to report it.
-        with suppress(OSError):
-            self._write(line + "\n")
+        with suppress(OSError):  # a full disk must not end the service, and leaves no room to report it
+            if os.path.exists(self._path) and os.path.getsize(self._path) > _LARGEST_LOG:
+                os.replace(self._path, f"{self._path}.1")
+            with open(self._path, "a", encoding="utf-8", errors="replace") as file:
+                file.write(line + "\n")
         with suppress(OSError):
             self._show(line)
 
-    def _write(self, line: str) -> None:
-        if os.path.exists(self._path) and os.path.getsize(self._path) > _LARGEST_LOG:
-            os.replace(self._path, f"{self._path}.1")
-        with open(self._path, "a", encoding="utf-8", errors="replace") as file:
-            file.write(line)
+
+# -- the project --
+
+
+def of_project(
+    folder: str,
+    *,
+    store_url: str | None,
+    adjust: Callable[[ServicePolicy], ServicePolicy] = lambda policy: policy,
+) -> Companion:
+    """The companion for the project around a folder, which follows its files and runs its triggers. `adjust` can change
+    its policy."""
+
+    async def project(supervisor: Supervisor) -> None:
+        # By this mark, leftovers of a killed service are found. A home has one service at a time.
+        mark = f"triggers-{sha256(config.home().encode()).hexdigest()[:16]}"
+        await end_leftovers(mark)
+        address = control.store_address(store_url)
+        env = {**config.environment(), "ROLECALL_HOME": config.home(), "ROLECALL_STORE": address}
+        env = marked(env, mark)
+
+        store, log, problems = supervisor.store, supervisor.log, supervisor.problems
+        definitions = Definitions(store, folder, env=env, keep=config.versions_folder(store_url), say=log)
+        triggers = Triggers(
+            store, env=env, mask=config.mask(), say=log, on_start=supervisor.wake, problems=problems
+        )
+        logged: list[str] = []
+
+        def use() -> None:
+            nonlocal logged
+            found = definitions.project
+            supervisor.policy = adjust(found.policy)
+            triggers.update(found, definitions.workflows)
+            for name in [name for name in problems if name.startswith(_FILE)]:
+                del problems[name]
+            problems.update(
+                (f"{_FILE}{number}", str(one)) for number, one in enumerate(definitions.problems[:20])
+            )
+            supervisor.wake()
+            names = ", ".join(definitions.workflows) or "none"
+            plan = [f"project {found.name} in {found.folder}, workflows: {names}"]
+            plan += [f"trigger {line}" for line in triggers.lines() or ["none"]]
+            for line in plan if plan != logged else ():
+                log(line)
+            logged = plan
+
+        await definitions.refresh()
+        use()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(watch(definitions, use))
+            tasks.create_task(triggers.run())
+
+    return project
+
+
+def of_no_project(folder: str) -> Companion:
+    """The companion of a service outside a project. It logs that, because a project created later goes unnoticed."""
+
+    async def no_project(supervisor: Supervisor) -> None:
+        name = project_file.FILE
+        supervisor.log(f"{folder} has no {name}: no file is followed, nothing is triggered")
+
+    return no_project
