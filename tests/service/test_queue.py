@@ -388,11 +388,11 @@ def test_a_step_that_crashes_is_taken_up_again_and_the_third_time_left_to_a_pers
     name = hall.enter()
     slot = hall.admit(name)
     for number in (1, 2):
-        moved = queue.crashed(hall.store, slot, "it was ended by SIGSEGV")
+        moved = queue.count_crash(hall.store, slot, "it was ended by SIGSEGV")
         assert moved is not None
         assert (moved.state.status, moved.ref.state["service"]["crashes"]) == ("idle", number)
         assert queue.slots(hall.store) == [slot]
-    moved = queue.crashed(hall.store, slot, "it was ended by SIGSEGV")
+    moved = queue.count_crash(hall.store, slot, "it was ended by SIGSEGV")
     assert moved is not None and moved.state.status == "suspended"
     assert moved.state.reason == "its step crashed 3 times, last: it was ended by SIGSEGV"
     assert hall.places() == []
@@ -407,13 +407,13 @@ def test_a_step_that_is_lost_with_the_service_is_not_the_threads_fault_unless_it
     name = hall.enter()
     slot = hall.admit(name)
     for number in range(1, 10):
-        moved = queue.crashed(hall.store, slot, "gone", is_loss=True)
+        moved = queue.count_crash(hall.store, slot, "gone", is_loss=True)
         assert moved is not None and moved.ref.state["service"] == {
             **hall.ref(name).state["service"],
             "losses": number,
         }
     assert hall.status(name) == "idle"
-    moved = queue.crashed(hall.store, slot, "gone", is_loss=True)
+    moved = queue.count_crash(hall.store, slot, "gone", is_loss=True)
     assert moved is not None and moved.state.reason == "its step was lost 10 times, last: gone"
     assert hall.places() == []
 
@@ -423,13 +423,13 @@ def test_a_crash_takes_the_lease_of_the_dead_process_away(hall: Hall) -> None:
     slot = hall.admit(name)
     ref = hall.ref(name)
     hall.store.move(ref.name, ref, ref.target, {**ref.state, "status": "running", "lease": {"token": "x"}})
-    queue.crashed(hall.store, slot, "gone")
+    queue.count_crash(hall.store, slot, "gone")
     assert "lease" not in hall.ref(name).state
     assert hall.status(name) == "idle"
 
 
 def test_what_has_ended_stays_ended_and_only_its_slot_goes(hall: Hall) -> None:
-    for verb in (queue.crashed, queue.suspend, queue.fail):
+    for verb in (queue.count_crash, queue.suspend, queue.fail):
         name = hall.enter()
         slot = hall.admit(name)
         ref = hall.ref(name)
@@ -547,7 +547,7 @@ def test_a_conflict_is_no_error_of_a_verb(hall: Hall) -> None:
                 raise Conflict("somebody was faster")
             return commit(change, now=now, durable=durable)
 
-    moved = queue.crashed(Store(Rival(), now=hall.clock), slot, "gone")
+    moved = queue.count_crash(Store(Rival(), now=hall.clock), slot, "gone")
     assert moved is not None and moved.ref.state["service"]["crashes"] == 1
 
 

@@ -488,7 +488,7 @@ def test_what_fails_beside_the_service_is_a_problem_of_it_and_no_reason_to_end(t
         return problems
 
     assert asyncio.run(play()) == {
-        "watch_stars": "watch_stars has failed, and begins anew in a minute: RuntimeError('there are none')"
+        "watch_stars": "watch_stars has failed and restarts in a minute: RuntimeError('there are none')"
     }
     store.close()
 

@@ -138,7 +138,7 @@ class _Meter:
         return self.refuses(agent)
 
     def refuses(self, agent: str) -> str:
-        name = self._policy.metered(agent)
+        name = self._policy.metered_name(agent)
         if name is None:
             return ""
         rate, calls = self._policy.rates[name], self._calls[name]

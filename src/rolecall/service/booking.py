@@ -87,7 +87,7 @@ class BookingBackend:
         if is_new_head and state.service is not None:
             state = state._replace(service=state.service._replace(crashes=None, losses=None))
         if state.status == Status.SUSPENDED and self._agent_ended:
-            after, count = queue.crashed_state(state, self._agent_ended)
+            after, count = queue.state_after_crash(state, self._agent_ended)
             events[:] = [event for event in events if event.kind != "suspended"]
             body = {"reason": self._agent_ended, "count": count, **BY_SERVICE}
             events.append(NewEvent(self._slot.thread, "crashed", body))

@@ -78,7 +78,7 @@ class ServicePolicy:
     def of(self, workflow: str) -> WorkflowPolicy:
         return self.workflows.get(workflow, self.default)
 
-    def metered(self, agent: str) -> str | None:
+    def metered_name(self, agent: str) -> str | None:
         """The name under which calls of an agent are counted; None if they are not."""
         return next((name for name in (agent, agent.partition(":")[0]) if name in self.rates), None)
 

@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rolecall.errors import Conflict, Damaged
-from rolecall.service.admission import DAY_MS, Due, State, Waiting, recent
+from rolecall.service.admission import DAY_MS, Due, State, Waiting, decide, recent
 from rolecall.service.policy import Rate, ServicePolicy
 from rolecall.store import holder
 from rolecall.store.backend import Ref
@@ -32,6 +32,8 @@ CRASHES = {"crashes": 3, "losses": 10}
 for losses is higher because they are rarely the thread's fault."""
 BY_SERVICE = {"by": "service"}
 """Part of the body of every event that the service adds to those of the engine."""
+SHOWN = 50
+"""How many waiting threads the status gives a reason for."""
 _LOOK_AHEAD = 50
 """How many waiting threads to read beyond the free slots, because an agent's rate may hold up the first ones."""
 _ENTRY = re.compile(r"queue/([^/]+)/([0-9])([0-9]{13})([0-9A-Z]{26})")
@@ -45,6 +47,12 @@ class Call(NamedTuple):
 
     name: str
     rate: Rate
+
+
+def call_of(policy: ServicePolicy, agent: str) -> Call | None:
+    """The call to count for a step of an agent; None if its calls are not rate-limited."""
+    name = policy.metered_name(agent)
+    return Call(name, policy.rates[name]) if name else None
 
 
 class Slot(NamedTuple):
@@ -82,9 +90,17 @@ def standing(
         elif free or at_least:
             page = _refs(store, prefix, limit=max(free and free + _LOOK_AHEAD, at_least))
             found += _waiting(ref for ref in page if not _is_being_made(ref, now))
-    if policy.rates:
-        found = [replace(one, agent=_next_agent(store, one.thread, agent_of)) for one in found]
+    for place, one in enumerate(found) if policy.rates else ():
+        with suppress(Damaged):
+            if ref := read_thread(store, one.thread):
+                found[place] = replace(one, agent=agent_of(ref.state))
     return State(found, admitted, due, calls(store, policy, now), spent(store, policy, now))
+
+
+def describe(store: Store, policy: ServicePolicy, state: State, now: int) -> dict[str, Any]:
+    """The queue as plain values: its lengths, why threads wait, and what the day has cost."""
+    waits = dict(list(decide(policy, state, now).wait.items())[:SHOWN])
+    return {"queued": lengths(store), "waits": waits, "spent": state.spent}
 
 
 def waiting_workflows(store: Store) -> Iterator[str]:
@@ -162,13 +178,6 @@ def _waiting(refs: Iterable[Ref]) -> Iterator[Waiting]:
     begun = {ref.name: ref.state.get("begun") is True for ref in refs}
     for one in _entries(begun):
         yield replace(one, is_begun=begun[_entry_name(one)])
-
-
-def _next_agent(store: Store, name: str, agent_of: AgentOf) -> str:
-    with suppress(Damaged):
-        if ref := read_thread(store, name):
-            return agent_of(ref.state)
-    return ""
 
 
 # -- verbs --
@@ -256,14 +265,14 @@ def release(store: Store, slot: Slot) -> None:
         store.move(name, ref, durable=False)
 
 
-def crashed(
+def count_crash(
     store: Store, slot: Slot, reason: str, *, is_loss: bool = False, seen: ThreadRef | None = None
 ) -> ThreadRef | None:
     """Record that a step died, or was lost with the service. Its thread can run again, or waits for a person after too
     many crashes. None if the thread has ended, or has moved since it was `seen`."""
 
     def note(draft: Draft, ref: ThreadRef) -> ThreadState:
-        state, count = crashed_state(ref.state, reason, is_loss=is_loss)
+        state, count = state_after_crash(ref.state, reason, is_loss=is_loss)
         draft.event(slot.thread, "crashed", {"reason": reason, "count": count, **BY_SERVICE})
         if state.is_over:
             draft.event(slot.thread, "suspended", {"reason": state.reason, **BY_SERVICE})
@@ -274,7 +283,7 @@ def crashed(
     return _settle(store, slot, note, seen)
 
 
-def crashed_state(state: ThreadState, reason: str, *, is_loss: bool = False) -> tuple[ThreadState, int]:
+def state_after_crash(state: ThreadState, reason: str, *, is_loss: bool = False) -> tuple[ThreadState, int]:
     """The state of a thread after another crash of its current step, and the number of crashes so far."""
     key = "losses" if is_loss else "crashes"
     place = state.service or QueuePlace(0, 0)

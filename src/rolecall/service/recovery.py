@@ -36,18 +36,14 @@ async def take_up(store: Store, slot: Slot) -> Finding:
         return "held"
     await end_runs(store, slot.thread)
     reason = f"{holder.describe(lease)}, which ran it, is gone"
-    moved = queue.crashed(store, slot, reason, is_loss=True)
+    moved = queue.count_crash(store, slot, reason, is_loss=True)
     return "ready" if moved is not None and moved.state.status == "idle" else "gone"
 
 
 async def end_runs(store: Store, name: str) -> None:
-    """End processes that the steps of a thread have left on this host."""
-    for run in (name, *_runs(store, name)):
-        await end_leftovers(run)
-
-
-def _runs(store: Store, name: str) -> list[str]:
-    """The marks of the processes that an attempt has started, even if no worker of the service started them."""
+    """End processes that the steps of a thread have left on this host, including those of an attempt that no worker of
+    the service has started."""
     note = store.ref(thread.attempt_name(name))
-    known = (note.state.get("run"), *note.state.get("runs", ())) if note else ()
-    return [run for run in known if run]
+    runs = (note.state.get("run"), *note.state.get("runs", ())) if note else ()
+    for run in (name, *filter(None, runs)):
+        await end_leftovers(run)

@@ -21,7 +21,7 @@ from rolecall.service import queue, recovery
 from rolecall.service.admission import Due, State, Verdict, Waiting, decide
 from rolecall.service.door import Door
 from rolecall.service.policy import ServicePolicy
-from rolecall.service.queue import AgentOf, Call, Slot
+from rolecall.service.queue import AgentOf, Slot
 from rolecall.service.worker import StepOrder
 from rolecall.service.workers import Ended, Workers
 from rolecall.store.store import Store
@@ -31,10 +31,8 @@ POLL_MS = 5_000
 """How often to read the store if nothing reports a change."""
 _LATER_MS = 1_000
 """How soon to try a thread again if another process has it, or after a store error."""
-_ANEW = 60.0
+_RESTART = 60.0
 """Seconds before a failed companion is started again."""
-_SHOWN = 50
-"""How many waiting threads the status gives a reason for."""
 
 Log = Callable[[str], None]
 Companion = Callable[["Supervisor"], Coroutine[Any, Any, None]]
@@ -160,8 +158,8 @@ class Supervisor:
                 await companion(self)
                 return
             except Exception as error:
-                self._trouble(name, f"{name} has failed, and begins anew in a minute: {_message(error)}")
-            await asyncio.sleep(_ANEW)
+                self._trouble(name, f"{name} has failed and restarts in a minute: {_message(error)}")
+            await asyncio.sleep(_RESTART)
             self._trouble(name, "")
 
     # -- looks at the store --
@@ -199,6 +197,7 @@ class Supervisor:
                 self._trouble(name, f"{name} cannot be read: {error.message}")
 
     def _decide(self, now: int) -> Verdict:
+        """Decide which threads may run, record that, and begin their steps."""
         due = self._find_due(now)
         if self._has_news:
             state = self._standing(now, due)
@@ -209,20 +208,21 @@ class Supervisor:
         by_name = {one.thread: one for one in state.waiting}
         agents = {one.thread: one.agent for one in due}
         for name, reason in verdict.discard.items():
-            if self._moved(name, queue.discard, by_name[name], reason):
+            if self._leave_queue(by_name[name], queue.discard, reason):
                 self.log(f"{name} is discarded: {reason}")
                 self._door.tell(name)
         for name in verdict.step:
-            if call := self._call(agents[name]):
+            if call := queue.call_of(self.policy, agents[name]):
                 queue.count(self.store, call, now=now)
-            self._begin(self._held[name])
+            held = self._held[name]
+            held.task = asyncio.create_task(self._step(held))
         for name in verdict.admit:
             one = by_name[name]
-            if self._moved(name, queue.admit, one, now=now, call=self._call(one.agent)):
+            if self._leave_queue(one, queue.admit, now=now, call=queue.call_of(self.policy, one.agent)):
                 self.log(f"{name} of {one.workflow} starts after {now - one.since:,} ms")
                 self._door.tell(name)
                 held = self._held[name] = _Held(Slot(one.workflow, name, now), is_ready=True)
-                self._begin(held)
+                held.task = asyncio.create_task(self._step(held))
         return verdict
 
     def _standing(self, now: int, due: Sequence[Due] = (), *, at_least: int = 0) -> State:
@@ -248,43 +248,36 @@ class Supervisor:
             due.append(Due(held.slot.thread, held.slot.since, agent))
         return due
 
-    def _call(self, agent: str) -> Call | None:
-        name = self.policy.metered(agent)
-        return Call(name, self.policy.rates[name]) if name else None
-
-    def _moved(
-        self, name: str, move: Callable[..., ThreadRef | None], one: Waiting, *words: Any, **options: Any
+    def _leave_queue(
+        self, one: Waiting, move: Callable[..., ThreadRef | None], *words: Any, **options: Any
     ) -> bool:
-        """Whether a waiting thread was moved out of the queue."""
+        """Move a waiting thread out of the queue; return whether it was still there and could be read."""
         try:
             return move(self.store, one, *words, **options) is not None
         except Damaged as error:
-            self._unreadable.add(name)
+            self._unreadable.add(one.thread)
             self._has_news = True  # another thread may take its place
-            self._trouble(name, f"{name} cannot be read: {error.message}")
+            self._trouble(one.thread, f"{one.thread} cannot be read: {error.message}")
             return False
 
     # -- steps --
 
-    def _begin(self, held: _Held) -> None:
-        held.task = asyncio.create_task(self._step(held))
-
     async def _step(self, held: _Held) -> None:
         """Take one step of a thread, then settle its outcome."""
         held.is_ready = False
+
+        def hear(note: Mapping[str, Any]) -> None:
+            if "event" in note:
+                self._door.tell(note["event"])
+
         try:
             order = StepOrder(held.slot.thread, held.slot.workflow, self._host)
-            ended = await self._workers.step(order, limits=self.policy.worker, heard=self._hear)
-            self._settle(held, ended)
+            self._settle(held, await self._workers.step(order, limits=self.policy.worker, heard=hear))
         except Exception as error:  # a problem with one thread must not stop the others
             self._retry_later(held, _message(error))
         finally:
             held.task = None
             self._woken.set()
-
-    def _hear(self, note: Mapping[str, Any]) -> None:
-        if "event" in note:
-            self._door.tell(note["event"])
 
     def _settle(self, held: _Held, ended: Ended) -> None:
         """Apply the outcome of a step to its thread."""
@@ -297,7 +290,7 @@ class Supervisor:
         elif ended.report is None and self._is_stopping:
             queue.lay_down(self.store, slot)
         elif ended.report is None:
-            if queue.crashed(self.store, slot, ended.cause, is_loss=ended.code is None) is not None:
+            if queue.count_crash(self.store, slot, ended.cause, is_loss=ended.code is None) is not None:
                 self.log(f"{slot.thread} crashed: {ended.cause}")
         elif report.get("error") in ("Conflict", "StorageError"):
             # Another process has it, or the disk is full; both are temporary.
@@ -338,17 +331,17 @@ class Supervisor:
 
     def _retry_later(self, held: _Held, trouble: str) -> None:
         if trouble != held.trouble:
-            self.log(f"{held.slot.thread} is looked at again: {trouble}")
+            self.log(f"{held.slot.thread} is tried again: {trouble}")
         held.trouble = trouble
         held.not_before = self.store.now() + _LATER_MS
 
     def _trouble(self, about: str, problem: str) -> None:
-        if problem and self.problems.get(about) != problem:
-            self.log(problem)
+        """Record a problem, or that it is solved, and log what changed."""
+        known = self.problems.pop(about, "")
         if problem:
             self.problems[about] = problem
-        elif self.problems.pop(about, None):
-            self.log(f"{about}: all is well again")
+        if problem != known:
+            self.log(problem or f"{about}: all is well again")
 
     # -- requests --
 
@@ -363,9 +356,8 @@ class Supervisor:
         known: dict[str, Any] = {"queued": {}, "waits": {}, "spent": 0.0}
         with suppress(RolecallError):  # store errors are among the problems
             now = self.store.now()
-            state = self._standing(now, at_least=_SHOWN)
-            waits = dict(list(decide(self.policy, state, now).wait.items())[:_SHOWN])
-            known = {"queued": queue.lengths(self.store), "waits": waits, "spent": state.spent}
+            state = self._standing(now, at_least=queue.SHOWN)
+            known = queue.describe(self.store, self.policy, state, now)
         return {
             **known,
             "since": self._since,
