@@ -109,7 +109,7 @@ def test_what_a_machines_project_says_holds_for_the_fleet_follows_its_file_and_e
         file = host.folder / "rolecall.yaml"
         file.write_text(PROJECT.format(limit=5))
         host.start()
-        policy = machines.published(fleet.store)
+        policy = machines.read_policy(fleet.store)
         assert policy is not None and (policy.limit, policy.of("do-steps").concurrency) == (5, 2)
         file.write_text(PROJECT.format(limit=7))
         fleet.until(lambda: machines.status(fleet.store)["limit"] == 7)

@@ -25,8 +25,8 @@ from servicestage import PATIENCE, done
 
 from rolecall.errors import Conflict, Hint, StorageError, UsageError
 from rolecall.service.fleet import database, machines
-from rolecall.service.fleet.line import Line
 from rolecall.service.fleet.needs import Here, Need, check_agent
+from rolecall.service.fleet.reach import Line
 from rolecall.service.fleet.shared import SharedBackend
 from rolecall.service.policy import Rate, ServicePolicy, WorkerLimits, WorkflowPolicy
 from rolecall.store.backend import Change, Move
@@ -457,10 +457,10 @@ def test_a_policy_that_was_published_is_read_back_as_it_was(store: Store) -> Non
         spend_per_day=12.5,
         worker=WorkerLimits(None, 60),
     )
-    assert machines.published(store) is None
+    assert machines.read_policy(store) is None
     assert machines.publish(store, policy, machine="alpha")
     assert not machines.publish(store, policy, machine="beta")
-    assert machines.published(store) == policy
+    assert machines.read_policy(store) == policy
 
 
 def test_a_machine_whose_promise_is_over_is_gone_and_its_name_is_free(store: Store) -> None:

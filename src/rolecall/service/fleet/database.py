@@ -96,6 +96,7 @@ def _parts(url: str) -> dict[str, Any]:
 
 def migrate(url: str) -> None:
     """Create missing tables. The first machine does this while the others wait."""
+    # Imported here because every step's process imports this module.
     from dbos import DBOS
     from sqlalchemy.exc import SQLAlchemyError
 

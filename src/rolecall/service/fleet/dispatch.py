@@ -22,7 +22,7 @@ from rolecall.service.fleet import machines
 from rolecall.service.fleet.needs import Need, find_need
 from rolecall.service.fleet.orders import Order, Orders, Standing, order_id
 from rolecall.service.policy import ServicePolicy
-from rolecall.service.queue import AgentOf, Call, Slot
+from rolecall.service.queue import AgentOf, Slot
 from rolecall.store import holder
 from rolecall.store.backend import Ref
 from rolecall.store.postgres import PostgresBackend
@@ -32,7 +32,6 @@ from rolecall.threads.state import ThreadRef, read_thread
 
 _QUEUED_MS = 1_000
 """How long an order waits for its machine before another machine with room may take it."""
-
 _NAMED_MS = 10_000
 """How long after an order is given its slot is certain to name it."""
 
@@ -70,28 +69,23 @@ class Dispatcher:
         """Admit and discard threads according to the policy, and order the first steps of the admitted ones."""
         if not self.store.refs("queue/", limit=1):
             return Verdict()
+        admitted = set()
         with self.backend.alone("admission"):
             now = self.store.now()
             state = queue.standing(self.store, self.policy, now=now, agent_of=self._agent_of)
             verdict = decide(self.policy, state, now)
             by_name = {one.thread: one for one in state.waiting}
-            discarded = [
-                name
-                for name, reason in verdict.discard.items()
-                if queue.discard(self.store, by_name[name], reason) is not None
-            ]
-            admitted = [
-                one
-                for one in (by_name[name] for name in verdict.admit)
-                if queue.admit(self.store, one, now=now, call=self._call(one.agent)) is not None
-            ]
-        for name in discarded:
-            self._log(f"{name} is discarded: {verdict.discard[name]}")
-        for one in admitted:
-            self._log(f"{one.thread} of {one.workflow} starts after {max(0, now - one.since):,} ms")
+            for name, reason in verdict.discard.items():
+                if queue.discard(self.store, by_name[name], reason) is not None:
+                    self._log(f"{name} is discarded: {reason}")
+            for one in (by_name[name] for name in verdict.admit):
+                call = queue.call_of(self.policy, one.agent)
+                if queue.admit(self.store, one, now=now, call=call) is not None:
+                    self._log(f"{one.thread} of {one.workflow} starts after {max(0, now - one.since):,} ms")
+                    admitted.add(thread.slot_name(one.workflow, one.thread))
         if admitted:  # their first calls were counted at admission
-            room, names = self._room(), {thread.slot_name(one.workflow, one.thread) for one in admitted}
-            for plan in self._plan([slot for slot in room.slots if slot.name in names], room).values():
+            room = self._room()
+            for plan in self._plan([slot for slot in room.slots if slot.name in admitted], room).values():
                 self._order(*plan, room)
         return verdict
 
@@ -108,25 +102,20 @@ class Dispatcher:
         verdict = Verdict(step=tuple(due))
         if self.policy.rates:
             with self.backend.alone("admission"):
-                verdict = self._meter([(slot, ref) for slot, ref, _ in due.values()])
+                now = self.store.now()
+                calls = [
+                    Due(name, slot.state.get("since", 0), self._agent_of(ref.state))
+                    for name, (slot, ref, _) in due.items()
+                ]
+                state = State(due=calls, calls=queue.calls(self.store, self.policy, now))
+                verdict = decide(self.policy, state, now)
+                for one in calls:
+                    call = queue.call_of(self.policy, one.agent) if one.thread in verdict.step else None
+                    if call is not None:
+                        queue.count(self.store, call, now=now)
         for name in verdict.step:
             self._order(*due[name], room)
         return verdict
-
-    def _meter(self, threads: Sequence[tuple[Ref, ThreadRef]]) -> Verdict:
-        """Decide which of these threads may call their agents now, and count the calls."""
-        now = self.store.now()
-        due = [Due(ref.id, slot.state.get("since", 0), self._agent_of(ref.state)) for slot, ref in threads]
-        verdict = decide(self.policy, State(due=due, calls=queue.calls(self.store, self.policy, now)), now)
-        for one in due:
-            call = self._call(one.agent) if one.thread in verdict.step else None
-            if call is not None:
-                queue.count(self.store, call, now=now)
-        return verdict
-
-    def _call(self, agent: str) -> Call | None:
-        name = self.policy.metered(agent)
-        return Call(name, self.policy.rates[name]) if name else None
 
     # -- ordering --
 
@@ -192,43 +181,36 @@ class Dispatcher:
         """Whether nobody is running, or is going to run, the thread of a slot."""
         _, workflow, name = slot.name.split("/")
         place = Slot(workflow, name, slot.state.get("since", 0))
-        ref = read_thread(self.store, name)
+        ref, now = read_thread(self.store, name), self.store.now()
         if ref is None or ref.state.status not in ("idle", "running"):
             queue.release(self.store, place)
             return False
         if ref.state.status == "running":
-            return self._is_abandoned(place, ref)
+            lease = ref.state.lease
+            ends = lease.get("deadline", 0)
+            if holder.is_alive(lease, now=now):
+                if ends > now:
+                    self.lease_ends_at = min(self.lease_ends_at or ends, ends)
+                return False
+            if lease.get("host") == holder.process(os.getpid())["host"]:  # perhaps an earlier process here
+                asyncio.run(recovery.end_runs(self.store, name))
+            reason = f"{holder.describe(lease)}, which ran it, is gone"
+            moved = queue.count_crash(self.store, place, reason, is_loss=True, seen=ref)
+            if moved is not None:
+                self._log(f"{name} crashed: {reason}")
+            return moved is not None and moved.state.status == "idle"
         order = slot.state.get("order", "")
-        if order.split(":")[:2] != [name, ref.head]:
-            return True  # its step was taken, and nobody has ordered the next one
         found = standing.get(order)
-        if found is None or found.is_over:
-            return True
-        now = self.store.now()
+        if order.split(":")[:2] != [name, ref.head] or found is None or found.is_over:
+            return True  # its step was taken, and nobody has ordered the next one
         if found.status == "PENDING":
-            is_lost = now - found.since > self._lease_ms
+            is_late = now - found.since > self._lease_ms
         else:
-            is_lost = now - found.given > _QUEUED_MS and room.is_better_elsewhere(slot)
-        if is_lost or not room.is_alive(slot):
+            is_late = now - found.given > _QUEUED_MS and room.is_better_elsewhere(slot)
+        if is_late or not room.is_alive(slot):
             self._orders.cancel([order])
             return True
         return False
-
-    def _is_abandoned(self, place: Slot, ref: ThreadRef) -> bool:
-        lease = ref.state.lease
-        now, ends = self.store.now(), lease.get("deadline", 0)
-        if holder.is_alive(lease, now=now):
-            if ends > now:
-                self.lease_ends_at = min(self.lease_ends_at or ends, ends)
-            return False
-        if lease.get("host") == holder.process(os.getpid())["host"]:  # perhaps an earlier process here
-            asyncio.run(recovery.end_runs(self.store, place.thread))
-        reason = f"{holder.describe(lease)}, which ran it, is gone"
-        moved = queue.crashed(self.store, place, reason, is_loss=True, seen=ref)
-        if moved is None:
-            return False
-        self._log(f"{place.thread} crashed: {reason}")
-        return moved.state.status == "idle"
 
     # -- cleaning --
 

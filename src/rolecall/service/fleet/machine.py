@@ -17,7 +17,6 @@ from typing import Any
 
 from rolecall.errors import Conflict, RolecallError
 from rolecall.service import queue
-from rolecall.service.admission import decide
 from rolecall.service.door import Door
 from rolecall.service.fleet import machines
 from rolecall.service.fleet.dispatch import Dispatcher
@@ -40,7 +39,6 @@ _ANSWER = 5.0
 _GLANCE, _REST = 0.25, 1.0
 """Seconds between two checks for time-critical work, while steps run and while none do."""
 _DISK = 5.0
-_SHOWN = 50
 
 Log = Callable[[str], None]
 
@@ -347,34 +345,33 @@ class Machine:
             self.log("the fleet has the policy of this machine's project")
 
     def _read_policy(self) -> None:
-        found = machines.published(self._reach.store)
+        found = machines.read_policy(self._reach.store)
         if found is not None and found != self.policy:
             self.policy = found
             self.wake()
 
     async def status(self) -> dict[str, Any]:
         """The status of this machine, and the queue of the fleet."""
+
+        def describe() -> dict[str, Any]:
+            store = self._reach.new_store()
+            now, agent_of = store.now(), self._agent_of(store)
+            state = queue.standing(store, self.policy, now=now, agent_of=agent_of, at_least=queue.SHOWN)
+            return queue.describe(store, self.policy, state, now)
+
         known: dict[str, Any] = {"queued": {}, "waits": {}, "spent": 0.0}
         with suppress(TimeoutError, RolecallError):
             async with asyncio.timeout(_ANSWER):
-                known = await self._reach.ask(self._queue_status)
+                known = await self._reach.ask(describe)
         return {
             **known,
             "machine": self._settings.name,
             "zygote": self._workers.zygote_pid,
             "stopping": self._steps.is_stopping,
             "limit": self._settings.slots,
-            "running": self._steps.shown(),
+            "running": self._steps.describe(),
             "problems": dict(self.problems),
         }
-
-    def _queue_status(self) -> dict[str, Any]:
-        store = self._reach.new_store()
-        state = queue.standing(
-            store, self.policy, now=store.now(), agent_of=self._agent_of(store), at_least=_SHOWN
-        )
-        waits = dict(list(decide(self.policy, state, store.now()).wait.items())[:_SHOWN])
-        return {"queued": queue.lengths(store), "waits": waits, "spent": state.spent}
 
     async def fleet(self) -> dict[str, Any]:
         """The status of the fleet; empty if the database does not answer."""

@@ -8,12 +8,13 @@ module, so it must not depend on PostgreSQL.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from rolecall.errors import Conflict, Hint
+from rolecall.service import queue
 from rolecall.service.policy import Rate, ServicePolicy, WorkerLimits, WorkflowPolicy
 from rolecall.store import holder
 from rolecall.store.backend import Ref
@@ -39,6 +40,25 @@ class Member(NamedTuple):
     def is_open(self) -> bool:
         """Whether it takes work: not while its disk is full or it is about to stop."""
         return bool(self.facts.get("open", True))
+
+    def describe(self) -> dict[str, Any]:
+        """The machine as plain values; of one that is gone, only what lasts."""
+        facts, now = self.facts, self.facts if self.is_alive else {}
+        threads = list(now.get("threads", ()))
+        return {
+            "machine": self.name,
+            "alive": self.is_alive,
+            "leads": bool(now.get("leads")),
+            "process": holder.describe(facts.get("process", {})),
+            "since": facts.get("since", 0),
+            "seen_at": facts.get("at", 0),
+            "slots": facts.get("slots", 0),
+            "busy": len(threads),
+            "threads": threads,
+            "steps": facts.get("steps", 0),
+            "per_minute": now.get("per_minute", 0),
+            "problems": dict(now.get("problems", {})),
+        }
 
 
 def list_machines(store: Store) -> list[Member]:
@@ -118,54 +138,27 @@ class Presence:
         self._store.move(self._name, ref, state={**facts, **own}, durable=False)
 
 
-# -- for display --
-
-
 def status(store: Store) -> dict[str, Any]:
     """The machines, their slots, the queue and the throughput, as plain values."""
-    from rolecall.service import queue
-
     slots = store.refs("slot/")
     found = list_machines(store)
     alive = [one for one in found if one.is_alive]
-    policy = published(store) or ServicePolicy()
-    return {
-        "machines": [_shown(one) for one in found],
-        "running": len(slots),
-        "limit": policy.limit,
-        "queued": queue.lengths(store),
-        "per_minute": sum(one.facts.get("per_minute", 0) for one in alive),
-        "stuck": _stuck(slots, alive),
-    }
-
-
-def _shown(one: Member) -> dict[str, Any]:
-    facts = one.facts
-    return {
-        "machine": one.name,
-        "alive": one.is_alive,
-        "leads": one.is_alive and bool(facts.get("leads")),
-        "process": holder.describe(facts.get("process", {})),
-        "since": facts.get("since", 0),
-        "seen_at": facts.get("at", 0),
-        "slots": facts.get("slots", 0),
-        "busy": len(facts.get("threads", ())) if one.is_alive else 0,
-        "threads": list(facts.get("threads", ())) if one.is_alive else [],
-        "steps": facts.get("steps", 0),
-        "per_minute": facts.get("per_minute", 0) if one.is_alive else 0,
-        "problems": dict(facts.get("problems", {})) if one.is_alive else {},
-    }
-
-
-def _stuck(slots: Sequence[Ref], alive: Sequence[Member]) -> list[dict[str, Any]]:
-    """The workflows whose threads wait for something no machine has: how many threads, and what is missing."""
-    waiting = Counter((slot.name.split("/")[1], slot.state.get("need", "")) for slot in slots)
+    # Workflows whose threads wait for something that no machine has, and what is missing.
+    needs = Counter((slot.name.split("/")[1], slot.state.get("need", "")) for slot in slots)
     lacks = [one.facts.get("lacks", {}) for one in alive]
-    return [
+    stuck = [
         {"workflow": workflow, "threads": count, "reason": lacks[0][need]}
-        for (workflow, need), count in sorted(waiting.items())
+        for (workflow, need), count in sorted(needs.items())
         if lacks and all(need in one for one in lacks)
     ]
+    return {
+        "machines": [one.describe() for one in found],
+        "running": len(slots),
+        "limit": (read_policy(store) or ServicePolicy()).limit,
+        "queued": queue.lengths(store),
+        "per_minute": sum(one.facts.get("per_minute", 0) for one in alive),
+        "stuck": stuck,
+    }
 
 
 # -- the fleet's policy --
@@ -173,32 +166,26 @@ def _stuck(slots: Sequence[Ref], alive: Sequence[Member]) -> list[dict[str, Any]
 
 def publish(store: Store, policy: ServicePolicy, *, machine: str) -> bool:
     """Make a policy the policy of the whole fleet, and return whether it changed."""
+    plain = asdict(policy)
     while True:
         ref = store.ref(POLICY)
-        if ref is not None and ref.state.get("policy") == _out(policy):
+        if ref is not None and ref.state.get("policy") == plain:
             return False
         try:
-            store.move(POLICY, ref, state={"policy": _out(policy), "machine": machine, "at": store.now()})
+            store.move(POLICY, ref, state={"policy": plain, "machine": machine, "at": store.now()})
             return True
         except Conflict:
             continue
 
 
-def published(store: Store) -> ServicePolicy | None:
+def read_policy(store: Store) -> ServicePolicy | None:
+    """The policy that a machine has published."""
     ref = store.ref(POLICY)
-    return _in(ref.state["policy"]) if ref is not None else None
-
-
-def _out(policy: ServicePolicy) -> dict[str, Any]:
-    return asdict(policy)
-
-
-def _in(told: Mapping[str, Any]) -> ServicePolicy:
-    return ServicePolicy(
-        limit=told["limit"],
-        workflows={name: WorkflowPolicy(**rule) for name, rule in told["workflows"].items()},
-        default=WorkflowPolicy(**told["default"]),
-        rates={name: Rate(**rate) for name, rate in told["rates"].items()},
-        spend_per_day=told["spend_per_day"],
-        worker=WorkerLimits(**told["worker"]),
-    )
+    if ref is None:
+        return None
+    plain = dict(ref.state["policy"])
+    plain["workflows"] = {name: WorkflowPolicy(**rule) for name, rule in plain["workflows"].items()}
+    plain["default"] = WorkflowPolicy(**plain["default"])
+    plain["rates"] = {name: Rate(**rate) for name, rate in plain["rates"].items()}
+    plain["worker"] = WorkerLimits(**plain["worker"])
+    return ServicePolicy(**plain)

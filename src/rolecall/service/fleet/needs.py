@@ -14,16 +14,18 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from rolecall import agents
+from rolecall.agents.presence import check_present
 from rolecall.errors import RolecallError
 from rolecall.settings import config
+from rolecall.settings.settings import builtin_options, configured_agent, unknown_agent
 from rolecall.store.store import Store
+from rolecall.threads.setup import HUMAN
 from rolecall.threads.state import ThreadState
 from rolecall.workflow import registry
 
 _FRESH = {True: 30.0, False: 3.0}
 """Seconds to cache that an agent is present (True) or missing (False: it may be installed soon)."""
-
-
 LEAST_DISK = 100 * 1024 * 1024
 """Free bytes that a machine needs to take work."""
 
@@ -50,21 +52,17 @@ def find_need(store: Store, state: ThreadState, agent: str) -> Need:
     role = workflow.roles.get(state.role or "")
     own = [folder["path"] for folder in state.folders.values() if "removed" not in folder]
     files = own or [state.cwd or ""]
-    if workflow.python is not None:
-        files.append(_file_of(workflow.python))
+    if (python := workflow.python) is not None:
+        # Stored as FILE, FILE:VARIABLE or MODULE:VARIABLE.
+        file = python if os.path.isabs(python) and python.endswith(".py") else python.rpartition(":")[0]
+        files += [file] if os.path.isabs(file) else []
         if not state.agent and (role is None or role.agent is None):
             agent = ""  # its file provides an agent, or is one
-    return Need(agent, tuple(file for file in files if file))
-
-
-def _file_of(python: str) -> str:
-    """The file of a workflow in Python, which is stored as FILE, FILE:VARIABLE or MODULE:VARIABLE."""
-    file = python if os.path.isabs(python) and python.endswith(".py") else python.rpartition(":")[0]
-    return file if os.path.isabs(file) else ""
+    return Need(agent, tuple(filter(None, files)))
 
 
 def find_full_disk(folders: Sequence[str]) -> str:
-    """Describe the first problem with the disks under these folders; empty if there is none."""
+    """Describe the first problem with the disks under these folders."""
     for folder in folders:
         try:
             free = shutil.disk_usage(folder).free
@@ -83,29 +81,23 @@ class Here:
 
     def lacks(self, need: Need) -> str:
         """Describe what this machine lacks for a step; empty if nothing."""
-        missing = next((file for file in need.files if not os.path.exists(file)), None)
-        return f"{missing} is not there" if missing else self._without(need.agent)
-
-    def _without(self, agent: str) -> str:
-        until, why = self._known.get(agent, (0.0, ""))
+        for file in need.files:
+            if not os.path.exists(file):
+                return f"{file} is not there"
+        until, why = self._known.get(need.agent, (0.0, ""))
         if time.monotonic() < until:
             return why
         try:
-            check_agent(agent)
+            check_agent(need.agent)
             why = ""
         except RolecallError as error:
             why = error.message
-        self._known[agent] = (time.monotonic() + _FRESH[not why], why)
+        self._known[need.agent] = (time.monotonic() + _FRESH[not why], why)
         return why
 
 
 def check_agent(agent: str) -> None:
     """Refuse an agent that is not configured here, or whose program or package is not installed."""
-    from rolecall import agents
-    from rolecall.agents.presence import check_present
-    from rolecall.settings.settings import builtin_options, configured_agent, unknown_agent
-    from rolecall.threads.engine import HUMAN
-
     if not agent:
         return
     settings, environment = config.load(), config.environment()

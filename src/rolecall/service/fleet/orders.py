@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from dbos import DBOS, DBOSPortableJSONSerializer, SetEnqueueOptions, SetWorkflowID, WorkflowStatus
+from dbos import DBOS, DBOSPortableJSONSerializer, SetEnqueueOptions, SetWorkflowID
 from dbos import error as dbos_error
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -98,7 +98,7 @@ class Orders:
         machine: str,
         executor: str,
         slots: int,
-        step: Callable[[Order], Awaitable[str]],
+        step: Callable[[Order], Coroutine[Any, Any, str]],
         over: Callable[[Order], object],
         log: Callable[[str], object],
     ) -> None:
@@ -140,15 +140,12 @@ class Orders:
         )
         step, over = self._step, self._over
 
-        async def begin(order: Order) -> str:
-            return await step(order)
-
         async def take_step(*words: str) -> str:
             order = Order(*words)
             task = asyncio.current_task()
             assert task is not None  # noqa: S101 -- DBOS runs a workflow as a task, which also records its end
             task.add_done_callback(lambda _: loop.call_soon_threadsafe(over, order))
-            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(begin(order), loop))
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(step(order), loop))
 
         self._workflow: Any = DBOS.workflow(name=_NAME)(take_step)
         DBOS.listen_queues([_queue_of(self._machine)])
@@ -201,30 +198,13 @@ class Orders:
     @_translate_errors
     def open_orders(self, *, before: int) -> list[str]:
         """Orders that were given before a time and are not over."""
-        found = DBOS.list_workflows(
-            status=["ENQUEUED", "PENDING"],
-            name=_NAME,
-            end_time=_iso(before),
-            load_input=False,
-            load_output=False,
-        )
-        return _ids(found)
+        open_ones = ["ENQUEUED", "PENDING"]
+        return _list_ids(status=open_ones, name=_NAME, end_time=_iso(before))
 
     @_translate_errors
     def forget(self, *, before: int) -> None:
         """Remove orders that ended before a time."""
-
-        def find_old() -> list[str]:
-            found = DBOS.list_workflows(
-                status=_OVER,
-                completed_before=_iso(before),
-                limit=1000,
-                load_input=False,
-                load_output=False,
-            )
-            return _ids(found)
-
-        while old := find_old():
+        while old := _list_ids(status=_OVER, completed_before=_iso(before), limit=1000):
             DBOS.delete_workflows(old)
 
     @_translate_errors
@@ -236,7 +216,8 @@ def _queue_of(machine: str) -> str:
     return f"machine:{machine}"
 
 
-def _ids(found: Sequence[WorkflowStatus]) -> list[str]:
+def _list_ids(**wanted: Any) -> list[str]:
+    found = DBOS.list_workflows(**wanted, load_input=False, load_output=False)
     return [one.workflow_id for one in found]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 import tempfile
 import threading
@@ -21,7 +20,7 @@ from rolecall.service.fleet import database
 from rolecall.service.fleet.machine import Machine
 from rolecall.service.fleet.step import Settings
 from rolecall.service.policy import ServicePolicy
-from rolecall.service.serving import Log, agent_namer, host_name, run_while_home_exists
+from rolecall.service.serving import Log, agent_namer, host_name, run_until_stopped
 from rolecall.service.supervisor import Companion
 from rolecall.service.workers import Workers
 from rolecall.settings import config
@@ -52,9 +51,8 @@ def serve(
     database.shown(url)  # raises for a wrong address, before anything is created
     lock = control.Lock(home, store=url)
     try:
-        config.set_variables(
-            {"ROLECALL_STORE": url}
-        )  # steps see the same store, and its password is masked everywhere
+        # Steps see the same store, and its password is masked everywhere.
+        config.set_variables({"ROLECALL_STORE": url})
         log = Log(home, show)
         log(f"joining the fleet at {database.shown(url)} as process {os.getpid()}")
         database.migrate(url)
@@ -62,43 +60,31 @@ def serve(
         settings = Settings(
             called, f"{called}:{uuid4().hex[:12]}", slots, lease_ms, folders=(home, tempfile.gettempdir())
         )
+
+        async def run(door: socket.socket) -> None:
+            mark = mark_of(home)
+            await end_leftovers(mark)  # from an earlier process: another machine may run its threads by now
+            env = marked(config.inherited(ROLECALL_HOME=home, ROLECALL_STORE=url), mark)
+            workers = Workers(env, entry="rolecall.service.fleet.worker")
+            machine = Machine(url, settings, workers, policy=policy, log=log, agent_of=agent_namer)
+            beside = [_Beside(machine, url, companion, log) for companion in companions]
+
+            def begin() -> None:
+                for one in beside:
+                    one.start()
+                ready()
+
+            try:
+                life = machine.run(door, ready=begin)
+                await run_until_stopped(lock, life, stop=machine.stop, log=log)
+            finally:
+                for one in beside:
+                    await asyncio.to_thread(one.end)
+
         with control.bound(home) as door:
-            asyncio.run(_serve(url, settings, policy, log, lock, door, list(companions), ready))
+            asyncio.run(run(door))
     finally:
         lock.close()
-
-
-async def _serve(
-    url: str,
-    settings: Settings,
-    policy: ServicePolicy | None,
-    log: Log,
-    lock: control.Lock,
-    door: socket.socket,
-    companions: list[Companion],
-    ready: Callable[[], None],
-) -> None:
-    mark = mark_of(config.home())
-    await end_leftovers(mark)  # from an earlier process: another machine may run its threads by now
-    env = config.inherited(ROLECALL_HOME=config.home(), ROLECALL_STORE=url)
-    workers = Workers(marked(env, mark), entry="rolecall.service.fleet.worker")
-    machine = Machine(url, settings, workers, policy=policy, log=log, agent_of=agent_namer)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, machine.stop)
-
-    beside = [_Beside(machine, url, companion, log) for companion in companions]
-
-    def begin() -> None:
-        for one in beside:
-            one.start()
-        ready()
-
-    try:
-        await run_while_home_exists(lock, machine.run(door, ready=begin), stop=machine.stop, log=log)
-    finally:
-        for one in beside:
-            await asyncio.to_thread(one.end)
 
 
 def mark_of(home: str) -> str:
@@ -134,14 +120,12 @@ class _Beside(threading.Thread):
     def run(self) -> None:
         while not self._is_over.is_set():
             try:
-                with Store(
-                    PostgresBackend(database.with_timeouts(self._url)), now=self._machine.now
-                ) as store:
-                    self.store = store
+                backend = PostgresBackend(database.with_timeouts(self._url))
+                with Store(backend, now=self._machine.now) as self.store:
                     asyncio.run(self._run_companion())
                     return
             except* Exception as errors:  # must not end the machine
-                self.log(f"the project is looked at again: {errors.exceptions[0]!r}")
+                self.log(f"the project is read again: {errors.exceptions[0]!r}")
             self._is_over.wait(_PAUSE)
 
     async def _run_companion(self) -> None:

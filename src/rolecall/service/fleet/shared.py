@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import psycopg
@@ -17,7 +17,7 @@ from psycopg import errors as pg
 
 from rolecall.errors import Conflict, StorageError
 from rolecall.service.fleet.database import with_timeouts
-from rolecall.store.backend import Change, Move, Ref
+from rolecall.store.backend import Change, Ref
 from rolecall.store.postgres import PostgresBackend
 
 HUNG = 20.0
@@ -51,10 +51,11 @@ class SharedBackend:
     def __getattr__(self, verb: str) -> Any:
         if verb not in self._VERBS:
             raise AttributeError(verb)
-        return partial(self._ask, verb)
 
-    def _ask(self, verb: str, *args: Any, **options: Any) -> Any:
-        return self._patiently(lambda backend: getattr(backend, verb)(*args, **options))
+        def ask(*args: Any, **options: Any) -> Any:
+            return self._patiently(lambda backend: getattr(backend, verb)(*args, **options))
+
+        return ask
 
     def commit(self, change: Change, *, now: int, durable: bool) -> list[Ref]:
         is_uncertain = False
@@ -66,7 +67,7 @@ class SharedBackend:
             try:
                 return backend.commit(change, now=now, durable=durable)
             except Conflict:
-                done = _already_done(backend, change, now) if is_uncertain else None
+                done = _find_done(backend, change, now) if is_uncertain else None
                 if done is None:
                     raise
                 return done
@@ -94,42 +95,38 @@ class SharedBackend:
             backend.abort()
 
     def _patiently(self, work: Callable[[PostgresBackend], T]) -> T:
+        """Do the work on a free connection, again and again while the server is unavailable."""
         while True:
             try:
-                return self._once(work)
+                with self._room, self._borrow() as backend:
+                    return work(backend)
             except StorageError as error:
                 if not is_outage(error) or self._closed.wait(0.5):
                     raise
 
-    def _once(self, work: Callable[[PostgresBackend], T]) -> T:
-        with self._room:
-            with self._lock:
-                backend = self._free.pop() if self._free else None
-            if backend is None:
-                backend = PostgresBackend(self._url, create=False)
-            with self._lock:
-                self._busy[backend] = time.monotonic()
-            is_sound = False
-            try:
-                result = work(backend)
-                is_sound = True
-                return result
-            except StorageError:
-                raise
-            except BaseException:
-                is_sound = True
-                raise
-            finally:
-                self._give_back(backend, is_sound=is_sound)
-
-    def _give_back(self, backend: PostgresBackend, *, is_sound: bool) -> None:
+    @contextmanager
+    def _borrow(self) -> Iterator[PostgresBackend]:
+        """A connection that nobody else uses; it is not used again after a `StorageError`."""
         with self._lock:
-            del self._busy[backend]
-            is_kept = is_sound and not self._closed.is_set()
-            if is_kept:
-                self._free.append(backend)
-        if not is_kept:
-            backend.close()
+            backend = self._free.pop() if self._free else None
+        if backend is None:
+            backend = PostgresBackend(self._url, create=False)
+        with self._lock:
+            self._busy[backend] = time.monotonic()
+        is_sound = True
+        try:
+            yield backend
+        except StorageError:
+            is_sound = False
+            raise
+        finally:
+            with self._lock:
+                del self._busy[backend]
+                is_kept = is_sound and not self._closed.is_set()
+                if is_kept:
+                    self._free.append(backend)
+            if not is_kept:
+                backend.close()
 
 
 def is_outage(error: StorageError) -> bool:
@@ -140,21 +137,16 @@ def is_outage(error: StorageError) -> bool:
     return isinstance(cause, away) and not isinstance(cause, unwilling)
 
 
-def _already_done(backend: PostgresBackend, change: Change, now: int) -> list[Ref] | None:
+def _find_done(backend: PostgresBackend, change: Change, now: int) -> list[Ref] | None:
     """The refs of a change that was committed although the connection broke; None if it was not."""
-    found = [_find_moved(backend, move, now) for move in change.moves]
-    done = [ref for ref in found if ref is not None]
-    return done if done and len(done) == len(found) else None
-
-
-def _find_moved(backend: PostgresBackend, move: Move, now: int) -> Ref | None:
-    ref = backend.ref(move.name)
-    if move.removes:
-        return Ref(move.name, None, {}, move.expected + 1, now) if ref is None else None
-    is_ours = (
-        ref is not None
-        and ref.version == move.expected + 1
-        and ref.target == move.target
-        and ref.state == dict(move.state or {})
-    )
-    return ref if is_ours else None
+    done = []
+    for move in change.moves:
+        ref, version = backend.ref(move.name), move.expected + 1
+        wanted = None
+        if not move.removes:
+            state, updated = dict(move.state or {}), ref.updated if ref else 0
+            wanted = Ref(move.name, move.target, state, version, updated)
+        if ref != wanted:
+            return None
+        done.append(ref or Ref(move.name, None, {}, version, now))
+    return done or None

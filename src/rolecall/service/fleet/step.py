@@ -24,7 +24,7 @@ from rolecall.service.worker import StepOrder
 from rolecall.service.workers import GRACE, Ended, Workers
 from rolecall.store.clock import steady_ms
 from rolecall.store.store import Store
-from rolecall.threads.state import ThreadRef, read_thread
+from rolecall.threads.state import read_thread
 
 
 @dataclass
@@ -74,12 +74,29 @@ class Steps:
         """Carry out an order to its end."""
         if order.thread in self.running:
             return Settled("is running here", is_trouble=True)
-        step = self.running[order.thread] = Step(order)
+        step, reach = Step(order), self._reach
+        self.running[order.thread] = step
+
+        def hear(note: Mapping[str, Any]) -> None:
+            if "lease" in note:
+                step.note_lease(note["lease"], now=reach.now())
+            if "event" in note:
+                self._tell(note["event"])
+
         try:
-            settled = await self._carried_out(step)
+            ref = await reach.ask(read_thread, reach.store, order.thread)
+            if ref is None or ref.state.status != "idle" or ref.head != order.head:
+                settled = Settled("is not due")
+            elif self.is_stopping:
+                settled = Settled("was handed back")
+            else:
+                settings, ahead = self._settings, reach.line.clock_ahead_ms
+                words = StepOrder(order.thread, order.workflow, settings.name, settings.lease_ms, ahead)
+                ended = await self._workers.step(words, limits=self._policy().worker, heard=hear)
+                settled = await reach.ask(settle, reach.new_store(), step, ended)
         except Exception as error:  # a problem with one thread must not stop the others
-            told = error if isinstance(error, RolecallError | OSError) else repr(error)
-            self._log(f"{order.thread} is looked at again: {told}")
+            why = error if isinstance(error, RolecallError | OSError) else repr(error)
+            self._log(f"{order.thread} is tried again: {why}")
             return Settled("had trouble", is_trouble=True)
         finally:
             del self.running[order.thread]
@@ -89,33 +106,6 @@ class Steps:
             self._log(f"{order.thread} {settled.became}{': ' if settled.reason else ''}{settled.reason}")
         self._tell(order.thread)
         return settled
-
-    async def _carried_out(self, step: Step) -> Settled:
-        order, reach = step.order, self._reach
-        ref = await reach.ask(read_thread, reach.store, order.thread)
-        if ref is None or ref.state.status != "idle" or ref.head != order.head:
-            return Settled("is not due")
-        if self.is_stopping:
-            return Settled("was handed back")
-
-        def hear(note: Mapping[str, Any]) -> None:
-            if "lease" in note:
-                step.note_lease(note["lease"], now=reach.now())
-            if "event" in note:
-                self._tell(note["event"])
-
-        ended = await self._workers.step(
-            StepOrder(
-                order.thread,
-                order.workflow,
-                self._settings.name,
-                self._settings.lease_ms,
-                reach.line.clock_ahead_ms,
-            ),
-            limits=self._policy().worker,
-            heard=hear,
-        )
-        return await reach.ask(settle, reach.new_store(), step, ended)
 
     def end(self, step: Step, *, grace: float = GRACE) -> None:
         """Ask a step to stop, and kill it if it does not."""
@@ -142,14 +132,10 @@ class Steps:
         for worker in self._workers.running.values():
             worker.kill()
 
-    def shown(self) -> list[dict[str, Any]]:
-        workers = self._workers.running
+    def describe(self) -> list[dict[str, Any]]:
+        pids = {name: worker.pid for name, worker in self._workers.running.items()}
         return [
-            {
-                "thread": name,
-                "workflow": step.order.workflow,
-                "pid": workers[name].pid if name in workers else None,
-            }
+            {"thread": name, "workflow": step.order.workflow, "pid": pids.get(name)}
             for name, step in self.running.items()
         ]
 
@@ -206,39 +192,31 @@ class Settled(NamedTuple):
 
 def settle(store: Store, step: Step, ended: Ended) -> Settled:
     """Apply the end of a step's process to its thread, unless another machine has the thread by now."""
-    order = step.order
-    ref = read_thread(store, order.thread)
+    slot, report = Slot(step.order.workflow, step.order.thread, 0), ended.report or {}
+    ref = read_thread(store, slot.thread)
     status = ref.state.status if ref else "gone"
-    is_taken = ref is not None and ref.head != order.head
+    is_taken = ref is not None and ref.head != step.order.head
     if ref is None or status not in ("idle", "running"):
         with suppress(Conflict):  # it no longer needs its slot, and another process has already noticed
-            queue.release(store, _slot(order))
+            queue.release(store, slot)
         return Settled(f"is {status}", is_taken=is_taken, is_over=True)
     is_held = ref.state.lease.get("token", "") == step.token != ""
     if is_taken or (status == "running" and not is_held):
         return Settled("went on", is_taken=is_taken)
-    return _settle_failure(store, step, ended, ref)
 
-
-def _settle_failure(store: Store, step: Step, ended: Ended, ref: ThreadRef) -> Settled:
-    """Handle a process that ended without a step while nobody else has the thread."""
-    slot, report = _slot(step.order), ended.report or {}
+    # The process ended without a step, and nobody else has the thread.
     if ended.fault:
         queue.fail(store, slot, ended.fault, seen=ref)
         return Settled("failed", ended.fault)
     if ended.report is None and not step.is_stopped:
-        queue.crashed(store, slot, ended.cause, is_loss=ended.code is None, seen=ref)
+        queue.count_crash(store, slot, ended.cause, is_loss=ended.code is None, seen=ref)
         return Settled("crashed", ended.cause)
     if "error" in report and report["error"] not in ("Conflict", "StorageError"):
         reason = ". ".join(filter(None, [report["message"], report.get("hint")]))
         queue.suspend(store, slot, reason, seen=ref)
         return Settled("suspended", reason)
-    if ref.state.status == "running":
+    if status == "running":
         queue.lay_down(store, slot, seen=ref)
     if "error" in report:  # another process has it, or the server was unavailable for too long
         raise StorageError(report["message"])
     return Settled("was interrupted")
-
-
-def _slot(order: Order) -> Slot:
-    return Slot(order.workflow, order.thread, 0)
