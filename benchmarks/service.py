@@ -103,9 +103,9 @@ class Service:
         with open(read, "rb") as ready:
             assert ready.read() == b"ready", (self.folder / "serve.out").read_text()
         try:
-            yield [child.pid, control.asked(str(self.home), {"do": "status"})["zygote"]]
+            yield [child.pid, control.ask(str(self.home), {"do": "status"})["zygote"]]
         finally:
-            control.ended(str(self.home), finish=False)
+            control.stop(str(self.home), finish=False)
             child.wait()
 
     def until(self, done: int) -> None:

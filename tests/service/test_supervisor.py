@@ -503,8 +503,8 @@ def test_a_service_that_dies_before_it_answers_is_no_mistake_of_whoever_asked(tm
     with control.bound(str(tmp_path)) as place:
         dying = threading.Thread(target=dies, args=(place,))
         dying.start()
-        assert control.asked(str(tmp_path), {"do": "status"}) == {}
-        control.ended(str(tmp_path), finish=False)
+        assert control.ask(str(tmp_path), {"do": "status"}) == {}
+        control.stop(str(tmp_path), finish=False)
         dying.join(PATIENCE)
 
 

@@ -45,7 +45,7 @@ def _ask_machine() -> dict[str, Any] | None:
     held = control.held_by(config.home())
     if held is None or not str(held.get("store")).startswith(("postgresql://", "postgres://")):
         return None
-    reply = control.asked(config.home(), {"do": "fleet"})
+    reply = control.ask(config.home(), {"do": "fleet"})
     if not reply:
         raise StorageError(
             "the machine in this home does not reach the database of its fleet",

@@ -23,7 +23,7 @@ def show_status(_options: Namespace) -> Reply:
     if found is None:
         text = "no service is running; start one with `rolecall serve --detach`"
         return Reply({"running": False, "home": home}, text, code=1)
-    reply = control.asked(home, {"do": "status"})
+    reply = control.ask(home, {"do": "status"})
     if not reply:
         raise Conflict("the service is just ending", hint="Ask again.")
     threads = reply.pop("running", [])
@@ -57,7 +57,7 @@ def _status_text(shown: dict[str, Any]) -> str:
 )
 def stop(options: Namespace) -> Reply:
     found = control.held_by(config.home()) or {}
-    control.ended(config.home(), finish=options.finish)
+    control.stop(config.home(), finish=options.finish)
     return Reply({"stopped": True, "pid": found.get("pid")}, "the service has stopped")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from rolecall.errors import Conflict
 from rolecall.service import queue
 from rolecall.service.queue import BY_SERVICE, Slot
-from rolecall.store.backend import Backend, Change, Move, NewEvent, Record, Ref
+from rolecall.store.backend import Backend, Change, Move, NewEvent, Ref
 from rolecall.store.store import payload_of
 from rolecall.threads import thread
 from rolecall.threads.state import Status, ThreadState, load_state
@@ -44,30 +44,42 @@ class BookingBackend:
                 break
             except Conflict:
                 # Other processes move slots and costs too; the step only sees a conflict over its own refs.
-                if any(self._version(move.name) != move.expected for move in change.moves):
-                    raise
+                for move in change.moves:
+                    ref = self._backend.ref(move.name)
+                    if (ref.version if ref else 0) != move.expected:
+                        raise
         self._committed(full, moved)
         return moved[: len(change.moves)]
 
-    def _version(self, name: str) -> int:
-        ref = self._backend.ref(name)
-        return ref.version if ref else 0
-
     def _with_consequences(self, change: Change, now: int) -> Change:
         moves, events = list(change.moves), list(change.events)
-        payloads = _Payloads(change.nodes, self._backend)
+        new = {record.id: record for record in change.nodes}
+
+        def payload(node: str | None) -> Mapping[str, Any]:
+            record = (new.get(node) or self._backend.record(node)) if node else None
+            found = payload_of(record) if record is not None else {}
+            return found if isinstance(found, dict) else {}
+
+        def cost(put: Mapping[str, Any]) -> float:
+            """The cost of a step or attempt as reported by its agent, which already includes child threads."""
+            usage = put.get("usage") or payload(put.get("detail")).get("usage")
+            amount = usage.get("cost") if isinstance(usage, dict) else None
+            if not isinstance(amount, int | float) or isinstance(amount, bool):
+                return 0.0
+            return max(0.0, float(amount))
+
         dollars = 0.0
         for place, move in enumerate(change.moves):
             if move.name == thread.attempt_name(self._slot.thread):
-                attempt = payloads.get(move.target) if move.target in payloads.new else {}
+                attempt = payload(move.target) if move.target in new else {}
                 is_killed = attempt.get("ending") == "killed" and "agent" not in (move.state or {})
                 self._agent_ended = str(attempt.get("error", "its agent was killed")) if is_killed else ""
-                dollars += self._cost(attempt, payloads)
+                dollars += cost(attempt)
             elif move.name == thread.ref_name(self._slot.thread):
                 ref = self._backend.ref(move.name)
                 is_new_head = ref is not None and move.target != ref.target
                 if is_new_head:  # its node may be older: an external agent stores its step itself
-                    dollars += self._cost(payloads.get(move.target), payloads)
+                    dollars += cost(payload(move.target))
                 state = self._state_after(move, events, is_new_head=is_new_head)
                 moves[place] = move._replace(state=state.dump())
                 slot = self._backend.ref(thread.slot_name(self._slot.workflow, self._slot.thread))
@@ -76,8 +88,7 @@ class BookingBackend:
         if dollars:
             name = f"spend/{queue.day_of(now)}/{self._host}"
             ref = self._backend.ref(name)
-            known = ref.state.get("dollars", 0) if ref else 0
-            spent = {"dollars": round(known + dollars, 10)}
+            spent = {"dollars": round((ref.state.get("dollars", 0) if ref else 0) + dollars, 10)}
             moves.append(Move(name, ref.version if ref else 0, None, spent))
         return change._replace(moves=moves, events=events)
 
@@ -100,24 +111,3 @@ class BookingBackend:
             body = {key: value for key in ("reason", "steps") if (value := getattr(state, key))}
             events.append(NewEvent(self._slot.thread, state.status.value, {**body, **BY_SERVICE}))
         return state
-
-    def _cost(self, put: Mapping[str, Any], payloads: _Payloads) -> float:
-        """The cost of a new step or attempt as reported by its agent, which already includes child threads."""
-        usage = put.get("usage") or payloads.get(put.get("detail")).get("usage")
-        cost = usage.get("cost") if isinstance(usage, dict) else None
-        return max(0.0, float(cost)) if isinstance(cost, int | float) and cost is not True else 0.0
-
-
-class _Payloads:
-    """The payloads of a change's new nodes, and of stored ones."""
-
-    def __init__(self, nodes: Sequence[Record], backend: Backend) -> None:
-        self.new = {record.id: record for record in nodes}
-        self._backend = backend
-
-    def get(self, node: str | None) -> Mapping[str, Any]:
-        if node is None:
-            return {}
-        record = self.new.get(node) or self._backend.record(node)
-        payload = payload_of(record) if record is not None else {}
-        return payload if isinstance(payload, dict) else {}

@@ -100,9 +100,10 @@ class Lock:
 
 
 def running_already(home: str) -> Conflict:
+    found = held_by(home)
+    process = holder.describe(found) if found else "a process that is just starting or ending"
     return Conflict(
-        f"the service of {home} is running already: {_describe_holder(home)}",
-        hint=Hint("See or stop it", "manage_service"),
+        f"the service of {home} is running already: {process}", hint=Hint("See or stop it", "manage_service")
     )
 
 
@@ -141,11 +142,6 @@ def is_served(home: str, url: str | None, store: Store) -> bool:
     return any(machine.is_alive for machine in machines.list_machines(store))
 
 
-def _describe_holder(home: str) -> str:
-    found = held_by(home)
-    return holder.describe(found) if found else "a process that is just starting or ending"
-
-
 # -- the socket --
 
 
@@ -171,7 +167,7 @@ def bound(home: str) -> Iterator[socket.socket]:
             os.unlink(path)
 
 
-def asked(home: str, question: Mapping[str, Any]) -> dict[str, Any]:
+def ask(home: str, question: Mapping[str, Any]) -> dict[str, Any]:
     """The service's answer to a question; empty if the service has ended meanwhile or is about to."""
     pipe = connect(home)
     if pipe is None:
@@ -189,7 +185,7 @@ def asked(home: str, question: Mapping[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def ended(home: str, *, finish: bool) -> None:
+def stop(home: str, *, finish: bool) -> None:
     """Stop the service and wait until its process has ended."""
     held, pipe = held_by(home), connect(home)
     if pipe is None:

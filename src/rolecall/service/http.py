@@ -41,7 +41,14 @@ def serve(
 ) -> None:
     """Serve clients until a signal arrives. `options` has host, port, token_env and allow_host; `tell` gets the address
     once it can be reached; `extra` names our extra that installs the packages needed."""
-    host, token = LOOPBACK if options.host is None else options.host, _read_token(options.token_env)
+    host, token = LOOPBACK if options.host is None else options.host, None
+    if options.token_env is not None:
+        token = config.environment().get(options.token_env, "").strip()
+        if not token:
+            raise UsageError(
+                f"the variable {options.token_env} holds no token",
+                hint=f"Set it: export {options.token_env}=…",
+            )
     if not token and not _is_loopback(host):
         raise UsageError(
             f"a server on {host} can be reached by others, so it needs a token",
@@ -82,15 +89,6 @@ def serve(
             app, log_level="warning", ws="none", access_log=False, timeout_graceful_shutdown=_GRACE
         )
         uvicorn.Server(settings).run(sockets=[listener])
-
-
-def _read_token(variable: str | None) -> str | None:
-    if variable is None:
-        return None
-    token = config.environment().get(variable, "").strip()
-    if not token:
-        raise UsageError(f"the variable {variable} holds no token", hint=f"Set it: export {variable}=…")
-    return token
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -187,11 +185,10 @@ class Guard:
             is_same = compare_digest(secret.strip().encode("latin-1"), self._token)
             if not (scheme.lower() == "bearer" and is_same):
                 return 401, b"a bearer token is needed\n"
-        hosts = read(b"host")
+        hosts, origins = read(b"host"), read(b"origin")
         host = parse_address(hosts[0]) if len(hosts) == 1 else None
         if host is None or not self._is_ours(host):
             return 421, b"the Host header is not a name of this server; --allow-host adds one\n"
-        origins = read(b"origin")
         if origins and not (len(origins) == 1 and self._is_our_page(origins[0], host)):
             return 403, b"pages of this origin are not let in; --allow-host adds one\n"
         return None

@@ -114,7 +114,8 @@ def waiting_workflows(store: Store) -> Iterator[str]:
 
 def lengths(store: Store) -> dict[str, int]:
     """How many threads of each workflow wait; reads the names of all of them."""
-    return dict(Counter(one.workflow for one in _entries(store.backend.names("queue/"))))
+    names = store.backend.names("queue/")
+    return dict(Counter(match[1] for name in names if (match := _ENTRY.fullmatch(name))))
 
 
 def slots(store: Store) -> list[Slot]:
@@ -167,17 +168,12 @@ def _refs(store: Store, prefix: str, *, after: str | None = None, limit: int | N
         return found
 
 
-def _entries(names: Iterable[str]) -> Iterator[Waiting]:
-    for name in names:
-        if match := _ENTRY.fullmatch(name):
-            workflow, priority, since, ident = match.groups()
-            yield Waiting(ident, workflow, 9 - int(priority), int(since))
-
-
 def _waiting(refs: Iterable[Ref]) -> Iterator[Waiting]:
-    begun = {ref.name: ref.state.get("begun") is True for ref in refs}
-    for one in _entries(begun):
-        yield replace(one, is_begun=begun[_entry_name(one)])
+    for ref in refs:
+        if match := _ENTRY.fullmatch(ref.name):
+            workflow, priority, since, ident = match.groups()
+            is_begun = ref.state.get("begun") is True
+            yield Waiting(ident, workflow, 9 - int(priority), int(since), is_begun=is_begun)
 
 
 # -- verbs --

@@ -48,7 +48,8 @@ class Ended(NamedTuple):
         last = f": {lines[-1][:200]}" if lines else ""
         if self.code is not None and self.code < 0:
             why = ", its cpu_minutes being used up" if -self.code == signal.SIGXCPU else ""
-            return f"its worker was ended by {_signal_name(-self.code)}{why}{last}"
+            known = {one.value: one.name for one in signal.Signals}
+            return f"its worker was ended by {known.get(-self.code, f'signal {-self.code}')}{why}{last}"
         return (
             f"its worker ended with status {self.code}{last}" if self.code else f"its worker was lost{last}"
         )
@@ -109,36 +110,43 @@ class Workers:
         """Take one step of a thread in its own process and wait for its end. Whatever happens, nothing that it started
         is left when this returns. `heard` gets its notes: new events of threads, and its lease."""
         report: Mapping[str, str] | None = None
-        notes, output = _Notes(), _Output()
+        unread, tail, printed, fault = b"", b"", 0, ""
+        worker: Worker | None = None
 
-        def hear(note: Mapping[str, Any]) -> None:
-            nonlocal report
-            report = note.get("report", report)
-            heard(note)
+        def hear(data: bytes) -> None:
+            nonlocal report, unread
+            *lines, unread = (unread + data).split(b"\n")
+            for note in map(json.loads, lines):
+                report = note.get("report", report)
+                heard(note)
 
-        notes.hear = hear
+        def keep(data: bytes) -> None:
+            nonlocal tail, printed, fault
+            tail, printed = (tail + data)[-_KEPT:], printed + len(data)
+            if printed > MOST_OUTPUT and not fault and worker is not None:
+                fault = f"its worker has printed more than {MOST_OUTPUT // 1024 // 1024} MB"
+                worker.kill()
+
+        notes, output = _Pipe(hear), _Pipe(keep)
         try:
             async with self._starting:
                 zygote = await self._ready_zygote()
                 worker = Worker(zygote, await zygote.fork(order, limits, notes.theirs, output.theirs))
             self.running[order.thread] = worker
-            output.flooded = worker.kill
-            for pipe in (notes, output):
-                os.close(pipe.theirs)
-                pipe.theirs = -1
+            notes.close_theirs()
+            output.close_theirs()
             try:
                 code = await zygote.exit_of(worker.pid)
             finally:
                 worker.close()
                 del self.running[order.thread]
         finally:
-            for pipe in (notes, output):
-                pipe.close()
-        ended = Ended(report, output.fault, code, output.text())
-        if report is None or ended.fault:
+            notes.close()
+            output.close()
+        if report is None or fault:
             # Only its own processes: another machine on this host may have the thread by now.
             await end_leftovers(marked(self._environ, order.thread)[RUN_VARIABLE])
-        return ended
+        return Ended(report, fault, code, tail.decode("utf-8", "replace"))
 
     async def _ready_zygote(self) -> Zygote:
         if self._zygote is None or not self._zygote.is_alive:
@@ -149,13 +157,11 @@ class Workers:
 class _Pipe:
     """A pipe that a worker writes to, read as data arrives and once more after the worker has ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, take: Callable[[bytes], None]) -> None:
+        self._take = take
         self._ours, self.theirs = os.pipe()
         os.set_blocking(self._ours, False)
         asyncio.get_running_loop().add_reader(self._ours, self._read)
-
-    def take(self, data: bytes) -> None:
-        raise NotImplementedError
 
     def _read(self) -> bool:
         try:
@@ -165,46 +171,20 @@ class _Pipe:
         if not data:
             asyncio.get_running_loop().remove_reader(self._ours)
             return False
-        self.take(data)
+        self._take(data)
         return True
+
+    def close_theirs(self) -> None:
+        if self.theirs >= 0:
+            os.close(self.theirs)
+            self.theirs = -1
 
     def close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._ours)
         while self._read():
             pass
         os.close(self._ours)
-        if self.theirs >= 0:
-            os.close(self.theirs)
-
-
-class _Notes(_Pipe):
-    """A worker's notes to the service: lines of JSON."""
-
-    hear: Callable[[Mapping[str, Any]], None]
-    _rest = b""
-
-    def take(self, data: bytes) -> None:
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            self.hear(json.loads(line))
-
-
-class _Output(_Pipe):
-    """A worker's own output, of which the end is kept."""
-
-    flooded: Callable[[], None]
-    fault = ""
-    _tail, _count = b"", 0
-
-    def take(self, data: bytes) -> None:
-        self._count += len(data)
-        self._tail = (self._tail + data)[-_KEPT:]
-        if self._count > MOST_OUTPUT and not self.fault:
-            self.fault = f"its worker has printed more than {MOST_OUTPUT // 1024 // 1024} MB"
-            self.flooded()
-
-    def text(self) -> str:
-        return self._tail.decode("utf-8", "replace")
+        self.close_theirs()
 
 
 class Zygote:
@@ -307,10 +287,3 @@ class Zygote:
         for future in self._exits.values():
             if not future.done():
                 future.set_result(None)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -53,7 +53,6 @@ class _Zygote:
         self._control = control
         self._entry = entry
         self._workers: set[int] = set()
-        self._unread = b""
         self._libc = ctypes.CDLL(None) if sys.platform == "linux" else None
         self._adopt_orphans()
         self._woken, self._wakes = socket.socketpair()
@@ -64,39 +63,32 @@ class _Zygote:
 
     def run(self) -> None:
         self._tell(ready=os.getpid())
-        is_served = True
-        while is_served:
+        unread = b""
+        while True:
             ready, _, _ = select.select([self._control, self._woken], [], [])
             if self._woken in ready:
                 with suppress(BlockingIOError):
                     self._woken.recv(4096)
                 self._reap()
-            if self._control in ready:
-                is_served = self._obey()
+            if self._control not in ready:
+                continue
+            try:
+                data, files, _, _ = socket.recv_fds(self._control, 65536, 2)
+            except OSError:
+                break
+            if not data:
+                break  # the service is gone
+            # The service waits for each answer before its next order, so the files belong to this line.
+            *lines, unread = (unread + data).split(b"\n")
+            for order in map(json.loads, lines):
+                if "signal" in order:
+                    self._signal(order["pid"], order["signal"])
+                else:
+                    self._fork(order, *files)
         for pid in self._workers:
             self._signal(pid, signal.SIGKILL)
         while self._workers:
             self._reap(block=True)
-
-    # -- orders --
-
-    def _obey(self) -> bool:
-        """Carry out the service's orders; return False if the service is gone."""
-        try:
-            data, files, _, _ = socket.recv_fds(self._control, 65536, 2)
-        except OSError:
-            return False
-        if not data:
-            return False
-        # The service waits for each answer before its next order, so the files belong to this line.
-        *lines, self._unread = (self._unread + data).split(b"\n")
-        for line in lines:
-            order = json.loads(line)
-            if "signal" in order:
-                self._signal(order["pid"], order["signal"])
-            else:
-                self._fork(order, *files)
-        return True
 
     def _signal(self, pid: int, number: int) -> None:
         if pid not in self._workers:  # it was reaped, so the process id may have been reused
@@ -125,18 +117,15 @@ class _Zygote:
                 os.killpg(pid, signal.SIGKILL)
             _, status = os.waitpid(pid, 0)
             self._workers.discard(pid)
-            self._end_strays()
+            # End processes that workers have left behind, and those that they leave behind in turn.
+            deadline = time.monotonic() + _STRAY_PATIENCE
+            while (strays := _children() - self._workers) and time.monotonic() < deadline:
+                for stray in strays:
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.kill(stray, signal.SIGKILL)
+                    with suppress(ChildProcessError):
+                        os.waitpid(stray, os.WNOHANG)
             self._tell(ended=pid, code=os.waitstatus_to_exitcode(status))
-
-    def _end_strays(self) -> None:
-        """End processes that workers have left behind, and those that they leave behind in turn."""
-        deadline = time.monotonic() + _STRAY_PATIENCE
-        while (strays := _children() - self._workers) and time.monotonic() < deadline:
-            for pid in strays:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-                with suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
 
     def _tell(self, **words: Any) -> None:
         with suppress(OSError):  # the next read shows that the service is gone
@@ -149,13 +138,28 @@ class _Zygote:
     # -- in the worker --
 
     def _become_worker(self, words: Mapping[str, Any], notes: int, output: int, parent: int) -> NoReturn:
+        """Take the step in a session of its own, with output that the service reads, and limits that also apply to
+        every child."""
         code = _BROKEN
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for own in (self._control, self._woken, self._wakes):
                 own.close()
-            _set_apart(output, words["limits"])
+            os.setsid()
+            nothing = os.open(os.devnull, os.O_RDONLY)
+            for number, file in enumerate((nothing, output, output)):
+                os.dup2(file, number)
+            os.close(nothing)
+            os.close(output)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            memory, minutes = words["limits"]["memory_mb"], words["limits"]["cpu_minutes"]
+            if (
+                memory is not None
+            ):  # not the address space, because V8 reserves far more of it than it ever uses
+                _limit(resource.RLIMIT_DATA, memory * 1024 * 1024)
+            if minutes is not None:  # SIGXCPU, whose name gives the reason, comes shortly before SIGKILL
+                _limit(resource.RLIMIT_CPU, minutes * 60, spare=_CPU_SPARE)
             if self._libc is not None:  # a worker that ignores every signal still ends with the zygote
                 self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != parent:
@@ -179,23 +183,6 @@ def _children() -> set[int]:
             return {int(pid) for pid in file.read().split()}
     except OSError:
         return set()
-
-
-def _set_apart(output: int, limits: Mapping[str, int]) -> None:
-    """Set up a separate session, output that the service reads, and limits that also apply to every child."""
-    os.setsid()
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for number, file in enumerate((nothing, output, output)):
-        os.dup2(file, number)
-    os.close(nothing)
-    os.close(output)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if limits["memory_mb"] is not None:
-        # Not the address space, because V8 reserves far more of it than it ever uses.
-        _limit(resource.RLIMIT_DATA, limits["memory_mb"] * 1024 * 1024)
-    if limits["cpu_minutes"] is not None:
-        # SIGXCPU, whose name gives the reason, asks it to end shortly before it is killed.
-        _limit(resource.RLIMIT_CPU, limits["cpu_minutes"] * 60, spare=_CPU_SPARE)
 
 
 def _limit(kind: int, amount: int, *, spare: int = 0) -> None:
