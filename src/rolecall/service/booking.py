@@ -8,6 +8,7 @@ are in one commit, so a crash never leaves one without the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rolecall.errors import Conflict
@@ -19,36 +20,35 @@ from rolecall.threads import thread
 from rolecall.threads.state import Status, ThreadState, load_state
 
 
+@dataclass
 class BookingBackend:
     """The backend of one step: wraps `backend` and updates the thread's slot in every commit."""
 
-    def __init__(
-        self, backend: Backend, slot: Slot, *, host: str, committed: Callable[[Change, Sequence[Ref]], None]
-    ) -> None:
-        """`host` is charged with the costs; `committed` gets every change and the refs it moved."""
-        self._backend = backend
-        self._slot = slot
-        self._host = host
-        self._committed = committed
-        self._agent_ended = ""
-        """How the agent of the last attempt ended, if a signal ended it."""
+    backend: Backend
+    slot: Slot
+    host: str
+    """Is charged with the costs."""
+    committed: Callable[[Change, Sequence[Ref]], None]
+    """Gets every change and the refs it moved."""
+    _agent_ended: str = ""
+    """How the agent of the last attempt ended, if a signal ended it."""
 
     def __getattr__(self, verb: str) -> Any:
-        return getattr(self._backend, verb)
+        return getattr(self.backend, verb)
 
     def commit(self, change: Change, *, now: int, durable: bool) -> list[Ref]:
         while True:
             full = self._with_consequences(change, now)
             try:
-                moved = self._backend.commit(full, now=now, durable=durable)
+                moved = self.backend.commit(full, now=now, durable=durable)
                 break
             except Conflict:
                 # Other processes move slots and costs too; the step only sees a conflict over its own refs.
                 for move in change.moves:
-                    ref = self._backend.ref(move.name)
+                    ref = self.backend.ref(move.name)
                     if (ref.version if ref else 0) != move.expected:
                         raise
-        self._committed(full, moved)
+        self.committed(full, moved)
         return moved[: len(change.moves)]
 
     def _with_consequences(self, change: Change, now: int) -> Change:
@@ -56,7 +56,7 @@ class BookingBackend:
         new = {record.id: record for record in change.nodes}
 
         def payload(node: str | None) -> Mapping[str, Any]:
-            record = (new.get(node) or self._backend.record(node)) if node else None
+            record = (new.get(node) or self.backend.record(node)) if node else None
             found = payload_of(record) if record is not None else {}
             return found if isinstance(found, dict) else {}
 
@@ -70,24 +70,24 @@ class BookingBackend:
 
         dollars = 0.0
         for place, move in enumerate(change.moves):
-            if move.name == thread.attempt_name(self._slot.thread):
+            if move.name == thread.attempt_name(self.slot.thread):
                 attempt = payload(move.target) if move.target in new else {}
                 is_killed = attempt.get("ending") == "killed" and "agent" not in (move.state or {})
                 self._agent_ended = str(attempt.get("error", "its agent was killed")) if is_killed else ""
                 dollars += cost(attempt)
-            elif move.name == thread.ref_name(self._slot.thread):
-                ref = self._backend.ref(move.name)
+            elif move.name == thread.ref_name(self.slot.thread):
+                ref = self.backend.ref(move.name)
                 is_new_head = ref is not None and move.target != ref.target
                 if is_new_head:  # its node may be older: an external agent stores its step itself
                     dollars += cost(payload(move.target))
                 state = self._state_after(move, events, is_new_head=is_new_head)
                 moves[place] = move._replace(state=state.dump())
-                slot = self._backend.ref(thread.slot_name(self._slot.workflow, self._slot.thread))
+                slot = self.backend.ref(thread.slot_name(self.slot.workflow, self.slot.thread))
                 if slot is not None and state.is_over:
                     moves.append(Move(slot.name, slot.version))
         if dollars:
-            name = f"spend/{queue.day_of(now)}/{self._host}"
-            ref = self._backend.ref(name)
+            name = f"spend/{queue.day_of(now)}/{self.host}"
+            ref = self.backend.ref(name)
             spent = {"dollars": round((ref.state.get("dollars", 0) if ref else 0) + dollars, 10)}
             moves.append(Move(name, ref.version if ref else 0, None, spent))
         return change._replace(moves=moves, events=events)
@@ -101,13 +101,13 @@ class BookingBackend:
             after, count = queue.state_after_crash(state, self._agent_ended)
             events[:] = [event for event in events if event.kind != "suspended"]
             body = {"reason": self._agent_ended, "count": count, **BY_SERVICE}
-            events.append(NewEvent(self._slot.thread, "crashed", body))
+            events.append(NewEvent(self.slot.thread, "crashed", body))
             if after.is_over:
                 after = after._replace(onward=state.onward)
                 body = {"reason": after.reason, **BY_SERVICE}
-                events.append(NewEvent(self._slot.thread, "suspended", body))
+                events.append(NewEvent(self.slot.thread, "suspended", body))
             return after
         if state.is_over and all(event.kind != state.status for event in events):
             body = {key: value for key in ("reason", "steps") if (value := getattr(state, key))}
-            events.append(NewEvent(self._slot.thread, state.status.value, {**body, **BY_SERVICE}))
+            events.append(NewEvent(self.slot.thread, state.status.value, {**body, **BY_SERVICE}))
         return state

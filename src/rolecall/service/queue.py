@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -267,16 +267,15 @@ def count_crash(
     """Record that a step died, or was lost with the service. Its thread can run again, or waits for a person after too
     many crashes. None if the thread has ended, or has moved since it was `seen`."""
 
-    def note(draft: Draft, ref: ThreadRef) -> ThreadState:
-        state, count = state_after_crash(ref.state, reason, is_loss=is_loss)
-        draft.event(slot.thread, "crashed", {"reason": reason, "count": count, **BY_SERVICE})
+    def crash(before: ThreadState) -> _Outcome:
+        state, count = state_after_crash(before, reason, is_loss=is_loss)
+        events: dict[str, Mapping[str, Any]] = {"crashed": {"reason": reason, "count": count}}
         if state.is_over:
-            draft.event(slot.thread, "suspended", {"reason": state.reason, **BY_SERVICE})
-            _remove_slot(store, draft, slot)
+            events["suspended"] = {"reason": state.reason}
             state = state._replace(onward=f"resume {slot.thread} --run")
-        return state
+        return state, events
 
-    return _settle(store, slot, note, seen)
+    return _settle(store, slot, crash, seen)
 
 
 def state_after_crash(state: ThreadState, reason: str, *, is_loss: bool = False) -> tuple[ThreadState, int]:
@@ -295,11 +294,10 @@ def state_after_crash(state: ThreadState, reason: str, *, is_loss: bool = False)
 def suspend(store: Store, slot: Slot, reason: str, *, seen: ThreadRef | None = None) -> ThreadRef | None:
     """Make a thread wait for a person; None if it has ended, or has moved since it was `seen`."""
 
-    def stop(draft: Draft, ref: ThreadRef) -> ThreadState:
-        draft.event(slot.thread, "suspended", {"reason": reason, **BY_SERVICE})
-        _remove_slot(store, draft, slot)
+    def stop(state: ThreadState) -> _Outcome:
         onward = f"resume {slot.thread} --run"
-        return ref.state.moved(Status.SUSPENDED, reason=reason, onward=onward)
+        after = state.moved(Status.SUSPENDED, reason=reason, onward=onward)
+        return after, {"suspended": {"reason": reason}}
 
     return _settle(store, slot, stop, seen)
 
@@ -307,19 +305,26 @@ def suspend(store: Store, slot: Slot, reason: str, *, seen: ThreadRef | None = N
 def fail(store: Store, slot: Slot, reason: str, *, seen: ThreadRef | None = None) -> ThreadRef | None:
     """End a thread whose step broke a hard rule; None if it has already ended, or has moved since it was `seen`."""
 
-    def end(draft: Draft, ref: ThreadRef) -> ThreadState:
-        draft.event(slot.thread, "failed", {"reason": reason, **BY_SERVICE})
-        _remove_slot(store, draft, slot)
-        return ref.state.moved(Status.FAILED, role=None, reason=reason)
+    def end(state: ThreadState) -> _Outcome:
+        return state.moved(Status.FAILED, role=None, reason=reason), {"failed": {"reason": reason}}
 
     return _settle(store, slot, end, seen)
 
 
+def lay_down(store: Store, slot: Slot, *, seen: ThreadRef | None = None) -> ThreadRef | None:
+    """Make an interrupted thread idle again. That is not a crash, and it keeps its slot."""
+    return _settle(store, slot, lambda state: (state.moved(Status.IDLE), {}), seen)
+
+
+_Outcome = tuple[ThreadState, Mapping[str, Mapping[str, Any]]]
+"""The new state of a thread, and its events by kind."""
+
+
 def _settle(
-    store: Store, slot: Slot, change: Callable[[Draft, ThreadRef], ThreadState], seen: ThreadRef | None = None
+    store: Store, slot: Slot, change: Callable[[ThreadState], _Outcome], seen: ThreadRef | None
 ) -> ThreadRef | None:
-    """Move a thread that has a slot and that nobody runs any more. With `seen`, only if it has not moved since, because
-    another machine may have taken it."""
+    """Move a thread that has a slot and that nobody runs any more, and free the slot unless it can go on. With `seen`,
+    only if it has not moved since, because another machine may have taken it."""
     while True:
         ref = read_thread(store, slot.thread)
         if seen is not None and (ref is None or ref.ref.version != seen.ref.version):
@@ -327,18 +332,16 @@ def _settle(
         if ref is None or ref.state.has_ended:
             release(store, slot)
             return None
+        state, events = change(ref.state)
         draft = store.draft()
-        move(draft, ref, change(draft, ref))
-        try:
+        for kind, body in events.items():
+            draft.event(slot.thread, kind, {**body, **BY_SERVICE})
+        own = store.ref(thread.slot_name(slot.workflow, slot.thread))
+        if own is not None and state.is_over:
+            draft.move(own.name, own)
+        move(draft, ref, state)
+        with suppress(Conflict):
             return load(draft.commit(durable=True)[-1])
-        except Conflict:
-            continue
-
-
-def _remove_slot(store: Store, draft: Draft, slot: Slot) -> None:
-    ref = store.ref(thread.slot_name(slot.workflow, slot.thread))
-    if ref is not None:
-        draft.move(ref.name, ref)
 
 
 def forget_old_days(store: Store, *, now: int, days: int = 31) -> None:
@@ -347,8 +350,3 @@ def forget_old_days(store: Store, *, now: int, days: int = 31) -> None:
     for ref in _refs(store, "spend/"):
         if ref.version and ref.name.split("/")[1] < oldest:
             store.move(ref.name, ref, durable=False)
-
-
-def lay_down(store: Store, slot: Slot, *, seen: ThreadRef | None = None) -> ThreadRef | None:
-    """Make an interrupted thread idle again. That is not a crash, and it keeps its slot."""
-    return _settle(store, slot, lambda _draft, ref: ref.state.moved(Status.IDLE), seen)

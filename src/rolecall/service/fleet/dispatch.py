@@ -13,6 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from rolecall.errors import Conflict, RolecallError
@@ -35,33 +36,23 @@ _QUEUED_MS = 1_000
 _NAMED_MS = 10_000
 """How long after an order is given its slot is certain to name it."""
 
-Log = Callable[[str], object]
 
-
+@dataclass
 class Dispatcher:
     """Decides by `policy` and gives orders. It has its own connection, so use it from one thread at a time."""
 
-    def __init__(
-        self,
-        backend: PostgresBackend,
-        orders: Orders,
-        *,
-        now: Callable[[], int],
-        lease_ms: int,
-        log: Log,
-        agent_of: Callable[[Store], AgentOf],
-    ) -> None:
-        self.backend = backend
-        self.store = Store(backend, now=now)
-        self.policy = ServicePolicy()
-        self.has_slots = True
-        """Whether the last sweep found threads with slots."""
-        self.lease_ends_at: int | None = None
-        """When the first lease that the last sweep found ends."""
-        self._orders = orders
-        self._lease_ms = lease_ms
-        self._log = log
-        self._agent_of = agent_of(self.store)
+    backend: PostgresBackend
+    store: Store
+    """On that backend."""
+    orders: Orders
+    lease_ms: int
+    log: Callable[[str], object]
+    agent_of: AgentOf
+    policy: ServicePolicy = field(default_factory=ServicePolicy)
+    has_slots: bool = True
+    """Whether the last sweep found threads with slots."""
+    lease_ends_at: int | None = None
+    """When the first lease that the last sweep found ends."""
 
     # -- deciding --
 
@@ -72,16 +63,16 @@ class Dispatcher:
         admitted = set()
         with self.backend.alone("admission"):
             now = self.store.now()
-            state = queue.standing(self.store, self.policy, now=now, agent_of=self._agent_of)
+            state = queue.standing(self.store, self.policy, now=now, agent_of=self.agent_of)
             verdict = decide(self.policy, state, now)
             by_name = {one.thread: one for one in state.waiting}
             for name, reason in verdict.discard.items():
                 if queue.discard(self.store, by_name[name], reason) is not None:
-                    self._log(f"{name} is discarded: {reason}")
+                    self.log(f"{name} is discarded: {reason}")
             for one in (by_name[name] for name in verdict.admit):
                 call = queue.call_of(self.policy, one.agent)
                 if queue.admit(self.store, one, now=now, call=call) is not None:
-                    self._log(f"{one.thread} of {one.workflow} starts after {max(0, now - one.since):,} ms")
+                    self.log(f"{one.thread} of {one.workflow} starts after {max(0, now - one.since):,} ms")
                     admitted.add(thread.slot_name(one.workflow, one.thread))
         if admitted:  # their first calls were counted at admission
             room = self._room()
@@ -104,7 +95,7 @@ class Dispatcher:
             with self.backend.alone("admission"):
                 now = self.store.now()
                 calls = [
-                    Due(name, slot.state.get("since", 0), self._agent_of(ref.state))
+                    Due(name, slot.state.get("since", 0), self.agent_of(ref.state))
                     for name, (slot, ref, _) in due.items()
                 ]
                 state = State(due=calls, calls=queue.calls(self.store, self.policy, now))
@@ -131,7 +122,7 @@ class Dispatcher:
                 continue
             need = Need()
             with suppress(RolecallError):  # the step itself reports what is wrong
-                need = find_need(self.store, ref.state, self._agent_of(ref.state))
+                need = find_need(self.store, ref.state, self.agent_of(ref.state))
             if room.has_taker(need):
                 found[str(ref.id)] = (slot, ref, need)
             else:
@@ -143,13 +134,9 @@ class Dispatcher:
         in between, the same order is given again under the same id, which has no effect."""
         machine, workflow = room.choose(slot.name, need), slot.name.split("/")[1]
         before = slot.state.get("order", "")
-        ident = (
-            order_id(ref.id, ref.head, before=before) if before else self._orders.next_id(ref.id, ref.head)
-        )
+        ident = order_id(ref.id, ref.head, before=before) if before else self.orders.next_id(ref.id, ref.head)
         priority = ref.state.service.priority if ref.state.service else self.policy.of(workflow).priority
-        self._orders.give(
-            Order(ident, ref.id, workflow, ref.head, need.text), machine.name, priority=priority
-        )
+        self.orders.give(Order(ident, ref.id, workflow, ref.head, need.text), machine.name, priority=priority)
         since = slot.state.get("since", 0)
         self._note(slot, {"since": since, "order": ident, "need": need.text, "machine": machine.executor})
 
@@ -168,9 +155,9 @@ class Dispatcher:
         self.has_slots, self.lease_ends_at = bool(room.slots), None
         named = {slot.state["order"] for slot in room.slots if "order" in slot.state}
         # A recent order may not be named by its slot yet.
-        given = self._orders.open_orders(before=self.store.now() - min(self._lease_ms, _NAMED_MS))
-        self._orders.cancel(order for order in given if order not in named)
-        standing = self._orders.standing(named)
+        given = self.orders.open_orders(before=self.store.now() - min(self.lease_ms, _NAMED_MS))
+        self.orders.cancel(order for order in given if order not in named)
+        standing = self.orders.standing(named)
         lost = []
         for slot in room.slots:
             with suppress(Conflict):  # it is moving, so some process looks after it
@@ -197,18 +184,18 @@ class Dispatcher:
             reason = f"{holder.describe(lease)}, which ran it, is gone"
             moved = queue.count_crash(self.store, place, reason, is_loss=True, seen=ref)
             if moved is not None:
-                self._log(f"{name} crashed: {reason}")
+                self.log(f"{name} crashed: {reason}")
             return moved is not None and moved.state.status == "idle"
         order = slot.state.get("order", "")
         found = standing.get(order)
         if order.split(":")[:2] != [name, ref.head] or found is None or found.is_over:
             return True  # its step was taken, and nobody has ordered the next one
         if found.status == "PENDING":
-            is_late = now - found.since > self._lease_ms
+            is_late = now - found.since > self.lease_ms
         else:
             is_late = now - found.given > _QUEUED_MS and room.is_better_elsewhere(slot)
         if is_late or not room.is_alive(slot):
-            self._orders.cancel([order])
+            self.orders.cancel([order])
             return True
         return False
 
@@ -217,11 +204,11 @@ class Dispatcher:
     def forget(self, *, age_ms: int = 86_400_000) -> None:
         """Remove orders and machines that ended long ago."""
         now = self.store.now()
-        self._orders.forget(before=now - age_ms)
+        self.orders.forget(before=now - age_ms)
         queue.forget_old_days(self.store, now=now)
         for one in machines.list_machines(self.store):
             if now - one.facts.get("deadline", 0) > age_ms:
-                self._orders.forget_machine(one.name)
+                self.orders.forget_machine(one.name)
                 machines.forget(self.store, one.name)
 
 

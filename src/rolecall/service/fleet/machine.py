@@ -2,29 +2,33 @@
 
 The event loop never queries the database. Threads do (`reach.py`), and wait while the server is unavailable. Meanwhile
 the loop ends any step whose lease can no longer be renewed, in time, so that two machines never run the same thread,
-even if one was cut off. The periodic work is here and in `leading.py`.
+even if one was cut off.
 
-Top to bottom: life cycle, steps, upkeep, notifications, requests.
+One machine leads: it admits threads and sweeps for abandoned ones. The others sweep too, but less often, so that
+nothing depends on the leader.
+
+Top to bottom: life cycle, steps, deciding, upkeep, notifications, requests.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import AsyncExitStack, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from rolecall.errors import Conflict, RolecallError
 from rolecall.service import queue
 from rolecall.service.door import Door
 from rolecall.service.fleet import machines
 from rolecall.service.fleet.dispatch import Dispatcher
-from rolecall.service.fleet.leading import Leading
+from rolecall.service.fleet.machines import Settings
 from rolecall.service.fleet.needs import Here, Need, find_full_disk
 from rolecall.service.fleet.orders import Order, Orders
 from rolecall.service.fleet.reach import Reach
-from rolecall.service.fleet.step import Settings, Step, Steps
+from rolecall.service.fleet.step import Step, Steps
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import AgentOf
 from rolecall.service.workers import Workers
@@ -39,8 +43,15 @@ _ANSWER = 5.0
 _GLANCE, _REST = 0.25, 1.0
 """Seconds between two checks for time-critical work, while steps run and while none do."""
 _DISK = 5.0
+_LOOK = 10.0
+"""Seconds between two looks at the queue if nothing reports a change."""
+_SWEEP = 2.0
+"""Seconds between two sweeps by the leader while threads run."""
+_SOON = 0.05
+_CLEANING = 600.0
 
 Log = Callable[[str], None]
+T = TypeVar("T")
 
 
 class Machine:
@@ -63,15 +74,7 @@ class Machine:
         self._agent_of = agent_of
         self.problems: dict[str, str] = {}
         self._reach = Reach(url, lease_ms=settings.lease_ms, threads=settings.slots + 8, heard=self._heard)
-        self._orders = Orders(
-            url,
-            machine=settings.name,
-            executor=settings.executor,
-            slots=settings.slots,
-            step=self.take_step,
-            over=self._order_is_over,
-            log=log,
-        )
+        self._orders = Orders(url, settings, step=self.take_step, over=self._continue, log=log)
         self._steps = Steps(
             self._reach, workers, settings, policy=lambda: self.policy, log=log, tell=self._tell
         )
@@ -82,6 +85,7 @@ class Machine:
         self._has_news, self._has_facts = asyncio.Event(), asyncio.Event()
         self._is_over = asyncio.Event()
         self._is_finishing = False
+        self._next_sweep = self._next_cleaning = 0.0
         self._pauses: dict[Order, float] = {}
         """The orders that this machine has, and the delay before the next order after each."""
         self._door = Door(
@@ -101,59 +105,61 @@ class Machine:
             left.push_async_callback(self._door.close)
             rounds = {
                 "beat": self._beat,
-                "lead": self._leading.round,
+                "lead": self._lead,
                 "look for what is lacking": self._look_for_lacking,
                 "guard": self._guard,
                 "look at the disk": self._look_at_disk,
             }
-            tasks = [asyncio.create_task(self._again_and_again(*one)) for one in rounds.items()]
+            tasks = [asyncio.create_task(self._repeat(*one)) for one in rounds.items()]
             left.push_async_callback(_cancel_all, tasks)
             ready()
             await self._is_over.wait()
-            await self._wind_down()
+
+            if self._steps.running:
+                how = "finished" if self._is_finishing else "interrupted"
+                self.log(f"stopping; {len(self._steps.running)} steps are {how} first")
+            patience = self._loop.time() + _PATIENCE
+            while self._pauses or self._tasks:
+                await asyncio.sleep(0.05)
+                if self._workers.running:
+                    patience = self._loop.time() + _PATIENCE
+                if self._loop.time() > patience:  # the rest waits for a server that does not answer
+                    self._reach.stop_waiting()
+                    break
+            self.log("stopped")
             await _cancel_all(self._tasks)
 
     async def _open(self, left: AsyncExitStack) -> None:
         """Connect to the database, register this machine, and get ready to take orders and to decide."""
         settings, reach = self._settings, self._reach
+
+        async def leave() -> None:
+            with suppress(RolecallError):
+                if reach.is_heard():
+                    await reach.ask(self._presence.leave)
+
+        def close_orders() -> None:
+            if reach.is_heard():  # otherwise closing would wait for the database
+                self._orders.close()
+
         left.callback(reach.close)
         backend = await reach.open()
         self._presence = machines.Presence(
             reach.store, settings.name, settings.executor, lease_ms=settings.lease_ms
         )
         await reach.ask(self._presence.enter, self._facts())
-        left.push_async_callback(self._leave)
+        left.push_async_callback(leave)
         left.push_async_callback(self._workers.close)
         await self._workers.open()
-        left.callback(self._close_orders)
+        left.callback(close_orders)
         await asyncio.to_thread(self._orders.open, self._loop)
         if self._own_policy is not None:
             await reach.ask(self._publish, self._own_policy)
         await reach.ask(self._read_policy)
-        dispatcher = Dispatcher(
-            backend,
-            self._orders,
-            now=reach.now,
-            lease_ms=settings.lease_ms,
-            log=self.log,
-            agent_of=self._agent_of,
+        store = Store(backend, now=reach.now)
+        self._dispatcher = Dispatcher(
+            backend, store, self._orders, settings.lease_ms, self.log, self._agent_of(store)
         )
-        self._leading = Leading(
-            reach,
-            dispatcher,
-            policy=lambda: self.policy,
-            has_news=self._has_news,
-            lease_ms=settings.lease_ms,
-        )
-
-    async def _leave(self) -> None:
-        with suppress(RolecallError):
-            if self._reach.is_heard():
-                await self._reach.ask(self._presence.leave)
-
-    def _close_orders(self) -> None:
-        if self._reach.is_heard():  # otherwise closing would wait for the database
-            self._orders.close()
 
     def stop(self, *, finish: bool = False) -> None:
         """Take no more steps. Running steps are interrupted, or allowed to finish with `finish`; a second call kills
@@ -166,42 +172,28 @@ class Machine:
         self._has_facts.set()
         self._is_over.set()
 
-    async def _wind_down(self) -> None:
-        if self._steps.running:
-            how = "finished" if self._is_finishing else "interrupted"
-            self.log(f"stopping; {len(self._steps.running)} steps are {how} first")
-        patience = self._loop.time() + _PATIENCE
-        while self._pauses or self._tasks:
-            await asyncio.sleep(0.05)
-            if self._workers.running:
-                patience = self._loop.time() + _PATIENCE
-            if self._loop.time() > patience:  # the rest waits for a server that does not answer
-                self._reach.stop_waiting()
-                break
-        self.log("stopped")
-
-    async def _again_and_again(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         """Run `work` in a loop, and log any error before the next round."""
         while True:
             try:
                 await work()
             except Exception as error:  # the loop must survive, whatever the error
-                told = error if isinstance(error, RolecallError | OSError) else repr(error)
-                self._trouble(name, f"{name}: {told}")
+                why = error if isinstance(error, RolecallError | OSError) else repr(error)
+                self._trouble(name, f"{name}: {why}")
                 await asyncio.sleep(1.0)
             else:
                 self._trouble(name, "")
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine in the background."""
+        """Run a coroutine in the background, and log its error."""
 
-        async def guarded() -> None:
+        async def run() -> None:
             try:
                 await work
             except RolecallError as error:
                 self.log(str(error))
 
-        task = asyncio.create_task(guarded())
+        task = asyncio.create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -220,9 +212,17 @@ class Machine:
         self._pauses[order] = 1.0 if settled.is_trouble else 0.0
         return settled.became
 
-    def _order_is_over(self, order: Order) -> None:
-        """Arrange for the thread's next order."""
-        self._begin(self._leading.go_on(order, pause=self._pauses.pop(order, 0.0)))
+    def _continue(self, order: Order) -> None:
+        """Order the step after one that is over. If this fails, the next sweep repairs it."""
+
+        async def go_on(pause: float) -> None:
+            await asyncio.sleep(pause)
+            verdict = await self._decide(lambda: self._dispatcher.go_on(order))
+            if verdict.wait:  # its agent has reached its rate limit
+                self._next_sweep = min(self._next_sweep, self._at(verdict.look_again_at))
+                self._has_news.set()
+
+        self._begin(go_on(self._pauses.pop(order, 0.0)))
 
     def _is_open(self) -> bool:
         return not self._steps.is_stopping and "disk" not in self.problems
@@ -243,6 +243,45 @@ class Machine:
             self._lacking = found
             self._has_facts.set()
 
+    # -- deciding --
+
+    async def _lead(self) -> None:
+        """Decide for the fleet if this machine leads, and sweep when it is time, even if it does not."""
+        self._has_news.clear()
+        dispatcher, now, leads = self._dispatcher, time.monotonic(), self._reach.line.is_leading
+        again = now + _LOOK
+        if leads:
+            verdict = await self._decide(dispatcher.look)
+            again = min(again, self._at(verdict.look_again_at))
+            self._next_sweep = min(self._next_sweep, now + _SWEEP)
+        if now >= self._next_sweep:
+            verdict = await self._decide(dispatcher.sweep)
+            pause = _SWEEP if dispatcher.has_slots else _LOOK
+            if not leads:
+                pause = self._settings.lease_ms / 2000
+            # Leases are renewed long before they end, unless the machine is gone.
+            lost = self._at(dispatcher.lease_ends_at) + _SOON
+            self._next_sweep = min(now + pause, self._at(verdict.look_again_at), lost)
+        if leads and now >= self._next_cleaning:
+            await self._decide(dispatcher.forget)
+            self._next_cleaning = now + _CLEANING
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.02, min(again, self._next_sweep) - time.monotonic())):
+                await self._has_news.wait()
+
+    async def _decide(self, work: Callable[[], T]) -> T:
+        def decide() -> T:
+            self._dispatcher.policy = self.policy
+            return work()
+
+        return await self._reach.decide(decide)
+
+    def _at(self, moment: int | None) -> float:
+        """Convert the fleet's time to this process's monotonic clock; None means never."""
+        if moment is None:
+            return float("inf")
+        return time.monotonic() + (moment - self._reach.now()) / 1000
+
     # -- upkeep --
 
     async def _beat(self) -> None:
@@ -261,8 +300,8 @@ class Machine:
         """Do the time-critical work, whether or not the database answers. Nothing here queries it."""
         self._steps.end_what_is_over()
         reach = self._reach
-        told = "" if reach.is_heard() else f"the database does not answer since {reach.silent_for():.0f} s"
-        self._trouble("database", told, is_steady=True)
+        silence = "" if reach.is_heard() else f"the database does not answer since {reach.silent_for():.0f} s"
+        self._trouble("database", silence, is_steady=True)
         reach.give_up_dead_lines()
         await asyncio.sleep(_GLANCE if self._steps.running else _REST)
 
@@ -277,10 +316,9 @@ class Machine:
             return
         if problem:
             self.problems[about] = problem
-            self.log(problem)
         else:
             del self.problems[about]
-            self.log(f"{about}: all is well again")
+        self.log(problem or f"{about}: all is well again")
         self._has_facts.set()
 
     def _facts(self) -> dict[str, Any]:
@@ -314,10 +352,10 @@ class Machine:
         ident = name[-THREAD_ID_LENGTH:]  # refs of the queue and of slots end in a thread's id
         self._door.tell(ident)
         if what == "DELETE" and ident in self._steps.running:
-            self._begin(self._heed_ending(self._steps.running[ident]))
+            self._begin(self._end_if_killed(self._steps.running[ident]))
 
-    async def _heed_ending(self, step: Step) -> None:
-        """React to a running thread that lost its slot: it has finished, or it was killed."""
+    async def _end_if_killed(self, step: Step) -> None:
+        """End the step of a thread that lost its slot, unless the thread has finished."""
         ref = await self._reach.ask(read_thread, self._reach.store, step.order.thread)
         if ref is not None and ref.state.status == "killed":
             self._steps.end(step)
@@ -359,12 +397,8 @@ class Machine:
             state = queue.standing(store, self.policy, now=now, agent_of=agent_of, at_least=queue.SHOWN)
             return queue.describe(store, self.policy, state, now)
 
-        known: dict[str, Any] = {"queued": {}, "waits": {}, "spent": 0.0}
-        with suppress(TimeoutError, RolecallError):
-            async with asyncio.timeout(_ANSWER):
-                known = await self._reach.ask(describe)
         return {
-            **known,
+            **({"queued": {}, "waits": {}, "spent": 0.0} | await self._answer(describe)),
             "machine": self._settings.name,
             "zygote": self._workers.zygote_pid,
             "stopping": self._steps.is_stopping,
@@ -374,10 +408,14 @@ class Machine:
         }
 
     async def fleet(self) -> dict[str, Any]:
-        """The status of the fleet; empty if the database does not answer."""
+        """The status of the fleet."""
+        return await self._answer(lambda: machines.status(self._reach.store))
+
+    async def _answer(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The result of `work`; empty if the database does not answer."""
         with suppress(TimeoutError, RolecallError):
             async with asyncio.timeout(_ANSWER):
-                return await self._reach.ask(machines.status, self._reach.store)
+                return await self._reach.ask(work)
         return {}
 
 

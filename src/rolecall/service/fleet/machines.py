@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from rolecall.errors import Conflict, Hint
@@ -22,6 +22,25 @@ from rolecall.store.store import Store
 
 POLICY = "fleet/policy"
 _PREFIX = "machine/"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a machine."""
+
+    name: str
+    executor: str
+    """Identifies one run of the machine's process, as opposed to earlier and later ones."""
+    slots: int
+    """How many steps it takes at once."""
+    lease_ms: int
+    folders: tuple[str, ...] = ()
+    """Folders that steps write to; the machine takes no work while one of their disks is full."""
+
+    @property
+    def margin(self) -> float:
+        """How many seconds before the end of its lease a step is ended."""
+        return min(10.0, self.lease_ms / 6000)
 
 
 class Member(NamedTuple):

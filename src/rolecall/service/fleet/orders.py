@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -23,6 +24,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from rolecall.errors import StorageError
 from rolecall.service.fleet.database import DBOS_SCHEMA, TIMEOUTS, session_options
+from rolecall.service.fleet.machines import Settings
 
 VERSION = "rolecall-2"
 """The version of the order format; a machine takes only orders of its own version."""
@@ -88,46 +90,34 @@ def _translate_errors(method: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
+@dataclass
 class Orders:
     """DBOS in this process. Methods that query the database may be called from any thread without an event loop."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        machine: str,
-        executor: str,
-        slots: int,
-        step: Callable[[Order], Coroutine[Any, Any, str]],
-        over: Callable[[Order], object],
-        log: Callable[[str], object],
-    ) -> None:
-        """`step` takes a step and describes the outcome; `over` is called once that is recorded. Both run on the loop
-        given to `open`."""
-        self._url = url
-        self._machine = machine
-        self._executor = executor
-        self._slots = slots
-        self._step = step
-        self._over = over
-        self._log = log
+    url: str
+    settings: Settings
+    step: Callable[[Order], Coroutine[Any, Any, str]]
+    """Takes a step and describes the outcome, on the loop given to `open`."""
+    over: Callable[[Order], object]
+    """Called on that loop once the outcome is recorded."""
+    log: Callable[[str], object]
 
     @_translate_errors
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
         """Launch DBOS. Do not call this from a thread with a running loop, or DBOS adopts that loop."""
         logger = logging.getLogger("dbos")
-        logger.handlers = [_Handler(self._log)]
+        logger.handlers = [_Handler(self.log)]
         logger.propagate = False
         # A server crash loses the last asynchronous commits and everything after them. Leases and steps are committed
         # synchronously, so the orders they depend on survive; other orders are found missing and given again.
-        options = session_options(self._url, "synchronous_commit=off")
+        options = session_options(self.url, "synchronous_commit=off")
         DBOS(
             config={
                 "name": "rolecall",
-                "system_database_url": self._url,
+                "system_database_url": self.url,
                 "dbos_system_schema": DBOS_SCHEMA,
                 "application_version": VERSION,
-                "executor_id": self._executor,
+                "executor_id": self.settings.executor,
                 "run_migrations": False,
                 "enable_otlp": False,
                 "serializer": DBOSPortableJSONSerializer(),
@@ -138,7 +128,7 @@ class Orders:
                 "use_listen_notify": False,
             }
         )
-        step, over = self._step, self._over
+        step, over = self.step, self.over
 
         async def take_step(*words: str) -> str:
             order = Order(*words)
@@ -148,11 +138,11 @@ class Orders:
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(step(order), loop))
 
         self._workflow: Any = DBOS.workflow(name=_NAME)(take_step)
-        DBOS.listen_queues([_queue_of(self._machine)])
+        DBOS.listen_queues([_queue_of(self.settings.name)])
         DBOS.launch()
         DBOS.register_queue(
-            _queue_of(self._machine),
-            worker_concurrency=self._slots,
+            _queue_of(self.settings.name),
+            worker_concurrency=self.settings.slots,
             polling_interval_sec=_POLL,
             on_conflict="always_update",
         )

@@ -18,7 +18,7 @@ from rolecall.agents.process import end_leftovers, marked
 from rolecall.service import control
 from rolecall.service.fleet import database
 from rolecall.service.fleet.machine import Machine
-from rolecall.service.fleet.step import Settings
+from rolecall.service.fleet.machines import Settings
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.serving import Log, agent_namer, host_name, run_until_stopped
 from rolecall.service.supervisor import Companion

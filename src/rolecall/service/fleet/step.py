@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from rolecall.errors import Conflict, RolecallError, StorageError
 from rolecall.service import queue
+from rolecall.service.fleet.machines import Settings
 from rolecall.service.fleet.orders import Order
 from rolecall.service.fleet.reach import Reach
 from rolecall.service.policy import ServicePolicy
@@ -25,119 +26,6 @@ from rolecall.service.workers import GRACE, Ended, Workers
 from rolecall.store.clock import steady_ms
 from rolecall.store.store import Store
 from rolecall.threads.state import read_thread
-
-
-@dataclass
-class Settings:
-    """The settings of a machine."""
-
-    name: str
-    executor: str
-    """Identifies one run of the machine's process, as opposed to earlier and later ones."""
-    slots: int
-    """How many steps it takes at once."""
-    lease_ms: int
-    folders: tuple[str, ...] = ()
-    """Folders that steps write to; the machine takes no work while one of their disks is full."""
-
-    @property
-    def margin(self) -> float:
-        """How many seconds before the end of its lease a step is ended."""
-        return min(10.0, self.lease_ms / 6000)
-
-
-class Steps:
-    """The steps that this machine is taking, by thread. Used only on the machine's event loop."""
-
-    def __init__(
-        self,
-        reach: Reach,
-        workers: Workers,
-        settings: Settings,
-        *,
-        policy: Callable[[], ServicePolicy],
-        log: Callable[[str], None],
-        tell: Callable[[str], None],
-    ) -> None:
-        """`tell` is called from any thread with the id of a thread that has a new event."""
-        self._reach = reach
-        self._workers = workers
-        self._settings = settings
-        self._policy = policy
-        self._log = log
-        self._tell = tell
-        self.running: dict[str, Step] = {}
-        self.throughput = Throughput()
-        self.is_stopping = False
-
-    async def take(self, order: Order) -> Settled:
-        """Carry out an order to its end."""
-        if order.thread in self.running:
-            return Settled("is running here", is_trouble=True)
-        step, reach = Step(order), self._reach
-        self.running[order.thread] = step
-
-        def hear(note: Mapping[str, Any]) -> None:
-            if "lease" in note:
-                step.note_lease(note["lease"], now=reach.now())
-            if "event" in note:
-                self._tell(note["event"])
-
-        try:
-            ref = await reach.ask(read_thread, reach.store, order.thread)
-            if ref is None or ref.state.status != "idle" or ref.head != order.head:
-                settled = Settled("is not due")
-            elif self.is_stopping:
-                settled = Settled("was handed back")
-            else:
-                settings, ahead = self._settings, reach.line.clock_ahead_ms
-                words = StepOrder(order.thread, order.workflow, settings.name, settings.lease_ms, ahead)
-                ended = await self._workers.step(words, limits=self._policy().worker, heard=hear)
-                settled = await reach.ask(settle, reach.new_store(), step, ended)
-        except Exception as error:  # a problem with one thread must not stop the others
-            why = error if isinstance(error, RolecallError | OSError) else repr(error)
-            self._log(f"{order.thread} is tried again: {why}")
-            return Settled("had trouble", is_trouble=True)
-        finally:
-            del self.running[order.thread]
-        if settled.is_taken:
-            self.throughput.count()
-        if settled.reason or settled.is_over:
-            self._log(f"{order.thread} {settled.became}{': ' if settled.reason else ''}{settled.reason}")
-        self._tell(order.thread)
-        return settled
-
-    def end(self, step: Step, *, grace: float = GRACE) -> None:
-        """Ask a step to stop, and kill it if it does not."""
-        step.is_stopped = True
-        worker = self._workers.running.get(step.order.thread)
-        if worker is not None:
-            worker.stop(grace=grace)
-
-    def end_what_is_over(self) -> None:
-        """End the steps whose leases are about to expire. Does not query the database."""
-        margin = self._settings.margin
-        for step in self.running.values():
-            if step.ends_within(margin) and not step.is_stopped:
-                self._log(f"{step.order.thread} is ended: its lease could not be renewed")
-                self.end(step, grace=margin / 2)
-
-    def stop(self, *, finish: bool) -> None:
-        """Begin no more steps, and interrupt the running ones unless they may `finish`."""
-        self.is_stopping = True
-        for step in () if finish else self.running.values():
-            self.end(step)
-
-    def kill(self) -> None:
-        for worker in self._workers.running.values():
-            worker.kill()
-
-    def describe(self) -> list[dict[str, Any]]:
-        pids = {name: worker.pid for name, worker in self._workers.running.items()}
-        return [
-            {"thread": name, "workflow": step.order.workflow, "pid": pids.get(name)}
-            for name, step in self.running.items()
-        ]
 
 
 @dataclass
@@ -155,6 +43,91 @@ class Throughput:
         while self._lately and self._lately[0] < time.monotonic() - 60:
             self._lately.popleft()
         return len(self._lately)
+
+
+@dataclass
+class Steps:
+    """The steps that this machine is taking, by thread. Used only on the machine's event loop."""
+
+    reach: Reach
+    workers: Workers
+    settings: Settings
+    policy: Callable[[], ServicePolicy]
+    log: Callable[[str], None]
+    tell: Callable[[str], None]
+    """Called from any thread with the id of a thread that has a new event."""
+    running: dict[str, Step] = field(default_factory=dict)
+    throughput: Throughput = field(default_factory=Throughput)
+    is_stopping: bool = False
+
+    async def take(self, order: Order) -> Settled:
+        """Carry out an order to its end."""
+        if order.thread in self.running:
+            return Settled("is running here", is_trouble=True)
+        step, reach = Step(order), self.reach
+        self.running[order.thread] = step
+
+        def hear(note: Mapping[str, Any]) -> None:
+            if "lease" in note:
+                step.note_lease(note["lease"], now=reach.now())
+            if "event" in note:
+                self.tell(note["event"])
+
+        try:
+            ref = await reach.ask(read_thread, reach.store, order.thread)
+            if ref is None or ref.state.status != "idle" or ref.head != order.head:
+                settled = Settled("is not due")
+            elif self.is_stopping:
+                settled = Settled("was handed back")
+            else:
+                settings, ahead = self.settings, reach.line.clock_ahead_ms
+                words = StepOrder(order.thread, order.workflow, settings.name, settings.lease_ms, ahead)
+                ended = await self.workers.step(words, limits=self.policy().worker, heard=hear)
+                settled = await reach.ask(settle, reach.new_store(), step, ended)
+        except Exception as error:  # a problem with one thread must not stop the others
+            why = error if isinstance(error, RolecallError | OSError) else repr(error)
+            self.log(f"{order.thread} is tried again: {why}")
+            return Settled("had trouble", is_trouble=True)
+        finally:
+            del self.running[order.thread]
+        if settled.is_taken:
+            self.throughput.count()
+        if settled.reason or settled.is_over:
+            self.log(f"{order.thread} {settled.became}{': ' if settled.reason else ''}{settled.reason}")
+        self.tell(order.thread)
+        return settled
+
+    def end(self, step: Step, *, grace: float = GRACE) -> None:
+        """Ask a step to stop, and kill it if it does not."""
+        step.is_stopped = True
+        worker = self.workers.running.get(step.order.thread)
+        if worker is not None:
+            worker.stop(grace=grace)
+
+    def end_what_is_over(self) -> None:
+        """End the steps whose leases are about to expire. Does not query the database."""
+        margin = self.settings.margin
+        for step in self.running.values():
+            if step.ends_within(margin) and not step.is_stopped:
+                self.log(f"{step.order.thread} is ended: its lease could not be renewed")
+                self.end(step, grace=margin / 2)
+
+    def stop(self, *, finish: bool) -> None:
+        """Begin no more steps, and interrupt the running ones unless they may `finish`."""
+        self.is_stopping = True
+        for step in () if finish else self.running.values():
+            self.end(step)
+
+    def kill(self) -> None:
+        for worker in self.workers.running.values():
+            worker.kill()
+
+    def describe(self) -> list[dict[str, Any]]:
+        pids = {name: worker.pid for name, worker in self.workers.running.items()}
+        return [
+            {"thread": name, "workflow": step.order.workflow, "pid": pids.get(name)}
+            for name, step in self.running.items()
+        ]
 
 
 @dataclass

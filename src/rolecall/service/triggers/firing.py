@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,39 +65,30 @@ class Result:
     problem: str = ""
 
 
+@dataclass
 class Delivery:
-    """Delivers signals, one at a time for each trigger. `say` gets log messages, `on_start` is called when a thread
-    waits for admission, and `gate` limits how many children run at once."""
+    """Delivers signals, one at a time for each trigger."""
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        env: Mapping[str, str],
-        mask: Mask,
-        say: Callable[[str], object],
-        on_start: Callable[[], object],
-        gate: asyncio.Semaphore,
-    ) -> None:
-        self._store = store
-        self._env = env
-        self._mask = mask
-        self._say = say
-        self._on_start = on_start
-        self._gate = gate
-        self._project = Project("", "")
-        self._workflows: Mapping[str, str] = {}
-        self._turns: dict[str, asyncio.Lock] = {}
-
-    def update(self, project: Project, workflows: Mapping[str, str]) -> None:
-        self._project, self._workflows = project, dict(workflows)
+    store: Store
+    env: Mapping[str, str]
+    """The environment of children, and the secrets of hooks."""
+    masker: Mask
+    say: Callable[[str], object]
+    on_start: Callable[[], object]
+    """Called when a thread waits for admission."""
+    gate: asyncio.Semaphore
+    """Limits how many children run at once."""
+    project: Project = field(default_factory=lambda: Project("", ""))
+    workflows: Mapping[str, str] = field(default_factory=dict)
+    """The node of each workflow by name."""
+    _turns: dict[str, asyncio.Lock] = field(default_factory=dict)
 
     def recall(self, trigger: Trigger) -> tuple[Ref | None, Memory]:
-        return memories.recall(self._store, self._project.name, trigger, now=self._store.now())
+        return memories.recall(self.store, self.project.name, trigger, now=self.store.now())
 
     def remember(self, trigger: Trigger, ref: Ref | None, memory: Memory) -> None:
         """Save a trigger's memory; raise `Conflict` if another process has moved it."""
-        memories.save(self._store, self._project.name, trigger, ref, memory)
+        memories.save(self.store, self.project.name, trigger, ref, memory)
 
     def pass_over(self, trigger: Trigger, slot: int) -> None:
         """Record that a planned time passed without a signal, so that it is not checked again."""
@@ -111,9 +102,9 @@ class Delivery:
         problem = self.mask(problem)
         ref, memory = self.recall(trigger)
         if problem != memory.problem:  # logging the same problem at every look would fill the log
-            self._say(f"{trigger.id}: {problem}")
+            self.say(f"{trigger.id}: {problem}")
         with suppress(Conflict):
-            self.remember(trigger, ref, memories.after_trouble(memory, slot, problem, self._store.now()))
+            self.remember(trigger, ref, memories.after_trouble(memory, slot, problem, self.store.now()))
 
     async def deliver(self, trigger: Trigger, signal: Signal) -> Result:
         """Start the thread of a signal, unless there is a reason not to."""
@@ -126,12 +117,12 @@ class Delivery:
         return Result(problem="the trigger moved too often to be used")
 
     async def _try(self, trigger: Trigger, signal: Signal) -> Result:
-        project, workflow = self._project, self._workflows.get(trigger.workflow)
+        project, workflow = self.project, self.workflows.get(trigger.workflow)
         try:
             ref, memory = self.recall(trigger)
             if workflow is None:
                 raise UsageError(f"the workflow {trigger.workflow!r} is missing or wrong")
-            now = self._store.now()
+            now = self.store.now()
             if trigger.dedupe:
                 values = view(project, trigger, signal, now)
                 signal = replace(signal, key=template.render(trigger.dedupe, values))
@@ -148,23 +139,23 @@ class Delivery:
         except UsageError as error:
             self.report(trigger, signal.slot, _explain(error))
             return Result(problem=error.message)
-        async with self._gate:
-            result = await _start_in_child(order, self._env)
+        async with self.gate:
+            result = await _start_in_child(order, self.env)
         if result.thread:
-            self._say(f"{trigger.id}: started thread {result.thread}")
-            self._on_start()
+            self.say(f"{trigger.id}: started thread {result.thread}")
+            self.on_start()
         elif not result.is_late:
             self.report(trigger, signal.slot, result.problem)
         return result
 
     def mask(self, text: str) -> str:
         """Mask secrets in a text, including those that only triggers use."""
-        hooks = (one.source for one in self._project.triggers if isinstance(one.source, Hook))
+        hooks = (one.source for one in self.project.triggers if isinstance(one.source, Hook))
         secrets = [secret for hook in hooks if len(secret := self.secret_of(hook)) >= SHORTEST]
-        return self._mask.text(Mask(secrets).text(text))
+        return self.masker.text(Mask(secrets).text(text))
 
     def secret_of(self, hook: Hook) -> str:
-        return self._env.get(hook.secret_env, "")
+        return self.env.get(hook.secret_env, "")
 
 
 def order_for(

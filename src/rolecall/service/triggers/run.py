@@ -61,7 +61,7 @@ class Triggers:
         self._say = say
         self._problems = {} if problems is None else problems
         self._gate = asyncio.Semaphore(_CHILDREN)
-        self._delivery = Delivery(store, env=env, mask=mask, say=say, on_start=on_start, gate=self._gate)
+        self._delivery = Delivery(store, env, mask, say, on_start, self._gate)
         self._project = Project("", "")
         self._news = asyncio.Event()
         self._looks: dict[str, asyncio.Task[None]] = {}
@@ -85,7 +85,7 @@ class Triggers:
     def update(self, project: Project, workflows: Mapping[str, str]) -> None:
         """Set the current configuration and the node of each workflow. Running looks continue to their end."""
         self._project = replace(project, folder=os.path.realpath(project.folder))
-        self._delivery.update(self._project, workflows)
+        self._delivery.project, self._delivery.workflows = self._project, dict(workflows)
         self._look_again(one.id for one in self._of(Files))
         self._ask_at.clear()
         self._arrange_at = 0.0
