@@ -185,14 +185,16 @@ class Number(Form[Any]):
         hint: str = "",
     ) -> None:
         self.whole, self.least, self.above, self.most, self.hint = whole, least, above, most, hint
-        self.wanted = wanted or f"a {'whole ' if whole else ''}number{self._bounds()}"
-
-    def _bounds(self) -> str:
-        if self.above is not None:
-            return f" above {self.above:,}"
-        if self.most is not None:
-            return f" from {self.least or 0:,} to {self.most:,}"
-        return "" if self.least is None else f" of {self.least:,} or more"
+        bounds = (
+            f" above {above:,}"
+            if above is not None
+            else f" of {least:,} or more"
+            if least is not None
+            else ""
+        )
+        if above is None and most is not None:
+            bounds = f" from {least or 0:,} to {most:,}"
+        self.wanted = wanted or f"a {'whole ' if whole else ''}number{bounds}"
 
     def fits(self, value: Any) -> bool:
         is_number = isinstance(value, int if self.whole else (int, float)) and not isinstance(value, bool)
@@ -357,7 +359,8 @@ class Record(Form[T]):
                 (at / given[1]).report(message, "Keep one of them.", key=True)
             read: Any = UNREADABLE
             if given and (value[given[0]] is not None or not field.nullable):
-                self._note_alias(at, name, given[0])
+                if given[0] != name:
+                    at.reading.written[(*at.path, name)] = (*at.path, given[0])
                 read = field.form.read(value[given[0]], at / given[0])
             elif field.required:
                 hint = field.hint or f"Keys of {self.owner}: {', '.join(self.keys)}."
@@ -367,19 +370,6 @@ class Record(Form[T]):
                 found[field.to or name] = read
             elif field.required:
                 is_whole = False
-        self._read_others(value, at, found)
-        if not is_whole:
-            return UNREADABLE
-        made = self.make(**found)
-        if self.check is not None:
-            self.check(made, at)
-        return made
-
-    def _note_alias(self, at: At, name: str, written: str) -> None:
-        if written != name:
-            at.reading.written[(*at.path, name)] = (*at.path, written)
-
-    def _read_others(self, value: Mapping[str, Any], at: At, found: dict[str, Any]) -> None:
         known = {key for name, field in self.fields.items() for key in (name, *field.aliases)}
         for key in value:
             if key in known:
@@ -389,6 +379,12 @@ class Record(Form[T]):
                 (at / key).report(f"{key!r} is not a key of {self.owner}", hint, key=True)
             elif not isinstance(read := self.others.read(value[key], at / key), Unreadable):
                 found[key] = read
+        if not is_whole:
+            return UNREADABLE
+        made = self.make(**found)
+        if self.check is not None:
+            self.check(made, at)
+        return made
 
     def schema(self) -> Schema:
         properties: Schema = {}
@@ -396,8 +392,13 @@ class Record(Form[T]):
         choices: list[Schema] = []
         for name, field in self.fields.items():
             schema = field.form.schema()
-            if field.nullable and not field.required:
-                schema = _or_null(schema)
+            if field.nullable and not field.required:  # null is accepted too
+                if "enum" in schema:
+                    schema = {**schema, "enum": [*schema["enum"], None]}
+                elif isinstance(schema.get("type"), str):
+                    schema = {**schema, "type": [schema["type"], "null"]}
+                elif schema and "not" not in schema:
+                    schema = {"anyOf": [schema, {"type": "null"}]}
             if field.description:
                 schema = {**schema, "description": field.description}
             properties[name] = schema
@@ -409,14 +410,6 @@ class Record(Form[T]):
         found: Schema = {"type": "object", "properties": properties, "required": required}
         found["additionalProperties"] = False if self.others is None else self.others.schema()
         return {**found, "allOf": choices} if choices else found
-
-
-def _or_null(schema: Schema) -> Schema:
-    if "enum" in schema:
-        return {**schema, "enum": [*schema["enum"], None]}
-    if isinstance(schema.get("type"), str):
-        return {**schema, "type": [schema["type"], "null"]}
-    return {"anyOf": [schema, {"type": "null"}]} if schema and "not" not in schema else schema
 
 
 class Either(Form[Any]):
@@ -500,8 +493,8 @@ def load_value(
 def check_value(form: Form[T], value: Any, path: Path) -> T:
     """Read a value that is no longer text, or raise `UsageError` with its first problem."""
     loaded: Loaded[T] = load_value(form, value, path=path)
-    for problem in loaded.problems:
-        raise UsageError(problem.message, hint=problem.hint)
+    if loaded.problems:
+        raise UsageError(loaded.problems[0].message, hint=loaded.problems[0].hint)
     return loaded.checked()
 
 

@@ -39,17 +39,13 @@ def refuse_secrets(text: str, mask: Mask) -> None:
         for what, pattern in PATTERNS.items()
         if pattern.search(line)
     ]
-    if mask.text(text) != text:
-        found += [f"line {_first_known(text, mask)} holds the value of a secret of this environment"]
+    masked = mask.text(text)
+    if masked != text:
+        at = next((at for at, (one, other) in enumerate(zip(text, masked, strict=False)) if one != other), 0)
+        line = text.count("\n", 0, at) + 1
+        found += [f"line {line} holds the value of a secret of this environment"]
     if found:
         raise UsageError(
             f"the text is not kept, because of secrets in it: {'; '.join(found)}",
             hint="Write what the key is for and where it is kept, and leave the key itself out.",
         )
-
-
-def _first_known(text: str, mask: Mask) -> int:
-    """The number of the line in which the first known secret begins."""
-    masked = mask.text(text)
-    same = next((at for at, pair in enumerate(zip(text, masked, strict=False)) if pair[0] != pair[1]), 0)
-    return text.count("\n", 0, same) + 1

@@ -11,21 +11,19 @@ MASKED = "***MASKED***"
 SHORTEST = 8
 """Shorter values are not masked, because they would also occur in harmless text."""
 
-_SECRET_NAME = re.compile(
-    r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|_(?:PASS|PWD|AUTH)$", re.IGNORECASE
-)
-_PASSWORD = re.compile(r"(?<=://)([^/@:\s]*):[^/@\s]+@")
-_PASSWORD_IN_ADDRESS = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
+# Patterns are texts here, so that importing this module compiles none of them.
+_SUSPICIOUS_NAME = r"(?i)KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|_(?:PASS|PWD|AUTH)$"
+_LOGIN_IN_ADDRESS = r"(?<=://)([^/\s:@]*):([^/\s@]+)@"
 
 
 def is_secret_name(name: str) -> bool:
     """Whether a variable's name suggests a secret."""
-    return _SECRET_NAME.search(name) is not None
+    return re.search(_SUSPICIOUS_NAME, name) is not None
 
 
 def passwords_in(text: str) -> list[str]:
     """The passwords in addresses."""
-    return _PASSWORD_IN_ADDRESS.findall(text)
+    return [password for _, password in re.findall(_LOGIN_IN_ADDRESS, text)]
 
 
 def secrets_in(environ: Mapping[str, str], *, always: Iterable[str] = ()) -> tuple[str, ...]:
@@ -77,7 +75,7 @@ def masked(value: Any, mask: str) -> Any:
         }
     if isinstance(value, list):
         return [masked(item, mask) for item in value]
-    return _PASSWORD.sub(rf"\1:{mask}@", value) if isinstance(value, str) else value
+    return re.sub(_LOGIN_IN_ADDRESS, rf"\1:{mask}@", value) if isinstance(value, str) else value
 
 
 def _is_secret(name: object, value: Any) -> bool:
@@ -95,7 +93,10 @@ def _is_secret(name: object, value: Any) -> bool:
 class Mask:
     def __init__(self, secrets: Iterable[str]) -> None:
         # A multi-line secret also appears line by line: indented, numbered, in a diff.
-        texts = {text for secret in secrets if secret for text in (secret, *_long_lines(secret))}
+        texts = {secret for secret in secrets if secret}
+        texts |= {
+            line.strip() for text in texts for line in text.splitlines() if len(line.strip()) >= SHORTEST
+        }
         # A secret with a quote or a line break is spelled differently inside JSON.
         kept = {form for text in texts for form in (text, json.dumps(text)[1:-1])}
         self._forms = sorted(kept, key=len, reverse=True)
@@ -123,23 +124,16 @@ class Mask:
         """How much of an unfinished text can already be masked, because no secret extends beyond that point."""
         if self._pattern is None:
             return len(text)
-        at = len(text) - self._begun(text)
+        at = len(text)
+        for start in range(
+            max(0, at - len(self._forms[0]) + 1), at
+        ):  # the end of the text may begin a secret
+            end = text[start:]
+            if any(form.startswith(end) and form != end for form in self._forms):
+                at = start
+                break
         over = (match.start() for match in self._pattern.finditer(text) if match.start() < at < match.end())
         return next(over, at)
-
-    def _begun(self, text: str) -> int:
-        """How many characters at the end of `text` may be the start of a secret."""
-        for length in range(min(len(text), len(self._forms[0]) - 1), 0, -1):
-            end = text[-length:]
-            if any(form.startswith(end) and form != end for form in self._forms):
-                return length
-        return 0
-
-
-def _long_lines(secret: str) -> list[str]:
-    """The lines of a multi-line secret, except those that may occur in harmless text."""
-    lines = [line.strip() for line in secret.splitlines()]
-    return [line for line in lines if len(line) >= SHORTEST] if len(lines) > 1 else []
 
 
 class Stream:

@@ -5,11 +5,14 @@ import os
 
 def root_around(folder: str) -> str | None:
     """The work tree that contains an absolute path; None outside git."""
-    while not _is_repository(os.path.join(folder, ".git")):
+    while True:
+        # A folder with a HEAD (sandboxes leave empty ones behind), or the file of a worktree or submodule.
+        git = os.path.join(folder, ".git")
+        if os.path.isfile(git) or os.path.lexists(os.path.join(git, "HEAD")):
+            return folder
         folder, below = os.path.dirname(folder), folder
         if folder == below:
             return None
-    return folder
 
 
 def nearest(name: str, folder: str) -> str | None:
@@ -22,8 +25,3 @@ def nearest(name: str, folder: str) -> str | None:
             return None
         folder = os.path.dirname(folder)
     return os.path.join(folder, name)
-
-
-def _is_repository(path: str) -> bool:
-    """Whether it is a folder with a HEAD (sandboxes leave empty ones behind) or the file of a worktree or submodule."""
-    return os.path.isfile(path) or os.path.lexists(os.path.join(path, "HEAD"))

@@ -68,7 +68,7 @@ UWF_PROGRAMS = {
 }
 """The agents that come with uwf, and the adapters that replace them."""
 _GATES = ("block", "warn", "off")
-_STEP = re.compile(r'"([^"]+)"(?:\.|$)|([^."]+)(?:\.|$)')
+_STEP = r'"([^"]+)"(?:\.|$)|([^."]+)(?:\.|$)'
 
 # Values are kept out of error messages, because any of them may be a misplaced key.
 _LINE = Text("text", is_line=True, is_secret=True)
@@ -159,7 +159,7 @@ KEYS = _SETTINGS.keys
 def path_of(key: str) -> Path:
     """The steps of a dotted key; a step that contains a dot is in double quotes."""
     steps, at = [], 0
-    while match := _STEP.match(key, at):
+    while match := re.compile(_STEP).match(key, at):
         steps.append(match[1] or match[2])
         at = match.end()
     if at != len(key) or not steps or key.endswith("."):

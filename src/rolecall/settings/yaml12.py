@@ -26,7 +26,8 @@ Include = Callable[[str, str], tuple[str, str]]
 """Called with the path as written and the file it is in; returns the file's name and text, or raises `UsageError`."""
 
 _CORE = "tag:yaml.org,2002:"
-_NUMBER = re.compile(
+# Patterns are texts here, so that importing this module compiles none of them.
+_NUMBER = (
     r"(?P<integer>[-+]?[0-9]+)|(?P<based>0o[0-7]+|0x[0-9a-fA-F]+)"
     r"|[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"
 )
@@ -39,7 +40,7 @@ _WORDS = {
     **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
     **{sign + word: float(sign + "inf") for sign in ("", "-", "+") for word in (".inf", ".Inf", ".INF")},
 }
-_FLAT = re.compile(r"([$A-Za-z_][$\w-]{0,49}): ([A-Za-z0-9](?:[\w ./-]{0,300}[\w./-])?)", re.ASCII)
+_FLAT = r"(?a)([$A-Za-z_][$\w-]{0,49}): ([A-Za-z0-9](?:[\w ./-]{0,300}[\w./-])?)"
 _MOST_DIGITS = 400
 
 
@@ -118,7 +119,7 @@ def load(text: str, *, source: str = "<text>", max_bytes: int = MAX_BYTES) -> An
     """Read one YAML document and return its value; raise `UsageError` with file, line and column if it is invalid."""
     # Most agents' answers start with simple `name: words` lines, and importing the parser is slower than reading them.
     if len(text) <= max_bytes:
-        lines = [_FLAT.fullmatch(line) for line in text.removesuffix("\n").split("\n")]
+        lines = [re.fullmatch(_FLAT, line) for line in text.removesuffix("\n").split("\n")]
         flat = {line[1]: _plain(line[2]) for line in lines if line}
         if len(flat) == len(lines):
             return flat
@@ -226,7 +227,14 @@ class _Reader:
             core = "map" if kind == "MappingStartEvent" else "seq"
             if event.tag not in (None, "!", _CORE + core):
                 self._budget.report(place, _unknown_tag(event.tag), _TAG_HINT)
-            node = self._read_mapping(place, depth) if core == "map" else self._read_sequence(place, depth)
+            node = Node({} if core == "map" else [], place)
+            while self._advance() not in ("MappingEndEvent", "SequenceEndEvent"):
+                if core == "map":
+                    self._read_entry(node, depth)
+                else:
+                    part = self._read_node(depth + 1)
+                    node.add(len(node.value), part, part.place)
+                    node.value.append(part.value)
         if event.anchor:
             self._anchors[event.anchor] = node
         return node
@@ -263,30 +271,18 @@ class _Reader:
             self._budget.report(place, f"{_unknown_tag(event.tag)}. {_TAG_HINT}")
         return Node(value, place, weight=1 + len(event.value))
 
-    def _read_sequence(self, place: Place, depth: int) -> Node:
-        value: list[Any] = []
-        node = Node(value, place)
-        while self._advance() != "SequenceEndEvent":
-            part = self._read_node(depth + 1)
-            node.add(len(value), part, part.place)
-            value.append(part.value)
-        return node
-
-    def _read_mapping(self, place: Place, depth: int) -> Node:
-        value: dict[str, Any] = {}
-        node = Node(value, place)
-        while self._advance() != "MappingEndEvent":
-            key, key_place = self._read_key(depth)
-            self._advance()
-            part = self._read_node(depth + 1)
-            if key not in value:
-                node.add(key, part, key_place)
-                value[key] = part.value
-                continue
+    def _read_entry(self, node: Node, depth: int) -> None:
+        """Read a key and its value into a mapping."""
+        key, place = self._read_key(depth)
+        self._advance()
+        part = self._read_node(depth + 1)
+        if key in node.value:
             first = node.key_places[key]
             where = f"line {first.line}, column {first.column}"
-            self._budget.report(key_place, f"the key {key!r} is given twice; the first is at {where}")
-        return node
+            self._budget.report(place, f"the key {key!r} is given twice; the first is at {where}")
+            return
+        node.add(key, part, place)
+        node.value[key] = part.value
 
     def _read_key(self, depth: int) -> tuple[str, Place]:
         """Read a key, which is the text as written, even if it looks like another type."""
@@ -319,24 +315,19 @@ class _Reader:
                 )
             if len(self._files) > 20:
                 raise UsageError(f"!include {file!r} is more than 20 files deep")
-            node = self._read_file(file, text)
+            start, ending = Place(file, 1, 1), file.lower()
+            if ending.endswith((".yaml", ".yml")):
+                node = _Reader(text, (*self._files, file), self._budget).read_document()
+            else:
+                self._budget.take(text, start)
+                is_json = ending.endswith(".json")
+                node = _read_json(text, start) if is_json else Node(text, start, weight=1 + len(text))
             if depth + node.height > MAX_DEPTH:
                 raise UsageError(f"!include {file!r} nests the text deeper than {MAX_DEPTH} levels")
             return node
         except UsageError as exc:
             self._budget.report(place, exc.message, exc.hint)
             return Node(None, place)
-
-    def _read_file(self, file: str, text: str) -> Node:
-        start = Place(file, 1, 1)
-        if file.lower().endswith((".yaml", ".yml")):
-            return _Reader(text, (*self._files, file), self._budget).read_document()
-        self._budget.take(text, start)
-        return (
-            _read_json(text, start)
-            if file.lower().endswith(".json")
-            else Node(text, start, weight=1 + len(text))
-        )
 
 
 def _events(text: str, file: str) -> Any:
@@ -358,7 +349,10 @@ def _events(text: str, file: str) -> Any:
         mark = exc.problem_mark or exc.context_mark
         place = Place(file, mark.line + 1, mark.column + 1) if mark else Place(file, 1, 1)
         reason = ", ".join(part for part in (exc.context, exc.problem) if part) or "it cannot be read"
-        raise _Unreadable(place, f"not valid YAML: {reason}", _syntax_hint(exc, text)) from None
+        hint = next((hint for part, hint in _SYNTAX_HINTS.items() if part in (exc.problem or "")), "")
+        if "cannot start any token" in reason and text.startswith("\t", mark.index if mark else 0):
+            hint = "Indent with spaces, not with tabs."
+        raise _Unreadable(place, f"not valid YAML: {reason}", hint) from None
     except yaml.reader.ReaderError as exc:
         before = text.encode("utf-8")[: exc.position].decode("utf-8", "ignore")
         raise _Unreadable(place_of(before), f"not valid YAML: {exc.reason}") from None
@@ -366,17 +360,11 @@ def _events(text: str, file: str) -> Any:
         raise _Unreadable(Place(file, 1, 1), f"not valid YAML: {exc}") from None
 
 
-def _syntax_hint(exc: Any, text: str) -> str:
-    problem = exc.problem or ""
-    if "mapping values are not allowed" in problem:
-        return "Text that contains ': ' needs quotes."
-    if "cannot start any token" in problem and text.startswith("\t", exc.problem_mark.index):
-        return "Indent with spaces, not with tabs."
-    if "cannot start any token" in problem:
-        return "Text that begins with this character needs quotes."
-    if "did not find expected" in problem:
-        return "Look at the indentation and the quotes on this line and the one before."
-    return ""
+_SYNTAX_HINTS = {
+    "mapping values are not allowed": "Text that contains ': ' needs quotes.",
+    "cannot start any token": "Text that begins with this character needs quotes.",
+    "did not find expected": "Look at the indentation and the quotes on this line and the one before.",
+}
 
 
 _TAG_HINT = "Only the tags of the YAML core and, in workflows, !include are understood."
@@ -392,7 +380,7 @@ def _plain(text: str) -> Any:
         return _WORDS[text]
     if text[0] not in "-+.0123456789":
         return text
-    number = _NUMBER.fullmatch(text)
+    number = re.fullmatch(_NUMBER, text)
     if number is None:
         return text
     if len(text) > _MOST_DIGITS:
@@ -426,10 +414,9 @@ def _read_json(text: str, place: Place) -> Node:
             node.add(key, node_of(part), place)
         return node
 
+    text = text.removeprefix("\ufeff")
     try:
-        return node_of(
-            json.loads(text.removeprefix("\ufeff"), object_pairs_hook=pairs_once, parse_constant=refuse)
-        )
+        return node_of(json.loads(text, object_pairs_hook=pairs_once, parse_constant=refuse))
     except json.JSONDecodeError as exc:
         raise UsageError(f"{place.file}:{exc.lineno}:{exc.colno}: not valid JSON: {exc.msg}") from None
     except (ValueError, RecursionError) as exc:

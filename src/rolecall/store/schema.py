@@ -349,7 +349,7 @@ def _object_refs(schema: dict[str, Any]) -> _Finder | None:
 
 
 # A pattern without other metacharacters means the same in every regex engine.
-_LITERAL = re.compile(r"(\^?)([^\\.^$|?*+()\[\]{}]*)(\$?)")
+_LITERAL = r"(\^?)([^\\.^$|?*+()\[\]{}]*)(\$?)"
 
 
 def _literal(pattern: str) -> Callable[[str], bool] | None:
@@ -357,7 +357,7 @@ def _literal(pattern: str) -> Callable[[str], bool] | None:
 
     A key is then treated as both matching and not matching the pattern. At worst this keeps an unneeded node.
     """
-    parts = _LITERAL.fullmatch(pattern)
+    parts = re.fullmatch(_LITERAL, pattern)
     if parts is None:
         return None
     start, text, end = parts.groups()
