@@ -18,7 +18,14 @@ from rolecall.settings.mask import Mask
 from rolecall.store import holder
 from rolecall.store.store import Store
 from rolecall.threads import lifecycle
-from rolecall.threads.state import ThreadRef, read_members, read_note, read_thread
+from rolecall.threads.state import (
+    ThreadRef,
+    check_run,
+    group_name,
+    read_members,
+    read_note,
+    read_thread,
+)
 
 _STOP_SECONDS = 5.0
 """How long a process may take to stop when asked; its agent gets 2 seconds of that."""
@@ -72,8 +79,9 @@ def ask_to_stop(lease: Mapping[str, Any]) -> int | None:
 
 
 def _runs_of(store: Store, ref: ThreadRef) -> list[str]:
-    """The run ids of the agents that work for a thread and for the child threads that play its roles."""
-    runs: list[str] = []
+    """The run ids of the agents that work for a thread and for the child threads that play its roles, and of the check
+    of its group."""
+    runs = [check_run(ref.id)] if store.ref(group_name(ref.id)) else []
     above: ThreadRef | None = ref
     while above is not None and (known := read_note(store, above.id)):
         runs += filter(None, (known.note.run, *known.note.runs))

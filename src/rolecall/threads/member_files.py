@@ -19,7 +19,7 @@ from rolecall.files import git, merge
 from rolecall.files.merge import Checked, Merged, SetAside, Work
 from rolecall.threads import workfolder
 from rolecall.threads.setup import Setup
-from rolecall.threads.state import ThreadRef
+from rolecall.threads.state import ThreadRef, check_run
 from rolecall.threads.turn import Turn
 from rolecall.threads.workfolder import Folder
 from rolecall.workflow.model import Group, member_workdir
@@ -83,6 +83,8 @@ class MemberFiles:
             folder = git.run(cwd, "rev-parse", "--show-toplevel").text
         merge.refuse_overlaps(folder, works.values())
 
+        if group.check:  # of a runner that died
+            await process.end_leftovers(check_run(self._parent.id))
         check = partial(self._check, group.check, Path(cwd), cancel) if group.check else None
         results: dict[int, Merged | SetAside] = {}
         for number, work in works.items():
@@ -95,6 +97,7 @@ class MemberFiles:
 
     async def _check(self, command: tuple[str, ...], cwd: Path, cancel: Cancel) -> Checked:
         env = self._setup.environment_of(self._turn.workflow.roles[self._role])
+        env = process.marked(env, check_run(self._parent.id))
         try:
             done = await process.run(
                 command, cwd=cwd, env=env, timeout=CHECK_SECONDS, cancel=cancel, max_output=MOST_OUTPUT

@@ -217,6 +217,11 @@ def group_name(thread: str) -> str:
     return f"group/{thread}"
 
 
+def check_run(thread: str) -> str:
+    """Marks the processes of the command that checks what a thread's group has merged."""
+    return f"{thread}-check"
+
+
 def read_members(store: Store, parent: str) -> Iterator[ThreadRef]:
     """The members of the group that a thread plays now, in the order of their numbers; only those that were started."""
     group = store.ref(group_name(parent))
