@@ -15,7 +15,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from rolecall.threads.extract import extract as _imported_early  # noqa: F401 - 
 from rolecall.workflow import registry
 
 STEPS = 4
-_SCRIPT = """
+SCRIPT = """
 die() { [ "$DIE" = "$1" ] && kill -9 "$PPID" && exec sleep 300; }
 echo $$ >> "$LOG.pids"
 die start
@@ -111,7 +111,7 @@ def commanded(log: str, place: str, at: float) -> Callable[..., Any]:
             "NUMBER": str(number),
             "ANSWER": said(context.role, number),
         }
-        return await command(["/bin/sh", "-c", _SCRIPT], env=env)(prompt, context)
+        return await command(["/bin/sh", "-c", SCRIPT], env=env)(prompt, context)
 
     return ask
 
@@ -138,7 +138,10 @@ def say(pipe: int, told: Any) -> None:
     os.write(pipe, json.dumps(told).encode() + b"\n")
 
 
-def perform(order: dict[str, Any], pipe: int) -> None:
+Play = Callable[[dict[str, Any], Callable[[Any], None]], Coroutine[Any, Any, None]]
+
+
+def perform(order: dict[str, Any], pipe: int, play: Play) -> None:
     status = 1
     try:
         asyncio.run(play(order, partial(say, pipe)))
@@ -149,12 +152,12 @@ def perform(order: dict[str, Any], pipe: int) -> None:
         os._exit(status)
 
 
-def carry_out(order: dict[str, Any]) -> dict[str, Any]:
+def carry_out(order: dict[str, Any], play: Play) -> dict[str, Any]:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
-        perform(order, writing)
+        perform(order, writing, play)
     os.close(writing)
     told: list[Any] = []
     with os.fdopen(reading, "rb") as pipe:
@@ -169,10 +172,10 @@ def carry_out(order: dict[str, Any]) -> dict[str, Any]:
     return {"code": os.waitstatus_to_exitcode(status), "told": told}
 
 
-def main() -> None:
+def main(play: Play = play) -> None:
     assert registry and workspace  # imported here for all forks
     for line in sys.stdin:
-        print(json.dumps(carry_out(json.loads(line))), flush=True)
+        print(json.dumps(carry_out(json.loads(line), play)), flush=True)
 
 
 if __name__ == "__main__":

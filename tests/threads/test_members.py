@@ -45,6 +45,7 @@ roles:
   reviewer:
     each: steps[-1].output.files
     at_once: %(at_once)s
+    workdir: shared
     %(more)s
     goal: Review {{item}}, which is {{number}} of {{count}}.
     schema: &review
@@ -226,6 +227,7 @@ description: Several at once
 roles:
   team:
     roles: [backend, frontend]
+    workdir: shared
   backend:
     goal: Build the back.
     schema: {type: object, properties: {back: {type: string}}, required: [back]}
@@ -609,6 +611,7 @@ roles:
   flows:
     each: '["x", "y"]'
     agent: workflow:fan-out
+    workdir: shared
     goal: Handle {{item}}.
     schema: {type: object, properties: {$status: {enum: [good]}}, required: [$status]}
 graph: {$START: flows, flows: {done: $END, partly: $FAIL, failed: $FAIL}}
