@@ -159,10 +159,12 @@ class Service:
         (folder / f"{name}.py").write_text(code)
         return registry.register(self.store, registry.load_file(str(folder / f"{name}.py")))
 
-    def script(self, *entries: Mapping[str, Any], name: str = "script") -> str:
+    def script(self, *entries: Mapping[str, Any], name: str = "script", **roles: Mapping[str, Any]) -> str:
+        """An agent that plays `worker` by these entries, one after the other, and each of the `roles` by one."""
         path = self.folder / f"{name}.json"
+        parts = {"worker": list(entries), **{role: [entry] for role, entry in roles.items()}}
         draft = path.with_suffix(".draft")
-        draft.write_text(json.dumps({"roles": {"worker": list(entries)}, "after_last": "repeat"}))
+        draft.write_text(json.dumps({"roles": parts, "after_last": "repeat"}))
         draft.rename(path)  # steps of threads that were entered before may be reading it
         return f"scripted:{path}"
 

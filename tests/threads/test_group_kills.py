@@ -82,7 +82,7 @@ def test_no_finished_member_is_asked_again(
         if place in ("commit", "committed"):
             at = moments.randint(1, SIZE * 5 // KILLS)
         elif place == "instruction":
-            at = moments.randint(1, 1_000)
+            at = moments.randint(1, SIZE * 250 // KILLS)
         else:
             at = moments.choice([number for number in range(1, SIZE + 1) if number not in done])
         ended = order(server, tmp_path, name, place if kills < KILLS else "", at)

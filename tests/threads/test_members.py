@@ -194,7 +194,6 @@ def test_an_empty_list_is_done_and_nobody_is_asked(store: Store, tmp_path: Path)
     ("each", "more", "reason"),
     [
         ("start.prompt", "join: all", "not a list"),
-        ("steps[-1].output.nothing", "join: all", "not a list"),
         ("'[start.prompt]'", "join: all", "item 1 has 1,000,0"),
         ("steps[-1].output.files", "join: {at_least: 4}", "at least 4 members must be done"),
         ("steps[-1].output.files", "procedure: 'Read {{item.path}}.'", "member 1"),

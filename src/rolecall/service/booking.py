@@ -93,9 +93,10 @@ class BookingBackend:
         return change._replace(moves=moves, events=events)
 
     def _state_after(self, move: Move, events: list[NewEvent], *, is_new_head: bool) -> ThreadState:
-        """Return the thread's new state and update `events`. A new head resets the crash count."""
+        """Return the thread's new state and update `events`. A new head, or a wait, resets the crash count."""
         state = load_state(move.state or {})
-        if is_new_head and state.service is not None:
+        # A thread that waits for its group takes many turns at one head.
+        if (is_new_head or state.status == Status.WAITING) and state.service is not None:
             state = state._replace(service=state.service._replace(crashes=None, losses=None))
         if state.status == Status.SUSPENDED and self._agent_ended:
             after, count = queue.state_after_crash(state, self._agent_ended)

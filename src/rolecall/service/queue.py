@@ -253,6 +253,33 @@ def _count(store: Store, draft: Draft, call: Call, now: int) -> None:
     draft.move(name, ref, state={"calls": calls[-call.rate.count :]})
 
 
+def wake_parents(store: Store, *, now: int) -> tuple[list[Slot], int | None]:
+    """Give a slot to each thread that waits for its group if there is something to decide: a member has ended, or the
+    deadline has passed. Return these slots and the next deadline. A thread is woken even if no slot is free: its turn
+    is short, calls no agent, and may be what ends the members that hold the slots."""
+    woken, deadlines = [], []
+    for group in _refs(store, "group/"):
+        deadline = int(_number(group.state.get("deadline")))
+        if group.version == group.state.get("seen") and not 0 < deadline <= now:
+            deadlines += [deadline] if deadline else []
+            continue
+        ref = read_thread(store, group.name.removeprefix("group/"))
+        if ref is None or ref.state.status != Status.WAITING or ref.state.service is None:
+            continue
+        slot, draft = Slot(ref.state.name, ref.id, now), store.draft()
+        name = thread.slot_name(slot.workflow, slot.thread)
+        if store.ref(name) is not None:  # the process that let it wait has not ended yet
+            continue
+        draft.move(name, None, state={"since": now})
+        move(draft, ref, ref.state.moved(Status.IDLE))
+        try:
+            draft.commit(durable=False)
+        except Conflict:  # another process was faster
+            continue
+        woken.append(slot)
+    return woken, min(deadlines, default=None)
+
+
 def release(store: Store, slot: Slot) -> None:
     """Free the slot of a thread that has ended or waits for a person."""
     name = thread.slot_name(slot.workflow, slot.thread)

@@ -29,6 +29,7 @@ from rolecall.settings.stores import open_store
 from rolecall.store.store import Store
 from rolecall.threads.state import ThreadState
 from rolecall.workflow import registry
+from rolecall.workflow.model import Role
 
 _LARGEST_LOG = 5 * 1024 * 1024
 _HOME_GLANCE = 2.0
@@ -93,7 +94,7 @@ def host_name() -> str:
 def agent_namer(store: Store) -> Callable[[ThreadState], str]:
     """Return a function that names the agent of a thread's next step, from its workflow and the configuration. A
     workflow written in Python may bring its own agents, which are counted as the configured one."""
-    named: dict[str, Mapping[str, str | None]] = {}
+    roles: dict[str, Mapping[str, Role]] = {}
     settings: Mapping[str, Any] = {}
     read_again_at = -1.0
 
@@ -102,13 +103,16 @@ def agent_namer(store: Store) -> Callable[[ThreadState], str]:
         if time.monotonic() > read_again_at:
             settings, read_again_at = config.load(), time.monotonic() + 1.0
         node, role = state.workflow, state.role or ""
-        if bound := state.agents.get(role):
-            return str(bound["name"])
         try:
-            if node not in named:
-                workflow = registry.read_node(store, node)[0]
-                named[node] = {key: part.agent for key, part in workflow.roles.items()}
-            own = named[node].get(role)
+            if node not in roles:
+                roles[node] = registry.read_node(store, node)[0].roles
+            part = roles[node].get(role) or Role()
+            if part.group is not None and state.member is None:
+                return ""  # its members call agents
+            if bound := state.agents.get(role):
+                return str(bound["name"])
+            in_turn = part.group.agents if part.group else ()
+            own = in_turn[((state.member or 1) - 1) % len(in_turn)] if in_turn else part.agent
             return agent_for(settings, workflow=state.name, role=role, named=own, override=state.agent)
         except RolecallError:  # the step itself reports what is wrong
             return ""

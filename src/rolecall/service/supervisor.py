@@ -173,6 +173,9 @@ class Supervisor:
             if self._has_news:
                 self._read_at = now + POLL_MS
                 self._stop_killed_threads()
+                woken, deadline = queue.wake_parents(self.store, now=now)
+                self._held |= {slot.thread: _Held(slot, is_ready=True) for slot in woken}
+                self._read_at = min(self._read_at, deadline or self._read_at)
             verdict = self._decide(now)
             self._trouble("store", "")
         except Exception as error:  # the cause may pass, and running threads continue
@@ -304,8 +307,9 @@ class Supervisor:
         held.is_ready = status == Status.IDLE
         held.trouble = ""
         if status not in (Status.IDLE, Status.RUNNING):
-            why = f": {ref.state.reason}" if ref and ref.state.reason else ""
-            self.log(f"{slot.thread} is {status}{why}")
+            if status != Status.WAITING:  # which happens as often as a member ends
+                why = f": {ref.state.reason}" if ref and ref.state.reason else ""
+                self.log(f"{slot.thread} is {status}{why}")
             self._let_go(held)
 
     async def _take_up(self, held: _Held) -> None:

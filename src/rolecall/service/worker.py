@@ -79,7 +79,8 @@ _settings: StoreSettings | None = None
 """The store's address, as it was when the zygote started."""
 _warm: Store | None = None
 """The store of the warm-up, kept for the types that it has compiled."""
-_ADAPTERS = ("command", "claude", "codex")
+_MODULES = ("threads.members", *(f"agents.adapters.{name}" for name in ("command", "claude", "codex")))
+"""What many steps import, beyond those of the trial step."""
 _WORKFLOW = """\
 name: warm-up
 description: Is played once, in a store that is thrown away.
@@ -93,8 +94,8 @@ def warm_up() -> None:
     """Take a trial step, so that everything a step imports and compiles is loaded before a worker is forked."""
     global _settings, _warm
     _settings = config.store_settings()
-    for name in _ADAPTERS:
-        import_module(f"rolecall.agents.adapters.{name}")
+    for name in _MODULES:
+        import_module(f"rolecall.{name}")
     with (
         TemporaryDirectory(prefix="rolecall-") as folder,
         Store(SqliteBackend(f"{folder}/store.db")) as store,
@@ -130,7 +131,7 @@ async def _step(store: Store, order: StepOrder) -> dict[str, str]:
     try:
         state = thread.find(store, order.thread).state
         engine = workspace.engine(store, agent=state.agent, folder=state.cwd)
-        engine = replace(engine, find_workflow=find_workflow, lease_ms=order.lease_ms)
+        engine = replace(engine, find_workflow=find_workflow, lease_ms=order.lease_ms, queues_members=True)
         try:
             await engine.step(order.thread, cancel=cancel)
         finally:

@@ -438,7 +438,8 @@ class Members:
             {} if granted is None else {"standing": self._standing.dump()}
         )
         draft.move(ref.name, ref, ref.target, kept)
-        draft.event(parent.id, Status.WAITING.value, {"reason": reason})
+        if "seen" not in ref.state or not open_:
+            draft.event(parent.id, Status.WAITING.value, {"reason": reason})
         move(draft, parent, parent.state.moved(Status.WAITING, role=self._roster.role, reason=reason))
         try:
             draft.commit(durable=True)

@@ -13,7 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rolecall.errors import Conflict, RolecallError
@@ -57,10 +57,22 @@ class Dispatcher:
     # -- deciding --
 
     def look(self) -> Verdict:
-        """Admit and discard threads according to the policy, and order the first steps of the admitted ones."""
-        if not self.store.refs("queue/", limit=1):
-            return Verdict()
-        admitted = set()
+        """Admit and discard threads according to the policy, and order the first steps of the admitted ones and the
+        turns of those whose groups have moved."""
+        woken, deadline = queue.wake_parents(self.store, now=self.store.now())
+        admitted = {thread.slot_name(slot.workflow, slot.thread) for slot in woken}
+        verdict = Verdict()
+        if self.store.refs("queue/", limit=1):
+            verdict = self._admit(admitted)
+        if admitted:  # their first calls were counted at admission
+            room = self._room()
+            for plan in self._plan([slot for slot in room.slots if slot.name in admitted], room).values():
+                self._order(*plan, room)
+        times = [at for at in (verdict.look_again_at, deadline) if at is not None]
+        return replace(verdict, look_again_at=min(times, default=None))
+
+    def _admit(self, admitted: set[str]) -> Verdict:
+        """Admit and discard waiting threads, and add the names of new slots to `admitted`."""
         with self.backend.alone("admission"):
             now = self.store.now()
             state = queue.standing(self.store, self.policy, now=now, agent_of=self.agent_of)
@@ -74,10 +86,6 @@ class Dispatcher:
                 if queue.admit(self.store, one, now=now, call=call) is not None:
                     self.log(f"{one.thread} of {one.workflow} starts after {max(0, now - one.since):,} ms")
                     admitted.add(thread.slot_name(one.workflow, one.thread))
-        if admitted:  # their first calls were counted at admission
-            room = self._room()
-            for plan in self._plan([slot for slot in room.slots if slot.name in admitted], room).values():
-                self._order(*plan, room)
         return verdict
 
     def go_on(self, order: Order) -> Verdict:

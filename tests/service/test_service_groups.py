@@ -1,0 +1,96 @@
+"""A group under the service: its members are threads in the queue, and the thread that waits for them holds no slot."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from servicestage import Service, done, served
+
+from rolecall.store.ids import ThreadId
+from rolecall.threads.state import ThreadRef, read_threads
+
+FLOW = """
+name: {name}
+description: A group and a last role
+roles:
+  member:
+    times: 12
+    at_once: 4
+    workdir: shared
+    goal: Work as number {{{{number}}}}.
+    schema: {{type: object, properties: {{$status: {{enum: [done]}}}}, required: [$status]}}
+  last:
+    goal: End.
+    schema: {{type: object, properties: {{$status: {{enum: [end]}}}}, required: [$status]}}
+graph:
+  $START: member
+  member: {{done: last, partly: last, failed: $FAIL}}
+  last: {{end: $END}}
+"""
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    with served(tmp_path, "--concurrency", "1") as running:
+        yield running
+
+
+def members_of(service: Service, name: str) -> list[ThreadRef]:
+    return [ref for ref in read_threads(service.store) if ref.state.parent == name]
+
+
+def test_a_group_larger_than_the_concurrency_does_not_lock_itself(service: Service) -> None:
+    flow = service.workflow("grouped", FLOW)
+    name = service.enter(flow, service.script(member=done(), last=done("end")))
+    assert service.ended(name) == ["completed"]
+    [group, last] = service.steps(name)
+    assert (group.output["status"], group.output["done"], last.role) == ("done", 12, "last")
+    assert Counter(ref.state.status for ref in members_of(service, name)) == {"completed": 12}
+    service.stop()
+    service.assert_clean()
+
+
+def test_persons_are_waited_for_without_a_slot_or_a_process(service: Service) -> None:
+    text = FLOW.replace("    workdir: shared\n", "    workdir: shared\n    agent: human\n")
+    name = service.enter(service.workflow("asked", text), service.script(last=done("end")))
+
+    def asked() -> list[ThreadId]:
+        found = [ref.id for ref in members_of(service, name) if ref.state.status == "suspended"]
+        return found if len(found) == 12 and service.thread_status(name) == "waiting" else []
+
+    members = service.until(asked)
+    other = service.enter(service.workflow(), service.script(done("end"), name="other"))
+    assert service.ended(other) == ["completed"]
+    for member in members:
+        told = service.rolecall("thread", "answer", member, "--output", '{"$status": "done"}')
+        assert told.returncode == 0, told.stderr
+    assert service.ended(name) == ["completed"]
+    assert service.steps(name)[0].output["done"] == 12
+
+
+def test_killing_the_thread_ends_its_members_and_their_agents(tmp_path: Path) -> None:
+    with served(tmp_path, "--concurrency", "8") as service:
+        flow = service.workflow("grouped", FLOW)
+        name = service.enter(flow, service.script(member=done(run=[["sleep", "300"]])))
+
+        def at_work() -> bool:
+            running = [ref for ref in members_of(service, name) if service.store.ref(f"attempt/{ref.id}")]
+            return len(running) == 4 and service.thread_status(name) == "waiting"
+
+        service.until(at_work)
+        assert service.rolecall("thread", "kill", name).returncode == 0
+        assert [ref.state.status for ref in members_of(service, name)] == ["killed"] * 4
+        service.until(lambda: service.status()["running"] == [])
+        service.stop()
+        service.assert_clean()
+
+
+def test_a_deadline_passes_while_nothing_happens(service: Service) -> None:
+    text = FLOW.replace("    at_once: 4\n", "    at_once: 4\n    deadline: 0.05\n")
+    script = service.script(member=done(run=[["sleep", "300"]]), last=done("end"))
+    name = service.enter(service.workflow("late", text), script)
+    assert service.ended(name) == ["failed"]
+    assert Counter(one["status"] for one in service.steps(name)[0].output["members"]) == {"stopped": 12}
