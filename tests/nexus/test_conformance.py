@@ -74,7 +74,7 @@ def written(folder: Path, *cases: Any, name: str = "cases.json") -> Path:
     return path.parent
 
 
-def run(folder: Path, **options: Any) -> list[conformance.Result]:
+def run(folder: Path, **options: Any) -> list[conformance.CaseResult]:
     found = fixture.load(str(folder))
     assert found.mistakes == []
     options = {"over": ["tools"], "environ": os.environ, **options}
@@ -425,27 +425,27 @@ ADD: dict[str, Any] = {"action": {"tool": "task_add", "params": {"title": "T", "
 @pytest.mark.parametrize(
     ("changed", "place", "problem"),
     [
-        ({"test_id": None}, "", '"test_id" is a required property'),
-        ({"test_id": "Big"}, "/test_id", "does not match"),
-        ({"description": "short"}, "/description", "shorter than 10"),
-        ({"covers": None}, "", '"covers" is a required property'),
-        ({"covers": {}}, "/covers", "not valid under any"),
-        ({"surprise": 1}, "", "surprise"),
+        ({"test_id": None}, "", "'test_id' is missing"),
+        ({"test_id": "Big"}, "/test_id", "must be text that matches"),
+        ({"description": "short"}, "/description", "at least 10 characters"),
+        ({"covers": None}, "", "'covers' is missing"),
+        ({"covers": {}}, "/covers", "must name a field"),
+        ({"surprise": 1}, "/surprise", "is not a key of a case"),
         ({"action": None}, "", "exactly one of action, event and steps"),
         ({"event": {"type": "agent_spawn"}}, "", "exactly one of action, event and steps"),
-        ({"action": None, "steps": []}, "/steps", "less than 1"),
+        ({"action": None, "steps": []}, "/steps", "at least 1 entry"),
         ({"action": None, "steps": [{}]}, "/steps/0", "exactly one of action and event"),
         ({"action": None, "steps": [{**ADD, "event": {"type": "agent_spawn"}}]}, "/steps/0", "exactly one of"),
         ({"action": None, "event": {"type": "session_pause"}, "postcondition": {}}, "/event/type", "agent_spawn"),
         ({"action": None, "event": {"type": "agent_spawn"}}, "/postcondition", "an event has no reply"),
-        ({"action": {"tool": "nx_task_list", "params": {}}}, "/action/tool", "there is no tool 'nx_task_list'"),
-        ({"action": {"tool": "task_list"}}, "/action", '"params" is a required property'),
-        ({"precondition": {"state_files": {"{HOME}/x": {}}}}, "/precondition/state_files/{HOME}/x", "no token {HOME}"),
+        ({"action": {"tool": "nx_task_list", "params": {}}}, "/action/tool", "not 'nx_task_list'"),
+        ({"action": {"tool": "task_list"}}, "/action", "'params' is missing"),
+        ({"precondition": {"state_files": {"{HOME}/x": {}}}}, "/precondition/state_files/{HOME}/x", "{HOME} is not"),
         ({"precondition": {"state_files": {"../x": {}}}}, "/precondition/state_files/../x", "below the project"),
         ({"precondition": {"state_files": {"/x": {}}}}, "/precondition/state_files//x", "below the project"),
-        ({"precondition": {"state_files": {"x": 5}}}, "/precondition/state_files/x", "is not of types"),
-        ({"postcondition": {"state_files": {"{HARNESS}": {}}}}, "/postcondition/state_files/{HARNESS}", "no token"),
-        ({"postcondition": {"state_files": {"a": "text"}}}, "/postcondition/state_files/a", "is not of types"),
+        ({"precondition": {"state_files": {"x": 5}}}, "/precondition/state_files/x", "must be an object, an array"),
+        ({"postcondition": {"state_files": {"{HARNESS}": {}}}}, "/postcondition/state_files/{HARNESS}", "is not known"),
+        ({"postcondition": {"state_files": {"a": "text"}}}, "/postcondition/state_files/a", "an object or null"),
         ({"postcondition": {"state_files": {"a": {"x": 1}}}}, "/postcondition/state_files/a/x", "is not a path"),
         ({"postcondition": {"return_value": {"$..a": 1}}}, "/postcondition/return_value/$..a", "is not a path"),
         ({"postcondition": {"return_value": {"$.a": [1]}}}, "/postcondition/return_value/$.a", "an array"),
@@ -475,8 +475,8 @@ def test_a_case_that_is_not_of_the_format_is_reported_with_its_place(
         ("", "line 1", "not JSON"),
         ("[\n\n{]", "line 3", "not JSON"),
         ("[]", "", "empty list"),
-        ("5", "/", "is not of type"),
-        ('[{"test_id": "a"}, 7]', "/0", "required property"),
+        ("5", "/", "must be an object"),
+        ('[{"test_id": "a"}, 7]', "/0", "is missing"),
         ('{"a": 1, "a": 2}', "", "the key 'a' stands twice"),
         ('{"a": NaN}', "", "NaN is not JSON"),
     ],
@@ -508,7 +508,7 @@ def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_there_is_wrong_use(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no folder"):
+    with pytest.raises(UsageError, match="does not exist"):
         fixture.load(str(tmp_path / "nowhere"))
 
 

@@ -9,7 +9,7 @@ from rolecall.cli import Reply, argument, verb
 from rolecall.cli.output import Progress, table
 from rolecall.errors import NotFound
 from rolecall.nexus import conformance, fixture
-from rolecall.nexus.conformance import Report, Result
+from rolecall.nexus.conformance import CaseResult, Report
 from rolecall.settings import config
 from rolecall.settings.form import did_you_mean
 
@@ -111,7 +111,7 @@ def _text(report: Report, over: tuple[str, ...]) -> str:
     return "\n\n".join([*blocks, ", ".join(summary)])
 
 
-def _outcomes(result: Result, over: tuple[str, ...]) -> list[str]:
+def _outcomes(result: CaseResult, over: tuple[str, ...]) -> list[str]:
     if result.status == "not run":
         return ["not run"] * len(over)
     failed = {failure.over for failure in result.failures}

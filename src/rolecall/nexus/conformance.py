@@ -17,14 +17,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
 from itertools import groupby
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from rolecall.errors import RolecallError
 from rolecall.nexus import dispatch, documented, expectation, project_paths, tracker
-from rolecall.nexus.fixture import Action, Case, Expected, Mistake, Step
+from rolecall.nexus.fixture import Case, Expected, Mistake
 from rolecall.nexus.server_child import ServerChild
 from rolecall.settings import capabilities
 
@@ -34,8 +32,6 @@ NEEDS_HOOKS, NEEDS_TOOLS = "needs the hooks", "needs the tools"
 ALWAYS = "always"
 """Marks expectations that apply to every case, whether it states them or not."""
 
-Call: TypeAlias = "Callable[[str, dict[str, Any]], Any]"
-"""Calls a tool by name with parameters. Returns its reply, or `{"error": …}`."""
 Tell: TypeAlias = "Callable[[str, str, dict[str, Any]], Any]"
 """Runs the hooks for an event: the project's folder, the type of the event, and its parameters, which include the
 harness. Returns the answer, or `{"error": …}`."""
@@ -51,6 +47,7 @@ _LONGEST = 300
 
 class Failure(NamedTuple):
     over: str
+    """The door."""
     at: str
     """The place of the expectation in the case, or ALWAYS."""
     what: str
@@ -60,7 +57,7 @@ class Failure(NamedTuple):
     found: str
 
 
-class Result(NamedTuple):
+class CaseResult(NamedTuple):
     test_id: str
     file: str
     kind: str
@@ -72,7 +69,7 @@ class Result(NamedTuple):
 
 
 class Report(NamedTuple):
-    results: Sequence[Result]
+    results: Sequence[CaseResult]
     mistakes: Sequence[Mistake]
     """Cases, and whole files, that could not be parsed."""
     passed_over: Sequence[str]
@@ -103,208 +100,170 @@ def run(
     environ: Mapping[str, str],
     tells: Mapping[str, Tell] | None = None,
     done: Callable[[int], object] = lambda _: None,
-) -> list[Result]:
+) -> list[CaseResult]:
     """Run all cases and return their results in order. `tells` are additional doors, by name, for cases with events."""
-    results: list[Result] = []
-    chosen = {name: tell for name, tell in (tells or {}).items() if name in over}
+    results: list[CaseResult] = []
     with tempfile.TemporaryDirectory(prefix="rolecall-conformance-") as scratch:
         # The cases run unrestricted, even if the process that started the run is restricted.
         kept = {name: value for name, value in environ.items() if name != capabilities.VARIABLE}
         kept["ROLECALL_HOME"] = os.path.join(scratch, "home")
         for _, group in groupby(cases, key=lambda case: case.file):
-            with _doors(scratch, over, kept, chosen) as doors:
+            # The cases of one file share a server, as the sessions of a host do.
+            server = ServerChild(os.path.join(scratch, "mcp", "project"), kept)
+            doors = [
+                _Door(name, os.path.join(scratch, name), server, (tells or {}).get(name)) for name in over
+            ]
+            try:
                 for case in group:
-                    results.append(_result(case, doors))
+                    results.append(_run_case(case, doors))
                     done(len(results))
+            finally:
+                server.close()
     return results
 
 
-def _result(case: Case, doors: Mapping[str, _Door]) -> Result:
-    needs_hooks = case.kind == "lifecycle"
-    fitting = {name: door for name, door in doors.items() if (door.tell is not None) is needs_hooks}
-    if not fitting:
-        reason = NEEDS_HOOKS if needs_hooks else NEEDS_TOOLS
-        return Result(case.test_id, case.file, case.kind, "not run", reason)
-    failures = [
-        failure._replace(over=name) for name, door in fitting.items() for failure in _failures(case, door)
-    ]
-    status: Literal["passed", "failed"] = "failed" if failures else "passed"
-    return Result(case.test_id, case.file, case.kind, status, "", failures, tuple(fitting))
-
-
-# -- doors --
-
-
 class _Door(NamedTuple):
+    name: str
     root: str
     """A folder that contains only the project, so that writes outside the project are noticed."""
-    call: Call
-    tell: Tell | None = None
+    server: ServerChild
+    tell: Tell | None
 
     @property
     def project(self) -> str:
         return os.path.join(self.root, "project")
 
-
-@contextmanager
-def _doors(
-    scratch: str, over: Sequence[str], environ: Mapping[str, str], tells: Mapping[str, Tell]
-) -> Iterator[dict[str, _Door]]:
-    """The doors for the cases of one file, which share a server, as the sessions of a host do."""
-    roots = {name: os.path.join(scratch, name) for name in over if name in DOORS or name in tells}
-    server = ServerChild(os.path.join(roots.get("mcp", scratch), "project"), environ)
-
-    def call_in_process(project: str, tool: str, params: dict[str, Any]) -> Any:
+    def call(self, tool: str, params: dict[str, Any]) -> Any:
+        """Call a tool and return its reply, or `{"error": …}`."""
+        if self.name == "mcp":
+            return self.server.call(tool, params)
         try:
-            return json.loads(dispatch.call_json(project, tool, copy.deepcopy(params)))
+            return json.loads(dispatch.call_json(self.project, tool, copy.deepcopy(params)))
         except RolecallError as error:
             return {"error": error.message}
 
-    doors = {
-        name: _Door(
-            root,
-            server.call if name == "mcp" else partial(call_in_process, os.path.join(root, "project")),
-            tells.get(name),
-        )
-        for name, root in roots.items()
-    }
-    try:
-        yield doors
-    finally:
-        server.close()
+
+def _run_case(case: Case, doors: Sequence[_Door]) -> CaseResult:
+    needs_hooks = case.kind == "lifecycle"
+    fitting = [door for door in doors if (door.name not in DOORS) is needs_hooks]
+    if not fitting:
+        reason = NEEDS_HOOKS if needs_hooks else NEEDS_TOOLS
+        return CaseResult(case.test_id, case.file, case.kind, "not run", reason)
+    failures: list[Failure] = []
+    for door in fitting:
+        at = "precondition"
+        try:
+            _prepare(case, door)
+            for number in range(len(case.all_steps)):
+                at = case.expected_after(number)[0].at if case.expected_after(number) else f"steps[{number}]"
+                failures += [failure._replace(over=door.name) for failure in _run_step(case, number, door)]
+        except Exception as exc:  # any crash fails the case, and the run continues
+            failures.append(
+                Failure(door.name, at, "", "", "to be carried out", f"{type(exc).__name__}: {exc}")
+            )
+    names = tuple(door.name for door in fitting)
+    return CaseResult(
+        case.test_id, case.file, case.kind, "failed" if failures else "passed", "", failures, names
+    )
 
 
-# -- one case --
-
-
-def _failures(case: Case, door: _Door) -> list[Failure]:
-    """The failures of a case through one door."""
-    found: list[Failure] = []
-    at = "precondition"
-    try:
-        shutil.rmtree(door.root, ignore_errors=True)
-        os.makedirs(door.project)
-        for path, content in case.before.items():
-            if content is None:
-                continue  # the file must be absent, and it is
-            target = os.path.join(door.project, path)
+def _prepare(case: Case, door: _Door) -> None:
+    shutil.rmtree(door.root, ignore_errors=True)
+    os.makedirs(door.project)
+    for path, content in case.before.items():
+        if content is not None:
+            target = os.path.join(door.project, case.expand(path))
             os.makedirs(os.path.dirname(target), exist_ok=True)
             with open(target, "w", encoding="utf-8") as file:
-                text = (
-                    content if isinstance(content, str) else json.dumps(content, indent=2, ensure_ascii=False)
-                )
-                file.write(text)
-        for step in case.steps:
-            at = step.expected[0].at
-            found += _step_failures(case, step, door)
-    except Exception as exc:  # any crash fails the case, and the run continues
-        found.append(_failure(at, "", "", "to be carried out", f"{type(exc).__name__}: {exc}"))
-    return found
+                file.write(content if isinstance(content, str) else json.dumps(content, indent=2))
 
 
-def _step_failures(case: Case, step: Step, door: _Door) -> Iterator[Failure]:
-    before = _files(door.root)
-    if isinstance(step.act, Action):
-        reply = door.call(step.act.tool, step.act.params)
-        yield from _reply_failures(reply, step.expected)
-        for misfit in documented.reply_misfits(step.act.tool, reply):
-            yield _failure(ALWAYS, "reply", "", "the fields of the contract", misfit)
-        may_write = step.act.tool not in documented.READERS
-        yield from _write_failures(
-            step.act.tool,
-            _WRITABLE if may_write else (),
-            _WRITABLE_FOLDERS if may_write else (),
-            before,
-            _files(door.root),
-        )
-    elif door.tell is not None:
-        event = step.act.type
-        reply = door.tell(door.project, event, {"harness_id": case.harness, **step.act.params})
-        yield from _reply_failures(reply, step.expected)
+def _run_step(case: Case, number: int, door: _Door) -> Iterator[Failure]:
+    """Carry out a step and return what is not as expected, or not as it must always be."""
+    step, expectations, before = case.all_steps[number], case.expected_after(number), _read_files(door.root)
+    files: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    if step.action:
+        actor = step.action.tool
+        reply = door.call(actor, step.action.params)
+        for misfit in documented.reply_misfits(actor, reply):
+            yield Failure("", ALWAYS, "reply", "", "the fields of the contract", misfit)
+        if actor not in documented.READERS:
+            files, folders = _WRITABLE, _WRITABLE_FOLDERS
+    elif step.event and door.tell:
+        actor = step.event.type
+        reply = door.tell(door.project, actor, {"harness_id": case.harness, **step.event.params})
         # Hooks write only the state and what a user asks to keep; before a tool call they write nothing.
-        folders = [f".nexus/state/{name}/" for name in (project_paths.HARNESS, case.harness)]
-        folders += [".nexus/memory/", ".nexus/rules/"] if event == "user_message" else []
-        may_write = event != "pre_tool_use"
-        yield from _write_failures(
-            event,
-            _WRITABLE_BY_HOOKS if may_write else (),
-            tuple(folders) if may_write else (),
-            before,
-            _files(door.root),
-            tracker_file=f".nexus/state/{case.harness}/agent-tracker.json",
-        )
-    for expected in step.expected:
-        for path, content in expected.files.items():
-            yield from _file_failures(door.project, expected.at, path, content)
+        if actor != "pre_tool_use":
+            files = _WRITABLE_BY_HOOKS
+            folders = tuple(f".nexus/state/{name}/" for name in (project_paths.HARNESS, case.harness))
+            folders += (".nexus/memory/", ".nexus/rules/") if actor == "user_message" else ()
+    yield from _judge_reply(reply, expectations)
 
-
-def _file_failures(project: str, at: str, path: str, expected: Mapping[str, Any] | None) -> Iterator[Failure]:
-    target = os.path.join(project, path)
-    is_there = os.path.lexists(target)
-    if expected is None:
-        if is_there:
-            yield _failure(at, path, "", "no such file", "it is there")
-    elif not is_there:
-        yield _failure(at, path, "", "the file", "nothing")
-    elif expected:
-        try:
-            with open(target, encoding="utf-8") as file:
-                document = json.load(file)
-        except ValueError as exc:
-            yield _failure(at, path, "", "JSON", str(exc))
-        else:
-            yield from _misses(at, path, expected, document)
-
-
-def _reply_failures(reply: Any, expectations: Sequence[Expected]) -> Iterator[Failure]:
-    message = reply.get("error") if isinstance(reply, dict) else None
-    if message is not None and not any(expected.is_error for expected in expectations):
-        yield _failure(expectations[0].at, "reply", "", "no error", _shown(message))
-    for expected in expectations:
-        if expected.error and (message is None or expected.error_contains not in str(message)):
-            words = f" with {_shown(expected.error_contains)}" if expected.error_contains else ""
-            yield _failure(expected.at, "reply", "", f"an error{words}", _shown(reply))
-        yield from _misses(expected.at, "reply", expected.returns, reply)
-
-
-def _misses(at: str, what: str, expected: Mapping[str, Any], document: Any) -> Iterator[Failure]:
-    for path, value in expected.items():
-        found = expectation.value_at(document, path)
-        if not expectation.fits(value, found):
-            yield _failure(at, what, path, _shown(value), _shown(found))
-
-
-# -- expectations of every case --
-
-
-def _write_failures(
-    actor: str,
-    files: Sequence[str],
-    folders: tuple[str, ...],
-    before: Mapping[str, bytes],
-    after: Mapping[str, bytes],
-    *,
-    tracker_file: str = "",
-) -> Iterator[Failure]:
-    """Report changes where nothing may be written, and malformed files."""
+    after = _read_files(door.root)
     for path in sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path)):
         name = path.removeprefix("project/")
         if name not in files and not name.startswith(folders or ("\0",)):
-            yield _failure(ALWAYS, name, "", f"left alone by {actor}", "changed")
-            continue
-        misfits: list[str] = []
+            yield Failure("", ALWAYS, name, "", f"left alone by {actor}", "changed")
+        elif path in after and (problem := _find_misfit(name, after[path], case)):
+            yield Failure("", ALWAYS, name, "", "the fields of the contract", problem)
+    for expected in expectations:
+        for path, content in expected.state_files.items():
+            name = case.expand(path)
+            data = after.get(f"project/{name}", after.get(f"project/{name}/"))
+            yield from _judge_file(data, expected.at, name, content)
+
+
+def _judge_reply(reply: Any, expectations: Sequence[Expected]) -> Iterator[Failure]:
+    message = reply.get("error") if isinstance(reply, dict) else None
+    may_fail = any(one.must_fail or one.return_value.get("$.error") is not None for one in expectations)
+    if message is not None and not may_fail:
+        at = expectations[0].at if expectations else ALWAYS
+        yield Failure("", at, "reply", "", "no error", _show(message))
+    for expected in expectations:
+        words = expected.error_contains or ""
+        if expected.must_fail and (message is None or words not in str(message)):
+            wanted = f"an error with {_show(words)}" if words else "an error"
+            yield Failure("", expected.at, "reply", "", wanted, _show(reply))
+        yield from _compare(expected.at, "reply", expected.return_value, reply)
+
+
+def _judge_file(
+    data: bytes | None, at: str, path: str, expected: Mapping[str, Any] | None
+) -> Iterator[Failure]:
+    if expected is None or data is None:
+        if expected is not None or data is not None:
+            wanted, found = ("no such file", "it is there") if expected is None else ("the file", "nothing")
+            yield Failure("", at, path, "", wanted, found)
+    elif expected:
         try:
-            if name in documented.FILES and path in after:
-                misfits = documented.file_misfits(name, json.loads(after[path]))
-            elif name == tracker_file and path in after:
-                misfits = [problem for problem in [tracker.problem_of(json.loads(after[path]))] if problem]
+            document = json.loads(data)
         except ValueError as exc:
-            misfits = [f"it is not JSON: {exc}"]
-        for misfit in misfits:
-            yield _failure(ALWAYS, name, "", "the fields of the contract", misfit)
+            yield Failure("", at, path, "", "JSON", str(exc))
+        else:
+            yield from _compare(at, path, expected, document)
 
 
-def _files(root: str) -> dict[str, bytes]:
+def _compare(at: str, what: str, expected: Mapping[str, Any], document: Any) -> Iterator[Failure]:
+    for path, value in expected.items():
+        found = expectation.value_at(document, path)
+        if not expectation.fits(value, found):
+            yield Failure("", at, what, path, _show(value), _show(found))
+
+
+def _find_misfit(name: str, data: bytes, case: Case) -> str:
+    """Why a written file does not have the form that the contract gives it; empty if it has, or is of no such kind."""
+    try:
+        if name in documented.FILES:
+            return "".join(documented.file_misfits(name, json.loads(data)))
+        is_tracker = name == f".nexus/state/{case.harness}/{tracker.FILE}"
+        return tracker.problem_of(json.loads(data)) if is_tracker and case.kind == "lifecycle" else ""
+    except ValueError as exc:
+        return f"it is not JSON: {exc}"
+
+
+def _read_files(root: str) -> dict[str, bytes]:
+    """Every file below a folder by its path, and every folder, whose path ends with a slash."""
     found: dict[str, bytes] = {}
     for folder, folders, names in os.walk(root):
         found |= {os.path.relpath(os.path.join(folder, name), root) + "/": b"" for name in folders}
@@ -315,14 +274,7 @@ def _files(root: str) -> dict[str, bytes]:
     return found
 
 
-# -- formatting --
-
-
-def _failure(at: str, what: str, path: str, expected: str, found: str) -> Failure:
-    return Failure("", at, what, path, expected, found)
-
-
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     if value is expectation.ABSENT:
         return "nothing"
     text = json.dumps(value, ensure_ascii=False)

@@ -7,7 +7,7 @@ null means null or absent; a string, number or boolean must be equal; an object 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -19,6 +19,13 @@ ABSENT = object()
 _PATH = re.compile(r"\$(?:\.[^.\[\]\s]+|\[-?\d+\])*", re.ASCII)
 _PART = re.compile(r"\.([^.\[\]]+)|\[(-?\d+)\]", re.ASCII)
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d:\d\d)", re.ASCII)
+_OPTIONS: Mapping[str, Mapping[str, type]] = {
+    "iso8601": {},
+    "string": {"minLength": float, "pattern": str},
+    "number": {"min": float, "max": float},
+    "boolean": {},
+}
+"""The types of matchers, and the options that each has."""
 
 
 def value_at(document: Any, path: str) -> Any:
@@ -39,61 +46,30 @@ def value_at(document: Any, path: str) -> Any:
 def fits(expected: Any, found: Any) -> bool:
     if expected is None:
         return found is None or found is ABSENT
-    if isinstance(expected, dict):
-        return _MATCHERS[expected["type"]](expected, found)
-    # In Python `True == 1`, but in JSON they differ.
-    return isinstance(expected, bool) == isinstance(found, bool) and bool(expected == found)
-
-
-# -- matchers --
-
-
-def _is_time(_: Mapping[str, Any], found: Any) -> bool:
-    if not isinstance(found, str) or not _TIME.fullmatch(found):
-        return False
+    if not isinstance(expected, dict):
+        # In Python `True == 1`, but in JSON they differ.
+        return isinstance(expected, bool) == isinstance(found, bool) and bool(expected == found)
+    match expected["type"]:
+        case "boolean":
+            return isinstance(found, bool)
+        case "number":
+            is_within = _is_number(found) and expected.get("min", found) <= found <= expected.get(
+                "max", found
+            )
+            return bool(is_within)
+        case "string":
+            is_long = isinstance(found, str) and len(found) >= expected.get("minLength", 0)
+            return is_long and pattern_test(expected.get("pattern", ""))(found)
     try:
-        datetime.fromisoformat(found.upper())
+        return isinstance(found, str) and bool(
+            _TIME.fullmatch(found) and datetime.fromisoformat(found.upper())
+        )
     except ValueError:  # an invalid date
         return False
-    return True
 
 
-def _is_string(matcher: Mapping[str, Any], found: Any) -> bool:
-    if not isinstance(found, str) or len(found) < matcher.get("minLength", 0):
-        return False
-    return pattern_test(matcher.get("pattern", ""))(found)
-
-
-def _is_number(matcher: Mapping[str, Any], found: Any) -> bool:
-    if not _is_plain_number(found):
-        return False
-    return bool(matcher.get("min", found) <= found <= matcher.get("max", found))
-
-
-def _is_boolean(_: Mapping[str, Any], found: Any) -> bool:
-    return isinstance(found, bool)
-
-
-def _is_plain_number(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-_MATCHERS: Mapping[str, Callable[[Mapping[str, Any], Any], bool]] = {
-    "iso8601": _is_time,
-    "string": _is_string,
-    "number": _is_number,
-    "boolean": _is_boolean,
-}
-_LIMITS: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
-    "iso8601": {},
-    "string": {"minLength": _is_plain_number, "pattern": lambda value: isinstance(value, str)},
-    "number": {"min": _is_plain_number, "max": _is_plain_number},
-    "boolean": {},
-}
-"""The options of each matcher besides its type, and the type each option must have."""
-
-
-# -- mistakes in fixtures --
 
 
 def problem_of(path: str, expected: Any) -> str:
@@ -105,12 +81,13 @@ def problem_of(path: str, expected: Any) -> str:
     if not isinstance(expected, dict):
         return ""
     kind = expected.get("type")
-    if not isinstance(kind, str) or kind not in _MATCHERS:
-        return f"a matcher has the type {', '.join(_MATCHERS)}, not {kind!r}"
+    if not isinstance(kind, str) or kind not in _OPTIONS:
+        return f"a matcher has the type {', '.join(_OPTIONS)}, not {kind!r}"
     for key in expected.keys() - {"type"}:
-        if key not in _LIMITS[kind]:
+        option = _OPTIONS[kind].get(key)
+        if option is None:
             return f"a matcher of the type {kind} has no {key!r}"
-        if not _LIMITS[kind][key](expected[key]):
+        if not (isinstance(expected[key], str) if option is str else _is_number(expected[key])):
             return f"{key} of a matcher cannot be {expected[key]!r}"
     try:
         pattern_test(expected.get("pattern", ""))

@@ -11,72 +11,126 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import partial
+from types import NoneType
 from typing import Any, Literal, NamedTuple
 
 from rolecall.errors import UsageError
 from rolecall.nexus import documented, expectation, project_paths
-from rolecall.store.schema import Type
+from rolecall.settings.form import (
+    Anything,
+    At,
+    Choice,
+    Either,
+    Field,
+    Flag,
+    Form,
+    ListOf,
+    MapOf,
+    Reading,
+    Record,
+    Text,
+    Unreadable,
+)
+from rolecall.settings.yaml12 import Node, Place
 
 EVENTS = ("agent_spawn", "agent_complete", "agent_resume")
 HOOK_EVENTS = (
-    *(
-        "session_start",
-        "user_message",
-        "subagent_spawn",
-        "subagent_complete",
-        "pre_tool_use",
-        "post_tool_use",
-    ),
-    *("session_end", "context_compact"),
+    *("session_start", "user_message", "subagent_spawn", "subagent_complete"),
+    *("pre_tool_use", "post_tool_use", "session_end", "context_compact"),
 )
 """Our hook events, whose reply has `block`, `context` and `notice`."""
-STATE_ROOT = ".nexus/state"
+_TOKENS = ("{STATE_ROOT}", "{HARNESS_ID}")
+_TOKEN = re.compile(r"\{[^{}]*\}")
 
-_TOKEN = re.compile(r"\{([^{}]*)\}")
 
-
-class Action(NamedTuple):
+class Call(NamedTuple):
     tool: str
     params: dict[str, Any]
 
 
 class Event(NamedTuple):
     type: str
-    params: dict[str, Any]
+    params: Mapping[str, Any] = {}
+    description: str = ""
+
+    @property
+    def has_reply(self) -> bool:
+        return self.type in HOOK_EVENTS
 
 
 class Expected(NamedTuple):
     """The expectations after a step."""
 
     at: str
-    """The place of the expectation in the case."""
-    returns: Mapping[str, Any]
-    files: Mapping[str, Mapping[str, Any] | None]
+    """Their place in the case."""
+    return_value: Mapping[str, Any] = {}
+    state_files: Mapping[str, Any] = {}
+    """By the path of a file; None for a file that must not exist."""
     error: bool | None = None
     """Whether the reply must be an error; None if the case does not say."""
-    error_contains: str = ""
+    error_contains: str | None = None
 
     @property
-    def is_error(self) -> bool:
-        return bool(self.error) or self.returns.get("$.error") is not None
+    def must_fail(self) -> bool:
+        return bool(self.error) or self.error_contains is not None
 
 
 class Step(NamedTuple):
-    act: Action | Event
-    expected: tuple[Expected, ...]
+    action: Call | None = None
+    event: Event | None = None
+    assert_return: Mapping[str, Any] = {}
+    assert_state: Mapping[str, Any] = {}
+    description: str = ""
 
 
 class Case(NamedTuple):
     test_id: str
-    file: str
     description: str
-    kind: Literal["tool", "scenario", "lifecycle"]
-    before: Mapping[str, Any]
-    """The files at the start of the case, by path; None for a file that must not exist."""
-    steps: tuple[Step, ...]
-    harness: str = project_paths.HARNESS
-    """The harness in whose folder agents are tracked."""
+    covers: Mapping[str, Any]
+    precondition: Mapping[str, Mapping[str, Any]] = {}
+    action: Call | None = None
+    event: Event | None = None
+    steps: tuple[Step, ...] = ()
+    postcondition: Expected = Expected("postcondition")
+    uncovered_params: tuple[str, ...] = ()
+    file: str = ""
+
+    @property
+    def before(self) -> Mapping[str, Any]:
+        """The files at the start of the case."""
+        return self.precondition.get("state_files", {})
+
+    @property
+    def all_steps(self) -> tuple[Step, ...]:
+        return self.steps or (Step(self.action, self.event),)
+
+    @property
+    def kind(self) -> Literal["tool", "scenario", "lifecycle"]:
+        if any(step.event for step in self.all_steps):
+            return "lifecycle"
+        return "scenario" if self.steps else "tool"
+
+    @property
+    def harness(self) -> str:
+        """The harness that {HARNESS_ID} stands for: from the events, else from an entry in its folder, else ours."""
+        named: list[Any] = [step.event.params for step in self.all_steps if step.event]
+        for content in self.before.values():
+            named += content if isinstance(content, list) else []
+        ids = (one.get("harness_id") for one in named if isinstance(one, dict))
+        return next((id for id in ids if isinstance(id, str)), project_paths.HARNESS)
+
+    def expand(self, path: str) -> str:
+        """The path of a file without tokens."""
+        return path.replace("{STATE_ROOT}", ".nexus/state").replace("{HARNESS_ID}", self.harness)
+
+    def expected_after(self, number: int) -> list[Expected]:
+        """The expectations after a step; those of the whole case apply to its last step."""
+        step = self.all_steps[number]
+        own = Expected(f"steps[{number}]", step.assert_return, step.assert_state)
+        is_last = number == len(self.all_steps) - 1
+        return [*([own] if self.steps else []), *([self.postcondition] if is_last else [])]
 
 
 class Mistake(NamedTuple):
@@ -98,7 +152,7 @@ class Fixtures(NamedTuple):
 def load(folder: str) -> Fixtures:
     """Load every fixture below a folder, or those of one file."""
     if not os.path.exists(folder):
-        raise UsageError(f"there is no folder {folder!r}", hint="Name a folder of fixtures, or one file.")
+        raise UsageError(f"{folder!r} does not exist", hint="Name a folder of fixtures, or one file.")
     paths = [] if os.path.isdir(folder) else [folder]
     for root, folders, names in os.walk(folder):
         folders.sort()
@@ -116,16 +170,27 @@ def load(folder: str) -> Fixtures:
             found.mistakes.append(Mistake(case.file, "/test_id", problem, case.test_id))
         files.setdefault(case.test_id, case.file)
     if not found.cases and not found.mistakes:
-        raise UsageError(f"there is no fixture in {folder!r}", hint="Fixtures are .json files.")
+        raise UsageError(f"{folder!r} has no fixture in it", hint="Fixtures are .json files.")
     return found
 
 
 def _load_file(path: str, name: str, found: Fixtures) -> None:
+    def refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        """JSON allows a repeated key, but one of the two expectations would be lost."""
+        keys = [key for key, _ in pairs]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise ValueError(f"the key {key!r} stands twice in one object")
+        return dict(pairs)
+
+    def refuse_constant(word: str) -> None:
+        raise ValueError(f"{word} is not JSON")
+
     try:
         if not os.path.isfile(path):  # reading a pipe or a device would not end
             raise ValueError("it is not a regular file")
         with open(path, encoding="utf-8") as file:
-            content = json.load(file, object_pairs_hook=_refuse_repeats, parse_constant=_refuse_constant)
+            content = json.load(file, object_pairs_hook=refuse_repeats, parse_constant=refuse_constant)
     except json.JSONDecodeError as exc:
         found.mistakes.append(Mistake(name, f"line {exc.lineno}", f"it is not JSON: {exc.msg}"))
         return
@@ -137,218 +202,118 @@ def _load_file(path: str, name: str, found: Fixtures) -> None:
         return
     if content == []:
         found.mistakes.append(Mistake(name, "", "it is an empty list"))
-    entries = enumerate(content) if isinstance(content, list) else [(None, content)]
-    for number, entry in entries:
-        at = "" if number is None else f"/{number}"
-        problems = _problems(entry)
-        if not problems:
-            found.cases.append(_case(entry, name))
+    for number, entry in enumerate(content if isinstance(content, list) else [content]):
+        reading = Reading(Node(None, Place(name, 1, 1)))
+        case = _CASE.read(entry, At(reading))
+        if not isinstance(case, Unreadable) and not reading.problems:
+            _check(case, At(reading))
+            if not reading.problems:
+                found.cases.append(case._replace(file=name))
         test_id = entry.get("test_id") if isinstance(entry, dict) else ""
-        for where, problem in problems:
+        start = [str(number)] if isinstance(content, list) else []
+        for where, problem in zip(reading.wrong, reading.problems, strict=True):
+            place = "/" + "/".join([*start, *map(str, where)])
             written = test_id if isinstance(test_id, str) else ""
-            found.mistakes.append(Mistake(name, at + where or "/", problem, written))
+            found.mistakes.append(Mistake(name, place, problem.message, written))
 
 
-def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse repeated keys, which JSON allows, because one of the two expectations would be lost."""
-    keys = [key for key, _ in pairs]
-    for key in keys:
-        if keys.count(key) > 1:
-            raise ValueError(f"the key {key!r} stands twice in one object")
-    return dict(pairs)
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-# -- a case as a value --
-
-
-def _case(entry: Mapping[str, Any], file: str) -> Case:
-    harness = _harness(entry)
-    parts = entry.get("steps") or [entry]
-    acts: list[Action | Event] = []
-    expected: list[tuple[Expected, ...]] = []
-    for number, part in enumerate(parts):
-        if "action" in part:
-            acts.append(Action(part["action"]["tool"], part["action"]["params"]))
-        else:
-            acts.append(Event(part["event"]["type"], part["event"].get("params", {})))
-        files = _expand(part.get("assert_state", {}), harness)
-        expected.append((Expected(f"steps[{number}]", part.get("assert_return", {}), files),))
-    after = entry.get("postcondition", {})
-    text = after.get("error_contains")
-    last = Expected(
-        "postcondition",
-        after.get("return_value", {}),
-        _expand(after.get("state_files", {}), harness),
-        True if text is not None else after.get("error"),
-        text or "",
-    )
-    # The case's final expectations apply to its last step.
-    expected[-1] = (*expected[-1], last) if "steps" in entry else (last,)
-    has_events = any(isinstance(act, Event) for act in acts)
-    return Case(
-        entry["test_id"],
-        file,
-        entry["description"],
-        "lifecycle" if has_events else "scenario" if "steps" in entry else "tool",
-        _expand(_before(entry), harness),
-        tuple(Step(act, each) for act, each in zip(acts, expected, strict=True)),
-        harness,
-    )
-
-
-def _before(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    files: Mapping[str, Any] = entry.get("precondition", {}).get("state_files", {})
-    return files
-
-
-def _harness(entry: Mapping[str, Any]) -> str:
-    """The harness that {HARNESS_ID} stands for: from the events, else from an entry in its folder, else ours."""
-    told = [part["event"].get("params", {}) for part in entry.get("steps") or [entry] if "event" in part]
-    told += [one for content in _before(entry).values() if isinstance(content, list) for one in content]
-    for one in told:
-        if isinstance(one, dict) and isinstance(named := one.get("harness_id"), str):
-            return named
-    return project_paths.HARNESS
-
-
-def _expand(files: Mapping[str, Any], harness: str) -> dict[str, Any]:
-    """The files by path, with the tokens replaced."""
-    return {
-        path.replace("{STATE_ROOT}", STATE_ROOT).replace("{HARNESS_ID}", harness): content
-        for path, content in files.items()
-    }
+def _check(case: Case, at: At) -> None:
+    """Report contradictions between the fields."""
+    if sum(map(bool, (case.action, case.event, case.steps))) != 1:
+        at.report("it must have exactly one of action, event and steps")
+    for number, step in enumerate(case.steps):
+        if bool(step.action) == bool(step.event):
+            (at / "steps" / number).report("it must have exactly one of action and event")
+        elif step.event and not step.event.has_reply and step.assert_return:
+            (at / "steps" / number / "assert_return").report("an event has no reply")
+    after = case.postcondition
+    if case.event and not case.event.has_reply and after._replace(state_files={}) != Expected(after.at):
+        (at / "postcondition").report("an event has no reply, only state_files")
+    if after.error is False and after.error_contains is not None:
+        (at / "postcondition" / "error").report("error_contains expects an error")
+    if not project_paths.is_harness_id(case.harness):
+        at.report(f"the harness_id {case.harness!r} cannot name a folder below the project's folder")
 
 
 # -- the format --
 
 
-def _closed(required: Mapping[str, Any], optional: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": {**required, **optional},
-        "required": list(required),
-        "additionalProperties": False,
-    }
+class _Expectations(Form[Mapping[str, Any]]):
+    """Expected values by their paths in a document."""
+
+    def read(self, value: Any, at: At) -> Mapping[str, Any] | Unreadable:
+        if not isinstance(value, dict):
+            return at.expect("an object", value)
+        for path, expected in value.items():
+            if problem := expectation.problem_of(path, expected):
+                (at / path).report(problem)
+        return value
 
 
-_TEXT = {"type": "string"}
-_OBJECT = {"type": "object"}
-_WORD = {"type": "string", "pattern": "^[^ ]+$"}
-_WORDS = {"type": "array", "items": _WORD}
-_FILES = {"type": "object", "additionalProperties": {"type": ["object", "null"]}}
-_CONTENTS = {"type": "object", "additionalProperties": {"type": ["object", "array", "string", "null"]}}
-_ACTION = _closed({"tool": _TEXT, "params": _OBJECT}, {})
-_EVENT = _closed({"type": {"enum": [*EVENTS, *HOOK_EVENTS]}}, {"params": _OBJECT, "description": _TEXT})
-_STEP = _closed(
-    {},
-    {
-        "description": _TEXT,
-        "action": _ACTION,
-        "event": _EVENT,
-        "assert_return": _OBJECT,
-        "assert_state": _FILES,
-    },
-)
-_NAMED_WORDS = {"type": "object", "additionalProperties": _WORDS}
-_COVERS = {
-    **_closed({}, {"state_schemas": _NAMED_WORDS, "return_value": _NAMED_WORDS, "description": _TEXT}),
-    "anyOf": [
-        {"required": [key], "properties": {key: {"type": "object", "minProperties": 1}}}
-        for key in ("state_schemas", "return_value")
-    ],
+class _Files(MapOf[Any]):
+    """Files by their paths, which may contain tokens."""
+
+    def read(self, value: Any, at: At) -> dict[str, Any] | Unreadable:
+        for path in value if isinstance(value, dict) else ():
+            if unknown := set(_TOKEN.findall(path)).difference(_TOKENS):
+                (at / path).report(f"the token {min(unknown)} is not known, only {' and '.join(_TOKENS)}")
+            elif "\0" in path or any(part in ("", ".", "..") for part in path.split("/")):
+                (at / path).report("a path names a file below the project's folder, without . and ..")
+        return super().read(value, at)
+
+
+def _check_covers(covers: Mapping[str, Any], at: At) -> None:
+    if not covers.get("state_schemas") and not covers.get("return_value"):
+        at.report("it must name a field in state_schemas or return_value")
+
+
+def _require(form: Form[Any]) -> Field:
+    return Field(form, required=True)
+
+
+_ANY, _TEXT, _OBJECT = Anything(), Text(), MapOf(Anything(), "an object")
+_WORDS = ListOf(Text("a word", pattern="[^ ]+"))
+_CONTENT = Either("an object, an array, a text or null", dict.fromkeys((dict, list, str, NoneType), _ANY))
+_EXPECTED = Either("an object or null", {dict: _Expectations(), NoneType: _ANY})
+_ACTION = {"tool": _require(Choice(*documented.REPLIES)), "params": _require(_OBJECT)}
+_EVENT: Mapping[str, Field | Form[Any]] = {
+    "type": _require(Choice(*EVENTS, *HOOK_EVENTS)),
+    "params": _OBJECT,
+    "description": _TEXT,
 }
-_CASE = _closed(
+_ACT: Mapping[str, Form[Any]] = {
+    "action": Record(Call, "an action", _ACTION),
+    "event": Record(Event, "an event", _EVENT),
+}
+_STEP: Mapping[str, Form[Any]] = {
+    **_ACT,
+    "assert_return": _Expectations(),
+    "assert_state": _Files(_EXPECTED),
+    "description": _TEXT,
+}
+_AFTER: Mapping[str, Form[Any]] = {
+    "state_files": _Files(_EXPECTED),
+    "return_value": _Expectations(),
+    "error": Flag(),
+    "error_contains": _TEXT,
+}
+_COVERS: Mapping[str, Form[Any]] = {
+    "state_schemas": MapOf(_WORDS),
+    "return_value": MapOf(_WORDS),
+    "description": _TEXT,
+}
+_CASE: Record[Case] = Record(
+    Case,
+    "a case",
     {
-        "test_id": {"type": "string", "pattern": "^[a-z][a-z0-9_-]*$"},
-        "description": {"type": "string", "minLength": 10},
-        "covers": _COVERS,
-    },
-    {
+        **_ACT,
+        "test_id": _require(Text(pattern="[a-z][a-z0-9_-]*")),
+        "description": _require(Text(least=10)),
+        "covers": _require(Record(dict, "covers", _COVERS, check=_check_covers)),
         "uncovered_params": _WORDS,
-        "precondition": _closed({}, {"state_files": _CONTENTS}),
-        "action": _ACTION,
-        "event": _EVENT,
-        "steps": {"type": "array", "minItems": 1, "items": _STEP},
-        "postcondition": _closed(
-            {},
-            {
-                "state_files": _FILES,
-                "return_value": _OBJECT,
-                "error": {"type": "boolean"},
-                "error_contains": _TEXT,
-            },
-        ),
+        "precondition": Record(dict, "the precondition", {"state_files": _Files(_CONTENT)}),
+        "steps": ListOf(Record(Step, "a step", _STEP), least=1),
+        "postcondition": Record(partial(Expected, "postcondition"), "the postcondition", _AFTER),
     },
+    wanted="an object",
 )
-_FORM = Type(_CASE)
-
-Problem = tuple[str, str]
-"""The place in a case, and the problem there."""
-
-
-def _problems(entry: Any) -> list[Problem]:
-    if misfits := _FORM.misfits(entry):
-        parts = (misfit.partition(": ") for misfit in misfits)
-        return [(where.removesuffix("/"), problem) for where, _, problem in parts]
-    return list(_act_problems(entry)) or list(_expectation_problems(entry))
-
-
-def _act_problems(entry: Mapping[str, Any]) -> Iterator[Problem]:
-    if sum(key in entry for key in ("action", "event", "steps")) != 1:
-        yield "", "it has to have exactly one of action, event and steps"
-    for where, part in [("", entry), *_numbered_steps(entry)]:
-        if where and ("action" in part) == ("event" in part):
-            yield where, "it has to have exactly one of action and event"
-        if "action" in part and part["action"]["tool"] not in documented.REPLIES:
-            tools = ", ".join(documented.REPLIES)
-            yield f"{where}/action/tool", f"there is no tool {part['action']['tool']!r}; there are {tools}"
-        if _has_no_reply(part) and part.get("assert_return"):
-            yield f"{where}/assert_return", "an event has no reply"
-    after = entry.get("postcondition", {})
-    if _has_no_reply(entry) and (after.keys() - {"state_files"}):
-        yield "/postcondition", "an event has no reply, only state_files"
-    if after.get("error") is False and "error_contains" in after:
-        yield "/postcondition/error", "error_contains expects an error"
-
-
-def _has_no_reply(part: Mapping[str, Any]) -> bool:
-    return "event" in part and part["event"]["type"] in EVENTS
-
-
-def _numbered_steps(entry: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    return ((f"/steps/{number}", step) for number, step in enumerate(entry.get("steps", ())))
-
-
-def _expectation_problems(entry: Mapping[str, Any]) -> Iterator[Problem]:
-    """Problems with file paths, and with the expectations about files and replies."""
-    after = entry.get("postcondition", {})
-    expected = [("/postcondition/state_files", after.get("state_files", {}))]
-    documents = [("/postcondition/return_value", after.get("return_value", {}))]
-    for where, step in _numbered_steps(entry):
-        expected.append((f"{where}/assert_state", step.get("assert_state", {})))
-        documents.append((f"{where}/assert_return", step.get("assert_return", {})))
-    harness = _harness(entry)
-    for where, files in [("/precondition/state_files", _before(entry)), *expected]:
-        for path in files:
-            if problem := _path_problem(path, harness):
-                yield f"{where}/{path}", problem
-    for where, files in expected:
-        documents += [(f"{where}/{name}", content or {}) for name, content in files.items()]
-    for where, document in documents:
-        for path, value in document.items():
-            if problem := expectation.problem_of(path, value):
-                yield f"{where}/{path}", problem
-
-
-def _path_problem(path: str, harness: str) -> str:
-    for token in _TOKEN.findall(path):
-        if token not in ("STATE_ROOT", "HARNESS_ID"):
-            return f"there is no token {{{token}}}; there are {{STATE_ROOT}} and {{HARNESS_ID}}"
-    (expanded,) = _expand({path: None}, harness)
-    if "\0" in path or any(part in ("", ".", "..") for part in expanded.split("/")):
-        return "a path names a file below the project's folder, without . and .."
-    return ""
