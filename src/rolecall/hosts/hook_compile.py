@@ -10,7 +10,6 @@ from typing import Any
 from rolecall.errors import RolecallError
 from rolecall.hosts.hook_context import stamp
 from rolecall.hosts.names import HOSTS
-from rolecall.hosts.spawn_words import skill_docs
 from rolecall.nexus import catalog, macros
 from rolecall.nexus.catalog import Catalog
 from rolecall.settings import config, settings
@@ -59,9 +58,9 @@ def _compile(host: str, found: Catalog, configuration: Mapping[str, Any]) -> dic
     tags, docs = found.vocabulary.tags, dict.fromkeys(found.skills, "")
     render = macros.prose(tags)
     if host in HOSTS:
-        words = import_module(f"rolecall.hosts.{host}.words")
-        render = words.render(tags)
-        docs = {skill.id: skill_docs(skill, words.DOCS) for skill in found.skills.values()}
+        wording = import_module(f"rolecall.hosts.{host}.words").WORDING
+        render = wording.render(tags)
+        docs = {skill.id: wording.skill_docs(skill) for skill in found.skills.values()}
     bodies = {}
     for skill in found.skills.values():
         source = f"skill {skill.id}"

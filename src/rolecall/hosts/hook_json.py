@@ -10,20 +10,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from rolecall.hosts.event import (
-    LEAD,
-    Answer,
-    Caller,
-    ContextCompact,
-    Event,
-    PostToolUse,
-    PreToolUse,
-    SessionEnd,
-    SessionStart,
-    SubagentComplete,
-    SubagentSpawn,
-    ToolCall,
-)
+from rolecall.hosts import event as ours
+from rolecall.hosts.event import LEAD, Answer, Caller, Event, ToolCall
 from rolecall.hosts.names import Output
 from rolecall.hosts.payload import Payload, Reader, session, text
 
@@ -46,31 +34,35 @@ def events(
     def start(payload: Payload) -> Event:
         source = text(payload, "source")
         if source == "compact":
-            return ContextCompact(session_of(payload))
-        return SessionStart(session_of(payload), is_new=source != "resume", cwd=text(payload, "cwd"))
+            return ours.ContextCompact(session_of(payload))
+        return ours.SessionStart(session_of(payload), is_new=source != "resume", cwd=text(payload, "cwd"))
 
     def spawn(payload: Payload) -> Event | None:
         agent = who(payload)
-        return SubagentSpawn(session_of(payload), agent) if agent != LEAD else None
+        return ours.SubagentSpawn(session_of(payload), agent) if agent != LEAD else None
 
     def complete(payload: Payload) -> Event | None:
         """Compaction ends an agent that has no kind and was never reported as started; it does not concern us."""
         agent, last = who(payload), text(payload, "last_assistant_message")
-        return SubagentComplete(session_of(payload), agent, last) if agent != LEAD else None
+        return ours.SubagentComplete(session_of(payload), agent, last) if agent != LEAD else None
 
     return {
         "SessionStart": start,
         "UserPromptSubmit": message,
         "SubagentStart": spawn,
         "SubagentStop": complete,
-        "PreToolUse": lambda payload: PreToolUse(session_of(payload), who(payload), tool_call(payload)),
-        "PostToolUse": lambda payload: PostToolUse(session_of(payload), who(payload), tool_call(payload)),
-        "Stop": lambda payload: SessionEnd(session_of(payload), is_over=False),
-        "SessionEnd": lambda payload: SessionEnd(session_of(payload)),
+        "PreToolUse": lambda payload: ours.PreToolUse(session_of(payload), who(payload), tool_call(payload)),
+        "PostToolUse": lambda payload: ours.PostToolUse(
+            session_of(payload), who(payload), tool_call(payload)
+        ),
+        "Stop": lambda payload: ours.SessionEnd(session_of(payload), is_over=False),
+        "SessionEnd": lambda payload: ours.SessionEnd(session_of(payload)),
     }
 
 
-NOT_INSTALLED: Mapping[str, Reader] = {"PostCompact": lambda payload: ContextCompact(session_of(payload))}
+NOT_INSTALLED: Mapping[str, Reader] = {
+    "PostCompact": lambda payload: ours.ContextCompact(session_of(payload))
+}
 """Events that we understand but do not install: after a compaction SessionStart fires as well, and its answer reaches
 the model."""
 

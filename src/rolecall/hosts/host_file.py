@@ -1,20 +1,22 @@
-"""Agents and skills in the format of hosts' files: YAML frontmatter, then the body in the host's wording."""
+"""Agents and skills in the format of hosts' files (YAML frontmatter, then the body), and where hosts keep them."""
 
 from __future__ import annotations
 
+import glob
 import json
+import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.errors import UsageError
-from rolecall.hosts.setup import SERVER
+from rolecall.hosts.setup import SERVER, Setup
+from rolecall.hosts.wording import Wording
 from rolecall.nexus import macros
 from rolecall.settings import yaml12
 
 if TYPE_CHECKING:
     from rolecall.nexus.catalog import Agent, Catalog, Skill
-    from rolecall.nexus.macros import Render
 
 TOOL_NAMES = f"The tools called `nx_…` here are those of the MCP server `{SERVER}`."
 ONLY_PROJECTS = (
@@ -49,13 +51,43 @@ def summary(agent: Agent) -> str:
     return f"{agent.description}. {agent.task}." if agent.task else agent.description
 
 
-def skill_body(skill: Skill, catalog: Catalog, words: Render, docs: str) -> str:
+def skill_body(skill: Skill, catalog: Catalog, wording: Wording) -> str:
     """The text of a skill in a host's wording, with the host's instructions on its subjects."""
     body = macros.expand(
         skill.body,
-        words,
+        wording.render(catalog.vocabulary.tags),
         invocations=catalog.vocabulary.invocations,
         choices=catalog.choices,
         source=f"skill {skill.id}",
     )
-    return "\n\n".join(filter(None, [body.strip(), docs, TOOL_NAMES])) + "\n"
+    return "\n\n".join(filter(None, [body.strip(), wording.skill_docs(skill), TOOL_NAMES])) + "\n"
+
+
+class Layout(NamedTuple):
+    """Where a host reads its files: below a folder of the project, or of the user."""
+
+    folder: str
+    """The folder in a project."""
+    variable: str
+    """The environment variable that moves the user's folder."""
+    user: str
+    """The user's folder, relative to the home folder."""
+    inner: str
+    """The host's folder below the user's folder."""
+    ours: tuple[str, ...]
+    """Patterns for files that are entirely ours: agents, skills."""
+
+    def user_folder(self, setup: Setup) -> str:
+        return os.path.join(setup.env.get(self.variable) or os.path.join(setup.home, self.user), self.inner)
+
+    def path(self, setup: Setup, *names: str) -> str:
+        is_project = setup.scope == "project"
+        folder = os.path.join(setup.project, self.folder) if is_project else self.user_folder(setup)
+        return os.path.join(folder, *names)
+
+    def sweeps(self, setup: Setup) -> list[str]:
+        folder = glob.escape(self.path(setup, ""))
+        return [os.path.join(folder, pattern) for pattern in self.ours]
+
+    def roots(self, setup: Setup) -> list[str]:
+        return [setup.project or setup.home, *filter(None, [setup.env.get(self.variable)])]

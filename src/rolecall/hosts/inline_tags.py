@@ -20,7 +20,7 @@ from rolecall.errors import RolecallError, UsageError
 from rolecall.hosts.hook_context import Kit
 from rolecall.hosts.project_summary import ProjectState, format_id
 from rolecall.nexus import knowledge_files, tools
-from rolecall.nexus.tags import NO_PLAN, Action
+from rolecall.nexus.tags import NO_PLAN, InlineAction
 from rolecall.settings.capabilities import FILES, check_allowed, check_lead
 
 _ISSUE = re.compile(r"(?:issue\s+#?|#)(\d+)\b[\s:.),-]*|(\d+)\s*(?:[:.)]|\s-)\s+", re.IGNORECASE)
@@ -35,10 +35,12 @@ _TOOLS = {"memory_store": "memory_add", "memory_gc": "memory_gc", "rule_store": 
 _FOR_LEAD = ("nx_plan_decide", "rule_add")
 
 
-def carry_out(project: str, actions: Iterable[Action], kit: Kit, aimed: Iterable[float] = ()) -> list[str]:
+def carry_out(
+    project: str, actions: Iterable[InlineAction], kit: Kit, aimed: Iterable[float] = ()
+) -> list[str]:
     """Carry out the actions and return a report on each for the model. `aimed` has the issues for decisions that name
     no issue, in order."""
-    handlers: dict[str, Callable[[str, Action, Kit], str]] = {
+    handlers: dict[str, Callable[[str, InlineAction, Kit], str]] = {
         "nx_plan_decide": partial(_decide, iter(aimed)),
         "memory_store": _remember,
         "memory_gc": _look_at_memory,
@@ -65,7 +67,7 @@ def carry_out(project: str, actions: Iterable[Action], kit: Kit, aimed: Iterable
     return reports
 
 
-def report_repeated(actions: Iterable[Action]) -> list[str]:
+def report_repeated(actions: Iterable[InlineAction]) -> list[str]:
     """The reports for a message that has already been handled."""
     return [
         f"[{action.tag}] was handled when this message came first. Only if the user wrote it once more: call"
@@ -77,7 +79,7 @@ def report_repeated(actions: Iterable[Action]) -> list[str]:
 # -- [d] --
 
 
-def _decide(aimed: Iterator[float], project: str, action: Action, kit: Kit) -> str:
+def _decide(aimed: Iterator[float], project: str, action: InlineAction, kit: Kit) -> str:
     state = ProjectState(project)
     if state.plan_problem:
         return f"[d] was not recorded, because the plan cannot be read: {state.plan_problem}. Tell the user."
@@ -116,7 +118,7 @@ def _decide(aimed: Iterator[float], project: str, action: Action, kit: Kit) -> s
 # -- [m] and [rule] --
 
 
-def _remember(project: str, action: Action, kit: Kit) -> str:
+def _remember(project: str, action: InlineAction, kit: Kit) -> str:
     memory = import_module("rolecall.nexus.memory")  # slow to import, and only lessons need it
     thresholds = kit.thresholds() if kit.thresholds else memory.THRESHOLDS
 
@@ -134,7 +136,7 @@ def _remember(project: str, action: Action, kit: Kit) -> str:
     return _keep(project, action, "a lesson", "memory", call, add if is_possible else None)
 
 
-def _add_rule(project: str, action: Action, kit: Kit) -> str:
+def _add_rule(project: str, action: InlineAction, kit: Kit) -> str:
     rule = import_module("rolecall.nexus.rule")  # slow to import, and only rules need it
     tags = [action.variant] if action.variant else []
 
@@ -146,7 +148,7 @@ def _add_rule(project: str, action: Action, kit: Kit) -> str:
 
 
 def _keep(
-    project: str, action: Action, what: str, kind: str, call: str, add: Callable[[str, str], str] | None
+    project: str, action: InlineAction, what: str, kind: str, call: str, add: Callable[[str, str], str] | None
 ) -> str:
     """Store the user's words with `add`, or tell the model to `call` a tool; a repetition changes nothing."""
     note_name = import_module("rolecall.nexus.note_name")  # a decision needs no name
@@ -176,10 +178,10 @@ def _keep(
 # -- [m:gc] --
 
 
-def _look_at_memory(project: str, _action: Action, _kit: Kit) -> str:
+def _look_at_memory(project: str, _action: InlineAction, _kit: Kit) -> str:
     memory_access = import_module("rolecall.nexus.memory_access")
     note = import_module("rolecall.nexus.note")  # few messages ask for it
-    notes, log = note.listed(project, "memory"), memory_access.read(project)
+    notes, log = note.list_notes(project, "memory"), memory_access.read(project)
     if not notes:
         return "There are no memory notes to go through. Tell the user."
     reads = {each.name: log.get(memory_access.key(project, each.name)) for each in notes}

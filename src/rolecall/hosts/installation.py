@@ -76,7 +76,7 @@ class Wiring(NamedTuple):
 def host_module(host: str) -> Any:
     """The module that handles a host's files; `setup.py` describes its interface."""
     if host not in HOSTS:
-        raise NotFound(f"there is no host {host!r}", hint=f"Hosts: {', '.join(HOSTS)}.")
+        raise NotFound(f"the host {host!r} is not known", hint=f"Hosts: {', '.join(HOSTS)}.")
     return import_module(f"rolecall.hosts.{host}.install")
 
 

@@ -12,30 +12,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 
-from rolecall.hosts.event import (
-    Answer,
-    ContextCompact,
-    Event,
-    PostToolUse,
-    PreToolUse,
-    SessionEnd,
-    SessionStart,
-    SubagentComplete,
-    SubagentSpawn,
-    UserMessage,
-)
+from rolecall.hosts import event as ours
+from rolecall.hosts.event import Answer, Event, PostToolUse, PreToolUse
 from rolecall.hosts.hook_context import Kit
 from rolecall.nexus import project_paths
 
 _FUNCTIONS: Mapping[type, tuple[str, str]] = {
-    SessionStart: ("on_session", "session_start"),
-    UserMessage: ("on_message", "user_message"),
-    SubagentSpawn: ("on_agent", "subagent_spawn"),
-    SubagentComplete: ("on_agent", "subagent_complete"),
-    PreToolUse: ("gate", "pre_tool_use"),
-    PostToolUse: ("on_tool", "post_tool_use"),
-    SessionEnd: ("on_session", "session_end"),
-    ContextCompact: ("on_session", "context_compact"),
+    ours.SessionStart: ("on_session", "session_start"),
+    ours.UserMessage: ("on_message", "user_message"),
+    ours.SubagentSpawn: ("on_agent", "subagent_spawn"),
+    ours.SubagentComplete: ("on_agent", "subagent_complete"),
+    ours.PreToolUse: ("gate", "pre_tool_use"),
+    ours.PostToolUse: ("on_tool", "post_tool_use"),
+    ours.SessionEnd: ("on_session", "session_end"),
+    ours.ContextCompact: ("on_session", "context_compact"),
 }
 EVENTS = tuple(name for _, name in _FUNCTIONS.values())
 """The names of the eight events."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from importlib import import_module
 from typing import TypeVar
 
@@ -11,9 +12,10 @@ from rolecall.errors import Damaged, UsageError
 from rolecall.hosts import gate, project_summary, sessions, tool_log
 from rolecall.hosts.event import Answer, Caller, SubagentComplete, SubagentSpawn
 from rolecall.hosts.hook_context import Kit
-from rolecall.hosts.project_summary import ProjectState, Task
+from rolecall.hosts.project_summary import ProjectState
 from rolecall.hosts.sessions import has_key, task_key
 from rolecall.nexus import brief, knowledge_files, tools, tracker
+from rolecall.nexus.overview import Task
 from rolecall.settings.capabilities import TASK_UPDATE, check_allowed
 
 T = TypeVar("T")
@@ -34,7 +36,7 @@ def subagent_spawn(project: str, event: SubagentSpawn, kit: Kit, now: str) -> An
     task: Task | None = None
     entries: Sequence[tracker.Entry] = []
     if who.id:
-        entries = _with_tracker(project, kit, lambda: tracker.entries(project, harness=kit.harness))
+        entries = _with_tracker(project, tracker.entries)
         running = {entry.get("agent_id") for entry in entries if entry.get("status") == "running"}
         known = sessions.tasks_of_agents(project)
         taken = {key for agent, key in known.items() if agent in running and agent != who.id}
@@ -48,21 +50,20 @@ def subagent_spawn(project: str, event: SubagentSpawn, kit: Kit, now: str) -> An
             lambda one: one._replace(agents={**one.agents, who.id: link or one.agents.get(who.id, "")}),
             process=kit.process,
         )
-        fields = {"agent_name": who.agent, "agent_id": who.id, "at": now, "harness": kit.harness}
-        _with_tracker(project, kit, lambda: tracker.spawned(project, **fields))
+        _with_tracker(project, partial(tracker.record_start, agent_name=who.agent, agent_id=who.id, at=now))
     active = sessions.find(project, event.session)
     docs = kit.docs.get(active.skill, "") if active else ""
     words = _spawn_words(project, who, task, entries, kit)
     return Answer(context="\n\n".join(filter(None, [words, docs])))
 
 
-def _with_tracker(project: str, kit: Kit, act: Callable[[], T]) -> T:
+def _with_tracker(project: str, act: Callable[[str], T]) -> T:
     """Run `act`. If the list of agents is damaged, replace it, keep a copy, and log that."""
     try:
-        return act()
+        return act(project)
     except Damaged:
-        tool_log.note_error(project, tracker.reset(project, harness=kit.harness))
-        return act()
+        tool_log.note_error(project, tracker.reset(project))
+        return act(project)
 
 
 def _find_task(who: Caller, project: str, known: str, taken: Collection[str]) -> Task | None:
@@ -155,17 +156,16 @@ def subagent_complete(project: str, event: SubagentComplete, kit: Kit, now: str)
     who = event.who
     if not who.id:
         return Answer()
-    entries = _with_tracker(project, kit, lambda: tracker.entries(project, harness=kit.harness))
+    entries = _with_tracker(project, tracker.entries)
     is_over = any(entry.get("agent_id") == who.id and entry.get("status") == "completed" for entry in entries)
     report = "" if is_over else _complete_task(project, who.id, _find_status(event.last_message), kit)
-    tracker.completed(
+    tracker.record_end(
         project,
         agent_id=who.id,
         at=now,
         last_message=kit.mask().text(event.last_message) if event.last_message else "",
         files=tool_log.touched(project, who.id),
         agent_name=who.agent,
-        harness=kit.harness,
     )
     tool_log.forget_touched(project, who.id)
     return Answer(context=report, notice=report)

@@ -13,7 +13,7 @@ from rolecall.hosts.sessions import Session
 from rolecall.nexus import state_file
 
 if TYPE_CHECKING:
-    from rolecall.nexus.tags import Action, Activation
+    from rolecall.nexus.tags import Activation, InlineAction
 
 
 def may_ask(text: str) -> bool:
@@ -25,15 +25,15 @@ def user_message(project: str, event: UserMessage, kit: Kit, now: str) -> Answer
     """Carry out the tags, then add the state of the project, unless the model has seen it and nothing has changed."""
     before = sessions.find(project, event.session) or Session(now)
     activation: Activation | None = None
-    actions: list[Action] = []
+    actions: list[InlineAction] = []
     near_misses: list[str] = []
     if may_ask(event.text):
         tags = import_module("rolecall.nexus.tags")  # compiles patterns that most messages do not need
         detected = tags.detect(event.text, kit.tags)
         activations = [one for one in detected.found if isinstance(one, tags.Activation)]
-        actions = [one for one in detected.found if isinstance(one, tags.Action)]
+        actions = [one for one in detected.found if isinstance(one, tags.InlineAction)]
         near_misses = list(map(str, detected.near_misses))
-        slash = import_module("rolecall.nexus.skills").slash
+        slash = import_module("rolecall.nexus.tags").slash
         activation = activations[-1] if activations else slash(event.text, kit.skills, kit.tags)
 
     message = state_file.digest((event.id or event.text).encode(errors="replace"))
@@ -78,7 +78,7 @@ def _skill_words(project: str, activation: Activation, before: Session, kit: Kit
 def _act(
     project: str,
     event: UserMessage,
-    actions: Sequence[Action],
+    actions: Sequence[InlineAction],
     kit: Kit,
     now: str,
     message: str,

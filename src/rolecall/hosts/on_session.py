@@ -19,13 +19,13 @@ _COMPACTED = 2_400
 def session_start(project: str, event: SessionStart, kit: Kit, now: str) -> Answer:
     """Create the folders, forget the agents of sessions that are gone, and report unfinished work."""
     state_file.ignore_state(project)
-    began = sessions.begin(project, event.session, now, kit.process, harness=kit.harness)
+    began = sessions.begin(project, event.session, now, kit.process)
     legacy = project_paths.state(
         project, "agent-tracker.json"
     )  # where harnesses before 0.7 kept their agents
     if os.path.isfile(legacy) and not os.path.islink(legacy):
         os.unlink(legacy)
-    tool_log.forget_others(project, sessions.agents)
+    tool_log.forget_others(project, sessions.tasks_of_agents)
 
     warnings = [_warn_elsewhere(project, event.cwd), kit.problem, *began.problems]
     warnings += tool_log.take_errors(project)
@@ -93,8 +93,8 @@ def session_end(project: str, event: SessionEnd, kit: Kit, now: str) -> Answer:
             " and tasks."
         )
     if event.is_over:
-        sessions.end(project, event.session, now, harness=kit.harness)
-        tool_log.forget_others(project, sessions.agents)
+        sessions.end(project, event.session, now)
+        tool_log.forget_others(project, sessions.tasks_of_agents)
         return Answer(notice=warning)
     before = sessions.find(project, event.session) or sessions.Session(now)
     warned = state_file.digest(warning.encode(errors="replace")) if warning else ""

@@ -49,7 +49,7 @@ def post_tool_use(project: str, event: PostToolUse, kit: Kit, now: str) -> Answe
     if call.skill in kit.skills and who == LEAD and not kit.run:
         # A skill that the model activates itself counts as if the user had activated it.
         sessions = import_module("rolecall.hosts.sessions")  # other tool calls do not change the session
-        slash = import_module("rolecall.nexus.skills").slash
+        slash = import_module("rolecall.nexus.tags").slash
         found = slash(f"/{call.skill} {call.words}", kit.skills, kit.tags)
         active = {"skill": call.skill, "mode": found.mode if found else "", "since": now}
         sessions.change(project, event.session, now, lambda one: one._replace(**active), process=kit.process)

@@ -7,14 +7,13 @@ reported, so that nobody mistakes it for an empty one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from rolecall.errors import RolecallError
 from rolecall.hosts.hook_context import Kit
 from rolecall.hosts.sessions import Session
 from rolecall.nexus import knowledge_files, overview, tools, tracker
-
-Task: TypeAlias = Mapping[str, Any]
+from rolecall.nexus.overview import Reply, Task
 
 SHORT, LONG = 400, 1_500
 """Tokens of a summary with a user's message, and of one for a model that has forgotten everything."""
@@ -61,7 +60,7 @@ class ProjectState:
     def unfinished(self) -> int:
         return sum(task["status"] != "completed" for task in self.tasks)
 
-    def pending_issues(self) -> list[dict[str, Any]]:
+    def pending_issues(self) -> list[Reply]:
         return [issue for issue in self.plan.get("issues", ()) if issue["status"] == "pending"]
 
     @property
@@ -86,7 +85,7 @@ def _try(*readers: Callable[[str], Mapping[str, Any] | None], project: str) -> t
 def summarize(project: str, kit: Kit, now: ProjectState) -> str:
     """Plan, tasks and knowledge in a few lines, to go with a message; empty if there are none."""
     lines = [*filter(None, [kit.problem]), *_plan_lines(now), *_task_lines(now), *_unverified_lines(now, kit)]
-    known = knowledge_files.counted(knowledge_files.counts(project))
+    known = knowledge_files.format_counts(knowledge_files.counts(project))
     if known:
         lines.append(f"Knowledge in .nexus/: {known}.")
     return fit(["Where the project stands:", *lines], SHORT) if lines else ""
@@ -165,7 +164,7 @@ def _agent_lines(project: str, session: Session, kit: Kit) -> list[str]:
     running: list[str] = []
     resumable: list[str] = []
     try:
-        entries = tracker.entries(project, harness=kit.harness)
+        entries = tracker.entries(project)
     except RolecallError as exc:
         return [f"The list of agents cannot be read: {exc.message[:_LONGEST_PROBLEM]}"]
     for entry in entries:

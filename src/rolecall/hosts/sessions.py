@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from rolecall.hosts import tool_log
 from rolecall.nexus import project_paths, run_record, state_file, tracker
-from rolecall.nexus.project_paths import HARNESS
+from rolecall.nexus.overview import Task
 from rolecall.store import holder
 
 FILE = "sessions.json"
@@ -119,22 +119,17 @@ def find(project: str, session: str) -> Session | None:
     return _read(project).get(session)
 
 
-def agents(project: str) -> set[str]:
-    """The agents started by any session."""
-    return _agents_of(_read(project).values())
-
-
 def tasks_of_agents(project: str) -> dict[str, str]:
     """The task of each agent started by any session; empty if it is not known."""
     return {agent: task for session in _read(project).values() for agent, task in session.agents.items()}
 
 
-def task_key(task: Mapping[str, Any]) -> str:
+def task_key(task: Task) -> str:
     """A key that identifies a task, because the next cycle reuses its number."""
     return f"{task['id']} {state_file.digest(task['title'].encode(errors='replace'))[:8]}"
 
 
-def has_key(task: Mapping[str, Any], key: str) -> bool:
+def has_key(task: Task, key: str) -> bool:
     """Whether a task has this key; its title is hashed only if the number matches."""
     return key.startswith(f"{task['id']} ") and key == task_key(task)
 
@@ -159,36 +154,37 @@ class Began(NamedTuple):
     """Whether a `plan run` is running."""
 
 
-def begin(project: str, session: str, now: str, process: Process | None, *, harness: str = HARNESS) -> Began:
+def begin(project: str, session: str, now: str, process: Process | None) -> Began:
     """Start or resume a session, and clean up after sessions that are gone."""
-    with state_file.locked(project):
+    with state_file.hold_lock(project):
         found, problem = _load_or_reset(project)
         live = {name: one for name, one in found.items() if name == session or is_alive(one, now)}
         known = live.get(session, Session(now))
         live[session] = known._replace(seen=now, process=process or known.process, told="", warned="")
         _write(project, live)
         # A damaged file does not show which session owns an agent, so all agents stay.
-        problem = problem or _clear_agents(project, live, harness)
+        problem = problem or _clear_agents(project, live)
     others = tuple(name for name in live if name != session)
     return Began(others, (problem,) if problem else (), bool(run_record.threads_at_work(project)))
 
 
-def end(project: str, session: str, now: str, *, harness: str = HARNESS) -> None:
+def end(project: str, session: str, now: str) -> None:
     """End a session. With the last one the list of agents is removed, unless agents of a plan are running."""
-    with state_file.locked(project):
-        found = _load_and_note(project)
+    with state_file.hold_lock(project):
+        found = _load_and_log(project)
         live = {name: one for name, one in found.items() if name != session and is_alive(one, now)}
         if live or run_record.threads_at_work(project):
-            _clear_agents(project, live, harness)
+            _clear_agents(project, live)
         else:
-            tracker.discard(project, harness=harness)
+            tracker.remove(project)
         _write(project, live)
 
 
-def _clear_agents(project: str, live: Sessions, harness: str) -> str:
+def _clear_agents(project: str, live: Sessions) -> str:
     """Remove the agents of sessions that are gone from the list, and keep those of a running plan, which have none."""
     plan_agents = tuple(f"{thread}:" for thread in run_record.threads_at_work(project))
-    return tracker.keep_only(project, _agents_of(live.values()), also=plan_agents, harness=harness)
+    agents = {agent for session in live.values() for agent in session.agents}
+    return tracker.keep_only(project, agents, also=plan_agents)
 
 
 def change(
@@ -200,8 +196,8 @@ def change(
     process: Process | None,
 ) -> Session:
     """Change the record of a session, and create it if the start of the session was missed."""
-    with state_file.locked(project):
-        found = _load_and_note(project)
+    with state_file.hold_lock(project):
+        found = _load_and_log(project)
         before = found.get(session, Session(now))
         after = edit(before)._replace(seen=now, process=process or before.process)
         after = after._replace(agents=dict(list(after.agents.items())[-_MOST_AGENTS:]))
@@ -227,7 +223,7 @@ def aim(
 def note(
     project: str, session: str, now: str, before: Session, after: Session, *, process: Process | None
 ) -> None:
-    """Record the changes of a session; if there are none, only record occasionally that it is alive."""
+    """Record the changes of a session; without changes, only record occasionally that it is alive."""
     changed = {name: value for name, value in after._asdict().items() if value != getattr(before, name)}
     is_elsewhere = before.process is not None and process not in (None, before.process)
     is_silent = milliseconds(now) - milliseconds(before.seen) > _SILENT_MS
@@ -235,7 +231,7 @@ def note(
         change(project, session, now, lambda found: found._replace(**changed), process=process)
 
 
-def _load_and_note(project: str) -> Sessions:
+def _load_and_log(project: str) -> Sessions:
     found, problem = _load_or_reset(project)
     if problem:
         tool_log.note_error(project, problem)
@@ -246,12 +242,7 @@ def _load_or_reset(project: str) -> tuple[Sessions, str]:
     try:
         return load(project), ""
     except state_file.DamagedFile as exc:
-        copy = state_file.kept_aside(project, exc).copy
-        return {}, f"{exc.path} could not be used ({exc.problem}) and was replaced. A copy is in {copy}"
-
-
-def _agents_of(found: Iterable[Session]) -> set[str]:
-    return {agent for session in found for agent in session.agents}
+        return {}, state_file.set_aside(project, exc)
 
 
 def _write(project: str, found: Sessions) -> None:

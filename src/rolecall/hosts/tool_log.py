@@ -27,7 +27,7 @@ _MOST_TOUCHED = 1_000
 def append(project: str, entry: Mapping[str, Any]) -> None:
     if _append(project, FILE, _line(entry)) >= LARGEST:
         path = project_paths.of_harness(project, FILE)
-        with state_file.locked(project):  # if two processes notice it, only the first renames it
+        with state_file.hold_lock(project):  # if two processes notice it, only the first renames it
             if os.path.exists(path) and os.path.getsize(path) >= LARGEST:
                 os.replace(path, project_paths.of_harness(project, OLD_FILE))
 
@@ -46,7 +46,7 @@ def _append(project: str, name: str, line: bytes) -> int:
         try:
             file = os.open(path, flags, 0o666)
         except FileNotFoundError:  # the first event of a project, or its state was removed
-            with state_file.locked(project):
+            with state_file.hold_lock(project):
                 state_file.make_folder(project_paths.of_harness(project, ""))
                 state_file.make_folder(os.path.dirname(path))
             file = os.open(path, flags, 0o666)

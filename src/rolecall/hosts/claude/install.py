@@ -7,8 +7,8 @@ Code starts such servers only in folders that the user trusts.
 
 from __future__ import annotations
 
-import glob
 import os
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -16,17 +16,18 @@ from typing import Any
 
 from rolecall.errors import RolecallError
 from rolecall.hosts import command_hook, file_change, host_file
-from rolecall.hosts.claude import words
 from rolecall.hosts.claude.events import EVENTS
+from rolecall.hosts.claude.words import WORDING
 from rolecall.hosts.command_hook import is_refusal as is_refusal
 from rolecall.hosts.installation import Items, Member, OwnFile, Piece, read_value
 from rolecall.hosts.setup import SERVER, Commands, Obstacle, Setup, server_words
-from rolecall.hosts.spawn_words import skill_docs
 from rolecall.nexus import tool_map
 from rolecall.nexus.catalog import Agent, Catalog, Skill
 
 TITLE = "Claude Code"
 PROGRAM = "claude"
+LAYOUT = host_file.Layout(".claude", "CLAUDE_CONFIG_DIR", ".claude", "", ("agents/*.md", "skills/*/SKILL.md"))
+path, sweeps, roots = LAYOUT.path, LAYOUT.sweeps, LAYOUT.roots
 _TIMEOUT = 10
 """Seconds that Claude Code waits for a hook."""
 _ALLOWED = tuple(
@@ -37,40 +38,37 @@ _ALLOWED = tuple(
     )
 )
 """Tools that need no permission because they only read or write to `.nexus/`. Tools that delete or start agents do."""
+_AGENT_RULE = re.compile(f"mcp__{SERVER}-(?!.*__).*")
+"""Permission for all tools of an agent's server."""
 _FOR_LEAD = ("Agent", "ListAgents", "SendMessage", "Task", "Workflow", f"mcp__{SERVER}")
 """Tools that only Lead may use: those that start agents, and those of Lead's server."""
 
 
 def pieces(setup: Setup) -> list[Piece]:
-    settings = _settings_path(setup)
     rules = (*_ALLOWED, *(f"mcp__{SERVER}-{agent}" for agent in setup.catalog.agents))
     found: list[Piece] = [
         Member(
-            os.path.join(setup.project, ".mcp.json") if setup.project else _own_path(setup),
+            _server_path(setup),
             ("mcpServers", SERVER),
             _server(setup.server_command()),
             lambda value: bool(server_words(value)),
         ),
-        Items(settings, ("permissions", "allow"), rules, _is_our_rule),
+        Items(
+            _settings_path(setup),
+            ("permissions", "allow"),
+            rules,
+            lambda rule: rule in _ALLOWED or _AGENT_RULE.fullmatch(str(rule)) is not None,
+        ),
         *_hooks(setup),
     ]
     if setup.scope == "project":
-        found.append(Items(settings, ("enabledMcpjsonServers",), (SERVER,), lambda item: item == SERVER))
+        enabled = ("enabledMcpjsonServers",)
+        found.append(Items(_settings_path(setup), enabled, (SERVER,), lambda item: item == SERVER))
     for agent in setup.catalog.agents.values():
-        found.append(OwnFile(_agent_path(setup, agent.id), _agent_file(agent, setup)))
+        found.append(OwnFile(path(setup, "agents", f"{agent.id}.md"), _agent_file(agent, setup)))
     for skill in setup.catalog.skills.values():
-        path = os.path.join(_folder(setup), "skills", skill.id, "SKILL.md")
-        found.append(OwnFile(path, skill_file(skill, setup.catalog)))
+        found.append(OwnFile(path(setup, "skills", skill.id, "SKILL.md"), skill_file(skill, setup.catalog)))
     return found
-
-
-def sweeps(setup: Setup) -> list[str]:
-    folder = glob.escape(_folder(setup))
-    return [os.path.join(folder, "agents", "*.md"), os.path.join(folder, "skills", "*", "SKILL.md")]
-
-
-def roots(setup: Setup) -> list[str]:
-    return [setup.project or setup.home, *filter(None, [setup.env.get("CLAUDE_CONFIG_DIR")])]
 
 
 def next_steps(setup: Setup) -> list[str]:
@@ -84,29 +82,17 @@ def next_steps(setup: Setup) -> list[str]:
     ]
 
 
-# -- locations --
-
-
-def _user_folder(setup: Setup) -> str:
-    return setup.env.get("CLAUDE_CONFIG_DIR") or os.path.join(setup.home, ".claude")
-
-
-def _folder(setup: Setup) -> str:
-    return os.path.join(setup.project, ".claude") if setup.scope == "project" else _user_folder(setup)
-
-
 def _own_path(setup: Setup) -> str:
     """The file in which Claude Code keeps the user's servers, projects and trust decisions."""
     return os.path.join(setup.env.get("CLAUDE_CONFIG_DIR") or setup.home, ".claude.json")
 
 
+def _server_path(setup: Setup) -> str:
+    return os.path.join(setup.project, ".mcp.json") if setup.project else _own_path(setup)
+
+
 def _settings_path(setup: Setup) -> str:
-    name = "settings.local.json" if setup.scope == "project" else "settings.json"
-    return os.path.join(_folder(setup), name)
-
-
-def _agent_path(setup: Setup, id: str) -> str:
-    return os.path.join(_folder(setup), "agents", f"{id}.md")
+    return path(setup, "settings.local.json" if setup.scope == "project" else "settings.json")
 
 
 # -- contents --
@@ -114,12 +100,6 @@ def _agent_path(setup: Setup, id: str) -> str:
 
 def _server(command: tuple[str, ...]) -> dict[str, Any]:
     return {"type": "stdio", "command": command[0], "args": list(command[1:])}
-
-
-def _is_our_rule(rule: Any) -> bool:
-    return isinstance(rule, str) and (
-        rule in _ALLOWED or ("__" not in rule[5:] and rule.startswith(f"mcp__{SERVER}-"))
-    )
 
 
 def _hooks(setup: Setup) -> Iterator[Items]:
@@ -150,18 +130,16 @@ def skill_file(skill: Skill, catalog: Catalog) -> str:
     head: dict[str, Any] = {"name": skill.id, "description": skill.description}
     if skill.manual_only:
         head["disable-model-invocation"] = True
-    render, docs = words.render(catalog.vocabulary.tags), skill_docs(skill, words.DOCS)
-    return host_file.with_head(head, host_file.skill_body(skill, catalog, render, docs))
+    return host_file.with_head(head, host_file.skill_body(skill, catalog, WORDING))
 
 
 # -- for doctor --
 
 
 def commands(setup: Setup) -> Commands:
-    path = os.path.join(setup.project, ".mcp.json") if setup.project else _own_path(setup)
-    servers = {SERVER: server_words(read_value(path, ("mcpServers", SERVER)))}
+    servers = {SERVER: server_words(read_value(_server_path(setup), ("mcpServers", SERVER)))}
     for agent in setup.catalog.agents:
-        text, name = file_change.read_text(_agent_path(setup, agent)), f"{SERVER}-{agent}"
+        text, name = file_change.read_text(path(setup, "agents", f"{agent}.md")), f"{SERVER}-{agent}"
         if text is None:
             continue
         servers[name] = ()
@@ -175,34 +153,34 @@ def commands(setup: Setup) -> Commands:
 
 def obstacles(setup: Setup) -> list[Obstacle]:
     found = []
-    paths = [os.path.join(_user_folder(setup), "settings.json")]
+    paths = [os.path.join(LAYOUT.user_folder(setup), "settings.json")]
     known: Any = {}
     if setup.scope == "project":
-        paths += [os.path.join(_folder(setup), name) for name in ("settings.json", "settings.local.json")]
+        paths += [path(setup, name) for name in ("settings.json", "settings.local.json")]
         known = _read_mapping(_own_path(setup), ("projects", setup.project))
         if known.get("hasTrustDialogAccepted") is not True:
             text = (
                 f"Claude Code does not trust {setup.project} yet, so it gives agents none of Rolecall's tools"
             )
             found.append(Obstacle(text, f"Start claude in {setup.project} once and answer its question."))
-    settings = {path: _read_mapping(path) for path in paths}
-    for path, one in settings.items():
+    settings = {file: _read_mapping(file) for file in paths}
+    for file, one in settings.items():
         if one.get("disableAllHooks") is True:
-            text = f"Claude Code runs no hooks: disableAllHooks in {path}"
-            found.append(Obstacle(text, f"Take it out of {path}."))
-    for path, one in {**settings, _own_path(setup): known}.items() if setup.project else ():
+            text = f"Claude Code runs no hooks: disableAllHooks in {file}"
+            found.append(Obstacle(text, f"Take it out of {file}."))
+    for file, one in {**settings, _own_path(setup): known}.items() if setup.project else ():
         for key in ("disabledMcpjsonServers", "disabledMcpServers"):
             listed = one.get(key)
             if isinstance(listed, list) and SERVER in listed:
-                text = f"Claude Code does not start our server: {key} in {path}"
+                text = f"Claude Code does not start our server: {key} in {file}"
                 fix = "Enable it again with /mcp in Claude Code, or take it out there."
                 found.append(Obstacle(text, fix))
     return found
 
 
-def _read_mapping(path: str, keys: tuple[str, ...] = ()) -> Mapping[str, Any]:
+def _read_mapping(file: str, keys: tuple[str, ...] = ()) -> Mapping[str, Any]:
     try:
-        found = read_value(path, keys)
+        found = read_value(file, keys)
     except RolecallError:  # the file's own check reports it
         return {}
     return found if isinstance(found, Mapping) else {}

@@ -7,7 +7,6 @@ trusts the project. Only the person can grant this, in Codex; `obstacles` report
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 import shlex
@@ -19,17 +18,21 @@ import tomlkit
 from rolecall.agents.adapters.codex import DENIES
 from rolecall.errors import UsageError
 from rolecall.hosts import command_hook, host_file
-from rolecall.hosts.codex import words
 from rolecall.hosts.codex.events import CONTEXT_TOKENS, EVENTS
+from rolecall.hosts.codex.words import WORDING
 from rolecall.hosts.command_hook import is_refusal as is_refusal
 from rolecall.hosts.installation import Items, Member, OwnFile, Piece, read_value
 from rolecall.hosts.setup import SERVER, Commands, Obstacle, Setup, server_words
-from rolecall.hosts.spawn_words import skill_docs
 from rolecall.nexus.catalog import Agent
 from rolecall.settings import capabilities
 
 TITLE = "Codex"
 PROGRAM = "codex"
+LAYOUT = host_file.Layout(
+    *(".codex", "CODEX_HOME", ".codex", ""),
+    ours=("agents/*.toml", "skills/*/SKILL.md", "skills/*/agents/openai.yaml"),
+)
+path, sweeps, roots = LAYOUT.path, LAYOUT.sweeps, LAYOUT.roots
 _TIMEOUT, _LAST_TIMEOUT = 10, 3
 """Seconds that Codex waits for a hook; at the end of a session the second value is the maximum it allows."""
 _WITH_CONTEXT = ("SessionStart", "UserPromptSubmit", "SubagentStart")
@@ -52,31 +55,20 @@ def pieces(setup: Setup) -> list[Piece]:
         # Otherwise the first turn begins before the tools are available. In the user's scope, Codex must start even if
         # Rolecall cannot.
         server["required"] = True
-    config = _path(setup, "config.toml")
+    config = path(setup, "config.toml")
     found: list[Piece] = [
         Member(config, _SERVER_KEYS, server, lambda value: bool(server_words(value))),
         *_hooks(setup),
     ]
     for agent in setup.catalog.agents.values():
-        found.append(OwnFile(_path(setup, "agents", f"{agent.id}.toml"), _agent_file(agent, setup)))
-    render = words.render(setup.catalog.vocabulary.tags)
+        found.append(OwnFile(path(setup, "agents", f"{agent.id}.toml"), _agent_file(agent, setup)))
     for skill in setup.catalog.skills.values():
         head = {"name": skill.id, "description": skill.description}
-        body = host_file.skill_body(skill, setup.catalog, render, skill_docs(skill, words.DOCS))
-        found.append(OwnFile(_path(setup, "skills", skill.id, "SKILL.md"), host_file.with_head(head, body)))
+        text = host_file.with_head(head, host_file.skill_body(skill, setup.catalog, WORDING))
+        found.append(OwnFile(path(setup, "skills", skill.id, "SKILL.md"), text))
         if skill.manual_only:
-            found.append(OwnFile(_path(setup, "skills", skill.id, "agents", "openai.yaml"), _MANUAL))
+            found.append(OwnFile(path(setup, "skills", skill.id, "agents", "openai.yaml"), _MANUAL))
     return found
-
-
-def sweeps(setup: Setup) -> list[str]:
-    folder = glob.escape(_path(setup))
-    below = (("agents", "*.toml"), ("skills", "*", "SKILL.md"), ("skills", "*", "agents", "openai.yaml"))
-    return [os.path.join(folder, *names) for names in below]
-
-
-def roots(setup: Setup) -> list[str]:
-    return [setup.project or setup.home, *filter(None, [setup.env.get("CODEX_HOME")])]
 
 
 def next_steps(setup: Setup) -> list[str]:
@@ -89,15 +81,6 @@ def next_steps(setup: Setup) -> list[str]:
     ]
 
 
-def _user_folder(setup: Setup) -> str:
-    return setup.env.get("CODEX_HOME") or os.path.join(setup.home, ".codex")
-
-
-def _path(setup: Setup, *names: str) -> str:
-    folder = os.path.join(setup.project, ".codex") if setup.scope == "project" else _user_folder(setup)
-    return os.path.join(folder, *names)
-
-
 def _hooks(setup: Setup) -> Iterator[Items]:
     for event in EVENTS:
         # Exit code 2 would block everything, so every failure becomes 1.
@@ -105,7 +88,7 @@ def _hooks(setup: Setup) -> Iterator[Items]:
         fields = {"timeout": _LAST_TIMEOUT if event == "SessionEnd" else _TIMEOUT}
         if event in _WITH_CONTEXT:
             fields["additionalContextLimit"] = CONTEXT_TOKENS
-        yield command_hook.hook(_path(setup, "hooks.json"), PROGRAM, event, line, **fields)
+        yield command_hook.hook(path(setup, "hooks.json"), PROGRAM, event, line, **fields)
 
 
 def _agent_file(agent: Agent, setup: Setup) -> str:
@@ -126,13 +109,13 @@ def _agent_file(agent: Agent, setup: Setup) -> str:
 
 
 def commands(setup: Setup) -> Commands:
-    server = server_words(read_value(_path(setup, "config.toml"), _SERVER_KEYS))
+    server = server_words(read_value(path(setup, "config.toml"), _SERVER_KEYS))
     return Commands({SERVER: server}, command_hook.read_commands(_hooks(setup)))
 
 
 def obstacles(setup: Setup) -> list[Obstacle]:
     """What Codex does not trust yet or is configured to ignore."""
-    own = os.path.join(_user_folder(setup), "config.toml")
+    own = os.path.join(LAYOUT.user_folder(setup), "config.toml")
     try:
         trust = read_value(own, ("projects", os.path.realpath(setup.project), "trust_level"))
     except UsageError as error:
@@ -147,19 +130,19 @@ def obstacles(setup: Setup) -> list[Obstacle]:
         found.append(Obstacle(text, "Start codex and trust them when it asks, or later with /hooks."))
 
     enabled: dict[str, Any] = {}
-    for path in dict.fromkeys((own, _path(setup, "config.toml"))):
+    for file in dict.fromkeys((own, path(setup, "config.toml"))):
         try:
-            if read_value(path, ("features", "hooks")) is False:
-                text = f"Codex runs no hooks: features.hooks is false in {path}"
-                found.append(Obstacle(text, f"Take it out of {path}."))
-            enabled[path] = read_value(path, (*_SERVER_KEYS, "enabled"))
+            if read_value(file, ("features", "hooks")) is False:
+                text = f"Codex runs no hooks: features.hooks is false in {file}"
+                found.append(Obstacle(text, f"Take it out of {file}."))
+            enabled[file] = read_value(file, (*_SERVER_KEYS, "enabled"))
         except UsageError:  # the file's own check reports it
             continue
     # Codex merges both files; if both have the setting, the project's wins.
-    path, value = next((item for item in reversed(enabled.items()) if item[1] is not None), ("", None))
+    file, value = next((item for item in reversed(enabled.items()) if item[1] is not None), ("", None))
     if value is False:
-        text = f"Codex does not start our server: it is not enabled in {path}"
-        found.append(Obstacle(text, f"Enable it in {path}."))
+        text = f"Codex does not start our server: it is not enabled in {file}"
+        found.append(Obstacle(text, f"Enable it in {file}."))
     return found
 
 

@@ -13,21 +13,8 @@ import re
 from collections.abc import Mapping
 from importlib import import_module
 
-from rolecall.hosts.event import (
-    LEAD,
-    Answer,
-    Caller,
-    ContextCompact,
-    Event,
-    PostToolUse,
-    PreToolUse,
-    SessionEnd,
-    SessionStart,
-    SubagentComplete,
-    SubagentSpawn,
-    ToolCall,
-    UserMessage,
-)
+from rolecall.hosts import event as ours
+from rolecall.hosts.event import LEAD, Answer, Caller, Event, ToolCall
 from rolecall.hosts.names import Output
 from rolecall.hosts.payload import Payload, Reader, fields, is_our_tool, paths, reader, session, text
 from rolecall.settings.capabilities import FILES
@@ -67,8 +54,8 @@ def _who(payload: Payload) -> Caller:
 def _message(payload: Payload) -> Event:
     who = _who(payload)
     if who != LEAD:
-        return SubagentSpawn(_session(payload), who)
-    return UserMessage(_session(payload), text(payload, "text"), text(payload, "message"))
+        return ours.SubagentSpawn(_session(payload), who)
+    return ours.UserMessage(_session(payload), text(payload, "text"), text(payload, "message"))
 
 
 def _complete(payload: Payload) -> Event | None:
@@ -77,26 +64,28 @@ def _complete(payload: Payload) -> Event | None:
     if who == LEAD or _IN_BACKGROUND.match(output):
         return None
     result = _RESULT.search(output)
-    return SubagentComplete(_session(payload), who, result[1] if result else output)
+    return ours.SubagentComplete(_session(payload), who, result[1] if result else output)
 
 
 EVENTS: Mapping[str, Reader] = {
-    "session.created": lambda payload: SessionStart(
+    "session.created": lambda payload: ours.SessionStart(
         _session(payload), is_new=payload.get("isNew") is not False, cwd=text(payload, "cwd")
     ),
     "chat.message": _message,
-    "tool.execute.before": lambda payload: PreToolUse(_session(payload), _who(payload), tool_call(payload)),
-    "tool.execute.after": lambda payload: PostToolUse(
+    "tool.execute.before": lambda payload: ours.PreToolUse(
+        _session(payload), _who(payload), tool_call(payload)
+    ),
+    "tool.execute.after": lambda payload: ours.PostToolUse(
         _session(payload), _who(payload), tool_call(payload), text(payload, "error")
     ),
     "subagent.completed": _complete,
     # Only Lead has to be reminded; an agent has its task in its prompt.
     "experimental.session.compacting": lambda payload: (
-        ContextCompact(_session(payload)) if _who(payload) == LEAD else None
+        ours.ContextCompact(_session(payload)) if _who(payload) == LEAD else None
     ),
-    "session.idle": lambda payload: SessionEnd(_session(payload), is_over=False),
-    "session.deleted": lambda payload: SessionEnd(_session(payload)),
-    "dispose": lambda payload: SessionEnd(_session(payload)),
+    "session.idle": lambda payload: ours.SessionEnd(_session(payload), is_over=False),
+    "session.deleted": lambda payload: ours.SessionEnd(_session(payload)),
+    "dispose": lambda payload: ours.SessionEnd(_session(payload)),
 }
 
 

@@ -6,7 +6,6 @@ enforces an agent's denials, which its file lists as permissions.
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import re
@@ -17,15 +16,19 @@ from rolecall.agents.adapters.opencode import DENIES
 from rolecall.errors import RolecallError
 from rolecall.hosts import file_change, gate, host_file
 from rolecall.hosts.installation import OwnFile, Piece
-from rolecall.hosts.opencode import words
 from rolecall.hosts.opencode.events import EVENTS
+from rolecall.hosts.opencode.words import WORDING
 from rolecall.hosts.setup import SERVER, Commands, Obstacle, Setup, is_ours
-from rolecall.hosts.spawn_words import skill_docs
 from rolecall.nexus.catalog import Agent
 from rolecall.settings import capabilities
 
 TITLE = "OpenCode"
 PROGRAM = "opencode"
+LAYOUT = host_file.Layout(
+    *(".opencode", "XDG_CONFIG_HOME", ".config", "opencode"),
+    ours=("agents/*.md", "skills/*/SKILL.md", "commands/*.md"),
+)
+path, sweeps, roots = LAYOUT.path, LAYOUT.sweeps, LAYOUT.roots
 _PLUGIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "plugin.js")
 
 
@@ -35,48 +38,23 @@ def pieces(setup: Setup) -> list[Piece]:
     hooks = {event: setup.hook_command(PROGRAM, event) for event in EVENTS}
     plugin = plugin.replace('"@SERVER@"', json.dumps(setup.server_command()))
     plugin = plugin.replace('"@HOOKS@"', json.dumps(hooks))
-    found: list[Piece] = [OwnFile(_plugin_path(setup), plugin)]
+    found: list[Piece] = [OwnFile(path(setup, "plugins", "rolecall.js"), plugin)]
     for agent in setup.catalog.agents.values():
-        found.append(OwnFile(_path(setup, "agents", f"{agent.id}.md"), _agent_file(agent, setup)))
-    render = words.render(setup.catalog.vocabulary.tags)
+        found.append(OwnFile(path(setup, "agents", f"{agent.id}.md"), _agent_file(agent, setup)))
     for skill in setup.catalog.skills.values():
         head = {"name": skill.id, "description": skill.description}
-        body = host_file.skill_body(skill, setup.catalog, render, skill_docs(skill, words.DOCS))
+        body = host_file.skill_body(skill, setup.catalog, WORDING)
         if skill.manual_only:  # a command only, so that the model cannot activate it
-            path, body = _path(setup, "commands", f"{skill.id}.md"), f"{body}\n$ARGUMENTS"
+            place, body = path(setup, "commands", f"{skill.id}.md"), f"{body}\n$ARGUMENTS"
         else:
-            path = _path(setup, "skills", skill.id, "SKILL.md")
-        found.append(OwnFile(path, host_file.with_head(head, body)))
+            place = path(setup, "skills", skill.id, "SKILL.md")
+        found.append(OwnFile(place, host_file.with_head(head, body)))
     return found
-
-
-def sweeps(setup: Setup) -> list[str]:
-    folder = glob.escape(_path(setup))
-    below = (("agents", "*.md"), ("skills", "*", "SKILL.md"), ("commands", "*.md"))
-    return [os.path.join(folder, *names) for names in below]
-
-
-def roots(setup: Setup) -> list[str]:
-    return [setup.project or setup.home, *filter(None, [setup.env.get("XDG_CONFIG_HOME")])]
 
 
 def next_steps(setup: Setup) -> list[str]:
     steps = ["Restart OpenCode where it is open: it reads plugins, agents and skills when it starts."]
     return [*steps, host_file.ONLY_PROJECTS] if setup.scope == "user" else steps
-
-
-def _user_folder(setup: Setup) -> str:
-    settings = setup.env.get("XDG_CONFIG_HOME") or os.path.join(setup.home, ".config")
-    return os.path.join(settings, "opencode")
-
-
-def _path(setup: Setup, *names: str) -> str:
-    folder = os.path.join(setup.project, ".opencode") if setup.scope == "project" else _user_folder(setup)
-    return os.path.join(folder, *names)
-
-
-def _plugin_path(setup: Setup) -> str:
-    return _path(setup, "plugins", "rolecall.js")
 
 
 def _agent_file(agent: Agent, setup: Setup) -> str:
@@ -99,7 +77,7 @@ def _agent_file(agent: Agent, setup: Setup) -> str:
 
 
 def commands(setup: Setup) -> Commands:
-    lines = (file_change.read_text(_plugin_path(setup)) or "").split("\n")
+    lines = (file_change.read_text(path(setup, "plugins", "rolecall.js")) or "").split("\n")
     hooks = _constant(lines, "const HOOKS = ")
     given = hooks if isinstance(hooks, dict) else {}
     server = _words(_constant(lines, "const SERVER = "), "mcp")
@@ -122,17 +100,17 @@ def _words(value: Any, *verb: str) -> tuple[str, ...]:
 def obstacles(setup: Setup) -> list[Obstacle]:
     """A server with our name in the user's configuration, which takes precedence over ours."""
     names = ("opencode.json", "opencode.jsonc")
-    paths = [os.path.join(_user_folder(setup), name) for name in ("config.json", *names)]
+    paths = [os.path.join(LAYOUT.user_folder(setup), name) for name in ("config.json", *names)]
     paths += filter(None, [setup.env.get("OPENCODE_CONFIG")])
     for folder in [setup.project, os.path.join(setup.project, ".opencode")] if setup.project else []:
         paths += [os.path.join(folder, name) for name in names]
 
     theirs: dict[str, Any] = {}
     place = ""
-    for path in paths:  # the last one takes precedence
-        if server := _read_server(path):
+    for file in paths:  # the last one takes precedence
+        if server := _read_server(file):
             theirs |= server
-            place = path
+            place = file
     if not place:
         return []
     if theirs.get("enabled") is False:

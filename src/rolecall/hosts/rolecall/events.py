@@ -20,21 +20,8 @@ import os
 from collections.abc import Mapping
 
 from rolecall.errors import UsageError
-from rolecall.hosts.event import (
-    LEAD,
-    Answer,
-    Caller,
-    ContextCompact,
-    Event,
-    PostToolUse,
-    PreToolUse,
-    SessionEnd,
-    SessionStart,
-    SubagentComplete,
-    SubagentSpawn,
-    ToolCall,
-    UserMessage,
-)
+from rolecall.hosts import event as ours
+from rolecall.hosts.event import LEAD, Answer, Caller, Event, ToolCall
 from rolecall.hosts.names import Output
 from rolecall.hosts.payload import Payload, Reader, reader
 from rolecall.hosts.tool_shape import guess
@@ -85,20 +72,20 @@ def _tool_call(payload: Payload) -> ToolCall:
 
 
 EVENTS: Mapping[str, Reader] = {
-    "session_start": lambda payload: SessionStart(
+    "session_start": lambda payload: ours.SessionStart(
         _session(payload), _flag(payload, "is_new"), _text(payload, "cwd")
     ),
-    "user_message": lambda payload: UserMessage(
+    "user_message": lambda payload: ours.UserMessage(
         _session(payload), _text(payload, "text"), _text(payload, "id")
     ),
-    "subagent_spawn": lambda payload: SubagentSpawn(_session(payload), _who(payload)),
-    "subagent_complete": lambda payload: SubagentComplete(
+    "subagent_spawn": lambda payload: ours.SubagentSpawn(_session(payload), _who(payload)),
+    "subagent_complete": lambda payload: ours.SubagentComplete(
         _session(payload), _who(payload), _text(payload, "last_message")
     ),
-    "pre_tool_use": lambda payload: PreToolUse(_session(payload), _who(payload), _tool_call(payload)),
-    "post_tool_use": lambda payload: PostToolUse(
+    "pre_tool_use": lambda payload: ours.PreToolUse(_session(payload), _who(payload), _tool_call(payload)),
+    "post_tool_use": lambda payload: ours.PostToolUse(
         _session(payload), _who(payload), _tool_call(payload), _text(payload, "error")
     ),
-    "session_end": lambda payload: SessionEnd(_session(payload), _flag(payload, "is_over")),
-    "context_compact": lambda payload: ContextCompact(_session(payload)),
+    "session_end": lambda payload: ours.SessionEnd(_session(payload), _flag(payload, "is_over")),
+    "context_compact": lambda payload: ours.ContextCompact(_session(payload)),
 }

@@ -1,0 +1,64 @@
+"""A host's wording of skill bodies: how it activates a skill, starts an agent, shows progress and asks a question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from rolecall.nexus import macros
+from rolecall.nexus.macros import Arguments, Render
+
+if TYPE_CHECKING:
+    from rolecall.nexus.catalog import Skill
+    from rolecall.nexus.tags import Tag
+
+
+class Wording(NamedTuple):
+    """Sentences with the names of a macro's arguments in braces."""
+
+    skill: str
+    mode: str
+    """Takes the place of `{mode}` if the macro has a mode."""
+    spawn: str
+    name: str
+    """Takes the place of `{name}` if the macro names the agent."""
+    resume: str
+    """Follows `spawn`, except for an agent that is never resumed."""
+    docs: Mapping[str, str]
+    """The host's instructions on subjects that skills refer to by name."""
+    register: str = ""
+    """Shows progress; empty if the host has no means to."""
+    question: str = ""
+    """Precedes a question, which is written out as for a host without a tool for it."""
+    agents: Mapping[str, str] = {}
+    """Roles for which the host has its own agent."""
+    has_hyphens: bool = True
+    """Whether an agent's name may contain hyphens; otherwise it gets underscores."""
+
+    def render(self, tags: Mapping[str, Tag]) -> Render:
+        prose = macros.prose(tags)
+
+        def skill(arguments: Arguments) -> str:
+            mode = self.mode.format(mode=arguments["mode"]) if arguments.get("mode") else ""
+            return self.skill.format(skill=arguments["skill"], mode=mode)
+
+        def spawn(arguments: Arguments) -> str:
+            role = str(arguments["target_role"])
+            name = self.name.format(name=arguments["name"]) if "name" in arguments else ""
+            name = name if self.has_hyphens else name.replace("-", "_")
+            call = self.spawn.format(role=self.agents.get(role, role), name=name)
+            resume = "" if arguments.get("resume_tier_hint") == "ephemeral" else f" {self.resume}"
+            return f"{call}{resume}\n\n{macros.fence(str(arguments['prompt']))}"
+
+        return {
+            **prose,
+            "skill_activation": skill,
+            "subagent_spawn": spawn,
+            "task_register": lambda arguments: self.register.format(**arguments),
+            "user_question": lambda arguments: f"{self.question}{prose['user_question'](arguments)}",
+        }
+
+    def skill_docs(self, skill: Skill) -> str:
+        """The instructions on the subjects of a skill, as a section after its body; empty if it refers to none."""
+        lines = [f"- {self.docs[ref]}" for ref in skill.harness_docs_refs if ref in self.docs]
+        return "\n".join(["## In this host", "", *lines]) if lines else ""
