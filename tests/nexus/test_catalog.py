@@ -130,9 +130,9 @@ def test_our_own_catalogue_is_read_once() -> None:
 def test_an_agent_that_is_not_there_is_named_with_the_nearest() -> None:
     with pytest.raises(NotFound) as caught:
         catalog.load().agent("enginer")
-    assert caught.value.message == "there is no agent 'enginer'"
+    assert caught.value.message == "the agent 'enginer' is not known"
     assert "'engineer'" in caught.value.hint
-    with pytest.raises(NotFound, match="there is no skill 'nx-setup'"):
+    with pytest.raises(NotFound, match="the skill 'nx-setup' is not known"):
         catalog.load().skill("nx-setup")
 
 
@@ -227,7 +227,9 @@ def test_a_line_ending_that_was_converted_is_another_body(package: Path) -> None
 def test_a_folder_without_a_manifest_is_no_catalogue(tmp_path: Path) -> None:
     with pytest.raises(NotFound) as caught:
         catalog.load(tmp_path)
-    assert caught.value.message == f"there is no {tmp_path}/manifest.json, so {tmp_path} is not a catalogue"
+    assert (
+        caught.value.message == f"{tmp_path}/manifest.json does not exist, so {tmp_path} is not a catalogue"
+    )
     assert "nexus-core" in caught.value.hint
 
 
@@ -381,7 +383,7 @@ BROKEN: dict[str, tuple[str, str, str, str]] = {
         "skills/nx-run/meta.yml", "  - run\n", "  - run\n  - plan\n", "the tag 'plan' does not exist or",
     ),
     "a macro with an unknown primitive": (
-        "skills/nx-sync/body.md", "{{user_question ", "{{ask_user ", "error: there is no primitive 'ask_user'",
+        "skills/nx-sync/body.md", "{{user_question ", "{{ask_user ", "error: the primitive 'ask_user' is not known",
     ),
     "a macro for an agent that is not there": (
         "skills/nx-sync/body.md", "target_role=writer", "target_role=wirter",
@@ -621,7 +623,10 @@ def test_a_catalogue_is_checked_when_it_is_set(rolecall: Rolecall, package: Path
     (package / "skills/nx-plan/body.md").write_text("{{no_such_primitive}}")
     write_manifest(package)
     done = rolecall("config", "set", "catalog", str(package), check=2)
-    assert "there is no primitive 'no_such_primitive'" in done.stderr and "Nothing was changed" in done.stderr
+    assert (
+        "the primitive 'no_such_primitive' is not known" in done.stderr
+        and "Nothing was changed" in done.stderr
+    )
     done = rolecall("config", "set", "catalog", str(package / "gone"), check=2)
     assert "is not a catalogue" in done.stderr
     assert rolecall.json("config", "get", "catalog", "--format", "json") == {"value": str(package)}

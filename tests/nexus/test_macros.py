@@ -146,7 +146,7 @@ def test_every_misuse_is_reported_at_once_with_its_place() -> None:
         expand(text, ECHO, source="body.md")
     lines = [line.strip() for line in caught.value.message.splitlines()[1:]]
     expected = [
-        "body.md:1:1: error: there is no primitive 'sub_agent_spawn'. Did you mean 'subagent_spawn'?",
+        "body.md:1:1: error: the primitive 'sub_agent_spawn' is not known. Did you mean 'subagent_spawn'?",
         "body.md:2:2: error: subagent_spawn needs the parameter 'prompt'",
         "body.md:2:2: error: subagent_spawn has no parameter 'promt'. Did you mean 'prompt'?",
         "body.md:3:1: error: user_question: 'question' takes a text, not a list",
@@ -225,9 +225,9 @@ def test_a_primitive_that_the_host_has_no_words_for_is_an_error() -> None:
 
 
 def test_the_vocabulary_that_is_given_decides() -> None:
-    knows_x = {"x": Invocation("x", "-", "-", (Parameter("a", "-", required=False),), "-", "-")}
+    knows_x = {"x": Invocation("x", (Parameter("a", "-", required=False),))}
     assert macros.expand("{{x}}{{x a=[b]}}", {"x": echo}, invocations=knows_x) == "<><a=('b',)>"
-    with pytest.raises(UsageError, match="there is no primitive 'task_register'"):
+    with pytest.raises(UsageError, match="the primitive 'task_register' is not known"):
         macros.expand("{{task_register label=a state=b}}", ECHO, invocations=knows_x)
 
 

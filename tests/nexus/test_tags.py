@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rolecall.nexus import catalog, skills
-from rolecall.nexus.tags import NO_PLAN, Action, Activation, Detection, detect, refusal
+from rolecall.nexus import catalog, tags
+from rolecall.nexus.tags import NO_PLAN, Activation, Detection, InlineAction, detect, refusal
 
 CATALOG = catalog.load()
 TAGS = CATALOG.vocabulary.tags
 
 
-def found(message: str) -> list[Activation | Action]:
+def found(message: str) -> list[Activation | InlineAction]:
     return list(detect(message, TAGS).found)
 
 
@@ -28,8 +28,8 @@ def plan(text: str = "", mode: str = "") -> Activation:
     return Activation("nx-plan", mode, text, "plan")
 
 
-def decide(text: str = "") -> Action:
-    return Action("nx_plan_decide", "", text, "d")
+def decide(text: str = "") -> InlineAction:
+    return InlineAction("nx_plan_decide", "", text, "d")
 
 
 # -- what is found --
@@ -47,21 +47,23 @@ def test_a_variant_of_a_skill_tag_is_its_mode() -> None:
 
 def test_an_inline_action_has_its_handler_and_its_words() -> None:
     assert found("[d] We take SQLite.") == [decide("We take SQLite.")]
-    assert found("[m] tests need a terminal") == [Action("memory_store", "", "tests need a terminal", "m")]
-    assert found("[m:gc]") == [Action("memory_gc", "", "", "m-gc")]
+    assert found("[m] tests need a terminal") == [
+        InlineAction("memory_store", "", "tests need a terminal", "m")
+    ]
+    assert found("[m:gc]") == [InlineAction("memory_gc", "", "", "m-gc")]
 
 
 def test_a_rule_may_have_any_suffix_and_passes_it_on() -> None:
-    assert found("[rule] no tabs") == [Action("rule_store", "", "no tabs", "rule")]
-    assert found("[rule:frontend] no tabs") == [Action("rule_store", "frontend", "no tabs", "rule")]
-    assert found("[rule:앞 단] x") == [Action("rule_store", "앞 단", "x", "rule")]
+    assert found("[rule] no tabs") == [InlineAction("rule_store", "", "no tabs", "rule")]
+    assert found("[rule:frontend] no tabs") == [InlineAction("rule_store", "frontend", "no tabs", "rule")]
+    assert found("[rule:앞 단] x") == [InlineAction("rule_store", "앞 단", "x", "rule")]
 
 
 def test_several_tags_are_found_in_order_each_with_its_words() -> None:
     assert found("[d] take A\n[rule:db] no raw SQL\n\nand\n[m] locks are slow.\n- [plan:auto] next") == [
         decide("take A"),
-        Action("rule_store", "db", "no raw SQL", "rule"),
-        Action("memory_store", "", "locks are slow.", "m"),
+        InlineAction("rule_store", "db", "no raw SQL", "rule"),
+        InlineAction("memory_store", "", "locks are slow.", "m"),
         plan("next", "auto"),
     ]
 
@@ -75,12 +77,12 @@ def test_words_go_to_the_end_of_the_paragraph() -> None:
 def test_a_code_block_that_follows_at_once_belongs_to_the_words() -> None:
     message = "[m] run it so:\n```sh\nmake x\n\nmake [d]\n```\nalways\n\nelse"
     assert found(message) == [
-        Action("memory_store", "", "run it so:\n```sh\nmake x\n\nmake [d]\n```\nalways", "m")
+        InlineAction("memory_store", "", "run it so:\n```sh\nmake x\n\nmake [d]\n```\nalways", "m")
     ]
 
 
 def test_tags_side_by_side_share_their_words() -> None:
-    memory = Action("memory_store", "", "take A", "m")
+    memory = InlineAction("memory_store", "", "take A", "m")
     assert found("[d][m] take A") == found("[d] [m]\ntake A") == [decide("take A"), memory]
 
 
@@ -216,7 +218,7 @@ def test_what_is_nearly_a_tag_is_pointed_out_and_does_nothing(message: str, told
 
 def test_a_decision_without_a_plan_is_refused_with_the_pinned_words() -> None:
     [action] = found("[d] take A")
-    assert isinstance(action, Action)
+    assert isinstance(action, InlineAction)
     assert refusal(action, has_plan=False) == NO_PLAN
     assert NO_PLAN.startswith("No active plan session")
     assert refusal(action, has_plan=True) == ""
@@ -224,7 +226,7 @@ def test_a_decision_without_a_plan_is_refused_with_the_pinned_words() -> None:
 
 def test_other_actions_need_no_plan() -> None:
     for action in found("[m] a\n[m:gc] b\n[rule] c"):
-        assert isinstance(action, Action)
+        assert isinstance(action, InlineAction)
         assert refusal(action, has_plan=False) == ""
 
 
@@ -351,15 +353,15 @@ def test_deep_brackets_are_no_burden() -> None:
 
 
 def test_a_slash_command_activates_any_skill() -> None:
-    assert skills.slash("/nx-init", CATALOG.skills, CATALOG.vocabulary.tags) == Activation("nx-init")
-    assert skills.slash(
+    assert tags.slash("/nx-init", CATALOG.skills, CATALOG.vocabulary.tags) == Activation("nx-init")
+    assert tags.slash(
         " /nx-plan auto add login\nand logout", CATALOG.skills, CATALOG.vocabulary.tags
     ) == Activation("nx-plan", "auto", "add login\nand logout")
-    assert skills.slash("/nx-run auto", CATALOG.skills, CATALOG.vocabulary.tags) == Activation(
+    assert tags.slash("/nx-run auto", CATALOG.skills, CATALOG.vocabulary.tags) == Activation(
         "nx-run", "", "auto"
     )
 
 
 @pytest.mark.parametrize("message", ["nx-init", "/help", "see /nx-init", "", "/", "/nx-initial"])
 def test_other_messages_are_no_slash_command(message: str) -> None:
-    assert skills.slash(message, CATALOG.skills, CATALOG.vocabulary.tags) is None
+    assert tags.slash(message, CATALOG.skills, CATALOG.vocabulary.tags) is None

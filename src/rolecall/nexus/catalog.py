@@ -8,16 +8,24 @@ formed, contradictions between them. Nothing here depends on a host or its tools
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 from rolecall.errors import NotFound, UsageError
 from rolecall.nexus import macros, vocabulary
-from rolecall.nexus.catalog_file import ID, SENTENCE, Reader, require
 from rolecall.nexus.overview import TASK_STATUSES
 from rolecall.nexus.tags import ANY_VARIANT
-from rolecall.nexus.vocabulary import CATEGORIES, MODEL_TIERS, RESUME_TIERS, Vocabulary
+from rolecall.nexus.vocabulary import (
+    CATEGORIES,
+    ID,
+    MODEL_TIERS,
+    RESUME_TIERS,
+    SENTENCE,
+    Reader,
+    Vocabulary,
+    require,
+)
 from rolecall.settings.capabilities import RESTRICTIONS
 from rolecall.settings.form import Anything, Choice, Field, Flag, Form, ListOf, Record, Text, did_you_mean
 
@@ -84,12 +92,16 @@ class Catalog(NamedTuple):
     def agent(self, id: str) -> Agent:
         found = self.agents.get(id) or self.agents.get(STAND_INS.get(id, ""))
         if found is None:
-            raise NotFound(f"there is no agent {id!r}", hint=did_you_mean(id, self.agents, what="Agents"))
+            raise NotFound(
+                f"the agent {id!r} is not known", hint=did_you_mean(id, self.agents, what="Agents")
+            )
         return found
 
     def skill(self, id: str) -> Skill:
         if id not in self.skills:
-            raise NotFound(f"there is no skill {id!r}", hint=did_you_mean(id, self.skills, what="Skills"))
+            raise NotFound(
+                f"the skill {id!r} is not known", hint=did_you_mean(id, self.skills, what="Skills")
+            )
         return self.skills[id]
 
 
@@ -104,21 +116,12 @@ def effective(agent: Agent, additions: Collection[str] = ()) -> tuple[str, ...]:
 
 def load(folder: str | os.PathLike[str] | None = None) -> Catalog:
     """Load our own catalogue, or that of a package folder. Raise a `UsageError` that lists every problem."""
-    return _own() if folder is None else _package(os.fspath(folder))
-
-
-@cache
-def _own() -> Catalog:
-    reader = Reader(OWN_FOLDER)
-    return _read(reader, {kind: dict.fromkeys(_list_ids(reader, kind)) for kind in _FORMS}, version="")
-
-
-def _package(folder: str) -> Catalog:
-    reader = Reader(folder)
-    manifest_file = reader.path(_MANIFEST)
-    if not os.path.isfile(manifest_file):
+    if folder is None:
+        return _load_own()
+    reader = Reader(os.fspath(folder))
+    if not os.path.isfile(reader.path(_MANIFEST)):
         raise NotFound(
-            f"there is no {manifest_file}, so {folder} is not a catalogue",
+            f"{reader.path(_MANIFEST)} does not exist, so {reader.folder} is not a catalogue",
             hint="Name the folder of a nexus-core package, the one that has manifest.json in it.",
         )
     manifest = reader.json(_MANIFEST, _MANIFEST_FORM)
@@ -126,13 +129,19 @@ def _package(folder: str) -> Catalog:
         raise _refusal(reader)
     for kind in _FORMS:
         ids = [entry["id"] for entry in manifest[kind]]
-        for field, message in _twice(kind, ids):
-            reader.report(_MANIFEST, (field,), message)
+        for message in _find_repeats(ids):
+            reader.report(_MANIFEST, (kind,), message)
         for id in _list_ids(reader, kind):
             if id not in ids:
                 reader.report(_meta(kind, id), (), f"the manifest does not name it among its {kind}")
     index = {kind: {entry["id"]: entry for entry in manifest[kind]} for kind in _FORMS}
     return _read(reader, index, version=manifest["nexus_core_version"])
+
+
+@cache
+def _load_own() -> Catalog:
+    reader = Reader(OWN_FOLDER)
+    return _read(reader, {kind: dict.fromkeys(_list_ids(reader, kind)) for kind in _FORMS}, version="")
 
 
 def _read(reader: Reader, index: Mapping[str, Mapping[str, Any]], *, version: str) -> Catalog:
@@ -240,10 +249,11 @@ def _body(kind: str, id: str) -> str:
 
 
 def _check(catalog: Catalog, reader: Reader) -> None:
+    """Report contradictions between the files."""
     words = catalog.vocabulary
     vocabulary.check(words, reader, is_ours=reader.folder == OWN_FOLDER)
     for agent in catalog.agents.values():
-        faults = list(_twice("capabilities", agent.capabilities))
+        faults = [("capabilities", message) for message in _find_repeats(agent.capabilities)]
         if agent.category not in words.categories:
             faults.append(("category", f"the category {agent.category!r} is not in the vocabulary"))
         if agent.resume_tier not in words.resume_tiers:
@@ -256,14 +266,13 @@ def _check(catalog: Catalog, reader: Reader) -> None:
         for field, message in faults:
             reader.report(_meta("agents", agent.id), (field,), message)
     for skill in catalog.skills.values():
-        faults = list(_twice("triggers", skill.triggers))
+        faults = [("triggers", message) for message in _find_repeats(skill.triggers)]
         if not skill.triggers and not skill.manual_only:
             faults.append(("id", "'triggers' is missing: only a skill with manual_only may have none"))
         for trigger in skill.triggers:
             if trigger not in words.tags or words.tags[trigger].skill != skill.id:
-                faults.append(
-                    ("triggers", f"the tag {trigger!r} does not exist or does not lead to {skill.id!r}")
-                )
+                message = f"the tag {trigger!r} does not exist or does not lead to {skill.id!r}"
+                faults.append(("triggers", message))
         for field, message in faults:
             reader.report(_meta("skills", skill.id), (field,), message)
         source = reader.path(_body("skills", skill.id))
@@ -272,25 +281,17 @@ def _check(catalog: Catalog, reader: Reader) -> None:
         leads_to = catalog.skills.get(tag.skill)
         if tag.skill and (leads_to is None or tag.id not in leads_to.triggers):
             message = f"the skill {tag.skill!r} does not exist or does not name {tag.id!r} among its triggers"
-            reader.report("vocabulary/tags.yml", ("tags", index, "skill"), message)
+            reader.report(vocabulary.file_of("tags"), ("tags", index, "skill"), message)
 
 
-def _twice(field: str, names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            yield field, f"{name!r} is given twice"
-        seen.add(name)
+def _find_repeats(names: Sequence[str]) -> list[str]:
+    return [f"{name!r} is given twice" for at, name in enumerate(names) if name in names[:at]]
 
 
 # -- the manifest of a package --
 
 _MANIFEST = "manifest.json"
 _HASH = Text("sha256: and 64 hexadecimal digits", pattern="sha256:[a-f0-9]{64}")
-
-
-def _entries(kind: str) -> ListOf[dict[str, Any]]:
-    return ListOf(Record(dict, "the entry", {**_FORMS[kind], **require(body_hash=_HASH)}))
 
 
 # The manifest contains an incomplete copy of the vocabulary, so the files are read instead.
@@ -301,8 +302,10 @@ _MANIFEST_FORM: Record[dict[str, Any]] = Record(
         nexus_core_version=Text("a version such as 0.10.0", pattern=r"[0-9]+\.[0-9]+\.[0-9]+(-[a-z0-9.-]+)?"),
         nexus_core_commit=Text("the id of a commit", pattern="[a-f0-9]{7,40}"),
         schema_contract_version=Text("a version such as 0.10", pattern=r"[0-9]+\.[0-9]+"),
-        agents=_entries("agents"),
-        skills=_entries("skills"),
+        **{
+            kind: ListOf(Record(dict, "the entry", {**fields, **require(body_hash=_HASH)}))
+            for kind, fields in _FORMS.items()
+        },
         vocabulary=Anything(),
     ),
 )

@@ -13,7 +13,6 @@ passed to `expand` turn a primitive into a host's wording; `prose` is for a host
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
@@ -96,9 +95,9 @@ def expand(
     source: str = "<text>",
 ) -> str:
     """Replace each macro in `text` by its result from `render`. Raise a `UsageError` that lists every problem."""
-    if found := problems(text, invocations, choices or {}, source=source):
-        listed = "".join(f"\n  {problem}" for problem in found)
-        raise UsageError(f"the text cannot be expanded:{listed}")
+    if found := problems(text, invocations, choices, source=source):
+        lines = "".join(f"\n  {problem}" for problem in found)
+        raise UsageError(f"the text cannot be expanded:{lines}")
     parts, done = [], 0
     for macro in find(text, source=source):
         if macro.primitive not in render:
@@ -119,17 +118,13 @@ def problems(
     source: str = "<text>",
 ) -> list[Problem]:
     """The problems with a text's macros, up to the first macro that cannot be parsed."""
-    place = _places(text, source)
     found: list[Problem] = []
-    parser = _Parser(text)
     try:
-        for macro in parser.macros():
-            found += [
-                Problem("error", message, *place(macro.start), hint)
-                for message, hint in _misuses(macro, invocations, choices or {})
-            ]
+        for macro in _Parser(text).macros():
+            for message, hint in _find_misuses(macro, invocations, choices or {}):
+                found.append(Problem("error", message, source, *_place(text, macro.start), hint))
     except _Unreadable as exc:
-        found.append(Problem("error", exc.message, *place(exc.offset), exc.hint))
+        found.append(Problem("error", exc.message, source, *_place(text, exc.offset), exc.hint))
     return found
 
 
@@ -138,17 +133,21 @@ def find(text: str, *, source: str = "<text>") -> Iterator[Macro]:
     try:
         yield from _Parser(text).macros()
     except _Unreadable as exc:
-        file, line, column = _places(text, source)(exc.offset)
-        raise UsageError(f"{file}:{line}:{column}: {exc.message}", hint=exc.hint) from None
+        line, column = _place(text, exc.offset)
+        raise UsageError(f"{source}:{line}:{column}: {exc.message}", hint=exc.hint) from None
 
 
-def _misuses(
+def _place(text: str, offset: int) -> tuple[int, int]:
+    return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
+
+
+def _find_misuses(
     macro: Macro, invocations: Mapping[str, Invocation], choices: Choices
 ) -> Iterator[tuple[str, str]]:
     invocation = invocations.get(macro.primitive)
     if invocation is None:
         hint = did_you_mean(macro.primitive, invocations, what="Primitives")
-        yield f"there is no primitive {macro.primitive!r}", hint
+        yield f"the primitive {macro.primitive!r} is not known", hint
         return
     parameters = {one.name: one for one in invocation.semantic_params}
     for name, parameter in parameters.items():
@@ -171,16 +170,6 @@ def _misuses(
             what, names = choices[place]
             hint = did_you_mean(str(value), list(names), what=what) if names else f"{what}: none."
             yield f"{macro.primitive}: {name!r} cannot be {value!r}", hint
-
-
-def _places(text: str, source: str) -> Callable[[int], tuple[str, int, int]]:
-    starts = [0, *(match.end() for match in re.finditer("\n", text))]
-
-    def place(offset: int) -> tuple[str, int, int]:
-        line = bisect_right(starts, offset)
-        return source, line, offset - starts[line - 1] + 1
-
-    return place
 
 
 # -- parsing --
@@ -207,46 +196,41 @@ class _Parser:
             if start["apart"]:
                 message = "a macro's name stands right behind {{, without a blank"
                 raise _Unreadable(start.start(), message, "Or it would be text.")
-            arguments = self._arguments(start)
+            arguments: dict[str, Argument] = {}
+            behind: list[tuple[str, re.Match[str]]] = []
+            while self._reach_argument(start):
+                key = self._match(_KEY)
+                if key is None:
+                    raise self._expected("key=value or }}")
+                if key[1] in arguments:
+                    raise _Unreadable(key.start(), f"the parameter {key[1]!r} is given twice")
+                heredoc = self._match(_HEREDOC)
+                if heredoc is None:
+                    arguments[key[1]] = self._read_value()
+                elif _LINE_END.match(self._text, self._at):
+                    arguments[key[1]] = self._read_heredoc(heredoc)
+                else:
+                    arguments[key[1]] = ""  # its text follows the macro
+                    behind.append((key[1], heredoc))
+            for name, heredoc in behind:
+                arguments[name] = self._read_heredoc(heredoc)
             yield Macro(start[1], arguments, start.start(), self._at)
 
-    def _arguments(self, start: re.Match[str]) -> dict[str, Argument]:
-        arguments: dict[str, Argument] = {}
-        behind: list[tuple[str, re.Match[str]]] = []
-        while not self._is_closed(start):
-            key = self._match(_KEY)
-            if key is None:
-                raise self._unexpected("key=value or }}")
-            if key[1] in arguments:
-                raise _Unreadable(key.start(), f"the parameter {key[1]!r} is given twice")
-            heredoc = self._match(_HEREDOC)
-            if heredoc is None:
-                arguments[key[1]] = self._argument()
-            elif _LINE_END.match(self._text, self._at):
-                arguments[key[1]] = self._heredoc(heredoc)
-            else:
-                arguments[key[1]] = ""  # its text follows the macro
-                behind.append((key[1], heredoc))
-        for name, heredoc in behind:
-            arguments[name] = self._heredoc(heredoc)
-        return arguments
-
-    def _is_closed(self, start: re.Match[str]) -> bool:
+    def _reach_argument(self, start: re.Match[str]) -> bool:
+        """Go on to the next argument; False if the macro ends instead."""
         before = self._at
-        self._skip_space()
+        self._match(_SPACE)
         if self._at == len(self._text):
             raise _Unreadable(start.start(), f"the macro {start[0]} is not closed", "Close it with }}.")
-        if self._is_at("}}"):
-            self._at += 2
-            return True
+        if self._skip("}}"):
+            return False
         if self._at == before:
-            raise self._unexpected("a blank or }}")
-        return False
+            raise self._expected("a blank or }}")
+        return True
 
-    def _heredoc(self, announced: re.Match[str]) -> str:
-        line_end = self._match(_LINE_END)
-        if line_end is None:
-            raise self._unexpected(f"the end of the line, because the text of {announced[0]} follows")
+    def _read_heredoc(self, announced: re.Match[str]) -> str:
+        if self._match(_LINE_END) is None:
+            raise self._expected(f"the end of the line, because the text of {announced[0]} follows")
         end = re.compile(rf"^[ \t]*<<{announced[1]}[ \t]*(?=\r?$)", re.MULTILINE)
         found = end.search(self._text, self._at)
         if found is None:
@@ -256,74 +240,70 @@ class _Parser:
         self._at = found.end()
         return text.removesuffix("\n").removesuffix("\r")
 
-    def _argument(self) -> Argument:
-        if self._is_at("["):
-            return tuple(self._enclosed("]", self._item))
-        if self._is_at(">>"):
+    def _read_value(self) -> Argument:
+        if self._skip("["):
+            return tuple(self._read_entries("]", self._read_item))
+        if self._text.startswith(">>", self._at):
             raise _Unreadable(self._at, "a heredoc needs a name", "Write >>NAME.")
-        return self._word(_BARE, "a value")
+        return self._read_word(_BARE, "a value")
 
-    def _word(self, bare: re.Pattern[str], expected: str) -> str:
-        if self._is_at('"'):
-            return self._quoted()
-        word = self._match(bare)
-        if word is None:
-            raise self._unexpected(expected)
-        return word[0]
-
-    def _quoted(self) -> str:
+    def _read_word(self, bare: re.Pattern[str], expected: str) -> str:
         start = self._at
+        if not self._text.startswith('"', start):
+            word = self._match(bare)
+            if word is None:
+                raise self._expected(expected)
+            return word[0]
         quoted = self._match(_QUOTED)
         if quoted is None:
             hint = "Several lines are written as a heredoc."
             raise _Unreadable(start, "the quote is not closed on its line", hint)
-        return _ESCAPE.sub(lambda escape: self._escaped(escape, start + 1), quoted[1])
 
-    def _escaped(self, escape: re.Match[str], start: int) -> str:
-        if escape[1] not in _ESCAPES:
-            message = f"the escape {escape[0]} is not known"
-            raise _Unreadable(start + escape.start(), message, 'Known are \\" \\\\ \\n and \\t.')
-        return _ESCAPES[escape[1]]
+        def unescape(escape: re.Match[str]) -> str:
+            if escape[1] not in _ESCAPES:
+                message = f"the escape {escape[0]} is not known"
+                raise _Unreadable(start + 1 + escape.start(), message, 'Known are \\" \\\\ \\n and \\t.')
+            return _ESCAPES[escape[1]]
 
-    def _item(self) -> Item:
+        return _ESCAPE.sub(unescape, quoted[1])
+
+    def _read_item(self) -> Item:
         if more := self._match(_MORE_ITEMS):
             return more[0]
-        if not self._is_at("{"):
-            return self._word(_BARE_ITEM, "an entry of the list")
+        if not self._skip("{"):
+            return self._read_word(_BARE_ITEM, "an entry of the list")
         pairs: dict[str, str] = {}
-        for start, key, value in self._enclosed("}", self._pair):
+
+        def read_pair() -> None:
+            start, key = self._at, self._read_word(_BARE_ITEM, "a key")
+            self._match(_SPACE)
+            if not self._skip(":"):
+                raise self._expected(f": behind the key {key!r}")
+            self._match(_SPACE)
             if key in pairs:
                 raise _Unreadable(start, f"{key!r} is given twice in one entry")
-            pairs[key] = value
+            pairs[key] = self._read_word(_BARE_ITEM, "a value")
+
+        list(self._read_entries("}", read_pair))
         return pairs
 
-    def _pair(self) -> tuple[int, str, str]:
-        start = self._at
-        key = self._word(_BARE_ITEM, "a key")
-        self._skip_space()
-        if not self._is_at(":"):
-            raise self._unexpected(f": behind the key {key!r}")
-        self._at += 1
-        self._skip_space()
-        return start, key, self._word(_BARE_ITEM, "a value")
+    def _read_entries(self, end: str, read: Callable[[], T]) -> Iterator[T]:
+        """Read what is separated by commas, up to `end`."""
+        self._match(_SPACE)
+        while not self._skip(end):
+            yield read()
+            self._match(_SPACE)
+            if self._skip(","):
+                self._match(_SPACE)
+                if self._text.startswith(end, self._at):
+                    raise self._expected("another entry behind the comma")
+            elif not self._text.startswith(end, self._at):
+                raise self._expected(f", or {end}")
 
-    def _enclosed(self, end: str, part: Callable[[], T]) -> Iterator[T]:
-        self._at += 1
-        self._skip_space()
-        while not self._is_at(end):
-            yield part()
-            self._skip_space()
-            if self._is_at(","):
-                self._at += 1
-                self._skip_space()
-                if self._is_at(end):
-                    raise self._unexpected("another entry behind the comma")
-            elif not self._is_at(end):
-                raise self._unexpected(f", or {end}")
-        self._at += 1
-
-    def _is_at(self, text: str) -> bool:
-        return self._text.startswith(text, self._at)
+    def _skip(self, text: str) -> bool:
+        is_there = self._text.startswith(text, self._at)
+        self._at += len(text) if is_there else 0
+        return is_there
 
     def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         match = pattern.match(self._text, self._at)
@@ -331,10 +311,7 @@ class _Parser:
             self._at = match.end()
         return match
 
-    def _skip_space(self) -> None:
-        self._match(_SPACE)
-
-    def _unexpected(self, expected: str) -> _Unreadable:
+    def _expected(self, expected: str) -> _Unreadable:
         here = self._text[self._at : self._at + 20].split("\n")[0]
         found = repr(here) if self._at < len(self._text) else "the end of the text"
         return _Unreadable(self._at, f"expected {expected}, found {found}")
@@ -346,52 +323,49 @@ class _Parser:
 def prose(tags: Mapping[str, Tag]) -> Render:
     """The texts for a host without its own mechanisms, so that nothing is skipped silently. Progress and access records
     are for a display and a hook; a host without those has nothing to do."""
+
+    def activate(arguments: Arguments) -> str:
+        skill, mode = str(arguments["skill"]), str(arguments.get("mode", ""))
+        tag = next((one for one in tags.values() if one.skill == skill), None)
+        if tag is None or (mode and not {mode, ANY_VARIANT}.intersection(tag.variants)):
+            return f"Go on with the skill `{skill}`{f' in the mode {mode}' if mode else ''}."
+        trigger = f"{tag.trigger.removesuffix(']')}:{mode}]" if mode else tag.trigger
+        return f"Go on with the skill `{skill}`: write `{trigger}` on a line of its own."
+
+    def spawn(arguments: Arguments) -> str:
+        details = [f"called `{arguments['name']}`"] if "name" in arguments else []
+        if "resume_tier_hint" in arguments:
+            details.append(f"resume tier {arguments['resume_tier_hint']}")
+        about = f" ({', '.join(details)})" if details else ""
+        return (
+            f"Hand this to an agent in the role `{arguments['target_role']}`{about}. Where agents cannot be started,"
+            " tell the user that this step was not delegated. Its prompt:\n\n"
+            + fence(str(arguments["prompt"]))
+        )
+
+    def ask(arguments: Arguments) -> str:
+        options = arguments["options"]
+        lines: list[str] = []
+        for option in [options] if isinstance(options, str) else options:
+            if not isinstance(option, str):
+                words = [option[key] for key in ("label", "description") if option.get(key)]
+                option = ": ".join(words) or ", ".join(option.values())
+            lines.append(f"\n{len(lines) + 1}. {option}")
+        return f"Ask the user this, and end your turn:\n\n{arguments['question']}\n{''.join(lines)}".rstrip(
+            "\n"
+        )
+
     return {
-        "skill_activation": lambda arguments: _skill_words(arguments, tags),
-        "subagent_spawn": _spawn_words,
+        "skill_activation": activate,
+        "subagent_spawn": spawn,
         "task_register": lambda _: "",
-        "user_question": _question_words,
+        "user_question": ask,
         "memory_read_observation": lambda _: "",
     }
 
 
-def _skill_words(arguments: Arguments, tags: Mapping[str, Tag]) -> str:
-    skill, mode = str(arguments["skill"]), str(arguments.get("mode", ""))
-    tag = next((one for one in tags.values() if one.skill == skill), None)
-    if tag is None or (mode and not {mode, ANY_VARIANT}.intersection(tag.variants)):
-        return f"Go on with the skill `{skill}`{f' in the mode {mode}' if mode else ''}."
-    trigger = f"{tag.trigger.removesuffix(']')}:{mode}]" if mode else tag.trigger
-    return f"Go on with the skill `{skill}`: write `{trigger}` on a line of its own."
-
-
-def _spawn_words(arguments: Arguments) -> str:
-    given = {name: str(value) for name, value in arguments.items()}
-    details = [f"called `{given['name']}`"] if "name" in given else []
-    if "resume_tier_hint" in given:
-        details.append(f"resume tier {given['resume_tier_hint']}")
-    about = f" ({', '.join(details)})" if details else ""
-    return (
-        f"Hand this to an agent in the role `{given['target_role']}`{about}. Where agents cannot be started, tell"
-        f" the user that this step was not delegated. Its prompt:\n\n{fenced(given['prompt'])}"
-    )
-
-
-def fenced(text: str) -> str:
+def fence(text: str) -> str:
     """A text as a fenced block whose fence is longer than any in the text."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}text\n{text}\n{fence}"
-
-
-def _question_words(arguments: Arguments) -> str:
-    options = arguments["options"]
-    lines = [options] if isinstance(options, str) else [_option_words(one) for one in options]
-    listed = "".join(f"\n{number}. {line}" for number, line in enumerate(lines, 1))
-    return f"Ask the user this, and end your turn:\n\n{arguments['question']}\n{listed}".rstrip("\n")
-
-
-def _option_words(option: Item) -> str:
-    if isinstance(option, str):
-        return option
-    told = [option[key] for key in ("label", "description") if option.get(key)]
-    return ": ".join(told) or ", ".join(option.values())
+    ticks = "`" * max(3, longest + 1)
+    return f"{ticks}text\n{text}\n{ticks}"

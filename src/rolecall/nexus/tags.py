@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import NamedTuple
 
@@ -56,7 +56,7 @@ class Activation(NamedTuple):
     tag: str = ""
 
 
-class Action(NamedTuple):
+class InlineAction(NamedTuple):
     """Something to do at once: its handler, the part after the colon, and the text that came with it."""
 
     handler: str
@@ -74,7 +74,7 @@ class NearMiss(NamedTuple):
 
 
 class Detection(NamedTuple):
-    found: tuple[Activation | Action, ...]
+    found: tuple[Activation | InlineAction, ...]
     """In the order in which they were written."""
     near_misses: tuple[NearMiss, ...] = ()
 
@@ -101,7 +101,7 @@ def detect(message: str, tags: Mapping[str, Tag]) -> Detection:
                 continue
         if is_open:
             found[-1][1].append(line)
-    values: list[Activation | Action] = []
+    values: list[Activation | InlineAction] = []
     for group, lines in found:
         text = "".join(lines).removeprefix(":").strip()
         if text and not text.strip(_MARKS):
@@ -110,10 +110,24 @@ def detect(message: str, tags: Mapping[str, Tag]) -> Detection:
             if tag.type == "skill":
                 values.append(Activation(tag.skill, variant, text, tag.id))
             else:
-                values.append(Action(tag.handler, variant, text, tag.id))
-    misses = [(written, _meant(written.lower(), tags)) for written in islice(unknown, _MOST_UNKNOWN)]
+                values.append(InlineAction(tag.handler, variant, text, tag.id))
+    misses = [(written, _guess_tag(written.lower(), tags)) for written in islice(unknown, _MOST_UNKNOWN)]
     near = tuple(NearMiss(f"[{written}]", f"[{meant}]") for written, meant in misses if meant)
     return Detection(tuple(values), near)
+
+
+def slash(message: str, skills: Collection[str], tags: Mapping[str, Tag]) -> Activation | None:
+    """The skill that a message starting with `/skill words` activates; the first word may be a mode of the skill."""
+    first, _, rest = message.strip().partition("\n")
+    command, _, words = first.partition(" ")
+    skill = command.removeprefix("/")
+    if not command.startswith("/") or skill not in skills:
+        return None
+    modes = {mode for tag in tags.values() if tag.skill == skill for mode in tag.variants} - {ANY_VARIANT}
+    mode, _, others = words.strip().partition(" ")
+    if mode not in modes:
+        mode, others = "", words
+    return Activation(skill, mode, f"{others.strip()}\n{rest}".strip())
 
 
 def _tags_at(
@@ -123,7 +137,7 @@ def _tags_at(
     group: list[tuple[Tag, str]] = []
     end = at
     while match := _TAG.match(line, at):
-        known = _known(match[1], tags)
+        known = _find_tag(match[1], tags)
         if known is None:
             if not group and not line.startswith("[", match.end()):
                 unknown[match[1]] = None
@@ -136,12 +150,12 @@ def _tags_at(
     return ([] if is_link else group), end
 
 
-def refusal(action: Action, *, has_plan: bool) -> str:
+def refusal(action: InlineAction, *, has_plan: bool) -> str:
     """Why an action cannot be carried out now; empty if it can."""
     return NO_PLAN if action.handler == "nx_plan_decide" and not has_plan else ""
 
 
-def _known(written: str, tags: Mapping[str, Tag]) -> tuple[Tag, str] | None:
+def _find_tag(written: str, tags: Mapping[str, Tag]) -> tuple[Tag, str] | None:
     """The tag that was written and its variant. An exact trigger takes precedence over a variant of another tag."""
     for tag in tags.values():
         if tag.trigger == f"[{written}]":
@@ -154,7 +168,7 @@ def _known(written: str, tags: Mapping[str, Tag]) -> tuple[Tag, str] | None:
     return None
 
 
-def _meant(written: str, tags: Mapping[str, Tag]) -> str:
+def _guess_tag(written: str, tags: Mapping[str, Tag]) -> str:
     """The tag that is most similar to an unknown bracketed word; empty if none is close."""
     variants: dict[str, list[str]] = defaultdict(list)
     for tag in tags.values():

@@ -1,35 +1,39 @@
-"""The vocabulary: the words that agents, skills and hosts share, read from the files of a catalogue.
+"""The vocabulary: the words that agents, skills and hosts share, and the reader of a catalogue's files.
 
 It contains capabilities, categories, resume tiers, tags, invocations, task exceptions and the memory policy. Ids, keys
-and the values of choices are those of the shared format; the descriptions are each catalogue's own.
+and the values of choices are those of the shared format; the descriptions are each catalogue's own, and are kept only
+where something shows them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
-from rolecall.nexus.catalog_file import ID, SENTENCE, Reader, require
 from rolecall.nexus.tags import Tag
+from rolecall.settings import form, yaml12
 from rolecall.settings.capabilities import RESTRICTIONS
-from rolecall.settings.form import Choice, Flag, Form, ListOf, Record, Text
+from rolecall.settings.form import At, Choice, Field, Flag, Form, ListOf, Reading, Record, Text, Unreadable
+from rolecall.settings.yaml12 import Node, Path, Place, Problem
 from rolecall.store.schema import pattern_test
 
 CATEGORIES = ("how", "do", "check")
 RESUME_TIERS = ("persistent", "bounded", "ephemeral")
 MODEL_TIERS = ("high", "standard")
+MAX_BYTES = 1_000_000
+"""Maximum size of a file."""
+T = TypeVar("T")
 
 
 class Capability(NamedTuple):
     id: str
-    description: str
-    intent: str
     blocks_semantic_classes: tuple[str, ...]
-    prose_guidance: str
 
 
 class Entry(NamedTuple):
-    """A category or a resume tier."""
+    """A category, a resume tier or a task exception."""
 
     id: str
     description: str
@@ -45,25 +49,12 @@ class Parameter(NamedTuple):
 
 class Invocation(NamedTuple):
     id: str
-    description: str
-    intent: str
     semantic_params: tuple[Parameter, ...]
-    prose_guidance: str
-    fallback_behavior: str
-
-
-class TaskException(NamedTuple):
-    id: str
-    description: str
-    applies_when: str
-    treatment: str
-    rationale: str
 
 
 class MemoryCategory(NamedTuple):
     id: str
     prefix: str
-    description: str
 
 
 class MemoryPolicy(NamedTuple):
@@ -74,8 +65,6 @@ class MemoryPolicy(NamedTuple):
     """The folder in which reads of files are counted."""
     is_deletion_manual: bool
     """Whether a person must approve each deletion, unless the settings say otherwise."""
-    texts: Mapping[str, str]
-    """The policy's texts by section: naming, access_tracking, forgetting, merge."""
 
 
 class Vocabulary(NamedTuple):
@@ -84,52 +73,124 @@ class Vocabulary(NamedTuple):
     resume_tiers: Mapping[str, Entry]
     tags: Mapping[str, Tag]
     invocations: Mapping[str, Invocation]
-    task_exceptions: Mapping[str, TaskException]
+    task_exceptions: Mapping[str, Entry]
     memory_policy: MemoryPolicy
+
+
+class Reader:
+    """Reads the files of one folder, named with slashes, and collects their problems."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.problems: list[Problem] = []
+        self._readings: dict[str, Reading] = {}
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.folder, *name.split("/"))
+
+    def raw(self, name: str) -> bytes | None:
+        try:
+            with open(self.path(name), "rb") as file:
+                content = file.read(MAX_BYTES + 1)
+        except FileNotFoundError:
+            self.report(name, (), "the file is missing")
+        except OSError as exc:
+            self.report(name, (), f"the file cannot be read: {exc.strerror or exc}")
+        else:
+            if len(content) <= MAX_BYTES:
+                return content
+            self.report(name, (), f"the file is larger than {MAX_BYTES:,} bytes")
+        return None
+
+    def decode(self, name: str, content: bytes | None) -> str | None:
+        try:
+            return None if content is None else content.decode("utf-8-sig")
+        except UnicodeDecodeError as exc:
+            self.report(name, (), f"the file is not UTF-8: byte {exc.start}")
+            return None
+
+    def yaml(self, name: str, wanted: Form[T]) -> T | None:
+        """The value of a YAML file, or None if it cannot be used; the reasons are added to the problems."""
+        text = self.decode(name, self.raw(name))
+        if text is None:
+            return None
+        node, problems = yaml12.read(text, source=self.path(name))
+        if node is None:
+            self.problems += problems
+            return None
+        reading = self._readings[name] = Reading(node, problems)
+        value = wanted.read(node.value, At(reading))
+        self.problems += form.in_order(reading.problems, self.path(name))
+        return None if reading.problems or isinstance(value, Unreadable) else value
+
+    def json(self, name: str, wanted: Form[T]) -> T | None:
+        """Like `yaml`, for a JSON file; problems have paths instead of lines."""
+        text = self.decode(name, self.raw(name))
+        if text is None:
+            return None
+        try:
+            loaded = form.load_value(wanted, json.loads(text), source=self.path(name))
+        except (ValueError, RecursionError) as exc:
+            self.report(name, (), f"not valid JSON: {exc}")
+            return None
+        self.problems += loaded.problems
+        return None if loaded.problems else loaded.value
+
+    def report(self, name: str, path: Path, message: str, hint: str = "") -> None:
+        reading = self._readings.get(name) or Reading(Node(None, Place(self.path(name), 1, 1)))
+        where = ".".join(str(step) for step in path)
+        text = f"{where}: {message}" if where else message
+        self.problems.append(Problem("error", text, *reading.place(path), hint))
 
 
 # -- the form of the files --
 
+ID = Text("an id of lower-case letters, digits, _ and -", pattern=r"[a-z][a-z0-9_-]*")
+SENTENCE = Text("text that is not empty", least=1)
 _SNAKE = Text("a name of lower-case letters, digits and _", pattern=r"[a-z][a-z0-9_]*")
 _GUIDANCE = Text("text of at least 40 characters", least=40)
 _DOTTED = Text("a name such as docs_only.coherent", pattern=r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)?")
 _TRIGGER = Text("a tag such as [plan]", pattern=r"\[[a-z][a-z0-9_-]*(:[a-z0-9][a-z0-9_-]*)?\]")
-_SIMPLE = require(id=ID, description=SENTENCE)
 
 
-def _make_policy(
-    categories: tuple[MemoryCategory, ...],
-    naming: dict[str, Any],
-    access_tracking: dict[str, Any],
-    forgetting: dict[str, Any],
-    merge: dict[str, Any],
-) -> MemoryPolicy:
-    sections = {
-        "naming": naming,
-        "access_tracking": access_tracking,
-        "forgetting": forgetting,
-        "merge": merge,
-    }
-    return MemoryPolicy(
-        categories=categories,
-        name_pattern=naming["pattern"],
-        is_prefix_optional=naming["optional_prefix"],
-        scope=access_tracking["scope"],
-        is_deletion_manual=forgetting["manual_gate_default"],
-        texts={name: section["description"] for name, section in sections.items()},
-    )
+def require(**forms: Form[Any]) -> dict[str, Field | Form[Any]]:
+    """Mark the fields as required."""
+    return {name: Field(each, required=True) for name, each in forms.items()}
+
+
+def _keep(make: Callable[..., T], *names: str) -> Callable[..., T]:
+    """Make a value from some of the fields that are read."""
+    return lambda **fields: make(**{name: fields[name] for name in names})
 
 
 def _section(**forms: Form[Any]) -> Record[dict[str, Any]]:
     return Record(dict, "the memory policy", require(**forms))
 
 
+def _make_policy(
+    categories: tuple[MemoryCategory, ...],
+    naming: Mapping[str, Any],
+    access_tracking: Mapping[str, Any],
+    forgetting: Mapping[str, Any],
+    **_: object,
+) -> MemoryPolicy:
+    return MemoryPolicy(
+        categories,
+        name_pattern=naming["pattern"],
+        is_prefix_optional=naming["optional_prefix"],
+        scope=access_tracking["scope"],
+        is_deletion_manual=forgetting["manual_gate_default"],
+    )
+
+
+_SIMPLE = require(id=ID, description=SENTENCE)
+_MEMORY_CATEGORY = {**_SIMPLE, **require(prefix=SENTENCE)}
 # The principles are rules that memory follows, so a policy with other principles could not be honoured.
 _MEMORY_POLICY = Record(
     _make_policy,
     "the memory policy",
     require(
-        categories=ListOf(Record(MemoryCategory, "a category", {**_SIMPLE, **require(prefix=SENTENCE)})),
+        categories=ListOf(Record(_keep(MemoryCategory, "id", "prefix"), "a category", _MEMORY_CATEGORY)),
         naming=_section(pattern=SENTENCE, description=SENTENCE, optional_prefix=Flag()),
         access_tracking=_section(
             observation_primitive=Choice("file_read"),
@@ -150,83 +211,58 @@ _MEMORY_POLICY = Record(
         merge=_section(principle=Choice("merge_before_create"), description=SENTENCE),
     ),
 )
-_PARAMETER = Record(
-    Parameter,
-    "a parameter",
-    {**require(name=_SNAKE, description=SENTENCE, required=Flag()), "value_type": SENTENCE},
+_CAPABILITY = require(
+    intent=_SNAKE,
+    blocks_semantic_classes=ListOf(_SNAKE, "a list of at least one class", least=1),
+    prose_guidance=_GUIDANCE,
 )
-_EXCEPTION = require(
-    id=_DOTTED, description=SENTENCE, applies_when=SENTENCE, treatment=SENTENCE, rationale=SENTENCE
+_TAG = {
+    **require(trigger=_TRIGGER, type=Choice("skill", "inline_action")),
+    "skill": ID,
+    "handler": SENTENCE,
+    "variants": ListOf(SENTENCE),
+    "prose_guidance": _GUIDANCE,
+}
+_PARAMETER = {**require(name=_SNAKE, description=SENTENCE, required=Flag()), "value_type": SENTENCE}
+_INVOCATION = require(
+    intent=_SNAKE,
+    semantic_params=ListOf(Record(Parameter, "a parameter", _PARAMETER)),
+    prose_guidance=_GUIDANCE,
+    fallback_behavior=Text("text of at least 20 characters", least=20),
 )
-_PARTS: Mapping[str, tuple[str, Form[Any]]] = {
-    "capabilities": (
-        "vocabulary/capabilities.yml",
-        Record(
-            Capability,
-            "a capability",
-            {
-                **_SIMPLE,
-                **require(
-                    intent=_SNAKE,
-                    blocks_semantic_classes=ListOf(_SNAKE, "a list of at least one class", least=1),
-                    prose_guidance=_GUIDANCE,
-                ),
-            },
-        ),
+_EXCEPTION = require(id=_DOTTED, applies_when=SENTENCE, treatment=SENTENCE, rationale=SENTENCE)
+_ENTRY = _keep(Entry, "id", "description")
+_PARTS: Mapping[str, Form[Any]] = {
+    "capabilities": Record(
+        _keep(Capability, "id", "blocks_semantic_classes"), "a capability", {**_SIMPLE, **_CAPABILITY}
     ),
-    "categories": ("vocabulary/categories.yml", Record(Entry, "a category", _SIMPLE)),
-    "resume_tiers": ("vocabulary/resume-tiers.yml", Record(Entry, "a resume tier", _SIMPLE)),
-    "tags": (
-        "vocabulary/tags.yml",
-        Record(
-            Tag,
-            "a tag",
-            {
-                **_SIMPLE,
-                **require(trigger=_TRIGGER, type=Choice("skill", "inline_action")),
-                "skill": ID,
-                "handler": SENTENCE,
-                "variants": ListOf(SENTENCE),
-                "prose_guidance": _GUIDANCE,
-            },
-        ),
+    "categories": Record(_ENTRY, "a category", _SIMPLE),
+    "resume_tiers": Record(_ENTRY, "a resume tier", _SIMPLE),
+    "tags": Record(Tag, "a tag", {**_SIMPLE, **_TAG}),
+    "invocations": Record(
+        _keep(Invocation, "id", "semantic_params"), "an invocation", {**_SIMPLE, **_INVOCATION}
     ),
-    "invocations": (
-        "vocabulary/invocations.yml",
-        Record(
-            Invocation,
-            "an invocation",
-            {
-                **_SIMPLE,
-                **require(
-                    intent=_SNAKE,
-                    semantic_params=ListOf(_PARAMETER),
-                    prose_guidance=_GUIDANCE,
-                    fallback_behavior=Text("text of at least 20 characters", least=20),
-                ),
-            },
-        ),
-    ),
-    "task_exceptions": (
-        "vocabulary/task-exceptions.yml",
-        Record(TaskException, "a task exception", _EXCEPTION),
-    ),
+    "task_exceptions": Record(_ENTRY, "a task exception", {**_SIMPLE, **_EXCEPTION}),
 }
 _POLICY_FILE = "vocabulary/memory_policy.yml"
+
+
+def file_of(part: str) -> str:
+    return f"vocabulary/{part.replace('_', '-')}.yml"
 
 
 def read(reader: Reader) -> Vocabulary | None:
     """Read the vocabulary in the reader's folder; None if a file is malformed."""
     parts: dict[str, dict[str, Any]] = {}
-    for key, (file, entry_form) in _PARTS.items():
-        form: Record[dict[str, Any]] = Record(dict, "the file", require(**{key: ListOf(entry_form)}))
-        entries = reader.yaml(file, form)
+    for key, entry_form in _PARTS.items():
+        whole: Record[dict[str, Any]] = Record(dict, "the file", require(**{key: ListOf(entry_form)}))
+        entries = reader.yaml(file_of(key), whole)
         if entries is None:
             continue
         parts[key] = {}
         for index, entry in enumerate(entries[key]):
             if entry.id in parts[key]:
-                reader.report(file, (key, index, "id"), f"the id {entry.id!r} is given twice")
+                reader.report(file_of(key), (key, index, "id"), f"the id {entry.id!r} is given twice")
             parts[key][entry.id] = entry
     policy = reader.yaml(_POLICY_FILE, _MEMORY_POLICY)
     if policy is None or len(parts) < len(_PARTS):
@@ -241,7 +277,7 @@ def check(vocabulary: Vocabulary, reader: Reader, *, is_ours: bool) -> None:
     """Report contradictions between the files, or between a file and what is enforced."""
 
     def report(part: str, *path: int | str, message: str) -> None:
-        reader.report(_PARTS[part][0], (part, *path), message)
+        reader.report(file_of(part), (part, *path), message)
 
     for index, one in enumerate(vocabulary.capabilities.values()):
         # RESTRICTIONS decides what is enforced, so a file that differs would promise something that is not.
