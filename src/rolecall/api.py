@@ -671,7 +671,7 @@ class Project:
 
     def memories(self) -> list[dict[str, Any]]:
         """The notes of the project, with the number of times each was read."""
-        return memory.listed(self.folder)
+        return memory.list_notes(self.folder)
 
     def remember(self, name: str, text: str) -> dict[str, Any]:
         """Save a lesson as a note; refused if a very similar note exists."""

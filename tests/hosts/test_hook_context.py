@@ -136,7 +136,7 @@ def test_without_a_catalogue_that_can_be_read_ours_holds_and_that_is_said(home: 
     home.mkdir(exist_ok=True)
     (home / "config.yaml").write_text(f"catalog: gone\nproject: {{unplannedEdits: {mode}}}\n")
     found = hook_context.load("rolecall")
-    assert f"there is no {home / 'gone/manifest.json'}" in found.problem
+    assert f"{home / 'gone/manifest.json'} does not exist" in found.problem
     assert "no_file_edit" in found.agents["tester"].capabilities and found.gate == mode
     shutil.copytree(catalog.OWN_FOLDER, home / "gone")
     manifest(home / "gone")

@@ -11,11 +11,11 @@ import pytest
 from hook_stage import TRACKER, at, read, write
 
 from rolecall.errors import Damaged, UsageError
-from rolecall.nexus import knowledge_files, tracker
+from rolecall.nexus import knowledge_files, project_paths, tracker
 
 
 def spawned(project: Path, agent_id: str = "e1", minute: int = 0, **more: Any) -> dict[str, Any]:
-    return tracker.spawned(project, agent_name="engineer", agent_id=agent_id, at=at(minute), **more)
+    return tracker.record_start(project, agent_name="engineer", agent_id=agent_id, at=at(minute), **more)
 
 
 def test_an_agent_that_starts_is_running(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_start_that_is_told_twice_is_one_start(tmp_path: Path) -> None:
 
 def test_an_agent_that_ends_says_when_and_what_it_touched(tmp_path: Path) -> None:
     spawned(tmp_path)
-    tracker.completed(tmp_path, agent_id="e1", at=at(5), last_message="Done.", files=["a", "b", "a"])
+    tracker.record_end(tmp_path, agent_id="e1", at=at(5), last_message="Done.", files=["a", "b", "a"])
     (entry,) = read(tmp_path, TRACKER)
     assert (entry["status"], entry["stopped_at"], entry["last_message"]) == ("completed", at(5), "Done.")
     assert entry["files_touched"] == ["a", "b"]
@@ -48,8 +48,8 @@ def test_an_agent_that_ends_says_when_and_what_it_touched(tmp_path: Path) -> Non
 
 def test_an_end_that_is_told_twice_keeps_its_time_and_adds_what_is_new(tmp_path: Path) -> None:
     spawned(tmp_path)
-    tracker.completed(tmp_path, agent_id="e1", at=at(5), files=["a"])
-    tracker.completed(tmp_path, agent_id="e1", at=at(9), last_message="Done.", files=["b"])
+    tracker.record_end(tmp_path, agent_id="e1", at=at(5), files=["a"])
+    tracker.record_end(tmp_path, agent_id="e1", at=at(9), last_message="Done.", files=["b"])
     (entry,) = read(tmp_path, TRACKER)
     assert (entry["stopped_at"], entry["last_message"], entry["files_touched"]) == (
         at(5),
@@ -60,16 +60,16 @@ def test_an_end_that_is_told_twice_keeps_its_time_and_adds_what_is_new(tmp_path:
 
 def test_an_agent_that_starts_again_was_resumed(tmp_path: Path) -> None:
     spawned(tmp_path)
-    tracker.completed(tmp_path, agent_id="e1", at=at(5), files=["a"])
+    tracker.record_end(tmp_path, agent_id="e1", at=at(5), files=["a"])
     entry = spawned(tmp_path, minute=7)
     assert (entry["status"], entry["resume_count"], entry["last_resumed_at"]) == ("running", 1, at(7))
     assert "stopped_at" not in entry and entry["files_touched"] == ["a"]
-    tracker.completed(tmp_path, agent_id="e1", at=at(9), files=["b"])
+    tracker.record_end(tmp_path, agent_id="e1", at=at(9), files=["b"])
     assert spawned(tmp_path, minute=11)["resume_count"] == 2
 
 
 def test_an_end_that_is_told_before_the_start_leaves_the_agent_ended(tmp_path: Path) -> None:
-    tracker.completed(tmp_path, agent_id="e1", at=at(5), agent_name="engineer")
+    tracker.record_end(tmp_path, agent_id="e1", at=at(5), agent_name="engineer")
     late = spawned(tmp_path, minute=6)
     assert (late["status"], late["started_at"], late["stopped_at"]) == ("completed", at(5), at(5))
     assert spawned(tmp_path, minute=8)["status"] == "running"
@@ -94,21 +94,22 @@ def test_an_entry_of_another_harness_that_ended_is_resumed_from_nothing(tmp_path
 def test_a_name_that_the_shape_has_no_place_for_is_made_to_fit(
     tmp_path: Path, name: str, kept: str | None
 ) -> None:
-    tracker.spawned(tmp_path, agent_name=name, agent_id="x", at=at())
+    tracker.record_start(tmp_path, agent_name=name, agent_id="x", at=at())
     assert tracker.entries(tmp_path)[0].get("agent_name") == kept
 
 
 def test_two_harnesses_have_a_list_each(tmp_path: Path) -> None:
     spawned(tmp_path)
-    spawned(tmp_path, "c1", harness="claude-nexus")
-    tracker.reset(tmp_path)
-    assert tracker.entries(tmp_path) == []
-    assert [entry["harness_id"] for entry in tracker.entries(tmp_path, harness="claude-nexus")] == [
-        "claude-nexus"
-    ]
-    for name in ("../x", "", "A", "a/b", "1a"):
-        with pytest.raises(UsageError, match="not the name of a harness"):
-            tracker.entries(tmp_path, harness=name)
+    project_paths.use_harness("claude-nexus")
+    try:
+        spawned(tmp_path, "c1")
+        assert [entry["harness_id"] for entry in tracker.entries(tmp_path)] == ["claude-nexus"]
+        for name in ("../x", "", "A", "a/b", "1a"):
+            with pytest.raises(UsageError, match="not the name of a harness"):
+                project_paths.use_harness(name)
+    finally:
+        project_paths.use_harness(project_paths.HARNESS)
+    assert [entry["harness_id"] for entry in tracker.entries(tmp_path)] == [project_paths.HARNESS]
 
 
 def test_a_reset_keeps_whom_it_is_told_to(tmp_path: Path) -> None:
@@ -151,12 +152,12 @@ def test_a_list_does_not_grow_with_what_agents_have_touched_but_the_last_one_is_
     files = [f"src/folder/{number}.py" for number in range(500)]
     for number in range(40):
         spawned(tmp_path, f"e{number}")
-        tracker.completed(tmp_path, agent_id=f"e{number}", at=at(), files=files)
+        tracker.record_end(tmp_path, agent_id=f"e{number}", at=at(), files=files)
     assert (tmp_path / TRACKER).stat().st_size < 60_000
     found = tracker.entries(tmp_path)
     assert [entry["agent_id"] for entry in found][-1] == "e39"
     assert all(entry["files_touched"] == files for entry in found)
-    tracker.completed(tmp_path, agent_id="huge", agent_name="engineer", at=at(), files=["x" * 200_000])
+    tracker.record_end(tmp_path, agent_id="huge", agent_name="engineer", at=at(), files=["x" * 200_000])
     assert [entry["agent_id"] for entry in tracker.entries(tmp_path)] == ["huge"]
 
 
@@ -164,7 +165,7 @@ def test_an_id_is_needed_and_may_hold_anything(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="without an id"):
         spawned(tmp_path, "")
     with pytest.raises(UsageError, match="without an id"):
-        tracker.completed(tmp_path, agent_id="", at=at())
+        tracker.record_end(tmp_path, agent_id="", at=at())
     odd = "../\n\udc80\0é"
     spawned(tmp_path, odd)
     assert tracker.entries(tmp_path)[0]["agent_id"] == odd
@@ -226,9 +227,9 @@ def test_the_index_names_plain_markdown_files_from_the_project_on(tmp_path: Path
 
 def test_the_index_is_bounded_and_a_project_without_knowledge_has_none(tmp_path: Path) -> None:
     assert knowledge_files.as_text(tmp_path) == ""
-    assert knowledge_files.counted(knowledge_files.counts(tmp_path)) == ""
+    assert knowledge_files.format_counts(knowledge_files.counts(tmp_path)) == ""
     for number in range(130):
         write(tmp_path, f".nexus/memory/note-{number:03d}.md", "x")
     assert len(knowledge_files.index(tmp_path)["memory"]) == knowledge_files.MOST
     assert knowledge_files.as_text(tmp_path).endswith("note-099.md and 30 more")
-    assert knowledge_files.counted(knowledge_files.counts(tmp_path)) == "130 memory"
+    assert knowledge_files.format_counts(knowledge_files.counts(tmp_path)) == "130 memory"

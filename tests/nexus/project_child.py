@@ -63,7 +63,7 @@ def start_many(project: Path, name: str, count: str) -> None:
 
 
 def hold(project: Path) -> None:
-    with state_file.locked(project):
+    with state_file.hold_lock(project):
         say("held")
         sys.stdin.read()
 

@@ -184,8 +184,8 @@ def test_a_name_that_is_no_file_name_reads_and_writes_nothing(project: Path, nam
     ):
         with pytest.raises(UsageError):
             attempt()
-    assert note.listed(project, "memory") == []
-    assert note.listed(project, "rules") == []
+    assert note.list_notes(project, "memory") == []
+    assert note.list_notes(project, "rules") == []
 
 
 @pytest.mark.parametrize("half", ["\udce9", "\ud800", "\udfff"])
@@ -209,14 +209,14 @@ def test_a_name_with_half_a_surrogate_pair_is_refused_in_words(project: Path, ha
         assert "such as caf-notes.md" in caught.value.hint
         assert f"{caught.value}{caught.value.hint}".isprintable()
     assert not memory_access.observe(project, f".nexus/memory/{name}.md", "lead", NOW)
-    assert len(note.listed(project, "memory")) == 2
+    assert len(note.list_notes(project, "memory")) == 2
 
 
 def test_a_file_whose_name_is_not_utf8_is_listed_and_stays(project: Path) -> None:
     folder = os.fsencode(project / ".nexus" / "memory")
     path = all_four(project, name=os.fsdecode(b"retries-caf\xe9.md"))
     assert os.listdir(folder).count(b"retries-caf\xe9.md") == 1
-    assert path.name in [entry["name"] for entry in memory.listed(project)]
+    assert path.name in [entry["name"] for entry in memory.list_notes(project)]
     done = memory_gc.delete_automatically(project, is_enabled=True, at=NOW)
     assert done["deleted"] == []
     (stayed,) = done["stayed"]
@@ -259,7 +259,7 @@ def test_links_are_neither_read_nor_written_nor_listed(project: Path, tmp_path: 
     with pytest.raises(UsageError, match="is a link or a folder"):
         add(project, "other-note", RELEASES, into="linked-note")
     assert outside.read_text() == "secret of another folder\n"
-    assert [each.name for each in note.listed(project, "memory")] == ["plain-note.md"]
+    assert [each.name for each in note.list_notes(project, "memory")] == ["plain-note.md"]
 
 
 def test_a_folder_of_notes_that_is_a_link_is_refused(project: Path, tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_a_note_is_written_as_it_was_given_and_ends_with_a_line_break(project: P
 def test_a_text_that_is_no_note_is_refused(project: Path, text: str, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         add(project, "retry-limits", text)
-    assert note.listed(project, "memory") == []
+    assert note.list_notes(project, "memory") == []
 
 
 def test_a_note_that_exists_is_never_written_over(project: Path) -> None:
@@ -316,7 +316,7 @@ def test_a_lesson_on_the_subject_of_a_note_is_not_made_another_note(project: Pat
     assert "exponentially" in caught.value.message
     assert "`into` retry-limits.md" in caught.value.hint
     assert "`new`" in caught.value.hint
-    assert len(note.listed(project, "memory")) == 2
+    assert len(note.list_notes(project, "memory")) == 2
 
 
 def test_a_lesson_goes_into_the_note_that_is_named_with_a_heading(project: Path) -> None:
@@ -328,7 +328,7 @@ def test_a_lesson_goes_into_the_note_that_is_named_with_a_heading(project: Path)
     assert text.startswith(RETRIES)
     assert "\n\n## Api rate limit\n\n*Added 20" in text
     assert text.endswith(RETRIES_AGAIN)
-    assert len(note.listed(project, "memory")) == 1
+    assert len(note.list_notes(project, "memory")) == 1
 
 
 def test_a_lesson_is_kept_apart_when_that_is_said(project: Path) -> None:
@@ -418,7 +418,7 @@ def test_a_score_is_the_share_of_the_shorter_note_that_both_have() -> None:
     short, long = similarity.profile("", "queue cached"), similarity.profile("", "queues drop caching timers")
     # two words and their pair make three; the longer note has both words, not the pair
     assert similarity.likeness(short, long) == similarity.Likeness(0.67, ("queue", "cached"))
-    assert similarity.contained(long, short).score == 0.29
+    assert similarity.containment(long, short).score == 0.29
     assert similarity.likeness(similarity.profile("", ""), long).score == 0
 
 
@@ -437,7 +437,8 @@ def test_no_note_that_contains_another_is_overlooked() -> None:
         (one, other)
         for one in profiles
         for other in profiles
-        if one != other and similarity.contained(profiles[one], profiles[other]).score > similarity.CONTAINED
+        if one != other
+        and similarity.containment(profiles[one], profiles[other]).score > similarity.CONTAINED
     }
     assert containing
     assert containing <= {(one, other) for one, others in near.items() for other in others}
@@ -529,7 +530,7 @@ def test_a_known_secret_is_refused_by_its_value(project: Path) -> None:
     assert "hunter2" not in caught.value.message
     with pytest.raises(UsageError, match="secret"):
         rule.add(project, "login", "use hunter2hunter2", mask=mask)
-    assert note.listed(project, "memory") == note.listed(project, "rules") == []
+    assert note.list_notes(project, "memory") == note.list_notes(project, "rules") == []
 
 
 # -- reading, and the log of reads --
@@ -598,7 +599,7 @@ def test_two_logs_are_joined_by_adding_the_counts() -> None:
     ours = memory_access.Access("/p/a.md", before(3), 2, "lead")
     theirs = memory_access.Access("/p/a.md", before(1), 5, "tester")
     other = memory_access.Access("/p/b.md", before(1), 1, "lead")
-    assert memory_access.merged([ours, theirs, other]) == {
+    assert memory_access.merge([ours, theirs, other]) == {
         "/p/a.md": memory_access.Access("/p/a.md", before(1), 7, "tester"),
         "/p/b.md": other,
     }
@@ -617,7 +618,7 @@ def test_a_damaged_log_is_kept_and_named_and_the_note_is_read_all_the_same(proje
     assert str(file) in reading.warning
     assert "line 2" in reading.warning
     with pytest.raises(Damaged, match="line 2"):
-        memory.listed(project)
+        memory.list_notes(project)
     commit_all(project)
     with pytest.raises(Damaged, match="line 2"):
         memory_gc.delete(project, ["retry-limits"])
@@ -632,9 +633,9 @@ def test_a_damaged_log_is_kept_and_named_and_the_note_is_read_all_the_same(proje
 def test_looking_writes_nothing(project: Path) -> None:
     put(project, "retry-limits.md", RETRIES, days=400)
     before_looking = sorted(project.rglob("*"))
-    memory.listed(project)
-    rule.listed(project)
-    note.listed(project, "context")
+    memory.list_notes(project)
+    rule.list_rules(project)
+    note.list_notes(project, "context")
     memory_gc.candidates(project)
     assert sorted(project.rglob("*")) == before_looking
 
@@ -644,7 +645,7 @@ def test_the_list_says_how_often_and_when_each_note_was_read(project: Path) -> N
     put(project, "release-steps.md", RELEASES)
     (project / ".nexus" / "memory" / "notes.txt").write_text("no note\n")
     memory.read(project, "empirical-sqlite-busy", agent="tester", at=before(1))
-    first, second = memory.listed(project, at=NOW)
+    first, second = memory.list_notes(project, at=NOW)
     assert first == {
         "name": "empirical-sqlite-busy.md",
         "category": "empirical",
@@ -1201,7 +1202,7 @@ def test_a_merge_that_git_refuses_leaves_everything_as_it_was(
         (("retry-limits", "retry-limits.md"), None, "with itself"),
         (("retry-limits", "release-steps"), "one", "with 1 word"),
         (("retry-limits", "release-steps"), "third-note", "exists already"),
-        (("retry-limits", "none-such"), None, "there is no none-such.md"),
+        (("retry-limits", "none-such"), None, "none-such.md does not exist"),
         (("retry-limits", "fresh-note"), None, "is not committed"),
     ],
 )
@@ -1250,9 +1251,9 @@ def signals(project: Path) -> Mapping[str, list[str]]:
 
 
 def read_often(project: Path, name: str, *, times: int, at: str) -> None:
-    with state_file.locked(project):
+    with state_file.hold_lock(project):
         access = memory_access.Access(memory_access.key(project, name), at, times, "lead")
-        memory_access.rewrite(project, lambda log: memory_access.merged([*log.values(), access]))
+        memory_access.rewrite(project, lambda log: memory_access.merge([*log.values(), access]))
 
 
 def test_unread_is_a_read_long_ago_or_none_while_others_were_read(project: Path) -> None:
@@ -1378,7 +1379,7 @@ def test_automatic_deletion_takes_what_three_signals_speak_against_and_says_why(
     assert deleted["signals"] == ["unread", "unchanged", "superseded", "gone"]
     assert done["stayed"] == []
     assert not path.exists()
-    assert [each.name for each in note.listed(project, "memory")] == ["retry-limits.md"]
+    assert [each.name for each in note.list_notes(project, "memory")] == ["retry-limits.md"]
     message = git(project, "log", "-1", "--format=%B")
     assert "unread: never read, while 30 reads of other notes were counted" in message
     restore(project, message)
@@ -1430,9 +1431,9 @@ def test_a_new_note_under_the_name_of_one_removed_by_hand_begins_at_nothing(proj
 def test_forgetting_needs_a_note_as_git_has_it_up_to_the_last_moment(project: Path) -> None:
     path = put(project, "retry-limits.md", RETRIES)
     head = commit_all(project)
-    kept = forget.kept(project, "retry-limits")
+    kept = forget.find_kept(project, "retry-limits")
     path.write_text("changed by an agent meanwhile\n")
-    with state_file.locked(project) as lock, pytest.raises(StorageError, match="local modifications"):
+    with state_file.hold_lock(project) as lock, pytest.raises(StorageError, match="local modifications"):
         forget.remove(project, lock, [kept], subject="x", why="y")
     assert path.read_text() == "changed by an agent meanwhile\n"
     assert git(project, "rev-parse", "HEAD") == head
@@ -1445,11 +1446,11 @@ def test_a_rule_keeps_its_tags_and_is_listed_by_them(project: Path) -> None:
     made = rule.add(project, "css", "Use tokens.", mask=NOTHING, tags=["frontend", "style", "frontend"])
     rule.add(project, "commit-messages", "One line says what changed.", mask=NOTHING)
     assert Path(made["path"]).read_text() == "<!-- tags: frontend, style -->\n\nUse tokens.\n"
-    assert [(entry["name"], entry["tags"]) for entry in rule.listed(project)] == [
+    assert [(entry["name"], entry["tags"]) for entry in rule.list_rules(project)] == [
         ("commit-messages.md", []),
         ("css.md", ["frontend", "style"]),
     ]
-    assert [entry["name"] for entry in rule.listed(project, tag="style")] == ["css.md"]
+    assert [entry["name"] for entry in rule.list_rules(project, tag="style")] == ["css.md"]
     assert rule.read(project, "commit-messages") == "One line says what changed.\n"
     with pytest.raises(UsageError, match="exists already"):
         rule.add(project, "css", "Other.", mask=NOTHING)
@@ -1461,14 +1462,14 @@ def test_a_rule_keeps_its_tags_and_is_listed_by_them(project: Path) -> None:
 def test_a_rule_with_a_wrong_name_or_tag_is_refused(project: Path, name: str, tag: str) -> None:
     with pytest.raises(UsageError):
         rule.add(project, name, "Text.", mask=NOTHING, tags=[tag])
-    assert rule.listed(project) == []
+    assert rule.list_rules(project) == []
 
 
 def test_context_is_listed(project: Path) -> None:
     folder = project / ".nexus" / "context"
     folder.mkdir(parents=True)
     (folder / "Architecture.md").write_text("# How it is built\n")
-    assert [each.name for each in note.listed(project, "context")] == ["Architecture.md"]
+    assert [each.name for each in note.list_notes(project, "context")] == ["Architecture.md"]
 
 
 # -- no trace of a call that reads or is refused --
@@ -1496,4 +1497,4 @@ def test_reading_a_note_makes_nothing_that_git_would_see(project: Path) -> None:
     assert git(project, "status", "--porcelain", "--ignored") == ""
     memory.add(project, "queue-timers", "Quite another subject.", mask=NOTHING)
     memory.read(project, "some-note")
-    assert [entry["accessCount"] for entry in memory.listed(project)] == [0, 1]
+    assert [entry["accessCount"] for entry in memory.list_notes(project)] == [0, 1]

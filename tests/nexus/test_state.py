@@ -119,7 +119,7 @@ def test_what_belongs_to_other_harnesses_and_to_hooks_is_never_touched(tmp_path:
 
 
 def test_a_project_that_does_not_exist_is_not_made(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no folder"):
+    with pytest.raises(UsageError, match="does not exist"):
         start(tmp_path / "typo")
     assert files(tmp_path) == {}
 
@@ -594,7 +594,7 @@ def test_half_a_character_in_a_history_costs_nothing_else_in_it(tmp_path: Path) 
 def test_a_harness_has_a_name_of_lower_case_letters_digits_and_hyphens(name: str) -> None:
     with pytest.raises(UsageError, match="is not the name of a harness"):
         project_paths.use_harness(name)
-    project_paths.check_harness("claude-nexus2")
+    assert project_paths.is_harness_id("claude-nexus2")
 
 
 def test_a_long_history_without_plans_counts_none(tmp_path: Path) -> None:

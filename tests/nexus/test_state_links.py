@@ -129,9 +129,9 @@ def test_nothing_is_read_from_a_nexus_folder_that_is_elsewhere(tmp_path: Path) -
     folder = str(project)
     readers: list[Callable[[], object]] = [
         lambda: memory.read(folder, "secret-note"),
-        lambda: memory.listed(folder),
+        lambda: memory.list_notes(folder),
         lambda: rule.read(folder, "secret-rule"),
-        lambda: rule.listed(folder),
+        lambda: rule.list_rules(folder),
         lambda: tools.task_list(folder),
         lambda: tools.plan_status(folder),
         lambda: tools.history_search(folder),
@@ -243,4 +243,4 @@ def test_a_log_of_reads_that_is_nonsense_is_named(tmp_path: Path) -> None:
     (state(tmp_path) / "memory-access.jsonl").write_text(DEEP)
     (tmp_path / ".nexus" / "memory").mkdir()
     with pytest.raises(RolecallError, match=r"memory-access\.jsonl"):
-        memory.listed(str(tmp_path))
+        memory.list_notes(str(tmp_path))

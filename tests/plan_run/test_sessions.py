@@ -83,7 +83,7 @@ def test_an_edit_by_an_agent_of_a_host_counts_as_well(crew: Crew, name: str) -> 
     crew.task("One", owner="engineer", context="In src/a.py.")
     crew.run()
     late = "2999-01-01T00:00:00.000Z"
-    tracker.completed(crew.project, agent_id="host-7", agent_name="engineer", at=late, files=[name])
+    tracker.record_end(crew.project, agent_id="host-7", agent_name="engineer", at=late, files=[name])
     crew.task("Two", owner="engineer", context="In src/a.py.", deps=[1])
     crew.run()
     assert reason(crew, 2) == "new: src/a.py was touched by host-7 since"

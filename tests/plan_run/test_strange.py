@@ -167,7 +167,7 @@ def test_a_session_of_a_host_that_begins_and_ends_meanwhile_leaves_the_agents_of
     door = crew.fifo("door")
     crew.score(**{"engineer: One": [DONE | {"meet": [door], "side": "left"}]})
     crew.task("One", owner="engineer")
-    tracker.spawned(
+    tracker.record_start(
         crew.project, agent_name="writer", agent_id="of a session that is gone", at=project_paths.now()
     )
     with crew.spawn() as child:

@@ -80,12 +80,12 @@ def answer_outside(
 
 def _has_tag(host: str, text: str) -> bool:
     from rolecall.hosts.on_message import may_ask
-    from rolecall.nexus import skills, tags
+    from rolecall.nexus import tags
 
     if not may_ask(text):
         return False
     kit = hook_context.load(host)
-    return bool(tags.detect(text, kit.tags).found or skills.slash(text, kit.skills, kit.tags))
+    return bool(tags.detect(text, kit.tags).found or tags.slash(text, kit.skills, kit.tags))
 
 
 def _events_of(name: str) -> Any:

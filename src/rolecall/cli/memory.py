@@ -78,10 +78,11 @@ def list_notes(options: Namespace) -> Reply:
     project = project_of(options)
     if options.context:
         found = [
-            {"name": one.name, "size": one.size, "path": one.path} for one in note.listed(project, "context")
+            {"name": one.name, "size": one.size, "path": one.path}
+            for one in note.list_notes(project, "context")
         ]
         return Reply(found, "\n".join(str(entry["path"]) for entry in found) or "there is no context")
-    notes = memory.listed(project)
+    notes = memory.list_notes(project)
     rows = [
         (
             one["name"],

@@ -36,7 +36,7 @@ def add_rule(options: Namespace) -> Reply:
     PROJECT,
 )
 def list_rules(options: Namespace) -> Reply:
-    rules = rule.listed(project_of(options), tag=options.tag)
+    rules = rule.list_rules(project_of(options), tag=options.tag)
     rows = [(entry["name"], ", ".join(entry["tags"]), entry["size"]) for entry in rules]
     return Reply(rules, table(rows, ("name", "tags", "bytes")) if rows else "there are no rules yet")
 

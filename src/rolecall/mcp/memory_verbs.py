@@ -23,7 +23,7 @@ def add_note(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
 
 
 def list_notes(place: Place, _arguments: dict[str, Any], _cancel: Cancel) -> Reply:
-    return {"notes": memory.listed(place.project)}
+    return {"notes": memory.list_notes(place.project)}
 
 
 def read_note(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
@@ -55,7 +55,7 @@ def add_rule(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
 
 
 def list_rules(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
-    return {"rules": rule.listed(place.project, tag=arguments.get("tag"))}
+    return {"rules": rule.list_rules(place.project, tag=arguments.get("tag"))}
 
 
 def read_rule(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:

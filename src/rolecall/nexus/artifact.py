@@ -1,18 +1,14 @@
 """Files that agents leave for one another, anywhere below `state/artifacts/` but never outside it.
 
 Empty segments, `.` and `..` are dropped from a name, as other harnesses do. A name that some file system cannot store
-is refused, and so is one that would create a git repository, whose settings can make git start programs. Each folder on
-the path is opened from its parent and must not be a link.
+is refused, and so is one that would create a git repository, whose settings can make git start programs. No folder on
+the path may be a link.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import stat
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
 
 from rolecall.nexus import project_paths, state_file
 from rolecall.nexus.project_paths import Folder
@@ -26,34 +22,10 @@ _DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?|[a-z]:.*", re.
 """Names that Windows reserves for devices and drives."""
 _UNSEEN = re.compile(r"[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]|[. ]*(:.*)?\Z")
 """Characters that file systems ignore in a name, as in git's own check."""
-_WAY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def write_artifact(project: Folder, filename: str, content: str) -> str:
     """Write an artifact and return its absolute path."""
-    segments = _segments(filename)
-    artifacts = project_paths.artifacts(project)
-    path = os.path.join(artifacts, *segments)
-    if len(os.fsencode(path)) > _LONGEST_PATH:
-        raise WrongCall(f"the path of {filename[:40]!r}… is longer than {_LONGEST_PATH} bytes")
-    try:
-        data = content.encode()
-    except UnicodeEncodeError as exc:
-        raise WrongCall(f"the content has half a character at {exc.start}, which no file can hold") from exc
-    with state_file.locked(project):
-        state_file.make_folder(artifacts)
-        with _open_folder(artifacts, segments[:-1], filename) as folder:
-            with suppress(FileNotFoundError):
-                status = os.stat(segments[-1], dir_fd=folder, follow_symlinks=False)
-                if not stat.S_ISREG(status.st_mode):
-                    raise _leads_astray(filename)
-            with state_file.drafted(project, data) as draft:
-                os.replace(draft, segments[-1], dst_dir_fd=folder)
-            os.fsync(folder)
-    return path
-
-
-def _segments(filename: str) -> Sequence[str]:
     segments = [part for part in re.split(r"[/\\]", filename) if part not in ("", ".", "..")]
     if not segments:
         raise WrongCall(f"{filename!r} names no file", hint="Give a name such as report.md.")
@@ -69,36 +41,25 @@ def _segments(filename: str) -> Sequence[str]:
                 f"{part!r} cannot be the name of an artifact: git would take its folder for a repository",
                 hint="Choose another name.",
             )
-    return segments
-
-
-@contextmanager
-def _open_folder(artifacts: str, names: Sequence[str], filename: str) -> Iterator[int]:
-    """Open the folder that the file goes into, and create it if it is missing."""
-    folder = -1
+    path = os.path.join(project_paths.artifacts(project), *segments)
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        raise WrongCall(f"the path of {filename[:40]!r}… is longer than {_LONGEST_PATH} bytes")
     try:
-        folder = os.open(artifacts, _WAY)
-        for name in names:
-            outer = folder
-            try:
-                folder = os.open(name, _WAY, dir_fd=outer)
-            except FileNotFoundError:
-                os.mkdir(name, dir_fd=outer)
-                os.fsync(outer)
-                folder = os.open(name, _WAY, dir_fd=outer)
-            os.close(outer)
-        yield folder
-    except OSError as exc:
-        if exc.errno in (errno.ELOOP, errno.ENOTDIR):
-            raise _leads_astray(filename) from exc
-        raise
-    finally:
-        if folder >= 0:
-            os.close(folder)
-
-
-def _leads_astray(filename: str) -> WrongCall:
-    return WrongCall(
-        f"{filename!r} cannot be an artifact: it is a folder or a link, or one of its folders is a file or a link",
-        hint="Choose another name.",
-    )
+        data = content.encode()
+    except UnicodeEncodeError as exc:
+        raise WrongCall(f"the content has half a character at {exc.start}, which no file can hold") from exc
+    with state_file.hold_lock(project):
+        folder = project_paths.artifacts(project)
+        for name in (*segments, ""):
+            is_file = not name
+            if os.path.islink(folder) or (os.path.exists(folder) and os.path.isfile(folder) is not is_file):
+                raise WrongCall(
+                    f"{filename!r} cannot be an artifact: it is a folder or a link, or one of its folders is a file"
+                    " or a link",
+                    hint="Choose another name.",
+                )
+            if not is_file:
+                state_file.make_folder(folder)
+                folder = os.path.join(folder, name)
+        state_file.replace(project, path, data)
+    return path

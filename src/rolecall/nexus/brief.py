@@ -7,9 +7,9 @@ tasks are shortened, and the thread with the full result is named.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-Task = Mapping[str, Any]
+from rolecall.nexus.overview import Task
 
 LONGEST_RESULT = 600
 """Characters of another task's result: enough to show what was done and where to read the rest."""

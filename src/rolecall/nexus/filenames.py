@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
 from itertools import islice
-from typing import Any
+
+from rolecall.nexus.overview import Task
 
 _LETTER = r"\w./+@À-ɏͰ-ԯ-"
 """Letters of Latin, Greek and Cyrillic, which put spaces between words."""
@@ -99,7 +100,7 @@ def find_names(texts: Iterable[str], tree: Tree) -> frozenset[str]:
     return frozenset(canonical(path, tree.root) for path in found)
 
 
-def named_by_tasks(tasks: Iterable[Mapping[str, Any]], tree: Tree) -> frozenset[str]:
+def named_by_tasks(tasks: Iterable[Task], tree: Tree) -> frozenset[str]:
     """The files named in the texts of tasks."""
     fields = ("title", "context", "approach", "acceptance")
     return find_names([task.get(field, "") for task in tasks for field in fields], tree)

@@ -56,7 +56,7 @@ class Successor(NamedTuple):
     text: str
 
 
-def kept(project: Folder, name: str) -> Kept:
+def find_kept(project: Folder, name: str) -> Kept:
     """Find a note in git. Raise an error that says what to do first if git does not have its current content."""
     file = note_name.file_name(name)
     folder = note.folder(project, "memory")
@@ -127,10 +127,16 @@ def remove(
     changed = [*paths, target] if into else paths
     try:
         if into:
-            state_file.replace(project, os.path.join(folder, into.name), note.encoded(into.text))
+            state_file.replace(project, os.path.join(folder, into.name), note.encode(into.text))
             run("add", "--force", "--sparse", "--", target)
         run("rm", "--quiet", "--ignore-unmatch", "--sparse", "--", *paths)
-        message = f"{subject}\n\n{why}\n\n{_explain_recovery(gone)}"
+        commands = "\n".join(f"    {each.restore}" for each in gone)
+        blobs = "\n".join(f"    git cat-file blob {each.blob}" for each in gone)
+        message = (
+            f"{subject}\n\n{why}\n\n"
+            f"This brings {'it' if len(gone) == 1 else 'them'} back, in any folder of the repository:\n\n{commands}\n\n"
+            f"and this shows the text, also after history was rewritten:\n\n{blobs}"
+        )
         run("commit", "--quiet", "--no-verify", "--cleanup=verbatim", "-m", message, "--only", "--", *changed)
     except BaseException:
         # Files first, so that no text is missing, whatever happens to the index.
@@ -161,13 +167,4 @@ def _no_commit(top: str, why: str) -> StorageError:
     return StorageError(
         f"git made no commit in {top}: {why}",
         hint="Nothing was removed. Put that right (finish a merge that is under way, perhaps), then try again.",
-    )
-
-
-def _explain_recovery(gone: Sequence[Kept]) -> str:
-    commands = "\n".join(f"    {each.restore}" for each in gone)
-    blobs = "\n".join(f"    git cat-file blob {each.blob}" for each in gone)
-    return (
-        f"This brings {'it' if len(gone) == 1 else 'them'} back, in any folder of the repository:\n\n{commands}\n\n"
-        f"and this shows the text, also after history was rewritten:\n\n{blobs}"
     )

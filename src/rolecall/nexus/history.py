@@ -138,7 +138,7 @@ def _parse(data: bytes) -> History:
 @contextmanager
 def writing(project: Folder) -> Iterator[None]:
     """Hold the project's lock, after finishing an earlier writer's incomplete archiving."""
-    with state_file.locked(project):
+    with state_file.hold_lock(project):
         _finish(project)
         yield
 

@@ -38,7 +38,7 @@ def as_text(project: Folder, most: int = MOST) -> str:
     return "\n".join(lines)
 
 
-def counted(counts: Mapping[str, int]) -> str:
+def format_counts(counts: Mapping[str, int]) -> str:
     """Format counts as in `3 memory, 1 rules`; empty if all are zero."""
     return ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
 

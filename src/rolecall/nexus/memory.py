@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rolecall.errors import RolecallError, UsageError
 from rolecall.nexus import forget, memory_access, note, note_name, project_paths, similarity, state_file
-from rolecall.nexus.note import Note
+from rolecall.nexus.overview import Reply
 from rolecall.nexus.project_paths import Folder
 from rolecall.nexus.similarity import Profile
 from rolecall.settings import keyscan
@@ -78,7 +78,7 @@ def add(
     into: str | None = None,
     is_new: bool = False,
     thresholds: Thresholds = THRESHOLDS,
-) -> dict[str, Any]:
+) -> Reply:
     """Keep a lesson: in the note `into`, else as a new note unless one on its subject exists.
 
     `is_new` creates a new note even then. `mask` knows the secrets that must not be stored.
@@ -87,7 +87,7 @@ def add(
     keyscan.refuse_secrets(kept, mask)
     if into is not None:
         note.find(project, "memory", into)  # before the lock, which would create folders
-    with state_file.locked(project):
+    with state_file.hold_lock(project):
         if into is not None:
             target = note.find(project, "memory", into)
             joined = f"{note.text(target).rstrip()}\n\n{_section(file, 'Added', kept)}"
@@ -118,7 +118,7 @@ def overlapping(project: Folder, file: str, text: str, thresholds: Thresholds = 
     subjects, unless one contains most of the other."""
     own, category = profile_of(file, text), note_name.category_of(file)
     found = []
-    for other in note.listed(project, "memory"):
+    for other in note.list_notes(project, "memory"):
         theirs = note.content(other).decode(errors="ignore")
         like = similarity.likeness(own, profile_of(other.name, theirs))
         their_category = note_name.category_of(other.name)
@@ -152,12 +152,12 @@ def read(project: Folder, name: str, *, agent: str = memory_access.LEAD, at: str
     return Reading(text, "")
 
 
-def listed(project: Folder, *, at: str | None = None) -> list[dict[str, Any]]:
+def list_notes(project: Folder, *, at: str | None = None) -> list[Reply]:
     """Every note by name, with how often and when it was read."""
     log = memory_access.read(project)
     now = memory_access.moment(at or project_paths.now()).timestamp()
     entries = []
-    for found in note.listed(project, "memory"):
+    for found in note.list_notes(project, "memory"):
         access = log.get(memory_access.key(project, found.name))
         entry = {
             "name": found.name,
@@ -176,17 +176,21 @@ def listed(project: Folder, *, at: str | None = None) -> list[dict[str, Any]]:
 # -- merging --
 
 
-def merge(project: Folder, first: str, second: str, *, into: str | None = None) -> dict[str, Any]:
+def merge(project: Folder, first: str, second: str, *, into: str | None = None) -> Reply:
     """Merge two notes into the first or into a new one, and remove the merged notes by a commit."""
     for name in (first, second):
         note.find(project, "memory", name)  # before the lock, which would create folders
-    with state_file.locked(project) as lock:
+    with state_file.hold_lock(project) as lock:
         sources = [note.find(project, "memory", name) for name in (first, second)]
         if sources[0].name == sources[1].name:
             raise UsageError(f"{sources[0].name} cannot be merged with itself", hint="Name two notes.")
-        target = _target(project, sources, into)
+        target = note_name.file_name(into) if into else sources[0].name
+        if target not in [source.name for source in sources]:
+            target = note_name.new_memory(target)
+            if os.path.lexists(path := os.path.join(note.folder(project, "memory"), target)):
+                raise note.already_there(path)
         memory_access.read(project)  # finds a damaged log before anything is changed
-        kept = [forget.kept(project, source.name) for source in sources]
+        kept = [forget.find_kept(project, source.name) for source in sources]
         parts = [note.text(source).strip() for source in sources if source.name == target]
         parts = parts or [f"# {_title(target)}"]
         gone = [each for each in kept if each.name != target]
@@ -212,19 +216,6 @@ def merge(project: Folder, first: str, second: str, *, into: str | None = None) 
         "commit": commit,
         "restore": [each.restore for each in gone],
     }
-
-
-def _target(project: Folder, sources: Sequence[Note], into: str | None) -> str:
-    if into is None:
-        return sources[0].name
-    named = note_name.file_name(into)
-    if named in [source.name for source in sources]:
-        return named
-    target = note_name.new_memory(into)
-    path = os.path.join(note.folder(project, "memory"), target)
-    if os.path.lexists(path):
-        raise note.already_there(path)
-    return target
 
 
 def configured_thresholds() -> Thresholds:

@@ -63,10 +63,10 @@ def read(project: Folder) -> Log:
         if problem:
             raise state_file.DamagedFile(path, data, f"line {number}: {problem}")
         found.append(Access(**value))
-    return merged(found)
+    return merge(found)
 
 
-def merged(accesses: Iterable[Access]) -> Log:
+def merge(accesses: Iterable[Access]) -> Log:
     """Combine entries into one per path; they may come from several logs."""
     log: Log = {}
     for access in accesses:
@@ -88,12 +88,12 @@ def observe(project: Folder, path: str, agent: str, at: str) -> bool:
     seen = Access(key(project, file), at, 1, agent)
     if problem := _problem_of(_as_json(seen)):
         raise UsageError(f"the read cannot be recorded: {problem}", hint="Say who read it, and when.")
-    change(project, lambda log: merged([*log.values(), seen]))
+    change(project, lambda log: merge([*log.values(), seen]))
     return True
 
 
 def change(project: Folder, edit: Callable[[Log], Log]) -> None:
-    with state_file.locked(project):
+    with state_file.hold_lock(project):
         rewrite(project, edit)
 
 
@@ -111,13 +111,13 @@ def rewrite(project: Folder, edit: Callable[[Log], Log]) -> None:
 def follow(project: Folder, gone: Collection[str], into: str | None) -> None:
     """Add the reads of notes that are gone to the note they were merged into, and drop the entries of all other missing
     notes, so that a new note of the same name starts at zero. For callers that hold the lock."""
-    there = {key(project, each.name) for each in note.listed(project, "memory")}
+    there = {key(project, each.name) for each in note.list_notes(project, "memory")}
     keys = {key(project, name) for name in gone}
 
     def edit(log: Log) -> Log:
         new = key(project, into) if into else ""
         moved = (each._replace(path=new) if new and each.path in keys else each for each in log.values())
-        return {path: access for path, access in merged(moved).items() if path in there}
+        return {path: access for path, access in merge(moved).items() if path in there}
 
     rewrite(project, edit)
 

@@ -15,17 +15,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from rolecall.errors import Hint, RolecallError, UsageError
 from rolecall.files import git
 from rolecall.nexus import forget, memory_access, note, note_name, project_paths, similarity, state_file
 from rolecall.nexus.memory import THRESHOLDS, Thresholds, profile_of
-from rolecall.nexus.memory_access import Log, moment
+from rolecall.nexus.memory_access import moment
 from rolecall.nexus.note import Note
+from rolecall.nexus.overview import Reply
 from rolecall.nexus.project_paths import Folder
-from rolecall.nexus.similarity import Profile
 
 SETTING = "memory.autoDelete"
 """The configuration key that enables automatic deletion."""
@@ -61,77 +61,61 @@ def candidates(
 ) -> list[Candidate]:
     """Notes with at least one signal, those with the most signals first. Writes nothing."""
     now = moment(at or project_paths.now()).timestamp()
-    notes = note.listed(project, "memory")
+    notes = note.list_notes(project, "memory")
     texts = {each.name: note.content(each)[:_JUDGED].decode(errors="ignore") for each in notes}
-    log, gone = memory_access.read(project), _gone_paths(project, texts.values())
-    profiles = {name: profile_of(name, text) for name, text in texts.items()}
-    share = thresholds.superseded / 100
-    near, by_name = similarity.near(profiles, share), {each.name: each for each in notes}
+    log, gone = memory_access.read(project), _find_gone(project, texts.values())
+    reads = sum(access.access_count for access in log.values())
+    find_successor = _successors(notes, texts, thresholds.superseded / 100)
     found = []
     for each in notes:
+        unchanged = int((now - each.changed) // _DAY)
         if now - each.changed < thresholds.grace_days * _DAY:
             continue
-        signals = (
-            _unread(log.get(memory_access.key(project, each.name)), log, now, thresholds),
-            _unchanged(each, now, thresholds),
-            _superseded(each, texts, [by_name[name] for name in near[each.name]], profiles, share),
-            _gone(texts[each.name], gone),
-        )
-        found.append(Candidate(each, tuple(signal for signal in signals if signal is not None)))
-    shown = [candidate for candidate in found if candidate.signals]
-    return sorted(shown, key=lambda candidate: (-len(candidate.signals), candidate.note.name))
+        signals = []
+        access = log.get(memory_access.key(project, each.name))
+        if access:
+            unread = int((now - moment(access.last_accessed_ts).timestamp()) // _DAY)
+            if unread >= thresholds.unread_days:
+                signals.append(Signal("unread", f"not read for {unread} days"))
+        elif reads >= thresholds.unread_reads:
+            reason = f"never read, while {reads:,} reads of other notes were counted"
+            signals.append(Signal("unread", reason))
+        if unchanged >= thresholds.unchanged_days:
+            signals.append(Signal("unchanged", f"not written for {unchanged} days"))
+        if reason := find_successor(each):
+            signals.append(Signal("superseded", reason))
+        named = _paths(texts[each.name])
+        missing = [path for path in named if path in gone]
+        if missing and 2 * len(missing) >= len(named):
+            shown = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
+            rest = f"; it names {len(named)}" if len(named) > len(missing) else ""
+            signals.append(Signal("gone", f"names paths that the repository has no more: {shown}{rest}"))
+        if signals:
+            found.append(Candidate(each, tuple(signals)))
+    return sorted(found, key=lambda candidate: (-len(candidate.signals), candidate.note.name))
 
 
-def _unread(
-    access: memory_access.Access | None, log: Log, now: float, thresholds: Thresholds
-) -> Signal | None:
-    if access:
-        days = int((now - moment(access.last_accessed_ts).timestamp()) // _DAY)
-        return Signal("unread", f"not read for {days} days") if days >= thresholds.unread_days else None
-    others = sum(other.access_count for other in log.values())
-    if others < thresholds.unread_reads:
-        return None
-    return Signal("unread", f"never read, while {others:,} reads of other notes were counted")
+def _successors(notes: Sequence[Note], texts: Mapping[str, str], share: float) -> Callable[[Note], str]:
+    """A function that explains which other note has taken the place of a note; empty if none has."""
+    profiles = {name: profile_of(name, text) for name, text in texts.items()}
+    near, by_name = similarity.near(profiles, share), {each.name: each for each in notes}
 
+    def find(one: Note) -> str:
+        named = _SUCCESSOR.search(texts[one.name])
+        successor = named[1].lower() if named else ""
+        if successor in texts and successor != one.name:
+            return f"says itself that {successor} is in its place"
+        for other in (by_name[name] for name in near[one.name]):
+            like = similarity.containment(profiles[one.name], profiles[other.name])
+            back = similarity.containment(profiles[other.name], profiles[one.name])
+            # If two notes contain each other, only the one that was written earlier is superseded.
+            is_older = (one.changed, one.name) < (other.changed, other.name)
+            if like.score >= share and (back.score < share or is_older):
+                words = ", ".join(like.shared[:8])
+                return f"{like.score:.0%} of it is also in {other.name}: {words}"
+        return ""
 
-def _unchanged(found: Note, now: float, thresholds: Thresholds) -> Signal | None:
-    days = int((now - found.changed) // _DAY)
-    return Signal("unchanged", f"not written for {days} days") if days >= thresholds.unchanged_days else None
-
-
-def _superseded(
-    found: Note,
-    texts: Mapping[str, str],
-    others: Iterable[Note],
-    profiles: Mapping[str, Profile],
-    share: float,
-) -> Signal | None:
-    named = _SUCCESSOR.search(texts[found.name])
-    successor = named[1].lower() if named else ""
-    if successor in texts and successor != found.name:
-        return Signal("superseded", f"says itself that {successor} is in its place")
-    for other in others:
-        like = similarity.contained(profiles[found.name], profiles[other.name])
-        back = similarity.contained(profiles[other.name], profiles[found.name])
-        # If two notes contain each other, only the one that was written earlier is superseded.
-        is_older = (found.changed, found.name) < (other.changed, other.name)
-        if like.score >= share and (back.score < share or is_older):
-            words = ", ".join(like.shared[:8])
-            return Signal("superseded", f"{like.score:.0%} of it is also in {other.name}: {words}")
-    return None
-
-
-# -- paths in a note --
-
-
-def _gone(text: str, gone: set[str]) -> Signal | None:
-    named = _paths(text)
-    missing = [path for path in named if path in gone]
-    if not missing or 2 * len(missing) < len(named):
-        return None
-    shown = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
-    rest = f"; it names {len(named)}" if len(named) > len(missing) else ""
-    return Signal("gone", f"names paths that the repository has no more: {shown}{rest}")
+    return find
 
 
 def _paths(text: str) -> list[str]:
@@ -141,7 +125,7 @@ def _paths(text: str) -> list[str]:
     return list(dict.fromkeys(path for path in fitting if ".." not in path.split("/")))
 
 
-def _gone_paths(project: Folder, texts: Iterable[str]) -> set[str]:
+def _find_gone(project: Folder, texts: Iterable[str]) -> set[str]:
     """The named paths that git once had and that no longer exist, found with one git command for all notes."""
     folder = os.path.abspath(project)
     named = dict.fromkeys(path for text in texts for path in _paths(text))
@@ -160,21 +144,21 @@ def _gone_paths(project: Folder, texts: Iterable[str]) -> set[str]:
 # -- deleting --
 
 
-def delete(project: Folder, names: Sequence[str], *, at: str | None = None) -> list[dict[str, Any]]:
+def delete(project: Folder, names: Sequence[str], *, at: str | None = None) -> list[Reply]:
     """Delete notes that a person chose, each with its own commit; delete none if one of them could not be restored."""
     files = dict.fromkeys(note_name.file_name(name) for name in names)
     for file in files:  # before the lock, which would create folders
-        forget.kept(project, file)
+        forget.find_kept(project, file)
     # Also before the lock: judging every note takes a while, and the signals are only shown.
     known = {candidate.note.name: candidate.signals for candidate in candidates(project, at=at)}
-    with state_file.locked(project) as lock:
-        kept = [forget.kept(project, file) for file in files]
+    with state_file.hold_lock(project) as lock:
+        kept = [forget.find_kept(project, file) for file in files]
         return [_delete(project, lock, each, known.get(each.name, ())) for each in kept]
 
 
 def delete_automatically(
     project: Folder, *, is_enabled: bool, at: str | None = None, thresholds: Thresholds = THRESHOLDS
-) -> dict[str, Any]:
+) -> Reply:
     """Delete every note for which enough signals hold. Keep notes that could not be restored, with the reason."""
     if not is_enabled:
         raise UsageError(
@@ -183,7 +167,7 @@ def delete_automatically(
                 "Switch it on, or look first and name the notes to delete", "enable_deletion", key=SETTING
             ),
         )
-    deleted: list[dict[str, Any]] = []
+    deleted: list[Reply] = []
     stayed: dict[str, str] = {}
 
     def next_to_go() -> Candidate | None:
@@ -192,18 +176,18 @@ def delete_automatically(
                 return candidate
         return None
 
-    with state_file.locked(project) as lock:
+    with state_file.hold_lock(project) as lock:
         # Judge again after each deletion, because a note whose duplicate is gone may be the last one with its content.
         while candidate := next_to_go():
             try:
-                kept = forget.kept(project, candidate.note.name)
+                kept = forget.find_kept(project, candidate.note.name)
                 deleted.append(_delete(project, lock, kept, candidate.signals))
             except RolecallError as exc:
                 stayed[candidate.note.name] = exc.message
     return {"deleted": deleted, "stayed": [{"name": name, "reason": why} for name, why in stayed.items()]}
 
 
-def _delete(project: Folder, lock: int, kept: forget.Kept, signals: Sequence[Signal]) -> dict[str, Any]:
+def _delete(project: Folder, lock: int, kept: forget.Kept, signals: Sequence[Signal]) -> Reply:
     commit = forget.remove(
         project,
         lock,

@@ -34,7 +34,7 @@ def folder(project: Folder, kind: Kind) -> str:
     return path
 
 
-def listed(project: Folder, kind: Kind) -> list[Note]:
+def list_notes(project: Folder, kind: Kind) -> list[Note]:
     """All notes of a kind by name: the regular Markdown files in its folder."""
     inside = folder(project, kind)
     try:
@@ -42,7 +42,7 @@ def listed(project: Folder, kind: Kind) -> list[Note]:
     except FileNotFoundError:
         return []
     except OSError as exc:
-        raise state_file.refused(exc, inside) from exc
+        raise state_file.storage_error(exc, inside) from exc
     found = [
         Note(entry.name, entry.path, status.st_size, status.st_mtime)
         for entry in entries
@@ -53,30 +53,24 @@ def listed(project: Folder, kind: Kind) -> list[Note]:
 
 
 def find(project: Folder, kind: Kind, name: str) -> Note:
-    """Find an existing note. Raise an error that lists the existing notes if there is none of this name."""
+    """Find an existing note. Raise an error that lists the existing notes if it is not among them."""
     file = note_name.file_name(name)
     path = os.path.join(folder(project, kind), file)
     try:
         status = os.lstat(path)
     except FileNotFoundError:
-        raise _not_found(project, kind, file) from None
+        from difflib import get_close_matches  # only a wrong name needs it, and hooks import this module
+
+        known = [note.name for note in list_notes(project, kind)]
+        close = get_close_matches(file, known, n=1)
+        guess = f"Did you mean {close[0]}? " if close else ""
+        shown = ", ".join(known[:10]) + (f" and {len(known) - 10} more" if len(known) > 10 else "")
+        raise NotFound(f"{path} does not exist", hint=f"{guess}There are: {shown or 'none'}.") from None
     except OSError as exc:
-        raise state_file.refused(exc, path) from exc
+        raise state_file.storage_error(exc, path) from exc
     if not stat.S_ISREG(status.st_mode):
         raise UsageError(f"{path} is a link or a folder", hint="Put a plain file in its place.")
     return Note(file, path, status.st_size, status.st_mtime)
-
-
-def _not_found(project: Folder, kind: Kind, file: str) -> NotFound:
-    from difflib import get_close_matches
-
-    known = [note.name for note in listed(project, kind)]
-    close = get_close_matches(file, known, n=1)
-    guess = f"Did you mean {close[0]}? " if close else ""
-    shown = ", ".join(known[:10]) + (f" and {len(known) - 10} more" if len(known) > 10 else "")
-    return NotFound(
-        f"there is no {file} in {folder(project, kind)}", hint=f"{guess}There are: {shown or 'none'}."
-    )
 
 
 def content(note: Note) -> bytes:
@@ -113,7 +107,7 @@ def clean(text: str) -> str:
 
 
 def refuse_oversize(text: str) -> None:
-    size = len(encoded(text))
+    size = len(encode(text))
     if size > LARGEST:
         raise UsageError(
             f"the text has {size:,} bytes; a note has {LARGEST:,} at most",
@@ -121,7 +115,7 @@ def refuse_oversize(text: str) -> None:
         )
 
 
-def encoded(text: str) -> bytes:
+def encode(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as exc:
@@ -135,7 +129,7 @@ def create(project: Folder, kind: Kind, file: str, text: str) -> Note:
     """Create a note without ever overwriting an existing one."""
     path = os.path.join(folder(project, kind), file)
     state_file.make_folder(folder(project, kind))
-    with state_file.drafted(project, encoded(text)) as draft:
+    with state_file.draft(project, encode(text)) as draft:
         try:
             os.link(draft, path)
         except FileExistsError:
@@ -151,4 +145,4 @@ def already_there(path: str) -> UsageError:
 
 
 def rewrite(project: Folder, note: Note, text: str) -> None:
-    state_file.replace(project, note.path, encoded(text))
+    state_file.replace(project, note.path, encode(text))

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from rolecall.nexus import project_paths, state_file
 from rolecall.nexus.project_paths import Folder
 
-Reply = dict[str, Any]
+Reply: TypeAlias = dict[str, Any]
+"""The JSON object that a tool or a verb returns."""
+Task: TypeAlias = Mapping[str, Any]
+"""A task as JSON, with the fields of the contract."""
 
 ISSUE_STATUSES = ("pending", "decided")
 TASK_STATUSES = ("pending", "in_progress", "completed")
@@ -37,7 +40,7 @@ class Progress(NamedTuple):
     deps: Sequence[float]
 
 
-def progress_of(task: Mapping[str, Any]) -> Progress:
+def progress_of(task: Task) -> Progress:
     return Progress(task["id"], task["status"], task["deps"])
 
 

@@ -42,15 +42,16 @@ _harness = HARNESS
 def use_harness(name: str) -> None:
     """From now on, keep the hooks' files under this harness name."""
     global _harness
-    check_harness(name)
-    _harness = name
-
-
-def check_harness(name: str) -> None:
     if not is_harness_id(name):
         raise UsageError(
             f"{name!r} is not the name of a harness", hint="Use lower-case letters, digits and hyphens."
         )
+    _harness = name
+
+
+def harness() -> str:
+    """The name under which the hooks keep their files."""
+    return _harness
 
 
 def is_harness_id(value: object) -> bool:

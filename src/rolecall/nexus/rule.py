@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
 
 from rolecall.errors import UsageError
 from rolecall.nexus import note, note_name, state_file
+from rolecall.nexus.overview import Reply
 from rolecall.nexus.project_paths import Folder
 from rolecall.settings import keyscan
 from rolecall.settings.mask import Mask
@@ -20,7 +20,7 @@ _TAG = re.compile(r"[a-z0-9][a-z0-9-]*")
 _TAGS_LINE = re.compile(r"\A\s*<!--\s*tags:([^\n]*?)-->")
 
 
-def add(project: Folder, name: str, text: str, *, mask: Mask, tags: Iterable[str] = ()) -> dict[str, Any]:
+def add(project: Folder, name: str, text: str, *, mask: Mask, tags: Iterable[str] = ()) -> Reply:
     """Write a new rule. `mask` knows the secrets that must not be stored."""
     file, kept = note_name.new_rule(name), note.clean(text)
     keyscan.refuse_secrets(kept, mask)
@@ -31,7 +31,7 @@ def add(project: Folder, name: str, text: str, *, mask: Mask, tags: Iterable[str
                 f"{word!r} is not a tag", hint="A tag is lower-case letters, digits and hyphens: frontend."
             )
     line = f"<!-- tags: {', '.join(words)} -->\n\n" if words else ""
-    with state_file.locked(project):
+    with state_file.hold_lock(project):
         made = note.create(project, "rules", file, line + kept)
     return {"name": made.name, "path": made.path, "tags": words}
 
@@ -40,15 +40,12 @@ def read(project: Folder, name: str) -> str:
     return note.text(note.find(project, "rules", name))
 
 
-def listed(project: Folder, *, tag: str | None = None) -> list[dict[str, Any]]:
+def list_rules(project: Folder, *, tag: str | None = None) -> list[Reply]:
     """All rules by name, or those with a given tag."""
-    found: list[dict[str, Any]] = [
-        {"name": each.name, "tags": _tags(note.content(each)), "size": each.size, "path": each.path}
-        for each in note.listed(project, "rules")
-    ]
-    return [entry for entry in found if tag is None or tag in entry["tags"]]
-
-
-def _tags(data: bytes) -> list[str]:
-    match = _TAGS_LINE.match(data.decode(errors="ignore"))
-    return [word.strip() for word in match[1].split(",") if word.strip()] if match else []
+    found: list[Reply] = []
+    for each in note.list_notes(project, "rules"):
+        match = _TAGS_LINE.match(note.content(each).decode(errors="ignore"))
+        tags = [word.strip() for word in match[1].split(",") if word.strip()] if match else []
+        if tag is None or tag in tags:
+            found.append({"name": each.name, "tags": tags, "size": each.size, "path": each.path})
+    return found

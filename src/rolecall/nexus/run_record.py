@@ -11,17 +11,16 @@ import json
 import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rolecall.errors import Conflict
 from rolecall.nexus import project_paths, state_file
+from rolecall.nexus.overview import Task
 from rolecall.nexus.project_paths import Folder
 from rolecall.store import holder
 
 FILE, _LOCK = "runs.json", "run.lock"
 _LONGEST_LOCK = 1_000
-
-Task = Mapping[str, Any]
 
 
 class Run(NamedTuple):
@@ -57,14 +56,14 @@ def load(project: Folder) -> dict[str, Run]:
 def save(project: Folder, runs: Mapping[str, Run], keep: Collection[str]) -> None:
     """Write the runs of the tasks in `keep`, and drop those of closed cycles."""
     text = json.dumps({"runs": {name: run._asdict() for name, run in runs.items() if name in keep}})
-    with state_file.locked(project):
+    with state_file.hold_lock(project):
         state_file.replace(project, project_paths.ours(project, FILE), f"{text}\n".encode())
 
 
 @contextmanager
 def run_alone(project: Folder) -> Iterator[None]:
     """Allow one `plan run` at a time. The kernel holds the lock, so it is released when the process ends."""
-    with state_file.locked(project):  # creates the folder
+    with state_file.hold_lock(project):  # creates the folder
         file = os.open(project_paths.ours(project, _LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     try:
         try:

@@ -77,7 +77,7 @@ def telling_words(text: str) -> list[str]:
     return list(dict.fromkeys(word for _, word in _words(text)))
 
 
-def contained(one: Profile, other: Profile) -> Likeness:
+def containment(one: Profile, other: Profile) -> Likeness:
     """The share of `one` that is in `other`."""
     return _share(one, other, of=one.size)
 

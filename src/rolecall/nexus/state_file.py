@@ -57,8 +57,10 @@ def read_unless(path: str, known: Stamp | None) -> Found | None:
     """Like `read`, but without reading a file that still has the stamp `known`."""
     refuse_links(path)
     try:
-        with open(path, "rb", buffering=0, opener=_open_without_waiting) as file:
-            status = os.fstat(file.fileno())
+        # Opening a pipe would otherwise block until another process opens its other end.
+        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        with open(number, "rb", buffering=0) as file:
+            status = os.fstat(number)
             if not S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "it is not a regular file", path)
             stamp = _stamp(status)
@@ -66,12 +68,7 @@ def read_unless(path: str, known: Stamp | None) -> Found | None:
     except FileNotFoundError:
         return None
     except OSError as exc:
-        raise refused(exc, path) from exc
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    # Opening a pipe would block until another process opens its other end.
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
+        raise storage_error(exc, path) from exc
 
 
 def _stamp(status: os.stat_result) -> Stamp | None:
@@ -103,37 +100,34 @@ def digest(*parts: Bytes) -> str:
 
 
 @contextmanager
-def locked(project: Folder) -> Iterator[int]:
+def hold_lock(project: Folder) -> Iterator[int]:
     """Hold the project's lock, and create missing folders. Yields the open lock file."""
+    ours = project_paths.ours(project)
+    refuse_links(ours)
     try:
-        _make_folders(project)
-        lock = _take_lock(project_paths.ours(project, _LOCK))
+        if not os.path.isdir(ours):
+            if not os.path.isdir(project):
+                raise UsageError(
+                    f"the folder {os.fspath(project)!r} does not exist", hint="Name the project's folder."
+                )
+            for folder in (project_paths.nexus(project), project_paths.state(project), ours):
+                make_folder(folder)
+        lock = _take_lock(os.path.join(ours, _LOCK))
     except OSError as exc:
-        raise refused(exc, project_paths.ours(project)) from exc
+        raise storage_error(exc, ours) from exc
     try:
         ignored = os.path.join(project_paths.nexus(project), ".gitignore")
         if not os.path.exists(ignored):
             replace(project, ignored, b"state/\n")
         yield lock
     except DamagedFile as exc:
-        raise kept_aside(project, exc) from exc
+        raise keep_copy(project, exc) from exc
     except OSError as exc:
-        raise refused(exc, project_paths.nexus(project)) from exc
+        raise storage_error(exc, project_paths.nexus(project)) from exc
     finally:
         # A forked child may share the open file, so closing it would not be enough to unlock.
         fcntl.flock(lock, fcntl.LOCK_UN)
         os.close(lock)
-
-
-def _make_folders(project: Folder) -> None:
-    ours = project_paths.ours(project)
-    refuse_links(ours)
-    if os.path.isdir(ours):
-        return
-    if not os.path.isdir(project):
-        raise UsageError(f"there is no folder {os.fspath(project)!r}", hint="Name the project's folder.")
-    for folder in (project_paths.nexus(project), project_paths.state(project), ours):
-        make_folder(folder)
 
 
 def _take_lock(path: str) -> int:
@@ -174,7 +168,7 @@ def _wait_for(file: int, path: str) -> None:
 
 
 def ignore_state(project: Folder) -> None:
-    """Make git ignore the state if an existing `.nexus/.gitignore` does not; `locked` creates a missing one."""
+    """Make git ignore the state if an existing `.nexus/.gitignore` does not; `hold_lock` creates a missing one."""
     path = os.path.join(project_paths.nexus(project), ".gitignore")
     data = None if os.path.islink(path) else read(path)
     if data is None:
@@ -182,7 +176,7 @@ def ignore_state(project: Folder) -> None:
     lines = {line.strip().strip(b"/") for line in data.split(b"\n")}
     if lines & {b"state", b"state/*", b"state/**", b"*", b"**", b"!state", b"!/state"}:
         return
-    with locked(project):
+    with hold_lock(project):
         replace(project, path, data.rstrip(b"\n") + b"\n" * bool(data.strip()) + b"state/\n")
 
 
@@ -203,22 +197,21 @@ def replace(project: Folder, path: str, *parts: Bytes, must_last: bool = True) -
     """Atomically replace `path` with these bytes. If `must_last`, they are on disk when this returns. An existing file
     keeps its mode."""
     refuse_links(path)
-    with drafted(project, *parts, mode=_mode(path), must_last=must_last) as draft:
-        os.replace(draft, path)
+    with draft(project, *parts, mode=_mode(path), must_last=must_last) as made:
+        os.replace(made, path)
     if must_last:
         sync_folder(os.path.dirname(path))
     return _stamp(os.stat(path))
 
 
 @contextmanager
-def drafted(project: Folder, *parts: Bytes, mode: int | None = None, must_last: bool = True) -> Iterator[str]:
+def draft(project: Folder, *parts: Bytes, mode: int | None = None, must_last: bool = True) -> Iterator[str]:
     """Yield a draft with these bytes, to be moved into place; it is removed if an error occurs."""
-    draft = project_paths.ours(project, _DRAFT)
+    path = project_paths.ours(project, _DRAFT)
     try:
-        remove(draft)  # left by a killed writer, or a link
-        file = os.open(
-            draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666 if mode is None else 0o600
-        )
+        remove(path)  # left by a killed writer, or a link
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        file = os.open(path, flags, 0o666 if mode is None else 0o600)
         try:
             if mode is not None:
                 os.fchmod(file, mode)
@@ -230,9 +223,9 @@ def drafted(project: Folder, *parts: Bytes, mode: int | None = None, must_last: 
                 os.fsync(file)
         finally:
             os.close(file)
-        yield draft
+        yield path
     except BaseException:
-        remove(draft)
+        remove(path)
         raise
 
 
@@ -256,6 +249,13 @@ def sync_folder(path: str) -> None:
         os.close(file)
 
 
+def storage_error(exc: OSError, path: str) -> StorageError:
+    file = exc.filename if isinstance(exc.filename, str) else path
+    return StorageError(
+        f"{file}: {exc.strerror or exc}", hint="Check the disk and who may write there, then try again."
+    )
+
+
 # -- damaged files --
 
 
@@ -271,7 +271,7 @@ class DamagedFile(Damaged):
         self.path, self.data, self.problem, self.copy = path, data, problem, copy
 
 
-def kept_aside(project: Folder, file: DamagedFile) -> DamagedFile:
+def keep_copy(project: Folder, file: DamagedFile) -> DamagedFile:
     """Copy a damaged file to our own folder, so that it can be repaired. The caller holds the lock."""
     folder = project_paths.ours(project, "damaged")
     make_folder(folder)
@@ -279,14 +279,13 @@ def kept_aside(project: Folder, file: DamagedFile) -> DamagedFile:
     refuse_links(copy)
     if not os.path.exists(copy):
         # The copy gets the same permissions as the file.
-        with drafted(project, file.data, mode=_mode(file.path) or 0o600) as draft:
-            os.replace(draft, copy)
+        with draft(project, file.data, mode=_mode(file.path) or 0o600) as made:
+            os.replace(made, copy)
         sync_folder(folder)
     return DamagedFile(file.path, file.data, file.problem, copy=copy)
 
 
-def refused(exc: OSError, path: str) -> StorageError:
-    file = exc.filename if isinstance(exc.filename, str) else path
-    return StorageError(
-        f"{file}: {exc.strerror or exc}", hint="Check the disk and who may write there, then try again."
-    )
+def set_aside(project: Folder, file: DamagedFile) -> str:
+    """Copy a damaged file that the caller replaces, and return a sentence about it."""
+    copy = keep_copy(project, file).copy
+    return f"{file.path} could not be used ({file.problem}) and was replaced. A copy is in {copy}"

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any
 
-from rolecall.nexus.overview import progress_of, ready_ids
-
-Task = Mapping[str, Any]
+from rolecall.nexus.overview import Task, progress_of, ready_ids
 
 _SCREEN = 50
 """With more tasks than this, completed waves are left out."""

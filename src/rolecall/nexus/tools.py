@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rolecall.errors import Damaged, Hint, StorageError, UsageError
 from rolecall.nexus import overview, project_paths
-from rolecall.nexus.lazy import Lazy
 from rolecall.nexus.overview import Reply
 from rolecall.nexus.project_paths import Folder
 from rolecall.nexus.tool_error import NotThere, WrongCall
@@ -23,8 +25,30 @@ if TYPE_CHECKING:
     from rolecall.nexus import artifact, history, state
     from rolecall.nexus.state import Issue, Plan, Task
 else:
-    # The program's own verbs import this module, and few of them read a project's state.
-    artifact, history, state = (Lazy(f"rolecall.nexus.{name}") for name in ("artifact", "history", "state"))
+
+    class _Lazy:
+        """A module that is imported on first use: the program's own verbs import this one, and few read a project's
+        state, whose library takes longer to import than many commands run."""
+
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def __getattr__(self, attribute: str) -> Any:
+            costly, threading = "typing_extensions", sys.modules.get("threading")
+            # msgspec prefers the names of typing_extensions to those of `typing`, which costs a command a fifth of its
+            # time. So it is hidden, unless other threads are running, because one of them may be importing it.
+            is_hidden = costly not in sys.modules and not (threading and threading.active_count() > 1)
+            if is_hidden:
+                sys.modules[costly] = None
+            try:
+                value = getattr(import_module(self._name), attribute)
+            finally:
+                if is_hidden:
+                    del sys.modules[costly]
+            setattr(self, attribute, value)
+            return value
+
+    artifact, history, state = (_Lazy(f"rolecall.nexus.{name}") for name in ("artifact", "history", "state"))
 
 ACTIONS = ("add", "remove", "edit", "reopen")
 DEFAULT_LAST = 10
@@ -209,23 +233,18 @@ def task_add(
     with history.writing(project):
         file = state.load_tasks(project) or state.TaskFile(goal="", decisions=[], tasks=[])
         task.id = _next_id(file.tasks)
+        topic = ""
+        with suppress(Damaged):  # the goal of the tasks is the topic of their plan, if it can be read
+            plan = None if goal or file.goal else state.load_plan(project)
+            topic = plan.topic if plan else ""
         longer = state.replace(
             file,
-            goal=goal or file.goal or _topic(project) or title,
+            goal=goal or file.goal or topic or title,
             decisions=[*file.decisions, *binding],
             tasks=[*file.tasks, task],
         )
         state.save_tasks(project, longer, longer_than=file)
     return {"task": _plain(task)}
-
-
-def _topic(project: Folder) -> str:
-    """The topic of the active plan, which is the goal of its tasks; empty if there is no readable plan."""
-    try:
-        plan = state.load_plan(project)
-    except Damaged:
-        return ""
-    return plan.topic if plan else ""
 
 
 def task_list(project: Folder) -> Reply:
@@ -261,7 +280,7 @@ def task_update(project: Folder, *, id: float, status: str) -> Reply:
     return {"task": _plain(task)}
 
 
-def update_as_read(project: Folder, read: Mapping[str, Any], status: str) -> bool:
+def update_as_read(project: Folder, read: overview.Task, status: str) -> bool:
     """Set the status of a task if it is still as the caller read it, and return whether it was."""
     with history.writing(project):
         try:
@@ -271,9 +290,7 @@ def update_as_read(project: Folder, read: Mapping[str, Any], status: str) -> boo
     return True
 
 
-def _set_status(
-    project: Folder, id: float, status: str, *, expected: Mapping[str, Any] | None = None
-) -> Task:
+def _set_status(project: Folder, id: float, status: str, *, expected: overview.Task | None = None) -> Task:
     file = state.load_tasks(project)
     if file is None:
         raise _missing(project_paths.TASKS)

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from rolecall.errors import UsageError
 from rolecall.nexus import project_paths, state_file
-from rolecall.nexus.project_paths import HARNESS, Folder
+from rolecall.nexus.project_paths import Folder, is_harness_id, is_time
 
 FILE = "agent-tracker.json"
 _LONGEST_MESSAGE = 2_000
@@ -28,33 +28,29 @@ _MOST, _LARGEST = 100, 50_000
 Entry: TypeAlias = dict[str, Any]
 
 
-def path(project: Folder, harness: str = HARNESS) -> str:
-    project_paths.check_harness(harness)
-    return os.path.join(project_paths.state(project, harness), FILE)
-
-
-def entries(project: Folder, *, harness: str = HARNESS) -> list[Entry]:
+def entries(project: Folder) -> list[Entry]:
     """Every agent of the open sessions, in the order they were started."""
-    return _load(path(project, harness))
+    path = project_paths.of_harness(project, FILE)
+    data = state_file.read(path)
+    return [] if data is None else list(_parse(path, data))
 
 
-def spawned(project: Folder, *, agent_name: str, agent_id: str, at: str, harness: str = HARNESS) -> Entry:
+def record_start(project: Folder, *, agent_name: str, agent_id: str, at: str) -> Entry:
     """Record that an agent was started, or resumed after it had ended."""
-    started = _new_entry(harness, agent_name, agent_id, at)
 
     def edit(entry: Entry | None) -> Entry:
         if entry is None:
-            return {**started, "resume_count": 0, "status": "running"}
-        if entry.get("status") == "running" or _came_late(entry, at):
+            return {**_new_entry(agent_name, agent_id, at), "resume_count": 0, "status": "running"}
+        if entry.get("status") == "running" or _is_late(entry, at):
             return entry
         count = entry.get("resume_count", 0) + 1
         resumed = {"last_resumed_at": at, "resume_count": count, "status": "running"}
         return {key: value for key, value in {**entry, **resumed}.items() if key != "stopped_at"}
 
-    return _change(project, harness, agent_id, edit)
+    return _change(project, agent_id, edit)
 
 
-def completed(
+def record_end(
     project: Folder,
     *,
     agent_id: str,
@@ -62,13 +58,11 @@ def completed(
     last_message: str = "",
     files: Iterable[str] = (),
     agent_name: str = "",
-    harness: str = HARNESS,
 ) -> Entry:
     """Record that an agent ended; `agent_name` is needed only if its start was never reported."""
-    started = _new_entry(harness, agent_name, agent_id, at)
 
     def edit(entry: Entry | None) -> Entry:
-        known = entry or started
+        known = entry or _new_entry(agent_name, agent_id, at)
         touched = dict.fromkeys([*known.get("files_touched", ()), *files])
         ended = {"status": "completed", "files_touched": list(touched)}
         if known.get("status") != "completed":
@@ -77,20 +71,18 @@ def completed(
             ended["last_message"] = last_message[:_LONGEST_MESSAGE]
         return {**known, **ended}
 
-    return _change(project, harness, agent_id, edit)
+    return _change(project, agent_id, edit)
 
 
-def _new_entry(harness: str, agent_name: str, agent_id: str, at: str) -> Entry:
-    if not agent_id:
-        raise UsageError("an agent without an id cannot be tracked", hint="Give the instance's id.")
+def _new_entry(agent_name: str, agent_id: str, at: str) -> Entry:
     # Hosts also use names such as `Explore`, which the contract's shape does not allow.
     letters = [letter if letter.isascii() and letter.isalnum() else " " for letter in agent_name.lower()]
     name = "-".join("".join(letters).split()).lstrip("-0123456789")
     named = {"agent_name": name} if name else {}
-    return {"harness_id": harness, "started_at": at, **named, "agent_id": agent_id}
+    return {"harness_id": project_paths.harness(), "started_at": at, **named, "agent_id": agent_id}
 
 
-def _came_late(entry: Entry, at: str) -> bool:
+def _is_late(entry: Entry, at: str) -> bool:
     """Whether this start arrives after the agent's end, which happens because hosts do not wait for hooks."""
     if "resume_count" in entry or entry["started_at"] != entry.get("stopped_at"):
         return False
@@ -103,73 +95,58 @@ def _came_late(entry: Entry, at: str) -> bool:
     return started.timestamp() - ended.timestamp() < _LATEST_SECONDS
 
 
-def _change(project: Folder, harness: str, agent_id: str, edit: Callable[[Entry | None], Entry]) -> Entry:
-    file = path(project, harness)
-    with state_file.locked(project):
-        state_file.make_folder(os.path.dirname(file))
-        before = _load(file)
+def _change(project: Folder, agent_id: str, edit: Callable[[Entry | None], Entry]) -> Entry:
+    if not agent_id:
+        raise UsageError("an agent without an id cannot be tracked", hint="Give the instance's id.")
+    with state_file.hold_lock(project):
+        before = entries(project)
         at = next((n for n, entry in enumerate(before) if entry.get("agent_id") == agent_id), len(before))
         entry = edit(before[at] if at < len(before) else None)
         after = [*before[:at], entry, *before[at + 1 :]]
         if after != before:
-            _save(project, file, after, entry)
+            _save(project, after, entry)
     return entry
 
 
-def reset(project: Folder, keep: Collection[str] = (), *, harness: str = HARNESS) -> str:
+def reset(project: Folder, keep: Collection[str] = ()) -> str:
     """Keep only the entries of the agents in `keep`. An unreadable file is replaced as well, because only ended
     sessions would miss it; the answer then says so and names the copy."""
-    with state_file.locked(project):
-        return keep_only(project, keep, harness=harness)
+    with state_file.hold_lock(project):
+        return keep_only(project, keep)
 
 
-def keep_only(
-    project: Folder, keep: Collection[str], *, also: tuple[str, ...] = (), harness: str = HARNESS
-) -> str:
+def keep_only(project: Folder, keep: Collection[str], *, also: tuple[str, ...] = ()) -> str:
     """Like `reset`, for callers that hold the lock; `also` has prefixes of ids to keep."""
-    file, problem = path(project, harness), ""
-    state_file.make_folder(os.path.dirname(file))
+    problem = ""
     try:
-        found = _load(file)
+        found = entries(project)
     except state_file.DamagedFile as exc:
-        copy = state_file.kept_aside(project, exc).copy
-        problem, found = f"{file} could not be used ({exc.problem}) and was replaced. A copy is in {copy}", []
+        problem, found = state_file.set_aside(project, exc), []
     ids = ((entry, entry.get("agent_id", "")) for entry in found)
     kept = [entry for entry, name in ids if name in keep or name.startswith(also)]
-    if kept != found or problem or not os.path.exists(file):
-        _save(project, file, kept)
+    if kept != found or problem or not os.path.exists(project_paths.of_harness(project, FILE)):
+        _save(project, kept)
     return problem
 
 
-def remove(project: Folder, *, harness: str = HARNESS) -> None:
-    if os.path.lexists(path(project, harness)):
-        with state_file.locked(project):
-            discard(project, harness=harness)
-
-
-def discard(project: Folder, *, harness: str = HARNESS) -> None:
-    """Like `remove`, for callers that hold the lock."""
-    state_file.remove(path(project, harness))
+def remove(project: Folder) -> None:
+    """Remove the list; the caller holds the lock."""
+    state_file.remove(project_paths.of_harness(project, FILE))
 
 
 # -- the file --
 
-
-def _is_text(value: object) -> bool:
-    return type(value) is str
-
-
 _FIELDS: Mapping[str, Callable[[Any], bool]] = {
-    "harness_id": project_paths.is_harness_id,
-    "started_at": project_paths.is_time,
-    "agent_name": project_paths.is_harness_id,
-    "agent_id": lambda value: _is_text(value) and bool(value),
-    "last_resumed_at": project_paths.is_time,
+    "harness_id": is_harness_id,
+    "started_at": is_time,
+    "agent_name": is_harness_id,
+    "agent_id": lambda value: type(value) is str and bool(value),
+    "last_resumed_at": is_time,
     "resume_count": lambda value: type(value) is int and value >= 0,
     "status": lambda value: value in ("running", "completed"),
-    "stopped_at": project_paths.is_time,
-    "last_message": _is_text,
-    "files_touched": lambda value: type(value) is list and all(map(_is_text, value)),
+    "stopped_at": is_time,
+    "last_message": lambda value: type(value) is str,
+    "files_touched": lambda value: type(value) is list and all(type(name) is str for name in value),
 }
 
 
@@ -188,13 +165,8 @@ def problem_of(found: Any) -> str:
     return ""
 
 
-def _load(file: str) -> list[Entry]:
-    data = state_file.read(file)
-    return [] if data is None else list(_parse(file, data))
-
-
 @lru_cache(maxsize=1)
-def _parse(file: str, data: bytes) -> tuple[Entry, ...]:
+def _parse(path: str, data: bytes) -> tuple[Entry, ...]:
     """The entries of a file, which must not be changed. Cached, because an event reads the list more than once."""
     try:
         found = json.loads(data)
@@ -202,12 +174,12 @@ def _parse(file: str, data: bytes) -> tuple[Entry, ...]:
     except (ValueError, RecursionError) as exc:
         problem = f"not JSON: {exc}"
     if problem:
-        raise state_file.DamagedFile(file, data, f"the list of agents: {problem}")
+        raise state_file.DamagedFile(path, data, f"the list of agents: {problem}")
     return tuple(found)
 
 
-def _save(project: Folder, file: str, found: list[Entry], latest: Entry | None = None) -> None:
-    """Write the list without the oldest ended agents if there are too many; `latest` always stays."""
+def _save(project: Folder, found: list[Entry], latest: Entry | None = None) -> None:
+    """Write the list without the oldest ended agents if it has too many; `latest` always stays."""
     lines = [json.dumps(entry, ensure_ascii=False) for entry in found]
     count, size, gone = len(lines), sum(map(len, lines)), set()
     for number, entry in enumerate(found):
@@ -217,5 +189,7 @@ def _save(project: Folder, file: str, found: list[Entry], latest: Entry | None =
             gone.add(number)
             count, size = count - 1, size - len(lines[number])
     text = "[" + ",\n".join(line for number, line in enumerate(lines) if number not in gone) + "]\n"
-    # A power failure also ends the sessions in this list, so there is no need to wait for the disk.
-    state_file.replace(project, file, text.encode(errors="backslashreplace"), must_last=False)
+    path = project_paths.of_harness(project, FILE)
+    state_file.make_folder(os.path.dirname(path))
+    # A power failure also ends the sessions in this list, so nobody has to wait for the disk.
+    state_file.replace(project, path, text.encode(errors="backslashreplace"), must_last=False)

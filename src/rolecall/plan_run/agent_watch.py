@@ -103,7 +103,7 @@ class AgentWatch:
         if instance not in active:
             active[instance] = role
             fields = {"agent_name": role, "agent_id": instance, "at": project_paths.now()}
-            self._track(lambda: tracker.spawned(self._project, **fields))
+            self._track(lambda: tracker.record_start(self._project, **fields))
 
     def finish_step(self, task: float, ident: str, step: Step) -> list[Overlap]:
         """Record a step, and return the files that another task has touched in the meantime."""
@@ -137,7 +137,7 @@ class AgentWatch:
 
     def _record_end(self, agent: str, role: str, at: str, message: str, files: frozenset[str]) -> None:
         self._track(
-            lambda: tracker.completed(
+            lambda: tracker.record_end(
                 self._project,
                 agent_id=agent,
                 agent_name=role,

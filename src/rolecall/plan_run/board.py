@@ -85,7 +85,7 @@ class Board:
 
     def load(self) -> None:
         """Read everything before a run, and settle the tasks whose threads ended outside a run."""
-        with state_file.locked(self._project):  # keeps a copy of a damaged file
+        with state_file.hold_lock(self._project):  # keeps a copy of a damaged file
             self.look()
         for task in self.tasks.values():
             run = self.run_of(task)
