@@ -172,7 +172,7 @@ def test_telling_every_event_twice_is_the_same_as_telling_it_once(data: st.DataO
                 "tasks": read(project, TASKS),
                 "sessions": {name: one._replace(told="") for name, one in records.items()},
                 "notes": sorted(path.name for path in (project / ".nexus/memory").iterdir()),
-                "touched": sorted(tool_log.touched(name, agent) for agent in ("e1", "t1", "x1")),
+                "touched": sorted(tool_log.read_touched(name, agent) for agent in ("e1", "t1", "x1")),
             }
 
     anywhere = Path("/nowhere")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from difflib import unified_diff
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -117,28 +118,26 @@ def make(changes: Iterable[Change], *, roots: Sequence[str], is_private: bool = 
                 while folder not in roots and not os.listdir(folder):
                     os.rmdir(folder)
                     folder = os.path.dirname(folder)
-            else:
-                _replace(os.path.realpath(change.path), change.after, 0o600 if is_private else 0o666)
+                continue
+            target = os.path.realpath(change.path)
+            folder, name = os.path.split(target)
+            os.makedirs(folder, exist_ok=True)
+            draft = os.path.join(folder, f".{name}.rolecall-{os.getpid()}")
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            try:
+                with open(os.open(draft, flags, 0o600 if is_private else 0o666), "wb") as file:
+                    if os.path.exists(target):
+                        os.fchmod(file.fileno(), stat.S_IMODE(os.stat(target).st_mode))
+                    file.write(change.after)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(draft, target)
+            except BaseException:
+                with suppress(FileNotFoundError):
+                    os.unlink(draft)
+                raise
         except OSError as exc:
             raise _storage_error(exc, change.path) from exc
-
-
-def _replace(path: str, data: bytes, mode: int) -> None:
-    folder, name = os.path.split(path)
-    os.makedirs(folder, exist_ok=True)
-    draft = os.path.join(folder, f".{name}.rolecall-{os.getpid()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    try:
-        with open(descriptor, "wb") as file:
-            if os.path.exists(path):
-                os.fchmod(file.fileno(), stat.S_IMODE(os.stat(path).st_mode))
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    except BaseException:
-        os.unlink(draft)
-        raise
 
 
 def _storage_error(exc: OSError, path: str) -> StorageError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from zlib import crc32
@@ -73,13 +74,25 @@ class Kit(NamedTuple):
 def load(host: str, *, with_tags: bool = True) -> Kit:
     """Load the kit for a host; tags are needed only for messages that may contain some."""
     # Two installations of the same version may differ in wording, so each has its own cache.
-    name = f"hooks-{host}-{crc32(os.fsencode(__file__)):08x}.json"
-    cache = os.path.join(config.cache_folder(), name)
-    content = _read_cache(cache)
-    if content is None:
-        compile = import_module("rolecall.hosts.hook_compile")  # reads YAML, which is too slow for most hooks
-        content = {"version": __version__, **compile.compile_configured(host)}
-        _write_cache(cache, content)
+    cache = os.path.join(config.cache_folder(), f"hooks-{host}-{crc32(os.fsencode(__file__)):08x}.json")
+    try:
+        with open(cache, "rb") as file:
+            checksum, _, data = file.read().partition(b"\n")
+        if checksum == _checksum(data):
+            content = json.loads(data)
+            stamps = content["stamps"]
+            if content["version"] == __version__ and stamps == [stamp(one[0]) for one in stamps]:
+                return _kit(content, with_tags)
+    except OSError:
+        pass
+    compile = import_module("rolecall.hosts.hook_compile")  # reads YAML, which is too slow for most hooks
+    content = {"version": __version__, **compile.compile_configured(host)}
+    data, draft = json.dumps(content).encode(), f"{cache}.{os.getpid()}"
+    with suppress(OSError):  # the next hook writes it again
+        os.makedirs(os.path.dirname(cache), exist_ok=True)
+        with open(draft, "wb") as file:
+            file.write(_checksum(data) + b"\n" + data)
+        os.replace(draft, cache)
     return _kit(content, with_tags)
 
 
@@ -106,36 +119,6 @@ def _kit(content: Mapping[str, Any], with_tags: bool) -> Kit:
         problem=content.get("problem", ""),
         secrets=config.SecretPlaces(*content["secrets"]) if content.get("secrets") else None,
     )
-
-
-# -- the cache --
-
-
-def _read_cache(path: str) -> dict[str, Any] | None:
-    """The cached content, or None if it is incomplete or its sources have changed."""
-    try:
-        with open(path, "rb") as file:
-            checksum, _, data = file.read().partition(b"\n")
-    except OSError:
-        return None
-    if checksum != _checksum(data):
-        return None
-    content: dict[str, Any] = json.loads(data)
-    stamps = content["stamps"]
-    is_current = content["version"] == __version__ and stamps == [stamp(one[0]) for one in stamps]
-    return content if is_current else None
-
-
-def _write_cache(path: str, content: Mapping[str, Any]) -> None:
-    data = json.dumps(content).encode()
-    draft = f"{path}.{os.getpid()}"
-    try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(draft, "wb") as file:
-            file.write(_checksum(data) + b"\n" + data)
-        os.replace(draft, path)
-    except OSError:  # the next hook writes it again
-        return
 
 
 def _checksum(data: bytes) -> bytes:

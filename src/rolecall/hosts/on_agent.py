@@ -164,7 +164,7 @@ def subagent_complete(project: str, event: SubagentComplete, kit: Kit, now: str)
         agent_id=who.id,
         at=now,
         last_message=kit.mask().text(event.last_message) if event.last_message else "",
-        files=tool_log.touched(project, who.id),
+        files=tool_log.read_touched(project, who.id),
         agent_name=who.agent,
     )
     tool_log.forget_touched(project, who.id)
@@ -172,7 +172,7 @@ def subagent_complete(project: str, event: SubagentComplete, kit: Kit, now: str)
 
 
 def _find_status(report: str) -> str:
-    """The first word after the last `STATUS:` at the start of a line; empty if there is no such line."""
+    """The first word after the last `STATUS:` at the start of a line; empty if no line has one."""
     found = ""
     for line in report.splitlines():
         name, _, word = line.strip(" \t>*_`#-").partition(":")

@@ -83,7 +83,7 @@ def _try(*readers: Callable[[str], Mapping[str, Any] | None], project: str) -> t
 
 
 def summarize(project: str, kit: Kit, now: ProjectState) -> str:
-    """Plan, tasks and knowledge in a few lines, to go with a message; empty if there are none."""
+    """Plan, tasks and knowledge in a few lines, to go with a message; empty if the project has none of them."""
     lines = [*filter(None, [kit.problem]), *_plan_lines(now), *_task_lines(now), *_unverified_lines(now, kit)]
     known = knowledge_files.format_counts(knowledge_files.counts(project))
     if known:

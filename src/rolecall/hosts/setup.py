@@ -44,7 +44,7 @@ class Setup(NamedTuple):
     settings: Mapping[str, Any] = {}
     """The configuration, which has the models of the agents."""
     key: str = ""
-    """The host key, which distinguishes the host from an agent's shell; empty if there is none yet."""
+    """The host key, which distinguishes the host from an agent's shell; empty before the first installation."""
 
     def server_command(self, agent: str = "") -> tuple[str, ...]:
         """The command that starts the MCP server; for a catalogue agent, a server that enforces its limits."""

@@ -63,7 +63,7 @@ def body_of(project: str, skill: str, kit: Kit, *, beside: str = "") -> str:
 
 
 def _last_break(text: str, room: int, size: Callable[[str], int]) -> tuple[int, str]:
-    """The start and title of the first section that does not fit, or of a paragraph if there is no section."""
+    """The start and title of the first section that does not fit, or of a paragraph in a text without sections."""
     section, paragraph, at, used, is_code = (0, ""), 0, 0, 0, False
     for line in text.splitlines(keepends=True):
         is_code ^= line.lstrip().startswith("```")

@@ -79,7 +79,7 @@ def touch(project: str, agent: str, paths: Iterable[str]) -> None:
         _append(project, os.path.join(TOUCHED, _file_name(agent)), lines)
 
 
-def touched(project: str, agent: str) -> list[str]:
+def read_touched(project: str, agent: str) -> list[str]:
     """The files that an agent has touched since its start or its last end; an incomplete line is skipped."""
     data = state_file.read(_touched_path(project, agent)) or b""
     found: dict[str, None] = {}

@@ -7,6 +7,7 @@ content, or a path and a name that suggests editing. It runs a command if its in
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -64,9 +65,16 @@ def guess(tool: str, arguments: Mapping[str, Any], cwd: str) -> ToolCall:
             paths += patched_files(value)
     fields = list(_walk(arguments))
     paths += [value for key, value in fields if _is_path(key, value)]
-    paths = list(dict.fromkeys(_absolute(path, cwd) for path in paths))
+    unquote = import_module("urllib.parse").unquote if any("://" in path for path in paths) else str
+    for at, path in enumerate(paths):  # links and `..` are kept
+        if path.startswith("file://"):
+            path = unquote(path.removeprefix("file://").removeprefix("localhost"))
+        paths[at] = os.path.join(cwd, os.path.expanduser(path))
+    paths = list(dict.fromkeys(paths))
 
-    words = _split_name(tool)
+    # `mcp__files__writeFile` -> mcp, files, write, file
+    spaced = re.sub(r"(?<![A-Z])([A-Z])", r" \1", tool[:200])
+    words = set(re.sub("[^A-Za-z]+", " ", spaced).lower().split())
     is_reader = not words.isdisjoint(_READING_WORDS)
     is_writer = not words.isdisjoint(_WRITING_WORDS) and not is_reader
     if paths and (is_writer or any(key in _CONTENT_KEYS for key, _ in fields)):
@@ -107,23 +115,6 @@ def _is_path(key: str, value: Any) -> bool:
         return scheme == "file"
     ending = os.path.splitext(value)[1]
     return "/" in value or (1 < len(ending) <= 9 and ending[1:].isalnum())
-
-
-def _absolute(path: str, cwd: str) -> str:
-    """A path or file URL as an absolute path; `..` and links are kept."""
-    if path.startswith("file://"):
-        unquote = import_module("urllib.parse").unquote  # slow to import, and few tools use URLs
-        path = unquote(path.removeprefix("file://").removeprefix("localhost"))
-    return os.path.join(cwd, os.path.expanduser(path))
-
-
-def _split_name(tool: str) -> set[str]:
-    """`mcp__files__writeFile` -> mcp, files, write, file."""
-    letters = [
-        f" {letter}" if letter.isupper() and not before.isupper() else letter if letter.isalpha() else " "
-        for before, letter in zip(" " + tool[:200], tool[:200], strict=False)
-    ]
-    return set("".join(letters).lower().split())
 
 
 def _normalize(key: Any) -> str:
