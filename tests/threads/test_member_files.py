@@ -290,6 +290,17 @@ def test_the_parents_own_worktree_is_where_members_begin_and_end(project: Projec
     assert (project.folder / "plan").read_text() == "planned\nby one\n"
 
 
+def test_members_that_only_read_see_the_parents_worktree_as_it_is(project: Project) -> None:
+    ident = project.start(flow("capabilities: [read_only]", times=2, planner="workdir: worktree"))
+    own = Path(thread.find(project.store, ident).state.folders["worktree"]["path"])
+    assert stage.run(project.engine({}), ident)[-1].status == "completed"
+    assert project.folders == [own] * 3
+    for member in project.group(ident)["members"]:
+        ref = thread.find(project.store, member["id"])
+        assert (ref.state.folders, ref.state.cwd) == ({}, str(own))
+    assert project.git("status", "--porcelain", folder=own) == "?? plan"
+
+
 def test_a_group_alone_gives_its_thread_no_worktree(project: Project) -> None:
     ident = project.start(flow("merge: queue"))
     assert thread.find(project.store, ident).state.folders == {}

@@ -24,6 +24,7 @@ MOST_FILES = 100
 MOST_HUNKS = 10
 MOST_TEXT = 4000
 """How many files, hunks of a file and characters of a hunk a conflict lists."""
+MOST_TEXT_IN_ALL = 40_000
 
 _UNCHECKED = "refs/worktree/rolecall/unchecked"
 _TRAILER = "Rolecall-Thread"
@@ -139,7 +140,7 @@ async def merge(folder: str, work: Work, check: Check | None = None) -> Merged |
         if answer.code:
             files = tuple(_conflicts(folder, before, head, answer.out))
             listed = ", ".join(file.path for file in files[:5]) + (", …" if files[5:] else "")
-            return SetAside(work.branch, f"conflicts in {listed}", files[:MOST_FILES], left=left)
+            return SetAside(work.branch, f"conflicts in {listed}", files, left=left)
 
         tree = answer.words[0]
         message = f"Merge {work.title}\n\n{_TRAILER}: {work.thread}\n"
@@ -331,11 +332,14 @@ def _conflicts(folder: str, ours: str, theirs: str, told: bytes) -> Iterator[Con
             kinds |= dict.fromkeys(fields[at + 1 : last + 1], (word, message.partition(": ")[2].strip()))
         at = last + 3
     base = git.run(folder, "merge-base", ours, theirs).text
-    for path in paths:
+    room = MOST_TEXT_IN_ALL
+    for path in list(paths)[:MOST_FILES]:
         kind, message = kinds.get(path, ("contents", ""))
         text = git.ask(folder, "cat-file", "blob", f"{tree}:{path}").out.decode("utf-8", "replace")
+        hunks = tuple(_hunks(text)) if room > 0 else ()
+        room -= sum(map(len, hunks))
         changes = tuple(_changes(folder, base, ours, path))
-        yield ConflictingFile(_readable(path), kind, _readable(message), tuple(_hunks(text)), changes)
+        yield ConflictingFile(_readable(path), kind, _readable(message), hunks, changes)
 
 
 def _hunks(text: str) -> Iterator[str]:

@@ -1,22 +1,25 @@
 """The files of a group's members: the folders they begin in, and the queue that merges their work.
 
 A member's worktree begins at the parent's state: at the branch of the parent's own worktree, with what is uncommitted
-there, or at the commit that is checked out where the parent was started. The queue merges members into that worktree or
+there, or at the commit that is checked out where the parent was started. Members that must not write need none if the
+parent has one: they work in that. The queue merges members into that worktree or
 that folder, in the order in which they finished. Merging again is safe, so a crash needs no record of its own.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rolecall.agents import process
 from rolecall.agents.protocol import Cancel
 from rolecall.errors import AgentError, StorageError, UsageError
 from rolecall.files import git, merge
 from rolecall.files.merge import Checked, Merged, SetAside, Work
+from rolecall.settings.capabilities import must_not_write
 from rolecall.threads import workfolder
 from rolecall.threads.setup import Setup
 from rolecall.threads.state import ThreadRef, check_run
@@ -28,6 +31,13 @@ CHECK_SECONDS = 1800
 """How long a check may take."""
 MOST_OUTPUT = 20_000
 """How many bytes of a check's output are kept."""
+
+
+class Place(NamedTuple):
+    """Where a member works: in folders of its own, or in `cwd`."""
+
+    cwd: str
+    folders: Mapping[str, Folder] = {}
 
 
 class MemberFiles:
@@ -42,19 +52,20 @@ class MemberFiles:
 
     # -- folders --
 
-    def plan(self, member: str, role: str) -> dict[str, Folder]:
-        """Plan the folders of a new member that plays `role`. Nothing is made yet."""
-        kind = member_workdir(self._turn.workflow, self._role, role)
+    def plan(self, member: str, role: str) -> Place:
+        """Decide where a new member works that plays `role`. Nothing is made yet."""
+        cwd, kind = self._turn.chain.start.cwd, member_workdir(self._turn.workflow, self._role, role)
         if kind == "shared":
-            return {}
+            return Place(cwd)
+        own = self._own(kind)
+        if own is not None and must_not_write(self._turn.workflow.roles[role].capabilities):
+            return Place(workfolder.for_step(self._setup.store, self._parent.id, self._turn.chain, kind))
         if kind not in self._plans:
-            own = self._own(kind)
             if own is not None and kind == "worktree":
                 workfolder.for_step(self._setup.store, self._parent.id, self._turn.chain, kind)
                 merge.commit_work(work_of(self._parent, own))
-            cwd = self._turn.chain.start.cwd
             self._plans[kind] = workfolder.plan(kind, member, cwd=cwd, work=self._setup.work, parent=own)
-        return {kind: workfolder.plan_like(self._plans[kind], member)}
+        return Place(cwd, {kind: workfolder.plan_like(self._plans[kind], member)})
 
     def make(self, folders: Mapping[str, Folder]) -> None:
         for kind, folder in folders.items():
@@ -81,7 +92,7 @@ class MemberFiles:
             folder, cwd = own["path"], own["cwd"]
         else:
             folder = git.run(cwd, "rev-parse", "--show-toplevel").text
-        merge.refuse_overlaps(folder, works.values())
+        await asyncio.to_thread(merge.refuse_overlaps, folder, works.values())
 
         if group.check:  # of a runner that died
             await process.end_leftovers(check_run(self._parent.id))
@@ -93,6 +104,7 @@ class MemberFiles:
             except StorageError as error:  # git failed
                 raise UsageError(error.message, hint=error.hint) from error
             self._tell(number, work, result)
+            await asyncio.sleep(0)  # git blocks the event loop, and the lease must be renewed
         return results
 
     async def _check(self, command: tuple[str, ...], cwd: Path, cancel: Cancel) -> Checked:

@@ -327,23 +327,23 @@ class Members:
         if self._roster.items:
             item = own["item"] = self._items[number - 1]
             title += f": {item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)}"
-        fields = {"workflow": start.workflow, "prompt": "", "cwd": start.cwd}
+        place = self._files.plan(ident, role)
+        if queued is not None:  # the machine that runs it must find them
+            self._files.make(place.folders)
+        fields = {"workflow": start.workflow, "prompt": "", "cwd": place.cwd}
         head = draft.put_as(MEMBER_SCHEMA, {**fields, "group": self._roster.id, "member": own})
         of_role = {key: value for key, value in self._state.limits.items() if key.startswith(f"{role}.")}
         agents = self._state.agents
         turns = len(self._group.agents)
-        folders = self._files.plan(ident, role)
-        if queued is not None:  # the machine that runs it must find them
-            self._files.make(folders)
         bound = agents.get(f"{role}#{(number - 1) % turns + 1}" if turns else role)
         state = ThreadState(
             status=Status.IDLE if queued is None else Status.QUEUED,
             workflow=NodeId(start.workflow),
             name=self._turn.workflow.name,
             title=thread.title_of(title),
-            cwd=start.cwd,
+            cwd=place.cwd,
             role=role,
-            folders=folders,
+            folders=place.folders,
             agent=self._state.agent,
             agents={role: bound} if bound else {},
             parent=ThreadId(self._held.thread),
@@ -351,7 +351,7 @@ class Members:
             limits={**of_role, **limits},
             service=queued,
         )
-        told = {"name": state.name, **({"folders": folders} if folders else {})}
+        told = {"name": state.name, **({"folders": place.folders} if place.folders else {})}
         draft.event(ident, "started" if queued is None else "queued", told)
         add(draft, ident, head, state)
         self._tell(number, "started", {"title": state.title})

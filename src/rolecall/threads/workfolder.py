@@ -230,6 +230,8 @@ def for_step(store: Store, name: str, chain: Chain, kind: str) -> str:
     ref = read_thread(store, name)
     folder = ref.state.folders.get(kind) if ref else None
     onward = "fork the thread to continue in a new one"
+    if folder is None and chain.start.member is not None:
+        return chain.start.cwd  # the member reads in the folder of its parent
     if folder is None:
         raise UsageError(f"the thread has no {kind} of its own; {onward}")
     if "removed" in folder:
