@@ -16,6 +16,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from itertools import chain
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import NamedTuple
 
@@ -53,10 +54,9 @@ def check_hosts(setups: Sequence[Setup], *, blocks_edits: bool) -> list[Check]:
             if scopes
         }
         for host, program in programs.items():
-            checks: list[Check] = []
-            for setup in present[host]:
-                checks += _Scope(host, setup).check(pool, blocks_edits=blocks_edits)
-            found += [program.result(), *checks]
+            checks = [_Scope(host, setup).check(pool, blocks_edits=blocks_edits) for setup in present[host]]
+            tried = list(chain.from_iterable(checks))
+            found += [program.result(), *tried]
             if len({one.scope for one in present[host]}) > 1:
                 text = (
                     "the hooks of the project and those of the user are there, so each runs twice: calls are logged"
@@ -102,23 +102,49 @@ class _Scope(NamedTuple):
         project = self.setup.project if self.setup.scope == "project" else ""
         return Hint(advice, "install_host", host=self.host, project=project, user=not project, force=force)
 
-    def check(self, pool: Executor, *, blocks_edits: bool) -> list[Check]:
+    def check(self, pool: Executor, *, blocks_edits: bool) -> Iterator[Check]:
         module = host_module(self.host)
-        checks = [Check(self.name, "warning", *obstacle) for obstacle in module.obstacles(self.setup)]
-        checks += self._check_files()
+        for obstacle in module.obstacles(self.setup):
+            yield Check(self.name, "warning", *obstacle)
+        yield from self._check_files()
         try:
             commands = module.commands(self.setup)
         except RolecallError:  # an unreadable file is reported by its own check
-            return checks
+            return
         with TemporaryDirectory(prefix="rolecall-doctor-") as folder:
             # In the user's scope, hooks act only in folders that have a repository and a project.
             for name in (".git", ".nexus"):
                 os.mkdir(os.path.join(folder, name))
             with open(os.path.join(folder, ".git", "HEAD"), "w", encoding="utf-8") as file:
                 file.write("ref: refs/heads/main\n")
-            checks += self._check_servers(commands.servers, folder, pool)
-            checks += self._check_hooks(commands.hooks, folder, blocks_edits=blocks_edits)
-        return checks
+
+            # All servers at once, as hosts start them.
+            words_of = commands.servers.values()
+            answers = list(
+                pool.map(lambda words: self._why_not(words) or self._try_server(words, folder), words_of)
+            )
+            servers = dict(zip(commands.servers, answers, strict=True))
+            yield from self._report(
+                "server", {name: text for name, text in servers.items() if isinstance(text, str)}
+            )
+            if counts := [answer for answer in answers if isinstance(answer, int)]:
+                answering = _count(len(counts), "server answers", "servers answer")
+                yield Check(self.name, "ok", f"{answering}, with up to {max(counts)} tools")
+
+            # The hooks one after the other, so that each is timed on its own.
+            slowest, troubles = 0.0, dict[str, str]()
+            for event, words in commands.hooks.items():
+                start = time.perf_counter()
+                trouble = self._why_not(words) or self._try_hook(
+                    event, words, folder, blocks_edits=blocks_edits
+                )
+                slowest = max(slowest, time.perf_counter() - start)
+                if trouble:
+                    troubles[event] = trouble
+            yield from self._report("hook", troubles)
+            if good := len(commands.hooks) - len(troubles):
+                answering = _count(good, "hook answers", "hooks answer")
+                yield Check(self.name, "ok", f"{answering} (slowest {slowest * 1000:.0f} ms)")
 
     def _check_files(self) -> Iterator[Check]:
         try:
@@ -133,33 +159,16 @@ class _Scope(NamedTuple):
             yield Check(self.name, "warning", f"other than {this} writes: {_join(others)}", self.fix)
         for change in changes:
             if change.note:
-                yield Check(
-                    self.name,
-                    "warning",
-                    f"{change.path}: {change.note}",
-                    self._install("Replace it", force=True),
-                )
+                fix = self._install("Replace it", force=True)
+                yield Check(self.name, "warning", f"{change.path}: {change.note}", fix)
             if change.state == "kept" and (fault := _find_fault(change.path)):
                 text = f"{change.path} was changed so that no host can load it: {fault}"
                 yield Check(self.name, "problem", text, self.fix)
         if current := sum(change.state == "same" for change in changes):
             yield Check(self.name, "ok", f"{_count(current, 'file is', 'files are')} up to date")
 
-    def _check_servers(
-        self, servers: Mapping[str, tuple[str, ...]], folder: str, pool: Executor
-    ) -> Iterator[Check]:
-        """Check all servers at once, as hosts start them."""
-        tried = list(pool.map(lambda words: self._try_server(words, folder), servers.values()))
-        troubles = {name: found for name, found in zip(servers, tried, strict=True) if isinstance(found, str)}
-        yield from self._report("server", troubles)
-        if counts := [found for found in tried if isinstance(found, int)]:
-            answering = _count(len(counts), "server answers", "servers answer")
-            yield Check(self.name, "ok", f"{answering}, with up to {max(counts)} tools")
-
     def _try_server(self, words: tuple[str, ...], folder: str) -> int | str:
         """The number of a server's tools, or a description of the problem."""
-        if reason := self._why_not(words):
-            return reason
         with TemporaryFile() as stderr:
             command = _with_project(words, folder)
             child = ServerChild(folder, self.setup.env, command=command, stderr=stderr, patience=_PATIENCE)
@@ -172,28 +181,10 @@ class _Scope(NamedTuple):
                 return f"could not be started: {reason} ({words[0]})"
             finally:
                 child.close()
-        forbidden = (
-            sorted(set(tools).intersection(tool_map.LEAD_ONLY))
-            if {"--as", "--agent"}.intersection(words)
-            else []
-        )
-        return f"had tools that are Lead's: {', '.join(forbidden)}" if forbidden else len(tools)
-
-    def _check_hooks(
-        self, hooks: Mapping[str, tuple[str, ...]], folder: str, *, blocks_edits: bool
-    ) -> Iterator[Check]:
-        """Run the hooks one after the other, so that each is timed on its own."""
-        slowest, troubles = 0.0, dict[str, str]()
-        for event, words in hooks.items():
-            start = time.perf_counter()
-            trouble = self._why_not(words) or self._try_hook(event, words, folder, blocks_edits=blocks_edits)
-            slowest = max(slowest, time.perf_counter() - start)
-            if trouble:
-                troubles[event] = trouble
-        yield from self._report("hook", troubles)
-        if good := len(hooks) - len(troubles):
-            answering = _count(good, "hook answers", "hooks answer")
-            yield Check(self.name, "ok", f"{answering} (slowest {slowest * 1000:.0f} ms)")
+        forbidden = sorted(set(tools).intersection(tool_map.LEAD_ONLY))
+        if forbidden and {"--as", "--agent"}.intersection(words):
+            return f"had tools that are Lead's: {', '.join(forbidden)}"
+        return len(tools)
 
     def _try_hook(self, event: str, words: Sequence[str], folder: str, *, blocks_edits: bool) -> str:
         """Describe the problem with a hook; empty if there is none."""

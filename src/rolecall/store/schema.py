@@ -121,14 +121,11 @@ def problems_of(schema: Any) -> list[str]:
     problems = list(_problems(schema, "", 0))
     if problems or not _needs_compiler(schema):
         return problems
-    import jsonschema_rs  # slow to import
-
     try:
         _validator(schema)
-    except jsonschema_rs.ValidationError as exc:
-        return [f"{_pointer(exc.instance_path)}: {exc.message}"]
-    except ValueError as exc:
-        return [str(exc)]
+    except ValueError as exc:  # of the validator, with a place, or of its regular expressions
+        place = getattr(exc, "instance_path", None)
+        return [str(exc) if place is None else f"{_pointer(place)}: {getattr(exc, 'message', exc)}"]
     return []
 
 
