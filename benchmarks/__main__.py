@@ -7,12 +7,26 @@ import os
 import platform
 import sqlite3
 
-from benchmarks import agents, engine, fleet, hooks, knowledge, mcp, project, service, startup, store, threads
+from benchmarks import (
+    agents,
+    engine,
+    fleet,
+    groups,
+    hooks,
+    knowledge,
+    mcp,
+    project,
+    service,
+    startup,
+    store,
+    threads,
+)
 
 _ALL = {
     "startup": startup.main,
     "store": store.main,
     "engine": engine.main,
+    "groups": groups.main,
     "threads": threads.main,
     "agents": agents.main,
     "mcp": mcp.main,

@@ -146,8 +146,8 @@ class Player:
         self._engine = Engine(
             store=self.store,
             playbook=self._book,
-            cast=lambda _book, _role: Cast("benchmark", _answer),
-            extract=_no_model,
+            cast=lambda _book, _role: Cast("benchmark", answer),
+            extract=no_model,
             can_extract=lambda _role: False,
             token=lambda: os.urandom(8).hex(),
             environment={},
@@ -188,12 +188,12 @@ def _workflow_file(folder: str) -> str:
     return str(path)
 
 
-async def _answer(_prompt: str, _context: Any) -> str:
+async def answer(_prompt: str, _context: Any) -> str:
     words = random.randbytes(_ANSWER // 2).hex()
     return f"---\nstatus: done\nnote: n{words[:40]}\n---\n{words[40:]}"
 
 
-async def _no_model(raw: str, _schema: Mapping[str, Any], _overrides: Mapping[str, Any] | None) -> Any:
+async def no_model(raw: str, _schema: Mapping[str, Any], _overrides: Mapping[str, Any] | None) -> Any:
     raise ExtractError("no model reads answers here", raw=raw)
 
 
@@ -258,7 +258,7 @@ def _median(timings: list[Timing]) -> Timing:
 # -- against peers --
 
 
-class _Peer:
+class Peer:
     """A peer in an environment and a process of its own, told how many steps to take."""
 
     def __init__(self, python: str, folder: str, name: str, script: str) -> None:
@@ -288,13 +288,13 @@ class _Peer:
 def against_peers(folder: str, *, steps: int) -> None:
     langgraph = python_with(os.path.join(folder, "langgraph"), "langgraph", "langgraph-checkpoint-sqlite")
     if langgraph:
-        _compare(folder, _Peer(langgraph, folder, "langgraph_peer", _LANGGRAPH), steps=steps, target=3.0)
+        _compare(folder, Peer(langgraph, folder, "langgraph_peer", _LANGGRAPH), steps=steps, target=3.0)
     dbos = python_with(os.path.join(folder, "dbos"), "dbos>=3.3,<3.4")
     if dbos:
-        _compare(folder, _Peer(dbos, folder, "dbos_peer", _DBOS), steps=steps)
+        _compare(folder, Peer(dbos, folder, "dbos_peer", _DBOS), steps=steps)
 
 
-def _compare(folder: str, peer: _Peer, *, steps: int, target: float | None = None) -> None:
+def _compare(folder: str, peer: Peer, *, steps: int, target: float | None = None) -> None:
     name = next(iter(peer.about["versions"]))
     ours = Player(os.path.join(folder, f"ours-{name}.db"))
     hasty = Player(os.path.join(folder, f"hasty-{name}.db"), durability="never")
