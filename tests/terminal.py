@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -37,12 +38,13 @@ def shown_by(words: Sequence[str], *, cwd: Path, env: Mapping[str, str], code: i
 class Terminal:
     """The command on a terminal of its own; every wait is bounded."""
 
-    def __init__(self, *args: str, home: Path, path: str = "/nowhere") -> None:
+    def __init__(self, *args: str, home: Path, path: str = "/nowhere", rows: int = 24) -> None:
         """`rolecall` with these arguments; without a path no agent's program is found."""
         self.seen = ""
         program = str(Path(sys.executable).parent / "rolecall")
         self.pid, self._end = pty.fork()
         if self.pid == 0:
+            fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 80, 0, 0))
             environment = {**os.environ, "ROLECALL_HOME": str(home), "PATH": path}
             os.execve(program, [program, *args], environment)
 
@@ -57,6 +59,27 @@ class Terminal:
                 data = ""
             assert data, f"ended before {text!r}, saw {self.seen!r}"
             self.seen += data
+
+    def screen(self) -> list[str]:
+        """The lines that a person sees, from all that was sent so far: enough of a terminal for a block that is drawn
+        again."""
+        lines, row, column = [""], 0, 0
+        for part in re.findall(r"\033\[(\d*)([A-Za-z])|(\r)|(\n)|([^\033\r\n]+)", self.seen):
+            count, code, is_return, is_newline, text = part
+            if is_return:
+                column = 0
+            elif is_newline:
+                row += 1
+                lines += [""] * (row + 1 - len(lines))
+            elif text:
+                lines[row] = lines[row][:column].ljust(column) + text + lines[row][column + len(text) :]
+                column += len(text)
+            elif code == "A":
+                row = max(0, row - int(count or 1))
+            elif code in "JK":
+                lines[row] = lines[row][:column]
+                del lines[row + 1 if code == "J" else len(lines) :]
+        return [line.rstrip() for line in lines]
 
     def type(self, text: str) -> None:
         self.seen = ""

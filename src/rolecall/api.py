@@ -180,16 +180,18 @@ class Rolecall:
         since: int = 0,
         before: int | None = None,
         after: str | None = None,
+        members: bool = False,
     ) -> Iterator[Thread]:
         """List threads, newest first, with any status unless `status` is given. `since` and `before` limit their start
-        times, in milliseconds; the list begins after the thread `after`."""
+        times, in milliseconds; the list begins after the thread `after`. With `members`, those of groups too."""
         wanted = set(Status) if status is None else {status} if isinstance(status, str) else set(status)
         if unknown := wanted - set(Status):
             raise UsageError(
                 f"there is no status {', '.join(sorted(unknown))}",
                 hint=f"A thread is {', '.join(sorted(Status))}.",
             )
-        asked = listing.Filter(frozenset(wanted), workflow, since, before, tuple(text.lower().split()))
+        words = tuple(text.lower().split())
+        asked = listing.Filter(frozenset(wanted), workflow, since, before, words, members)
         for found in listing.listed(self.store, asked, page=after):
             yield Thread(self, found["thread"])
 

@@ -188,7 +188,8 @@ async def _try(
 ) -> tuple[dict[str, Any], bool]:
     """Return the agent's reply or failure in the same form, and whether a signal stopped it."""
 
-    from rolecall.cli.thread_play import View, attend, gist  # imports the engine, which listing does not need
+    from rolecall.cli.group_view import gist
+    from rolecall.cli.thread_play import View, attend  # imports the engine, which listing does not need
 
     class Live(View):
         """Shows the agent's messages and actions while it runs."""

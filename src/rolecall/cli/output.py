@@ -340,27 +340,44 @@ def plural(count: int, what: str) -> str:
 
 
 class LastLine:
-    """The terminal's last line, which shows the current activity; does nothing without a terminal."""
+    """The terminal's last line, or lines, which show the current activity; does nothing without a terminal."""
 
     def __init__(self) -> None:
         self._out = sys.stderr if sys.stderr.isatty() else None
-        self._is_drawn = False
+        self._drawn: list[str] = []
 
-    def draw(self, text: str) -> None:
-        if self._out:
-            try:
-                width = os.get_terminal_size(2).columns or 80
-            except OSError:
-                width = 80
-            self._out.write("\r\033[K" + _cut(printable(text), width - 1))
+    @property
+    def height(self) -> int:
+        """How many lines can be drawn so that all of them stay visible; 0 without a terminal."""
+        if not self._out:
+            return 0
+        try:
+            return max(1, os.get_terminal_size(2).lines - 1)
+        except OSError:
+            return 1
+
+    def draw(self, *lines: str) -> None:
+        if not self._out:
+            return
+        try:
+            width = os.get_terminal_size(2).columns or 80
+        except OSError:
+            width = 80
+        shown = [_cut(printable(line), width - 1) for line in lines]
+        if shown != self._drawn:
+            self._out.write(self._erase() + "\n".join(shown))
             self._out.flush()
-            self._is_drawn = True
+            self._drawn = shown
 
     def clear(self) -> None:
-        if self._out and self._is_drawn:
-            self._out.write("\r\033[K")
+        if self._out and self._drawn:
+            self._out.write(self._erase())
             self._out.flush()
-            self._is_drawn = False
+            self._drawn = []
+
+    def _erase(self) -> str:
+        up = len(self._drawn) - 1
+        return f"\r\033[{up}A\033[J" if up > 0 else "\r\033[K"
 
 
 class Progress(LastLine):

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from rolecall.cli import hints, under_this_name
 from rolecall.cli.arguments import in_this_store
+from rolecall.cli.group_view import duration, gist
 from rolecall.cli.output import LastLine, format_of, printable, say, short, show, table
-from rolecall.cli.thread_play import View, duration, gist, step_line
+from rolecall.cli.thread_play import View, step_line
 from rolecall.plan_run import taskflow
 from rolecall.plan_run.schedule import outlook
 from rolecall.store.store import Store

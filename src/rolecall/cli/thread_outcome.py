@@ -21,7 +21,7 @@ from rolecall.errors import RolecallError
 from rolecall.store import holder
 from rolecall.store.store import Store
 from rolecall.threads import thread, views
-from rolecall.threads.report import money
+from rolecall.threads.report import joined_text, money
 from rolecall.threads.state import ThreadRef
 
 CODES = {"failed": 6, "suspended": 7, "killed": 8, "discarded": 9}
@@ -106,7 +106,10 @@ def _result_text(result: Mapping[str, Any] | None) -> str:
         return ""
     lines = [f"{result['role']}: {result['status']}" if result["status"] else result["role"]]
     output = result["output"] if isinstance(result["output"], Mapping) else {}
-    for name, value in output.items():
+    is_group = {"members", "count", "set_aside"} <= output.keys()
+    if is_group:
+        lines.append(f"  {joined_text(output)}")
+    for name, value in output.items() if not is_group else ():
         if name not in ("status", "$status") and value not in (None, "", [], {}):
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
             lines.append("  " + short(f"{name}: {text}", _LINE))

@@ -17,6 +17,7 @@ from typing import Any
 from rolecall import agents
 from rolecall.agents.process import survivors
 from rolecall.cli import hints, report
+from rolecall.cli.group_view import GroupBlock, duration, gist, tokens_of, unwrap
 from rolecall.cli.output import LastLine, format_of, say, show_record
 from rolecall.cli.thread_outcome import CODES, INTERRUPTED, INTERRUPTION, show_state, tell_continuation
 from rolecall.errors import Conflict, RolecallError
@@ -25,8 +26,8 @@ from rolecall.settings.settings import is_known_agent
 from rolecall.store.store import Store
 from rolecall.threads import thread, workspace
 from rolecall.threads.engine import HUMAN
-from rolecall.threads.report import call_text
-from rolecall.threads.state import ThreadRef
+from rolecall.threads.report import joined_text
+from rolecall.threads.state import GROUP, ThreadRef
 from rolecall.threads.thread import Step
 from rolecall.workflow.playbook import FileChanged, FileGone
 from rolecall.workflow.route import status_of
@@ -136,11 +137,15 @@ class EventRecords(View):
         self._head = head
 
     def event(self, kind: str, body: Mapping[str, Any]) -> None:
-        show_record(self._options, {"event": kind, **self._head, **body})
+        head: dict[str, Any] = {**self._head}
+        while kind == "member":  # shown as an event of the member's own thread
+            head = {"thread": body["thread"], "parent": head.get("thread"), "member": body["number"]}
+            kind, body = body["kind"], body["body"]
+        show_record(self._options, {"event": kind, **head, **body})
 
 
 class StepLines(View):
-    """Prints a line per finished step, and below them a line for the current activity."""
+    """Prints a line per finished step, and below them the current activity: a line, or a block for a group."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -148,6 +153,7 @@ class StepLines(View):
         self._role = self._agent = self._latest = ""
         self._since = 0.0
         self._tokens = 0
+        self._group: GroupBlock | None = None
         self._failure = ""
         """A failed attempt that has not been shown yet, because a following suspension also reports it."""
 
@@ -156,14 +162,19 @@ class StepLines(View):
             self._failure = ""
         if self._failure:
             self.close()
-        if kind == "step_started":
+        if kind == "group":
+            self._group = GroupBlock(str(body["role"]), int(body["count"]))
+        elif kind == "member":
+            if self._group and (line := self._group.event(body)):
+                self._say(line)
+        elif kind == "step_started":
             self._role, self._agent = str(body["role"]), str(body["agent"])
             self._since, self._tokens, self._latest = time.monotonic(), 0, ""
         elif kind == "usage":
             self._tokens = tokens_of(body)
         elif kind == "step":
             self._say(step_line(Step(self._store, self._store.get(body["step"]))))
-            self._role = ""
+            self._role, self._group = "", None
         elif kind == "attempt_failed":
             self._failure = f"{body['role']}: {body['error']}"
         elif kind == "remark":
@@ -174,6 +185,9 @@ class StepLines(View):
             self._latest = gist(kind, body) or self._latest
 
     def tick(self) -> None:
+        if self._group:
+            self._now.draw(*self._group.lines(self._store, self._now.height))
+            return
         if not self._role:
             return
         agent = self._agent
@@ -210,31 +224,9 @@ def step_line(step: Step) -> str:
         duration(ms / 1000),
         f"{tokens:,} tokens" if tokens else "",
     ]
+    if step.agent == GROUP:
+        parts[1] = f"{parts[1]}: {joined_text(step.output)}"
     return f"✓ {step.number} " + " · ".join(part for part in parts if part)
-
-
-def tokens_of(usage: Mapping[str, Any]) -> int:
-    return (usage.get("input_tokens") or 0) + (usage.get("output_tokens") or 0)
-
-
-def duration(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    if minutes >= 60:
-        return f"{minutes // 60}h {minutes % 60:02}m"
-    return f"{minutes}m {rest:02}s" if minutes else f"{seconds:.1f}s"
-
-
-def gist(kind: str, body: Mapping[str, Any]) -> str:
-    """Summarize an event in a few words on one line."""
-    if kind == "text":
-        lines = [line.strip() for line in str(body.get("text", "")).splitlines() if line.strip()]
-        return lines[-1] if lines else ""
-    if kind == "tool_call":
-        return f"{body.get('name', 'tool')} {call_text(body.get('arguments'))}".rstrip()
-    if kind == "usage":
-        return f"{tokens_of(body):,} tokens"
-    keys = ("role", "agent", "status", "next", "reason", "error", "answer", "session", "pid")
-    return " · ".join(f"{key} {body[key]}" for key in keys if body.get(key))
 
 
 # -- stopping --
@@ -255,8 +247,9 @@ class Stopped:
 
     def watch(self, kind: str, body: Mapping[str, Any]) -> None:
         """Pass an event on to the view. If it cannot be printed, ask the run to stop."""
-        if kind == "process":
-            self._children[str(body["run"])] = int(body["pid"])
+        inner, about = unwrap(kind, body)
+        if inner == "process":
+            self._children[str(about["run"])] = int(about["pid"])
         if self.error is not None:
             return
         try:

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
@@ -46,13 +46,17 @@ _ACTIVE = frozenset(set(Status) - set(ENDED))
 @verb(
     "thread show",
     "print a thread's status and what it has used",
-    "rolecall thread show 01M7F72S",
+    "rolecall thread show 01M7F72S\nrolecall thread show 01M7F72S --members",
     THREAD,
+    flag("--members", "also every member of its groups"),
     STORE,
 )
 def show_thread(options: Namespace) -> Reply:
     with open_store(options.store, create=False) as store:
-        card = with_command(options, views.card(store, thread.find(store, options.thread)))
+        ref = thread.find(store, options.thread)
+        card = with_command(options, views.card(store, ref))
+        if options.members:
+            card["groups"] = views.groups(store, ref)
     if card["status"] == Status.DAMAGED:
         text = f"thread {card['thread']} is {colored_status(Status.DAMAGED)}: {card['reason']}"
         return Reply(card, text, code=4)
@@ -81,6 +85,7 @@ def _card_text(card: Mapping[str, Any]) -> str:
         ("limits", ", ".join(f"{key} {report.amount(value)}" for key, value in card["limits"].items())),
         ("agents", "; ".join(f"{', '.join(roles)}: {short(agent, 60)}" for agent, roles in players.items())),
         ("asked now", f"{pending['agent']} as {pending['role']}" if pending else ""),
+        ("members", _group_text(card["group"]) if "group" in card else ""),
         ("run by", card["lease"]["holder"] if card["lease"] else ""),
         ("forked from", card["forkedFrom"]),
         ("work folder", card["cwd"]),
@@ -94,7 +99,35 @@ def _card_text(card: Mapping[str, Any]) -> str:
     lines += [
         f"failed attempt of {one['role']}: {short(one['error'], 200)}" for one in reversed(card["attempts"])
     ]
+    for group in card.get("groups", ()):
+        if group["step"] is None:
+            heading = (
+                f"{group['role']}: {len(group['members']):,} of {group['count']:,} members have been started"
+            )
+        else:
+            heading = f"{group['role']} (step {group['step']}): {report.joined_text(group)}"
+        rows = [
+            (
+                member["number"],
+                member["status"],
+                member["id"],
+                " · ".join(filter(None, (_member_title(member), member.get("reason")))),
+            )
+            for member in group["members"]
+        ]
+        lines += ["", heading, *([table(rows, ("", "status", "thread", "title"))] if rows else [])]
     return "\n".join([*lines, "", card["continue"]] if card["continue"] else lines)
+
+
+def _group_text(group: Mapping[str, Any]) -> str:
+    words = {"done": "done", "failed": "failed", "stopped": "stopped", "running": "running"}
+    words |= {"waiting": "waiting for a person", "open": "not running"}
+    told = [f"{group[key]:,} {word}" for key, word in words.items() if group.get(key)]
+    return f"{group['role']}: " + ", ".join([*told, f"of {group['count']:,}"] if told else ["none yet"])
+
+
+def _member_title(member: Mapping[str, Any]) -> str:
+    return member.get("title") or report.member_title(member).partition(" ")[2]
 
 
 # -- list --
@@ -109,7 +142,7 @@ class Listing(NamedTuple):
 
     def text(self) -> str:
         rows = []
-        for entry in self.entries:
+        for entry in _below_parents(self.entries):
             reason = entry["reason"] if entry["status"] in (Status.DAMAGED, "suspended") else ""
             rows.append(
                 (
@@ -119,7 +152,8 @@ class Listing(NamedTuple):
                     entry["currentRole"] or "",
                     entry["steps"],
                     _ago(self.now - entry["updated"]) if entry["updated"] else "",
-                    " · ".join(filter(None, (entry["title"], reason))),
+                    ("↳ " if entry.get("member") else "")
+                    + " · ".join(filter(None, (entry["title"], reason))),
                 )
             )
         headings = ("thread", "workflow", "status", "next", "steps", "updated", "title")
@@ -127,6 +161,24 @@ class Listing(NamedTuple):
         if crashed := [entry["continue"] for entry in self.entries if entry["status"] == "crashed"]:
             lines += ["", "crashed; continue with:", *(f"  {command}" for command in crashed)]
         return "\n".join(lines)
+
+
+def _below_parents(entries: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The entries with members in the order of their numbers below their threads, if these are among them."""
+    listed = {entry["thread"] for entry in entries}
+    below: dict[str, list[dict[str, Any]]] = {}
+    for entry in reversed(entries):
+        if entry.get("member"):
+            below.setdefault(entry["parent"], []).append(entry)
+
+    def family(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        yield entry
+        for member in below.get(entry["thread"], ()):
+            yield from family(member)
+
+    for entry in entries:
+        if entry.get("parent") not in listed:
+            yield from family(entry)
 
 
 def _ago(ms: int) -> str:
@@ -161,6 +213,7 @@ def _when(text: str) -> int:
     argument("--max --take", "N", f"at most N (default {_PAGE})", type=between(0), default=_PAGE),
     argument("--skip", "N", "leave out the first N", type=between(0), default=0),
     argument("--page", "THREAD", "continue after this thread, the last one of the previous page"),
+    flag("--members", "also the members of groups, below their threads"),
     flag("--watch", "follow the list until Ctrl-C"),
     STORE,
 )
@@ -195,6 +248,7 @@ def _look(options: Namespace) -> tuple[Listing, str]:
         options.since or 0,
         options.before,
         tuple((options.text or "").lower().split()),
+        options.members,
     )
     store = store_if_any(options.store)
     if store is None:
@@ -312,6 +366,7 @@ def _fields_text(output: Any) -> str:
     argument("--quota", "N", "characters (default 4000)", type=between(0), default=4000),
     argument("--before", "STEP", "only what came before this step, by id or number"),
     flag("--start", "with --before: show the task as well"),
+    flag("--members", "show the members of groups in full"),
     STORE,
 )
 def read_thread(options: Namespace) -> Reply | int:
@@ -322,6 +377,7 @@ def read_thread(options: Namespace) -> Reply | int:
             quota=options.quota,
             before=options.before,
             with_start=options.start or options.before is None,
+            with_members=options.members,
             phrase=hints.phrase,
         )
     code = 4 if found["problem"] else 0

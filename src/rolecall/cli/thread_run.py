@@ -320,7 +320,7 @@ def _explain_waiting(ident: str, status: str, ref: ThreadRef) -> None:
 
 
 def _show_event(options: Namespace, event: Any) -> None:
-    from rolecall.cli.thread_play import gist
+    from rolecall.cli.group_view import gist
 
     if format_of(options) != "text":
         head = {"event": event.kind, "thread": event.stream, "seq": event.seq, "at": event.at}

@@ -26,6 +26,9 @@ from rolecall.threads.report import (
     duration,
     facts,
     heading,
+    joined_text,
+    member_title,
+    members_of,
     moment,
     money,
     own_folders,
@@ -120,6 +123,8 @@ nav li { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; } nav .
 @media print { details::details-content { content-visibility: visible; } pre, .graph { max-height: none; } }
 """
 _COLOURS = 6
+_MOST_MEMBERS = 500
+"""How many members of a group a page shows by default."""
 _TONES = {
     "completed": "good",
     "suspended": "wait",
@@ -325,7 +330,7 @@ def _result(steps: Sequence[View], limit: int | None) -> str:
     if last is None or not steps[1:]:
         return ""
     name = f'<a href="#step-{last["number"]}">{_safe(_step_name(last))}</a>'
-    return f"<h3>{name}</h3>{_output(last['output'])}{_text(last.get('body') or '', limit)}"
+    return f"<h3>{name}</h3>{_answer(last, limit)}"
 
 
 def _graph(svg: str) -> str:
@@ -377,8 +382,7 @@ def _step(step: View, colours: Mapping[str, str], limit: int | None) -> str:
         parts += [f'<div class="text"><b>Note:</b> {_safe(note)}</div>' for note in step.get("notes") or ()]
         for child in step.get("children") or ():
             parts.append(f'<div class="small">Played by thread {_safe(child)}</div>')
-        parts.append(_output(step["output"]))
-        parts.append(_text(step.get("body") or "", limit))
+        parts.append(_answer(step, limit))
     if step.get("files"):
         names = ", ".join(f"<code>{_safe(name)}</code>" for name in step["files"])
         parts.append(f'<div class="small">Files: {names}</div>')
@@ -386,6 +390,25 @@ def _step(step: View, colours: Mapping[str, str], limit: int | None) -> str:
         parts.append(_fold("Prompt", step["prompt"], limit))
     parts.append(_turns(besides(step), limit))
     return f'<article id="step-{step["number"]}" class="{colours[step["role"]]}">{"".join(parts)}</article>'
+
+
+def _answer(step: View, limit: int | None) -> str:
+    """The output and the text of a step; for a group its members, those that are not done first, each folded."""
+    output, members = step["output"], members_of(step)
+    if members is None:
+        return _output(output) + _text(step.get("body") or "", limit)
+    ordered = sorted(members, key=lambda member: member["status"] == "done")
+    shown = ordered if limit is None else ordered[:_MOST_MEMBERS]
+    parts = [f'<p class="small">{_safe(joined_text(output))}.</p>']
+    for member in shown:
+        tone = {"done": "good", "stopped": "wait", "set_aside": "wait"}.get(member["status"], "bad")
+        title = f'{_safe(member_title(member))} <span class="status {tone}">{_safe(member["status"])}</span>'
+        keys = ("reason", "item", "output", "branch", "conflict", "id")
+        about = _fields([(key, member[key]) for key in keys if member.get(key)])
+        parts.append(f"<details><summary>{title}</summary>{about}</details>")
+    if rest := len(members) - len(shown):
+        parts.append(f'<p class="small">… and {rest:,} more members</p>')
+    return "".join(parts)
 
 
 def _attempt(attempt: View, limit: int | None) -> str:

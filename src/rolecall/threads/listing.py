@@ -25,6 +25,8 @@ class Filter(NamedTuple):
     since: int
     before: int | None
     words: tuple[str, ...]
+    members: bool = False
+    """Whether to include the members of groups."""
 
     @property
     def where(self) -> dict[str, list[str]]:
@@ -92,6 +94,8 @@ def _band(store: Store, asked: Filter, page: str | None, *, is_old: bool) -> Ite
         for ref in batch:
             if ref.name < floor:
                 return
+            if ref.state.get("member") and not asked.members:
+                continue
             try:
                 known = load(ref)
             except Damaged as error:

@@ -30,6 +30,7 @@ from rolecall.threads.member_files import MemberFiles, describe
 from rolecall.threads.nested import sum_usage
 from rolecall.threads.setup import Setup, Watch
 from rolecall.threads.state import (
+    GROUP,
     QueuePlace,
     Status,
     ThreadRef,
@@ -104,10 +105,8 @@ def _store_roster(setup: Setup, held: Held, attempt: Attempt, files: MemberFiles
     draft.put_schema(STEP_SCHEMA)  # an external agent needs it to store the first step
     state = {"deadline": now + int(group.deadline * 60_000)} if group.deadline else {}
     draft.move(group_name(held.thread), None, roster, state)
-    event = {"role": way.role, "count": len(items), "group": roster}
-    draft.event(held.thread, "group", event)
+    draft.event(held.thread, "group", {"role": way.role, "count": len(items), "group": roster})
     [ref] = draft.commit(durable=True)
-    setup.watch("group", event)
     return ref
 
 
@@ -160,6 +159,8 @@ class Members:
         if "standing" in self._ref.state:  # it would be out of date from now on
             kept = {key: value for key, value in self._ref.state.items() if key not in ("standing", "seen")}
             self._ref = self._store.move(self._ref.name, self._ref, self._ref.target, kept, durable=False)
+        about = {"role": self._roster.role, "count": self._roster.size, "group": self._roster.id}
+        self._setup.watch("group", about)
         self._read_all()
         ready, elsewhere = deque(self._standing.open), set[int]()
         running: dict[asyncio.Task[None], int] = {}
@@ -496,7 +497,7 @@ class Members:
             body,
             raw=body,
             schema=output_schema(self._turn.workflow, self._roster.role),
-            agent="group",
+            agent=GROUP,
             group=self._roster.id,
             used={
                 **{key: value for key, value in used.items() if value},

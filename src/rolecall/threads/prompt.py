@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rolecall.threads.state import GROUP
 from rolecall.workflow.model import SUSPEND, Role
 from rolecall.workflow.reply import Problem, Shape, render
 
@@ -270,7 +271,7 @@ def _show_history(steps: Iterable[PastStep], *, since: int, quota: int, show_com
     for step in steps:
         if step.number <= since:
             break
-        is_whole = len(step.body) <= NEWEST_STEP_LIMIT
+        is_whole = len(step.body) <= NEWEST_STEP_LIMIT and not _cut_members(step)[1]
         part = Part("step", show_step(step, show_command), step.number if is_whole else None)
         if shown and len(part.text) > left:
             break
@@ -286,12 +287,26 @@ def _show_history(steps: Iterable[PastStep], *, since: int, quota: int, show_com
     return [*(Part("happened", text) for text in texts), *reversed(shown)]
 
 
+def _cut_members(step: PastStep) -> tuple[dict[str, Any], int]:
+    """The output of a step and, for a group that is too large to show, how many of its members are left out."""
+    output, left = dict(step.output), NEWEST_STEP_LIMIT
+    members = output.get("members", []) if step.agent == GROUP else []
+    for place, member in enumerate(members):
+        left -= len(json.dumps(member, ensure_ascii=False))
+        if left < 0:
+            return {**output, "members": members[:place]}, len(members) - place
+    return output, 0
+
+
 def show_step(step: PastStep, show_command: str) -> str:
     """Render an earlier step for a prompt. Stored prompts refer to steps by id and rely on this function to render
     them the same way again, so a new format needs a new function with its own form number."""
     by = f" ({step.agent})" if step.agent else ""
     lines = [f"## Step {step.number}: {step.role}{by}", ""]
-    lines.append(f"Output: `{json.dumps(dict(step.output), ensure_ascii=False)}`")
+    output, omitted = _cut_members(step)
+    lines.append(f"Output: `{json.dumps(output, ensure_ascii=False)}`")
+    if omitted:
+        lines += ["", f"[{omitted:,} more members. To read them: `{show_command}`]"]
     body = step.body.strip()
     if len(body) > NEWEST_STEP_LIMIT:
         cut = f"[{len(body) - NEWEST_STEP_LIMIT:,} more characters. To read them: `{show_command}`]"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rolecall.errors import Hint
+from rolecall.threads.state import GROUP
 from rolecall.threads.thread import FORK, LIMITS, PERSON
 
 SHORT = 2_000
@@ -128,11 +129,41 @@ def pretty(value: Any) -> str:
 
 _BRIEF_CALLS = 12
 _BRIEF_EDGE = 600
+_BRIEF_MEMBERS = 12
+MEMBERS = 50
+"""How many members of a group a report unfolds by default."""
 
 
-def step_markdown(step: View, *, goal: str = "", phrase: Callable[[Hint], str] = Hint.call) -> str:
+def members_of(step: View) -> Sequence[View] | None:
+    """The members in the output of a group's step; None for any other step."""
+    is_group = step["agent"] == GROUP and isinstance(step["output"], Mapping)
+    return step["output"].get("members") if is_group else None
+
+
+def member_title(member: View) -> str:
+    """A member in a few words: its number, and its item or role."""
+    about = member.get("role") or ("" if "item" not in member else _word(member["item"]))
+    return f"{member['number']} {_one_line(about, 80)}".rstrip()
+
+
+def joined_text(output: View) -> str:
+    """How the members of a group ended, such as `7 of 8 members are done, 1 failed`."""
+    others = [f"{output[status]:,} {words}" for status, words in _ENDINGS.items() if output.get(status)]
+    return ", ".join([f"{output['done']:,} of {output['count']:,} members are done", *others])
+
+
+_ENDINGS = {"failed": "failed", "stopped": "were stopped", "set_aside": "were set aside"}
+
+
+def step_markdown(
+    step: View,
+    *,
+    goal: str = "",
+    phrase: Callable[[Hint], str] = Hint.call,
+    unfolded: int | None = 0,
+) -> str:
     """One step as `thread read` shows it. `goal` is the purpose of its role, shown once per role; `phrase` words the
-    hint on how to read more."""
+    hint on how to read more; `unfolded` is how many members of a group are shown in full, None for all."""
     parts = [f"## {heading(step)}", f"*{' · '.join([*facts(step), step['hash']])}*"]
     parts += [f"*Attempt failed: {_one_line(attempt['error'])}*" for attempt in step.get("attempts") or ()]
     if step["role"] == PERSON:
@@ -151,10 +182,41 @@ def step_markdown(step: View, *, goal: str = "", phrase: Callable[[Hint], str] =
     parts += [f"*Played by thread {child}*" for child in step.get("children") or ()]
     if calls := [call for turn in step.get("turns") or () for call in turn["tool_calls"]]:
         parts.append(_calls_in_brief(calls, phrase(Hint("See them", "show_step", step=step["hash"]))))
+    if (members := members_of(step)) is not None:
+        more = phrase(Hint("See them", "show_step", step=step["hash"]))
+        return "\n\n".join([*parts, *_members_markdown(step["output"], members, unfolded, more)])
     parts.append(fenced(pretty(step["output"]), "json"))
     if step.get("body", "").strip():
         parts.append(f"<output>\n{step['body'].strip()}\n</output>")
     return "\n\n".join(parts)
+
+
+def _members_markdown(
+    output: View, members: Sequence[View], unfolded: int | None, more: str
+) -> Iterable[str]:
+    """The members of a group, those that are not done first; the first `unfolded` of them with their outputs."""
+    yield joined_text(output) + "."
+    ordered = sorted(members, key=lambda member: member["status"] == "done")
+    if unfolded == 0:
+        lines = [
+            f"- {member_title(member)}: {member['status']}"
+            + (f": {_one_line(member['reason'], 200)}" if member.get("reason") else "")
+            + (f" ({member['id']})" if member["id"] else "")
+            for member in ordered[:_BRIEF_MEMBERS]
+        ]
+        rest = len(members) - len(lines)
+        yield "\n".join([*lines, *([f"- and {rest:,} more" + (f": {more}" if more else "")] if rest else [])])
+        return
+    for member in ordered[:unfolded]:
+        told = " · ".join(filter(None, (member["status"], member["id"])))
+        yield f"### {member_title(member)}\n\n*{told}*"
+        if member.get("reason"):
+            yield member["reason"]
+        shown = {key: member[key] for key in ("item", "output", "branch", "conflict") if member.get(key)}
+        if shown:
+            yield fenced(pretty(shown), "json")
+    if unfolded is not None and members[unfolded:]:
+        yield f"*(and {len(members) - unfolded:,} more members)*"
 
 
 def _calls_in_brief(calls: Sequence[View], more: str) -> str:
@@ -205,7 +267,7 @@ def start_markdown(card: View, prompt: str) -> str:
 def detail_markdown(step: View, *, with_prompt: bool = False, limit: int | None = SHORT) -> str:
     """Everything about one step: prompt, answer, tool calls, files, failed attempts."""
     shown = {**step, "attempts": [], "turns": [], "body": shortened(step.get("body", ""), limit)}
-    parts = [step_markdown(shown)]
+    parts = [step_markdown(shown, unfolded=None if limit is None else MEMBERS)]
     told = {
         "session": " · ".join(filter(None, (step.get("session"), step.get("sessionReason")))),
         **{key: step.get(key) for key in ("cwd", "ending", "reason")},

@@ -13,6 +13,9 @@ from rolecall.store.backend import Ref
 from rolecall.store.ids import NodeId, ThreadId, member_id
 from rolecall.store.store import Draft, Store
 
+GROUP = "group"
+"""The agent of a step that joins the members of a group."""
+
 
 class Status(StrEnum):
     QUEUED = "queued"

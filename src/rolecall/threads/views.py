@@ -4,6 +4,7 @@ Summaries are read from the thread's ref and its newest nodes, so they cost the 
 the command line's read path: modules that only some views need are imported inside them.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from rolecall.store import holder
 from rolecall.store.ids import NODE_ID_LENGTH, is_thread_id, thread_time
 from rolecall.store.store import Store
 from rolecall.threads import report, thread
-from rolecall.threads.state import Status, ThreadRef, read_note
+from rolecall.threads.state import GROUP, Status, ThreadRef, group_name, read_members, read_note
 from rolecall.threads.thread import Chain, Step
 
 _SEPARATOR = "\n\n---\n\n"
@@ -45,6 +46,7 @@ def entry(store: Store, ref: ThreadRef) -> View:
         "steps": state.steps or 0,
         "folders": state.folders,
         "continue": onward,
+        **({"parent": state.parent, "member": state.member} if state.member else {}),
     }
 
 
@@ -105,7 +107,49 @@ def card(store: Store, ref: ThreadRef) -> View:
         "forkedFrom": ref.state.forked_from,
         "forkedThread": ref.state.forked_thread,
         "cwd": start.cwd,
+        **({"group": _count(group)} if (group := current_group(store, ref)) else {}),
     }
+
+
+def groups(store: Store, ref: ThreadRef) -> list[View]:
+    """The groups of a thread with every member, oldest first; the last one may be at work."""
+    found = [
+        {"role": step.role, "step": number, **step.output}
+        for step, number in numbered(ref, Chain(store, ref.head))
+        if step.agent == GROUP
+    ]
+    return [*reversed(found), *([group] if (group := current_group(store, ref)) else [])]
+
+
+def current_group(store: Store, ref: ThreadRef) -> View | None:
+    """The group that a thread plays now, with the members that have been started."""
+    held = store.ref(group_name(ref.id))
+    if held is None:
+        return None
+    roster = store.get(held.target or "").payload
+    members = []
+    for member in read_members(store, ref.id):
+        status = _FATES.get(status_of(store, member), "")
+        if not status:
+            status = "waiting" if member.state.waits_for_person else "failed"
+        view = {"number": member.state.member, "status": status, "id": member.id, "title": member.state.title}
+        members.append(view | ({"reason": member.state.reason} if member.state.reason else {}))
+    return {"role": roster["role"], "step": None, "count": roster["count"], "members": members}
+
+
+_FATES = {
+    Status.COMPLETED: "done",
+    Status.FAILED: "failed",
+    Status.RUNNING: "running",
+    **dict.fromkeys((Status.KILLED, Status.DISCARDED), "stopped"),
+    **dict.fromkeys((Status.QUEUED, Status.IDLE, Status.CRASHED, Status.WAITING), "open"),
+}
+"""What has become of a member, by its status; a suspended one waits for a person or has failed."""
+
+
+def _count(group: View) -> View:
+    counted = Counter(member["status"] for member in group["members"])
+    return {"role": group["role"], "count": group["count"], **counted}
 
 
 def role_of(store: Store, ref: ThreadRef) -> str | None:
@@ -310,10 +354,12 @@ def read(
     quota: int,
     before: str | None = None,
     with_start: bool = True,
+    with_members: bool = False,
     phrase: Callable[[Hint], str] = Hint.call,
 ) -> View:
     """A thread as Markdown of at most `quota` characters: the newest steps that fit, oldest first, but at least one.
-    `before` omits a step and all later ones; `phrase` words the hint on how to read more."""
+    `before` omits a step and all later ones; `with_members` shows the members of groups in full; `phrase` words the
+    hint on how to read more."""
     chain = Chain(store, ref.head)
     steps = numbered(ref, chain)
     if before is not None:
@@ -326,6 +372,9 @@ def read(
         more = phrase(Hint("Read them", "read_earlier", thread=ref.id, step=step))
         return f"*({earlier} earlier step{'' if earlier == 1 else 's'}, load with {more})*"
 
+    def show(view: View, goal: str) -> str:
+        return report.step_markdown(view, goal=goal, phrase=phrase, unfolded=None if with_members else 0)
+
     roles: dict[str, Mapping[str, Any]] = {}
     chosen: list[View] = []
     used, problem = len(head), None
@@ -333,7 +382,7 @@ def read(
         for step, number in steps:
             view = _brief(store, step, number, roles)
             goal = "" if any(step.role == other["role"] for other in chosen) else view["goal"]
-            used += len(_SEPARATOR) + len(report.step_markdown(view, goal=goal, phrase=phrase))
+            used += len(_SEPARATOR) + len(show(view, goal))
             room = len(_SEPARATOR) + len(notice(step.id, number)) if number > 1 else 0
             if chosen and used + room > quota:
                 break
@@ -352,7 +401,7 @@ def read(
     seen: set[str] = set()
     for view in reversed(chosen):
         goal = "" if view["role"] in seen else view["goal"]
-        parts.append(report.step_markdown(view, goal=goal, phrase=phrase))
+        parts.append(show(view, goal))
         seen.add(view["role"])
     return {
         "thread": ref.id,

@@ -1,0 +1,210 @@
+"""Members of a group as a person and a script see them: while a thread runs, and afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Rolecall
+from terminal import Terminal
+
+AGENT = """
+import re, sys
+asked = sys.stdin.read()
+if "List the files" in asked:
+    print("---\\nfiles: [a, b, c, d, e, f]\\n---\\nListed.")
+elif found := re.search("Look at ([a-f])", asked):
+    said = open(found[1]).read().strip()  # waits until the test lets it go
+    if said == "fail":
+        sys.exit("the model is overloaded")
+    print(f"---\\nfinding: {said} in {found[1]}\\n---\\nI read {found[1]}.")
+else:
+    print("---\\nsummary: all fine\\n---\\nDone.")
+"""
+FLOW = """
+name: review-files
+roles:
+  lister:
+    prompt: List the files.
+    schema: {type: object, properties: {files: {type: array, items: {type: string}}}, required: [files]}
+  reviewer:
+    each: steps[-1].output.files
+    at_once: 3
+    workdir: shared
+    prompt: Look at {{item}}
+    schema: {type: object, properties: {finding: {type: string}}, required: [finding]}
+  summarizer:
+    prompt: Summarize.
+    schema: {type: object, properties: {summary: {type: string}}, required: [summary]}
+graph:
+  $START: lister
+  lister: reviewer
+  reviewer: {done: summarizer, partly: summarizer, failed: $FAIL}
+  summarizer: $END
+"""
+GATES = "abcdef"
+
+
+@pytest.fixture
+def project(rolecall: Rolecall, tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "review-files.yaml").write_text(FLOW)
+    (folder / "agent.py").write_text(AGENT)
+    for gate in GATES:
+        os.mkfifo(folder / gate)
+    rolecall("config", "set", "defaultAgent", f"command:{sys.executable} agent.py", check=0)
+    return folder
+
+
+def let_go(project: Path, gates: str, said: str = "nothing") -> None:
+    for gate in gates:
+        (project / gate).write_text(said)
+
+
+def start(rolecall: Rolecall, project: Path) -> str:
+    path = str(project / "review-files.yaml")
+    thread: str = rolecall.json("thread", "start", path, "-p", "Review it.", "--cwd", str(project))["thread"]
+    return thread
+
+
+@pytest.fixture
+def ended(rolecall: Rolecall, project: Path) -> str:
+    """A thread whose group has ended: one of its members failed."""
+    for gate in GATES:
+        (project / gate).unlink()
+        (project / gate).write_text("fail" if gate == "b" else "nothing")
+    thread = start(rolecall, project)
+    rolecall("thread", "run", thread, check=0)
+    return thread
+
+
+# -- while it runs --
+
+
+def test_a_terminal_shows_the_members_at_work_and_counts_the_others(
+    rolecall: Rolecall, project: Path
+) -> None:
+    terminal = Terminal("thread", "run", start(rolecall, project), home=rolecall.home)
+    terminal.expect("0 of 6 done · 3 running · 3 to come")
+    terminal.expect("3 c ·")
+    block = terminal.screen()
+    assert block[0].startswith("✓ 1 lister")
+    assert block[1].startswith("… reviewer · 0 of 6 done · 3 running · 3 to come")
+    assert [row.split(" · ")[0] for row in block[2:]] == ["  1 a", "  2 b", "  3 c"]
+
+    let_go(project, "a")
+    terminal.expect("1 of 6 done · 3 running · 2 to come")
+    let_go(project, "b", "fail")
+    terminal.expect("1 of 6 done · 1 failed · 3 running · 1 to come")
+    terminal.expect("5 e ·")
+    block = terminal.screen()
+    assert block[1].startswith("✗ reviewer 2/6: ")
+    assert "the model is overloaded" in block[1]
+    assert [row.split(" · ")[0] for row in block[3:]] == ["  3 c", "  4 d", "  5 e"]
+
+    let_go(project, "cdef")
+    assert terminal.close() == 0
+    shown = terminal.screen()
+    assert shown[2].startswith("✓ 2 reviewer · partly: 5 of 6 members are done, 1 failed · ")
+    assert shown[3].startswith("✓ 3 summarizer")
+    assert not [line for line in shown if "running" in line or line.startswith("…")]
+
+
+def test_a_small_terminal_is_not_overrun(rolecall: Rolecall, project: Path) -> None:
+    terminal = Terminal("thread", "run", start(rolecall, project), home=rolecall.home, rows=4)
+    terminal.expect("0 of 6 done · 3 running · 3 to come")
+    terminal.expect("and 2 more running")
+    assert [row.split(" · ")[0] for row in terminal.screen()[1:]] == [
+        "… reviewer",
+        "  1 a",
+        "  and 2 more running",
+    ]
+    let_go(project, GATES)
+    assert terminal.close() == 0
+    assert "6 of 6 members are done" in terminal.screen()[1]
+
+
+def test_a_group_that_goes_on_is_counted_from_where_it_was(rolecall: Rolecall, project: Path) -> None:
+    thread = start(rolecall, project)
+    first = Terminal("thread", "run", thread, home=rolecall.home)
+    first.expect("3 c ·")
+    let_go(project, "a")
+    first.expect("1 of 6 done")
+    first.type("\x03")
+    assert first.close() == 130
+    card = rolecall.json("thread", "show", thread)
+    assert card["group"] == {"role": "reviewer", "count": 6, "done": 1, "open": 3}
+    assert "members      reviewer: 1 done, 3 not running, of 6" in rolecall("thread", "show", thread).stdout
+
+    second = Terminal("thread", "run", thread, home=rolecall.home)
+    second.expect("1 of 6 done · 3 running · 2 to come")
+    second.expect("2 b ·")
+    let_go(project, "bcdef")
+    assert second.close() == 0
+
+
+def test_a_script_gets_a_line_for_each_event_of_a_member(rolecall: Rolecall, project: Path) -> None:
+    for gate in GATES:
+        (project / gate).unlink()
+        (project / gate).write_text("nothing")
+    thread = start(rolecall, project)
+    lines = [
+        json.loads(line) for line in rolecall("thread", "run", thread, "--format", "json").stdout.splitlines()
+    ]
+    group = next(line for line in lines if line.get("event") == "group")
+    assert (group["thread"], group["role"], group["count"]) == (thread, "reviewer", 6)
+    over = [line for line in lines if line.get("event") == "over"]
+    assert sorted(line["member"] for line in over) == [1, 2, 3, 4, 5, 6]
+    assert {line["parent"] for line in over} == {thread}
+    assert {line["status"] for line in over} == {"done"}
+    member = over[0]["thread"]
+    assert next(line["event"] for line in lines if line.get("thread") == member) == "started"
+
+
+# -- afterwards --
+
+
+def test_the_list_hides_members_and_shows_them_below_their_thread(rolecall: Rolecall, ended: str) -> None:
+    assert [entry["thread"] for entry in rolecall.json("thread", "list", "--all")] == [ended]
+    entries = rolecall.json("thread", "list", "--all", "--members")
+    assert sorted(entry["member"] for entry in entries if entry["thread"] != ended) == [1, 2, 3, 4, 5, 6]
+    assert {entry["parent"] for entry in entries if entry["thread"] != ended} == {ended}
+    rows = rolecall("thread", "list", "--all", "--members", env={"COLUMNS": "120"}).stdout.splitlines()[1:]
+    assert rows[0].endswith("Review it.")
+    assert [row.partition("↳ ")[2] for row in rows[1:3]] == ["reviewer 1/6: a", rows[2].partition("↳ ")[2]]
+    assert rows[2].partition("↳ ")[2].startswith("reviewer 2/6: b · ")
+    # A member that failed waits for nobody, so it is not among the threads to look after.
+    assert rolecall.json("thread", "list") == []
+
+
+def test_show_and_read_fold_the_members_and_unfold_them_on_request(rolecall: Rolecall, ended: str) -> None:
+    assert "reviewer 1/6" not in rolecall("thread", "show", ended).stdout
+    [group] = rolecall.json("thread", "show", ended, "--members")["groups"]
+    assert [member["status"] for member in group["members"]] == ["done", "failed", *["done"] * 4]
+    shown = rolecall("thread", "show", ended, "--members").stdout
+    assert "reviewer (step 2): 5 of 6 members are done, 1 failed" in shown
+    assert f"\n2  failed  {group['members'][1]['id']}  b · reviewer: " in shown
+
+    folded = rolecall("thread", "read", ended, "--quota", "20000").stdout
+    assert "5 of 6 members are done, 1 failed." in folded
+    assert "- 2 b: failed: " in folded
+    assert "nothing in a" not in folded
+    unfolded = rolecall("thread", "read", ended, "--quota", "20000", "--members").stdout
+    assert "### 1 a" in unfolded
+    assert '"finding": "nothing in a"' in unfolded
+
+
+@pytest.mark.parametrize("kind", ["html", "md"])
+def test_reports_show_the_members(rolecall: Rolecall, tmp_path: Path, ended: str, kind: str) -> None:
+    file = tmp_path / f"report.{kind}"
+    rolecall("thread", "export", ended, str(file), check=0)
+    text = file.read_text()
+    assert "5 of 6 members are done, 1 failed." in text
+    assert "nothing in a" in text
+    assert "the model is overloaded" in text
+    if kind == "html":
+        assert '<summary>2 b <span class="status bad">failed</span></summary>' in text
