@@ -121,7 +121,7 @@ class _Source:
     def __init__(self, path: Path, inside: str) -> None:
         language = code.LANGUAGES[path.suffix]
         self._bytes = path.read_text(encoding="utf-8", errors="replace").encode()
-        self._tree = code._parser(language.module, language.loader).parse(self._bytes)
+        self._tree = code._load_parser(language.module, language.loader).parse(self._bytes)
         self._inside = inside
         self._gone: set[int] = set()
 

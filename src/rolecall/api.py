@@ -257,7 +257,7 @@ class Rolecall:
 
     def query(self, question: str, *, max: int = 5, path: str | None = None) -> list[Answer]:
         """Find the passages of this repository that best answer a question."""
-        asking = queries.Desk(now=project_paths.now, tell=lambda _text: None)
+        asking = queries.Searcher(now=project_paths.now, tell=lambda _text: None)
         try:
             return list(asking.ask(question, place.root_of(self.folder), limit=max, path=path).answers)
         finally:

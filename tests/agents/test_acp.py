@@ -669,7 +669,7 @@ def test_two_calls_share_a_process_and_a_session_and_the_process_is_told_at_both
     agent = stage.agent([{"tell_pid": True}])
 
     async def scene() -> list[Reply]:
-        marked = [process.marked(ENV, run) for run in ("step-1", "step-2")]
+        marked = [process.add_mark(ENV, run) for run in ("step-1", "step-2")]
         first = await ask(agent, "One.", context=stage.context(env=marked[0]))
         second = await ask(agent, "Two.", context=stage.context(env=marked[1], session=first.session))
         assert stage.leftovers() == [int(first.text)]

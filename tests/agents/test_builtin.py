@@ -584,7 +584,7 @@ from rolecall.agents.adapters.builtin import builtin
 from rolecall.agents.contract import Recorder, context_for
 {memory}
 url, protocol, work, memory = sys.argv[1:]
-env = process.marked({{"PATH": os.environ["PATH"]}}, "crash-test-run")
+env = process.add_mark({{"PATH": os.environ["PATH"]}}, "crash-test-run")
 context = context_for(pathlib.Path(work), Recorder(), env=env)
 agent = builtin(model="m", base_url=url, protocol=protocol)
 asyncio.run(agent("The task.", replace(context, memory=FileMemory(pathlib.Path(memory)))))

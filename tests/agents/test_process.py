@@ -356,7 +356,7 @@ def test_nothing_is_given_up_before_it_was_killed_however_late_that_is(
     argv = program(
         "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint(flush=True)\n" + WAITS_FOR_EVER
     )
-    with subprocess.Popen(argv, env=process.marked(ENV, run_id), stdout=subprocess.PIPE) as child:
+    with subprocess.Popen(argv, env=process.add_mark(ENV, run_id), stdout=subprocess.PIPE) as child:
         assert child.stdout is not None and child.stdout.readline()
         asyncio.run(process.end_leftovers(run_id, grace=0))
         try:

@@ -16,7 +16,7 @@ import pytest
 from rolecall.agents import filesearch, process, toolbox
 from rolecall.agents.confined import LARGEST_FILE
 from rolecall.agents.contract import Recorder, context_for
-from rolecall.agents.toolbox import DENIES, TOOLS, Result, Toolbox, offered
+from rolecall.agents.toolbox import DENIES, TOOLS, Result, Toolbox, offer
 from rolecall.settings import capabilities
 
 ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "ROLE_SECRET": "handed-on"}
@@ -375,7 +375,7 @@ ALL = [tool.name for tool in TOOLS]
 def test_a_tool_that_a_restriction_denies_is_not_offered_and_cannot_be_used(
     bench: Bench, words: tuple[str, ...], missing: set[str]
 ) -> None:
-    assert [tool.name for tool in offered(words)] == [name for name in ALL if name not in missing]
+    assert [tool.name for tool in offer(words)] == [name for name in ALL if name not in missing]
     for name in missing:
         result = bench.use(name, *words, path="x", content="x")
         assert (result.is_error, "unknown tool" in result.text) == (True, True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import select
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rolecall.errors import Conflict, Damaged, NotFound, UsageError
-from rolecall.knowledge import index
+from rolecall.errors import Conflict, NotFound, UsageError
+from rolecall.knowledge import files, index
 from rolecall.knowledge.chunk import Passage
 from rolecall.knowledge.index import Reader, Writer, only_writer, writing
 
@@ -21,7 +20,7 @@ from rolecall.knowledge.index import Reader, Writer, only_writer, writing
 def put(writer: Writer, path: str, *texts: str) -> None:
     rows = np.eye(4, dtype=np.float32)[[len(text) % 4 for text in texts]]
     made = [Passage(at, at, ("Head", text.split()[0]), text) for at, text in enumerate(texts, 1)]
-    writer.put(path, index.digest("".join(texts).encode()), made, rows)
+    writer.put(path, files.digest("".join(texts).encode()), made, rows)
 
 
 def finish(writer: Writer) -> None:
@@ -127,40 +126,6 @@ def test_a_reader_at_rest_lets_the_log_end_and_knows_when_the_file_is_another(pa
     reader.close()
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "UPDATE file SET vectors = zeroblob(length(vectors)) WHERE path = 'a.md'",
-        "UPDATE file SET vectors = substr(vectors, 1, 8) WHERE path = 'a.md'",
-        "DELETE FROM file WHERE path = 'a.md'",
-    ],
-)
-def test_vectors_that_are_not_what_was_written_are_damage(path: str, statement: str) -> None:
-    spoil(path, statement)
-    reader = Reader(path)
-    with pytest.raises(Damaged):
-        reader.vectors()
-    reader.close()
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "UPDATE meta SET value = 99 WHERE key = 'passages'",
-        "UPDATE meta SET value = 8 WHERE key = 'dimensions'",
-        "UPDATE meta SET value = 'n' WHERE key = 'model'",
-        "UPDATE words_data SET block = zeroblob(length(block)) WHERE id = (SELECT max(id) FROM words_data)",
-    ],
-)
-def test_what_an_index_says_about_itself_and_its_words_are_checked_when_it_is_opened(
-    path: str, statement: str
-) -> None:
-    spoil(path, statement)
-    with pytest.raises(Damaged) as caught:
-        Reader(path)
-    assert caught.value.hint == "Rebuild it."
-
-
 @pytest.mark.parametrize("suffix", ["", "-wal", "-shm", "-journal"])
 def test_nothing_is_written_through_a_link(path: str, tmp_path: Path, suffix: str) -> None:
     """A repository may come with one."""
@@ -171,29 +136,6 @@ def test_nothing_is_written_through_a_link(path: str, tmp_path: Path, suffix: st
         with pytest.raises(UsageError, match="a link or a folder"):
             use(path)
     assert not outside.exists()
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "UPDATE passage SET text = 'something else' WHERE text = 'beta two'",
-        "UPDATE passage SET trail = 'Elsewhere' WHERE text = 'beta two'",
-        "DELETE FROM passage WHERE text = 'beta two'",
-    ],
-)
-def test_a_passage_that_is_not_what_was_written_is_damage(path: str, statement: str) -> None:
-    spoil(path, statement)
-    reader = Reader(path)
-    with pytest.raises(Damaged):
-        words(reader, "beta")
-    reader.close()
-
-
-def spoil(path: str, statement: str) -> None:
-    db = sqlite3.connect(path)
-    with db:
-        assert db.execute(statement).rowcount == 1
-    db.close()
 
 
 def test_one_at_a_time_writes_or_removes(tmp_path: Path) -> None:

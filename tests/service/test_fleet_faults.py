@@ -28,7 +28,7 @@ from fleetstage import (
 )
 from servicestage import PATIENCE, done
 
-from rolecall.agents.process import marked
+from rolecall.agents.process import add_mark
 from rolecall.service.fleet import machines, serving
 from rolecall.threads import thread
 
@@ -102,8 +102,8 @@ def _comes_back(fleet: Fleet, lost: Host, *, is_cut: bool) -> None:
 
 def _restarted(lost: Host) -> None:
     """Started again, it first ends what has outlived it: another machine has had the thread long since."""
-    env = marked(dict(os.environ), serving.mark_of(str(lost.home)))
-    outlived = subprocess.Popen(["sleep", "600"], env=marked(env, "01M7FZN8RK4F9ZZYY2432GNSMQ"))
+    env = add_mark(dict(os.environ), serving.mark_of(str(lost.home)))
+    outlived = subprocess.Popen(["sleep", "600"], env=add_mark(env, "01M7FZN8RK4F9ZZYY2432GNSMQ"))
     lost.start()
     assert outlived.wait(PATIENCE) == -signal.SIGTERM
 

@@ -274,7 +274,7 @@ def test_a_process_that_was_kept_from_an_earlier_step_is_ended_after_a_crash(
 
     async def keep(_prompt: str, context: Context) -> str:
         if not kept:
-            kept.append(subprocess.Popen(["sleep", "300"], env=process.marked({}, "kept-run")))
+            kept.append(subprocess.Popen(["sleep", "300"], env=process.add_mark({}, "kept-run")))
         context.emit("process", {"pid": kept[0].pid, "run": "kept-run"})
         if len(context.steps) == 1:
             raise KeyboardInterrupt  # the engine is gone, and what it noted stays

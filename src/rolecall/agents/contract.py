@@ -106,13 +106,13 @@ class AgentContract:
         assert (workdir / WRITTEN).is_file()
 
     def test_the_cancel_signal_ends_the_agent_and_every_process_of_it(self, tmp_path: Path) -> None:
-        error, recorder = asyncio.run(self._cancelled(tmp_path, by_signal=True))
+        error, recorder = asyncio.run(self._cancel(tmp_path, by_signal=True))
         assert isinstance(error, AgentError)
         assert error.ending == "interrupted"
         assert _leftovers(recorder) == []
 
     def test_cancelling_the_task_ends_the_agent_and_every_process_of_it(self, tmp_path: Path) -> None:
-        error, recorder = asyncio.run(self._cancelled(tmp_path, by_signal=False))
+        error, recorder = asyncio.run(self._cancel(tmp_path, by_signal=False))
         assert isinstance(error, asyncio.CancelledError)
         assert _leftovers(recorder) == []
 
@@ -154,7 +154,7 @@ class AgentContract:
 
         return asyncio.run(scene()), seen
 
-    async def _cancelled(self, workdir: Path, *, by_signal: bool) -> tuple[BaseException | None, Recorder]:
+    async def _cancel(self, workdir: Path, *, by_signal: bool) -> tuple[BaseException | None, Recorder]:
         recorder = Recorder()
         cancel = asyncio.Event()
         context = replace(context_for(workdir, recorder, env=self.env), cancel=cancel)

@@ -161,7 +161,7 @@ def survivors(run: str, leader: int | None = None) -> list[int]:
     return []
 
 
-def marked(env: Mapping[str, str], run: str) -> dict[str, str]:
+def add_mark(env: Mapping[str, str], run: str) -> dict[str, str]:
     """Return an environment that marks processes as part of `run` and of the runs it is nested in."""
     return {**env, RUN_VARIABLE: f"{env[RUN_VARIABLE]}/{run}" if RUN_VARIABLE in env else run}
 
@@ -299,7 +299,10 @@ class _Child:
                 stderr=subprocess.PIPE,
                 bufsize=0,
                 cwd=cwd,
-                env={**marked(env, run_id), "PWD": str(cwd)},  # some programs trust PWD more than the kernel
+                env={
+                    **add_mark(env, run_id),
+                    "PWD": str(cwd),
+                },  # some programs trust PWD more than the kernel
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:

@@ -1,7 +1,7 @@
 """The built-in agent's tools: read, write and search files in the work folder, and run commands there.
 
-Each tool is a row of TOOLS: its description for the model and its function. Tools that the role's restrictions deny
-(DENIES) are not offered. File tools cannot leave the work folder (confined.py). A command starts there but can access
+Each tool is a function with its description for the model. Tools that the role's restrictions deny (DENIES) are not
+offered. File tools cannot leave the work folder (confined.py). A command starts there but can access
 everything the user can; `no_shell_exec` denies commands to a role.
 
 Every result is text of limited size. A failed call tells the model why, so that it can try something else.
@@ -13,10 +13,10 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
 
 from rolecall.agents import filesearch, process
 from rolecall.agents.confined import Folder, Refused
@@ -52,6 +52,39 @@ class Result(NamedTuple):
     is_error: bool = False
 
 
+@dataclass(frozen=True)
+class Tool:
+    name: str
+    description: str
+    schema: dict[str, Any]
+    run: Callable[..., Awaitable[str]]
+
+    @cached_property
+    def arguments(self) -> Type:
+        return Type(self.schema)
+
+
+TOOLS: list[Tool] = []
+Run = TypeVar("Run", bound=Callable[..., Awaitable[str]])
+
+
+def _tool(description: str, required: Sequence[str], **properties: Any) -> Callable[[Run], Run]:
+    """Add a function to the tools; `properties` are the schemas of its arguments."""
+    schema = {"properties": properties, "required": list(required), "additionalProperties": False}
+
+    def add(run: Run) -> Run:
+        TOOLS.append(Tool(run.__name__, description, {"type": "object", **schema}, run))
+        return run
+
+    return add
+
+
+def offer(restrictions: Iterable[str]) -> list[Tool]:
+    """Return the tools that a role with these capabilities may use."""
+    denied = {tool for name in capabilities.denied(restrictions) for tool in DENIES[name]}
+    return [tool for tool in TOOLS if tool.name not in denied]
+
+
 class Toolbox:
     """The tools for one call of the agent. `touches` is called with every changed file; a listing or a search may take
     `patience` seconds."""
@@ -63,14 +96,14 @@ class Toolbox:
         self.folder = Folder(context.workdir)
         self.context = context
         self.touches = touches
-        self.tools = {tool.name: tool for tool in offered(context.capabilities)}
+        self.tools = {tool.name: tool for tool in offer(context.capabilities)}
 
     async def use(self, name: str, arguments: Any) -> Result:
         """Carry out one of the model's calls. An error becomes a result too."""
         tool = self.tools.get(name)
         if tool is None:
             return Result(f"unknown tool {name!r}; the tools are {', '.join(self.tools)}", is_error=True)
-        if misfits := _fitting(name).misfits(arguments):
+        if misfits := tool.arguments.misfits(arguments):
             return Result(f"{name} was called wrongly: {'; '.join(misfits)}", is_error=True)
         try:
             return Result(shorten(await tool.run(self, **arguments), LONGEST_RESULT))
@@ -81,16 +114,22 @@ class Toolbox:
             return Result(f"{name} failed: {reason}", is_error=True)
 
 
-def offered(restrictions: Iterable[str]) -> list[Tool]:
-    """Return the tools that a role with these capabilities may use."""
-    denied = {tool for name in capabilities.denied(restrictions) for tool in DENIES[name]}
-    return [tool for tool in TOOLS if tool.name not in denied]
+def _text(description: str, **more: Any) -> dict[str, Any]:
+    return {"type": "string", "description": description, **more}
 
 
-# -- files --
+_PATH = _text("Path of the file, relative to the work folder.")
 
 
-async def _read_file(box: Toolbox, path: str, first_line: int = 1, lines: int = _MOST_LINES) -> str:
+@_tool(
+    f"Read a text file of the work folder. Long files come in pieces of at most {_MOST_LINES} lines; "
+    "the first line of the result then says which.",
+    ["path"],
+    path=_PATH,
+    first_line={"type": "integer", "minimum": 1, "description": "Where to begin. Default: 1."},
+    lines={"type": "integer", "minimum": 1, "description": "How many lines."},
+)
+async def read_file(box: Toolbox, path: str, first_line: int = 1, lines: int = _MOST_LINES) -> str:
     content = await asyncio.to_thread(box.folder.read, path)
     if b"\0" in content[:8192]:
         raise Refused(f"{path!r} is not a text file; it has {len(content):,} bytes")
@@ -109,8 +148,14 @@ async def _read_file(box: Toolbox, path: str, first_line: int = 1, lines: int = 
     return f"[lines {first_line} to {last} of {len(text)}]\n" + "\n".join(shown)
 
 
-async def _list_files(box: Toolbox, pattern: str = "*") -> str:
-    fits = _glob(pattern)
+@_tool(
+    "List files and folders (these end with a slash) of the work folder. `*` and `?` stay within a name, "
+    "`**/` is any number of folders: `*` is what lies at the top, `src/**/*.py` all Python below src.",
+    [],
+    pattern=_text("Default: `*`.", maxLength=_LONGEST_PATTERN),
+)
+async def list_files(box: Toolbox, pattern: str = "*") -> str:
+    fits = _compile_glob(pattern)
 
     def list_matches() -> str:
         walk = filesearch.Walk(box.folder.root, box.patience)
@@ -128,8 +173,14 @@ async def _list_files(box: Toolbox, pattern: str = "*") -> str:
     return await asyncio.to_thread(list_matches)
 
 
-async def _search(box: Toolbox, pattern: str, files: str = "**/*") -> str:
-    _glob(files)
+@_tool(
+    "Find the lines that match a regular expression (Python's), as `path:line: text`.",
+    ["pattern"],
+    pattern=_text("Searched for in each line by itself.", minLength=1, maxLength=_LONGEST_PATTERN),
+    files=_text("Which files, as for list_files. Default: all, `**/*`.", maxLength=_LONGEST_PATTERN),
+)
+async def search(box: Toolbox, pattern: str, files: str = "**/*") -> str:
+    _compile_glob(files)
     try:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
@@ -150,21 +201,34 @@ async def _search(box: Toolbox, pattern: str, files: str = "**/*") -> str:
     raise Refused(f"the search failed: {ended.reason[-500:]}")
 
 
-def _glob(pattern: str) -> Callable[[str], bool]:
+def _compile_glob(pattern: str) -> Callable[[str], bool]:
     try:
         return pattern_test(filesearch.glob_pattern(pattern))
     except ValueError as error:
         raise Refused(f"{pattern!r} is not a file name pattern") from error
 
 
-async def _write_file(box: Toolbox, path: str, content: str) -> str:
+@_tool(
+    "Write a whole text file of the work folder; folders above it are created.",
+    ["path", "content"],
+    path=_PATH,
+    content=_text("All of the file."),
+)
+async def write_file(box: Toolbox, path: str, content: str) -> str:
     encoded = content.encode("utf-8")
     is_new = await asyncio.to_thread(box.folder.write, path, encoded)
     box.touches(path)
     return f"{path!r} was {'created' if is_new else 'replaced'}: {len(encoded):,} bytes"
 
 
-async def _edit_file(box: Toolbox, path: str, old: str, new: str) -> str:
+@_tool(
+    "Replace one piece of a text file of the work folder, which must occur in it exactly once.",
+    ["path", "old", "new"],
+    path=_PATH,
+    old=_text("The piece as it is in the file, with its spaces and line breaks.", minLength=1),
+    new=_text("What comes in its place."),
+)
+async def edit_file(box: Toolbox, path: str, old: str, new: str) -> str:
     text = (await asyncio.to_thread(box.folder.read, path)).decode("utf-8")
     count = text.count(old)
     if count != 1:
@@ -175,16 +239,27 @@ async def _edit_file(box: Toolbox, path: str, old: str, new: str) -> str:
     return f"{path!r} was changed at line {text[: text.index(old)].count(chr(10)) + 1}"
 
 
-async def _delete_file(box: Toolbox, path: str) -> str:
+@_tool("Delete a file of the work folder.", ["path"], path=_PATH)
+async def delete_file(box: Toolbox, path: str) -> str:
     await asyncio.to_thread(box.folder.delete, path)
     box.touches(path)
     return f"{path!r} was deleted"
 
 
-# -- commands --
-
-
-async def _run_command(
+@_tool(
+    "Run a command in the work folder and wait for its end: `argv` is a program and its arguments, `shell` "
+    "a line for /bin/sh. Nothing can be typed into it, and what it leaves running is ended with it.",
+    [],
+    argv={"type": "array", "items": {"type": "string"}, "minItems": 1},
+    shell=_text("Used in place of argv, for pipes and the like.", minLength=1),
+    seconds={
+        "type": "number",
+        "exclusiveMinimum": 0,
+        "maximum": _MOST_COMMAND_SECONDS,
+        "description": f"How long it may take. Default: {_COMMAND_SECONDS:g}.",
+    },
+)
+async def run_command(
     box: Toolbox, argv: list[str] | None = None, shell: str | None = None, seconds: float = _COMMAND_SECONDS
 ) -> str:
     if (argv is None) == (shell is None):
@@ -209,107 +284,3 @@ async def _run_command(
     if ended.stderr.strip():
         parts += ["[stderr]", shorten(ended.stderr.rstrip(), half)]
     return "\n".join(part for part in parts if part)
-
-
-# -- the table --
-
-
-@dataclass(frozen=True)
-class Tool:
-    name: str
-    description: str
-    schema: dict[str, Any]
-    run: Callable[..., Awaitable[str]]
-
-
-def _text(description: str, **more: Any) -> dict[str, Any]:
-    return {"type": "string", "description": description, **more}
-
-
-def _object(required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(required),
-        "additionalProperties": False,
-    }
-
-
-_PATH = _text("Path of the file, relative to the work folder.")
-
-TOOLS: tuple[Tool, ...] = (
-    Tool(
-        "read_file",
-        f"Read a text file of the work folder. Long files come in pieces of at most {_MOST_LINES} lines; "
-        "the first line of the result then says which.",
-        _object(
-            ("path",),
-            path=_PATH,
-            first_line={"type": "integer", "minimum": 1, "description": "Where to begin. Default: 1."},
-            lines={"type": "integer", "minimum": 1, "description": "How many lines."},
-        ),
-        _read_file,
-    ),
-    Tool(
-        "list_files",
-        "List files and folders (these end with a slash) of the work folder. `*` and `?` stay within a name, "
-        "`**/` is any number of folders: `*` is what lies at the top, `src/**/*.py` all Python below src.",
-        _object((), pattern=_text("Default: `*`.", maxLength=_LONGEST_PATTERN)),
-        _list_files,
-    ),
-    Tool(
-        "search",
-        "Find the lines that match a regular expression (Python's), as `path:line: text`.",
-        _object(
-            ("pattern",),
-            pattern=_text("Searched for in each line by itself.", minLength=1, maxLength=_LONGEST_PATTERN),
-            files=_text("Which files, as for list_files. Default: all, `**/*`.", maxLength=_LONGEST_PATTERN),
-        ),
-        _search,
-    ),
-    Tool(
-        "write_file",
-        "Write a whole text file of the work folder; folders above it are created.",
-        _object(("path", "content"), path=_PATH, content=_text("All of the file.")),
-        _write_file,
-    ),
-    Tool(
-        "edit_file",
-        "Replace one piece of a text file of the work folder, which must occur in it exactly once.",
-        _object(
-            ("path", "old", "new"),
-            path=_PATH,
-            old=_text("The piece as it is in the file, with its spaces and line breaks.", minLength=1),
-            new=_text("What comes in its place."),
-        ),
-        _edit_file,
-    ),
-    Tool(
-        "delete_file",
-        "Delete a file of the work folder.",
-        _object(("path",), path=_PATH),
-        _delete_file,
-    ),
-    Tool(
-        "run_command",
-        "Run a command in the work folder and wait for its end: `argv` is a program and its arguments, `shell` "
-        "a line for /bin/sh. Nothing can be typed into it, and what it leaves running is ended with it.",
-        _object(
-            (),
-            argv={"type": "array", "items": {"type": "string"}, "minItems": 1},
-            shell=_text("Used in place of argv, for pipes and the like.", minLength=1),
-            seconds={
-                "type": "number",
-                "exclusiveMinimum": 0,
-                "maximum": _MOST_COMMAND_SECONDS,
-                "description": f"How long it may take. Default: {_COMMAND_SECONDS:g}.",
-            },
-        ),
-        _run_command,
-    ),
-)
-
-
-@cache
-def _fitting(name: str) -> Type:
-    return Type(next(tool.schema for tool in TOOLS if tool.name == name))

@@ -127,7 +127,7 @@ def query(options: Namespace) -> int:
     if options.path is not None and (wrong := problem(options.path)):
         raise UsageError(f"the pattern {options.path!r} {wrong}", hint="Patterns are as in a .gitignore.")
     may_write = "file_modification" not in denied(config.restrictions())
-    desk = queries.Desk(now=now, tell=_note, may_write=may_write)
+    desk = queries.Searcher(now=now, tell=_note, may_write=may_write)
     by = "words" if options.words else ""
     if options.everywhere:
         found = desk.ask_all(options.text, limit=options.max, path=options.path, by=by)

@@ -7,7 +7,6 @@ vectors are computed again and the user is notified.
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -15,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from xxhash import xxh3_64_digest
 
 from rolecall.knowledge.index import remove
-from rolecall.store.sqlite import use_wal
+from rolecall.knowledge.lazy import np, sqlite3, use_wal
+from rolecall.knowledge.model import Embedder
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
-    from rolecall.knowledge.model import Embedder, Matrix
+    from rolecall.knowledge.model import Matrix
 
 FILE = "vectors.db"
 _AT_ONCE = 500
@@ -56,8 +55,6 @@ class CachedModel:
         return self._embedder.name
 
     def embed(self, texts: Sequence[str]) -> Matrix:
-        import numpy as np
-
         if not texts:
             return self._embedder.embed(texts)
         keys = [blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts]
@@ -91,8 +88,6 @@ class CachedModel:
     # -- the file --
 
     def _find(self, keys: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]:
-        import numpy as np
-
         found: dict[bytes, NDArray[np.float32]] = {}
         for at in range(0, len(keys), _AT_ONCE):
             some = list(dict.fromkeys(keys[at : at + _AT_ONCE]))
@@ -125,7 +120,15 @@ class CachedModel:
             return []
         try:
             if self._db is None:
-                self._db = _open(self._path)
+                os.makedirs(os.path.dirname(self._path), exist_ok=True)
+                # Several syncs and a server may share the file; the server uses it from several threads, one at a time.
+                self._db = sqlite3.connect(
+                    self._path, isolation_level=None, timeout=_WAIT, check_same_thread=False
+                )
+                self._db.text_factory = bytes  # no text column is read, and damaged data may not decode
+                use_wal(self._db, patience=_WAIT)
+                self._db.execute("PRAGMA synchronous=NORMAL")
+                self._db.executescript(_SCHEMA)
             with self._db:
                 self._db.execute("BEGIN" if statement.startswith("SELECT") else "BEGIN IMMEDIATE")
                 if len(rows) == 1:
@@ -140,17 +143,6 @@ class CachedModel:
             remove(self._path)
             self._tell(f"the cache {self._path} was damaged ({error}) and starts empty")
         return []
-
-
-def _open(path: str) -> sqlite3.Connection:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    # Several syncs and a server may share the file; the server uses it from several threads, one at a time.
-    db = sqlite3.connect(path, isolation_level=None, timeout=_WAIT, check_same_thread=False)
-    db.text_factory = bytes  # no text column is read, and damaged data may not decode
-    use_wal(db, patience=_WAIT)
-    db.execute("PRAGMA synchronous=NORMAL")
-    db.executescript(_SCHEMA)
-    return db
 
 
 def size(folder: str) -> int:

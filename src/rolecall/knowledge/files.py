@@ -12,6 +12,8 @@ import stat
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from xxhash import xxh3_128_digest
+
 from rolecall.knowledge.globs import Globs
 from rolecall.knowledge.settings import INDEX, Settings
 from rolecall.settings import repository
@@ -49,9 +51,21 @@ def list_files(root: str, settings: Settings) -> Listing:
         is_index = path == INDEX or path.startswith((f"{INDEX}-", f"{INDEX}."))
         if not include.has(path) or exclude.has(path) or is_index:
             continue
-        reason = (
-            "holds secrets by its name" if secret.has(path) else _unfit(path, entry, settings.largest_file)
-        )
+        reason = ""
+        try:
+            path.encode()
+            if secret.has(path):
+                reason = "holds secrets by its name"
+            elif entry.is_symlink():
+                reason = "is a symbolic link"
+            elif not entry.is_file(follow_symlinks=False):
+                reason = "is not a file"
+            elif entry.stat(follow_symlinks=False).st_size > settings.largest_file:
+                reason = f"is larger than {settings.largest_file:,} bytes"
+        except UnicodeEncodeError:
+            reason = "has a name that is not UTF-8"
+        except OSError as error:
+            reason = f"cannot be read: {error.strerror}"
         if reason:
             listing.skipped.append(Skipped(path, reason))
         else:
@@ -77,21 +91,6 @@ def append_line(path: str, line: str) -> None:
         file.seek(0)
         is_ended = file.read()[-1:] in (b"\n", b"")
         file.write(f"{'' if is_ended else os.linesep}{line}\n".encode())
-
-
-def _unfit(path: str, entry: os.DirEntry[str], largest: int) -> str:
-    if entry.is_symlink():
-        return "is a symbolic link"
-    if not entry.is_file(follow_symlinks=False):
-        return "is not a file"
-    try:
-        path.encode()
-        size = entry.stat(follow_symlinks=False).st_size
-    except UnicodeEncodeError:
-        return "has a name that is not UTF-8"
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
-    return f"is larger than {largest:,} bytes" if size > largest else ""
 
 
 # -- the walk --
@@ -207,6 +206,17 @@ def read(root: str, path: str, *, largest: int) -> bytes | Skipped:
     except OSError as error:
         return Skipped(path, f"cannot be read: {error.strerror}")
     return Skipped(path, f"is larger than {largest:,} bytes") if len(data) > largest else data
+
+
+def digest(data: bytes) -> bytes:
+    """Compute a digest of a file's contents, to detect changes."""
+    return bytes(xxh3_128_digest(data))
+
+
+def has_changed(root: str, path: str, digest_before: bytes, *, largest: int) -> bool:
+    """Whether a file has changed since it was indexed."""
+    data = read(root, path, largest=largest)
+    return not isinstance(data, bytes) or digest(data) != digest_before
 
 
 def decode(path: str, data: bytes) -> str | Skipped:

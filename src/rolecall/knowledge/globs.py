@@ -47,7 +47,7 @@ class Globs:
 
 
 def problem(pattern: str) -> str:
-    """Describe the problem with a pattern; return an empty string if there is none."""
+    """Describe what is wrong with a pattern, or return an empty string."""
     if not pattern.strip():
         return "is empty"
     if re.search(r"\{[^{}/]*,[^{}/]*\}", pattern):
@@ -87,7 +87,12 @@ def _read(pattern: str) -> _Glob | None:
         return None
     if "/" not in text:  # a name at any depth; as in git, a slash in brackets counts too
         return _Glob(verdict, is_folder, f"(?:.*/)?{_part(tokens)}")
-    return _Glob(verdict, is_folder, _path(tokens[1:] if tokens[0] == _SLASH else tokens))
+    parts = [list(part) for is_slash, part in groupby(tokens, lambda token: token == _SLASH) if not is_slash]
+    first, *others = _split(["" if part == [_DEEP] else f"{_part(part)}/" for part in parts[:-1]])
+    # As in a name, the part after `**` is matched only at its first occurrence, except for the last part.
+    body = first + "".join(f"(?>(?:[^/]*/)*?{each})" for each in others[:-1])
+    body += "".join(f"(?:.*/)?{each}" for each in others[-1:])
+    return _Glob(verdict, is_folder, body + (".+" if parts[-1] == [_DEEP] else _part(parts[-1])))
 
 
 def _tokens(text: str) -> list[str] | None:
@@ -109,15 +114,6 @@ def _tokens(text: str) -> list[str] | None:
             return None
         found.append(one)
     return found
-
-
-def _path(tokens: list[str]) -> str:
-    parts = [list(part) for is_slash, part in groupby(tokens, lambda token: token == _SLASH) if not is_slash]
-    first, *others = _split(["" if part == [_DEEP] else f"{_part(part)}/" for part in parts[:-1]])
-    # As in a name, the part after `**` is matched only at its first occurrence, except for the last part.
-    body = first + "".join(f"(?>(?:[^/]*/)*?{each})" for each in others[:-1])
-    body += "".join(f"(?:.*/)?{each}" for each in others[-1:])
-    return body + (".+" if parts[-1] == [_DEEP] else _part(parts[-1]))
 
 
 def _part(tokens: list[str]) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from rolecall.knowledge.lazy import np
+
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     Matrix = NDArray[np.float32]
@@ -21,6 +22,13 @@ class Embedder(Protocol):
         """Return a row of length 1 for each text."""
 
 
-def titled(title: str, text: str) -> str:
+def add_title(title: str, text: str) -> str:
     """Return the text to embed for a passage: its title on a separate line, then the passage."""
     return f"{' '.join(title.split())}\n\n{text}" if title else text
+
+
+def unit(rows: Matrix) -> Matrix:
+    """Scale each row to length 1; a row of zeros stays as it is."""
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    found: Matrix = (rows / np.where(lengths == 0, 1, lengths)).astype(np.float32, copy=False)
+    return found

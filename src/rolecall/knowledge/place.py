@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from contextlib import suppress
 from hashlib import blake2b
 from importlib.util import find_spec
 
 from rolecall.errors import Hint, NotFound, UsageError
-from rolecall.knowledge import settings
+from rolecall.knowledge import files, settings
+from rolecall.knowledge.files import Skipped
 from rolecall.knowledge.settings import FILE, INDEX, Settings
 from rolecall.settings import repository
 
@@ -70,19 +70,12 @@ def settings_of(root: str) -> Settings:
 
 
 def _read(path: str) -> str:
-    def open_now(name: str, flags: int) -> int:
-        # O_NONBLOCK, because opening a pipe would otherwise wait for the process at its other end.
-        return os.open(name, flags | os.O_NONBLOCK | os.O_CLOEXEC)
-
+    data = files.read(*os.path.split(os.path.realpath(path)), largest=_LARGEST)
+    if isinstance(data, Skipped):
+        raise UsageError(f"{path} {data.reason}", hint="Correct the file.")
     try:
-        with open(path, "rb", opener=open_now) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise UsageError(f"{path} is not a file", hint="Put a file in its place.")
-            data = file.read(_LARGEST + 1)
-            if len(data) > _LARGEST:
-                raise UsageError(f"{path} is larger than {_LARGEST:,} bytes", hint="Correct the file.")
-            return data.decode()
-    except (OSError, UnicodeDecodeError) as error:
+        return data.decode()
+    except UnicodeDecodeError as error:
         raise UsageError(f"{path} cannot be read: {error}", hint="Correct the file.") from error
 
 

@@ -19,8 +19,11 @@ from rolecall.knowledge.cache import CachedModel
 from rolecall.knowledge.index import Reader
 from rolecall.knowledge.model import Embedder
 from rolecall.knowledge.query import Answer, Knowledge
+from rolecall.knowledge.remote import Remote
 from rolecall.knowledge.settings import EMBEDDED, INDEX, TRANSFORMERS, Embedding, Settings
+from rolecall.knowledge.static import StaticModel
 from rolecall.knowledge.sync import Report
+from rolecall.knowledge.transformer import Transformer
 from rolecall.settings import config, repository
 from rolecall.settings.settings import model_endpoint
 
@@ -66,7 +69,7 @@ class Found:
     """Repositories that could not be queried, and indexes that were rebuilt."""
 
 
-class Desk:
+class Searcher:
     """Answers questions and keeps indexes open between them."""
 
     def __init__(self, *, now: Callable[[], str], tell: Tell, may_write: bool = True) -> None:
@@ -90,6 +93,7 @@ class Desk:
             return query.ask(text, [knowledge], **more)
         except Damaged as error:
             why = error.message
+        # The error, which kept the old file open, has been released at this point.
         return query.ask(text, [self._rebuild(knowledge.root, why, found)], **more)
 
     def ask_all(self, text: str, *, limit: int, path: str | None = None, by: str = "") -> Found:
@@ -178,26 +182,18 @@ def _note_failure(root: str, found: Found) -> Iterator[None]:
 
 
 def _load_model(embedding: Embedding) -> Embedder:
-    # Each model needs libraries that the others do not.
     if embedding.provider == EMBEDDED:
-        from rolecall.knowledge.static import StaticModel
-
         return StaticModel()
     if embedding.provider == TRANSFORMERS:
-        from rolecall.knowledge.transformer import Transformer
-
         return Transformer(embedding.model)
-    from rolecall.knowledge.remote import Remote
-
     endpoint = model_endpoint(config.load(), config.environment(), f"{embedding.provider}/{embedding.model}")
     if endpoint["protocol"] != "openai":
         raise UsageError(
             f"the provider {embedding.provider!r} speaks {endpoint['protocol']}, which has no embeddings",
             hint="Name one that speaks the protocol `openai`, or use the embedded model.",
         )
-    return Remote(
-        endpoint["base_url"], endpoint["model"], key=endpoint["api_key"], dimensions=embedding.dimensions
-    )
+    url, model, key = endpoint["base_url"], endpoint["model"], endpoint["api_key"]
+    return Remote(url, model, key=key, dimensions=embedding.dimensions)
 
 
 def shared_model(named: str, tell: Tell) -> CachedModel:
@@ -226,11 +222,11 @@ def brief(
     # Not remembered, because a thread's own folder is temporary.
     report, _ = sync(root, now=now, tell=notes.append, is_remembered=False)
     notes += report.notes
-    desk = Desk(now=lambda: now, tell=notes.append)
+    searcher = Searcher(now=lambda: now, tell=notes.append)
     try:
-        found = desk.ask(question[:_LONGEST_QUESTION], root, limit=briefing.MOST, path=path)
+        found = searcher.ask(question[:_LONGEST_QUESTION], root, limit=briefing.MOST, path=path)
     finally:
-        desk.close()
+        searcher.close()
     return briefing.brief(found.answers, budget=tokens), notes
 
 
@@ -260,7 +256,7 @@ def status(root: str) -> Status:
     changed = [
         each
         for each in listing.paths
-        if each not in known or query.is_stale(root, each, known[each], largest=settings.largest_file)
+        if each not in known or files.has_changed(root, each, known[each], largest=settings.largest_file)
     ]
     return Status(
         root=root,

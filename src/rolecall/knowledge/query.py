@@ -10,16 +10,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from rolecall.errors import Damaged, Hint, UsageError
+from rolecall.errors import Hint, UsageError
 from rolecall.knowledge import chunk, files, index, search
 from rolecall.knowledge.globs import Globs
 from rolecall.knowledge.index import Reader, Stored
+from rolecall.knowledge.lazy import np
+from rolecall.knowledge.model import Embedder
 from rolecall.knowledge.search import Candidate, Question, Scale, Weights
 from rolecall.knowledge.settings import EMBEDDED, Settings
 from rolecall.knowledge.words import terms
 
 if TYPE_CHECKING:
-    from rolecall.knowledge.model import Embedder, Matrix
+    from rolecall.knowledge.model import Matrix
 
 T = TypeVar("T")
 
@@ -51,14 +53,14 @@ class Answer:
         return chunk.is_prose(self.path)
 
 
+@dataclass(frozen=True)
 class Knowledge:
     """One repository's index, open for questions."""
 
-    def __init__(self, root: str, settings: Settings, reader: Reader, embedder: Embedder) -> None:
-        self.root = root
-        self.settings = settings
-        self.reader = reader
-        self.embedder = embedder
+    root: str
+    settings: Settings
+    reader: Reader
+    embedder: Embedder
 
     def check_model(self) -> None:
         """Raise an error if the index was built with a different model, because their vectors cannot be compared."""
@@ -101,9 +103,7 @@ def ask(
             if name not in vectors:
                 vectors[name] = knowledge.embedder.embed([text])
         vector = vectors[name] if own.vectors else None
-        candidates, scale = _gather(
-            number, knowledge, asked, vector=vector, fits=fits, weights=own, limit=limit
-        )
+        candidates, scale = _gather(number, knowledge.reader, asked, vector, fits, own, limit)
         found += candidates
         scales.append(scale)
         if scale is not None:
@@ -113,8 +113,26 @@ def ask(
     shared = [
         scale and common[knowledge.embedder.name] for knowledge, scale in zip(among, scales, strict=True)
     ]
-    ranked = search.rank(found, weights, shared, asked.kind)
-    return _answers(among, [(key, score) for key, score in ranked[:limit] if score > 0])
+    best = [
+        (key, score) for key, score in search.rank(found, weights, shared, asked.kind)[:limit] if score > 0
+    ]
+
+    texts: dict[tuple[int, int], Stored] = {}
+    stale: dict[tuple[int, str], bool] = {}
+    for number, knowledge in enumerate(among):
+        reader, largest = knowledge.reader, knowledge.settings.largest_file
+        for each, passage in reader.stored([each for (owner, each), _ in best if owner == number]).items():
+            texts[number, each] = passage
+            if (number, passage.path) not in stale:
+                digest = reader.digest_of(passage.path)
+                is_stale = files.has_changed(knowledge.root, passage.path, digest, largest=largest)
+                stale[number, passage.path] = is_stale
+    answers = []
+    for key, score in best:
+        _, where, start, end, trail, text = texts[key]
+        is_stale = stale[key[0], where]
+        answers.append(Answer(among[key[0]].root, where, start, end, trail, text, score, is_stale))
+    return answers
 
 
 # -- gathering --
@@ -122,50 +140,49 @@ def ask(
 
 def _gather(
     number: int,
-    knowledge: Knowledge,
+    reader: Reader,
     asked: Question,
-    *,
     vector: Matrix | None,
     fits: Globs | None,
     weights: Weights,
     limit: int,
 ) -> tuple[list[Candidate], Scale | None]:
-    reader = knowledge.reader
+    """Return the passages of one index that may answer the question, and the scale of its vectors."""
     chosen = None if fits is None else list(reader.files_where(fits.has))
     if chosen == [] or not reader.state.passages:
         return [], None
     frequencies = reader.frequencies({*asked.terms, *asked.parts})
     # The files that the question names, with their lines.
     named = reader.files_where(asked.is_file) if asked.files else {}
-    files = {
-        file: asked.lines_of(path) for file, path in named.items() if chosen is None or file in set(chosen)
-    }
-    by_words, read = (
-        _find_by_words(reader, asked, frequencies, chosen, files, limit) if weights.words else ({}, {})
-    )
-    at_lines = reader.at_lines(files) if weights.words else set()
-    also = {*by_words, *read, *at_lines}
-    near, scale = (
-        _find_near(reader, vector, chosen, also=also, limit=limit) if vector is not None else ({}, None)
-    )
-    ids = sorted({*also, *near})
+    lines = {file: asked.lines_of(path) for file, path in named.items() if chosen is None or file in chosen}
+    by_words: dict[int, float] = {}
+    read: dict[int, Stored] = {}
+    at_lines: set[int] = set()
+    if weights.words:
+        by_words, read = _find_by_words(reader, asked, frequencies, chosen, lines, limit)
+        at_lines = reader.at_lines(lines)
+    near: dict[int, float] = {}
+    scale: Scale | None = None
+    if vector is not None:
+        near, scale = _find_near(reader, vector, chosen, also={*by_words, *read, *at_lines}, limit=limit)
+    ids = sorted({*by_words, *read, *at_lines, *near})
     outlines = reader.outlines(ids) if weights.words else dict.fromkeys(ids, ((), 1))
     share = search.shares(asked, frequencies, reader.state.passages)
     return [
         Candidate(
-            (number, each),
+            key=(number, each),
             file=each >> index.FILE_BITS,
             words=by_words.get(each, 0.0),
             trail=search.overlap(trail, share),
             name=search.overlap(trail[-1:], share),
             quotes=search.quotes(trail, read[each].text, asked) if each in read else 0.0,
             is_definition=each in read and search.defines(trail, read[each].text, asked),
-            is_of_file=each >> index.FILE_BITS in files,
+            is_of_file=each >> index.FILE_BITS in lines,
             is_at_line=each in at_lines,
-            lines=lines,
+            lines=length,
             nearness=near.get(each, 0.0),
         )
-        for each, (trail, lines) in outlines.items()
+        for each, (trail, length) in outlines.items()
     ], scale
 
 
@@ -212,8 +229,6 @@ def _find_near(
     reader: Reader, vector: Matrix, chosen: Sequence[int] | None, *, also: Iterable[int], limit: int
 ) -> tuple[dict[int, float], Scale]:
     """Return the similarity of the nearest passages and those in `also` to a vector, and the scale of the index."""
-    import numpy as np
-
     ids, matrix = reader.vectors()
     if matrix.shape[1] != vector.shape[1]:
         raise UsageError(
@@ -226,41 +241,6 @@ def _find_near(
         ids, scores = ids[rows], scores[rows]
     count = min(max(_BY_VECTORS, limit), len(scores))
     top = np.argpartition(-scores, count - 1)[:count]
-    wanted = np.fromiter(also, np.int64)
-    found = np.searchsorted(ids, wanted)
-    if not np.array_equal(ids[np.minimum(found, len(ids) - 1)], wanted):
-        raise Damaged(f"{reader.path} is damaged: a passage has words but no vector")
-    rows = np.concatenate([top, found])
+    rows = np.concatenate([top, np.searchsorted(ids, np.fromiter(also, np.int64))])
     scale = Scale(float(scores.mean()), float(scores.max()))
     return {int(ids[row]): float(scores[row]) for row in rows}, scale
-
-
-# -- answers --
-
-
-def _answers(among: Sequence[Knowledge], best: Sequence[tuple[tuple[int, int], float]]) -> list[Answer]:
-    stored: dict[tuple[int, int], Stored] = {}
-    stale: dict[tuple[int, str], bool] = {}
-    for number, knowledge in enumerate(among):
-        mine = [each for (owner, each), _ in best if owner == number]
-        found = knowledge.reader.stored(mine)
-        stored.update({(number, each): passage for each, passage in found.items()})
-        paths = {passage.path for passage in found.values()}
-        digests = knowledge.reader.digests_of(paths)
-        largest = knowledge.settings.largest_file
-        stale.update(
-            {(number, path): is_stale(knowledge.root, path, digests[path], largest=largest) for path in paths}
-        )
-    return [
-        Answer(
-            repository=among[key[0]].root, path=stored[key].path, start=stored[key].start, end=stored[key].end,
-            trail=stored[key].trail, text=stored[key].text, score=score, is_stale=stale[key[0], stored[key].path],
-        )
-        for key, score in best
-    ]  # fmt: skip
-
-
-def is_stale(root: str, path: str, digest: bytes, *, largest: int) -> bool:
-    """Whether a file has changed since it was indexed."""
-    data = files.read(root, path, largest=largest)
-    return not isinstance(data, bytes) or index.digest(data) != digest

@@ -1,24 +1,24 @@
 """Vectors from an OpenAI-compatible `/embeddings` endpoint.
 
-Texts are sent in batches; a temporary failure (429, 5xx, a timeout, a broken connection) is retried, and any other is
-an error with a hint. A reply is checked before use: one vector for each text, all of the same size. No proxy is used,
-no redirect is followed, and no message ever contains the key.
+A temporary failure (429, 5xx, a timeout, a broken connection) is retried, and any other is an error with a hint. No
+proxy is used, no redirect is followed, and no message ever contains the key.
 """
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Timer
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from rolecall.errors import Hint, StorageError, UsageError
+from rolecall.knowledge.lazy import http_client, np
+from rolecall.knowledge.model import unit
 
 if TYPE_CHECKING:
     from rolecall.knowledge.model import Matrix
@@ -91,20 +91,24 @@ class Remote:
         self.name = f"{model} of {self._place}" + (f" with {dimensions} dimensions" if dimensions else "")
 
     def embed(self, texts: Sequence[str]) -> Matrix:
-        import numpy as np
-
+        batches: list[list[str]] = []
+        room = 0
+        for text in texts:
+            room -= len(text)
+            if not batches or room < 0 or len(batches[-1]) >= _MOST_TEXTS:
+                batches.append([])
+                room = _MOST_CHARACTERS - len(text)
+            batches[-1].append(text)
         found: list[Matrix] = []
-        for batch in _batches(texts):
+        for batch in batches:
             rows = self._read_vectors(self._ask(batch), len(batch))
             if found and rows.shape[1] != found[0].shape[1]:
                 raise self._wrong(f"vectors of {found[0].shape[1]} numbers, then of {rows.shape[1]}")
             found.append(rows)
         return np.concatenate(found) if found else np.empty((0, self._dimensions or 0), np.float32)
 
-    # -- asking --
-
     def _ask(self, texts: Sequence[str]) -> bytes:
-        asked: dict[str, Any] = {"model": self._model, "input": list(texts)}
+        asked: dict[str, object] = {"model": self._model, "input": list(texts)}
         if self._dimensions:
             asked["dimensions"] = self._dimensions
         body = json.dumps(asked).encode()
@@ -127,29 +131,34 @@ class Remote:
         raise AssertionError("unreachable")
 
     def _ask_once(self, body: bytes, seconds: float) -> bytes:
-        kind = http.client.HTTPSConnection if self._is_secure else http.client.HTTPConnection
+        kind = http_client.HTTPSConnection if self._is_secure else http_client.HTTPConnection
         connection = kind(self._host, self._port, timeout=seconds)
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self._key:
             headers["Authorization"] = f"Bearer {self._key}"
-        deadline = None
+
+        def cut() -> None:
+            with suppress(OSError):
+                connection.sock.shutdown(socket.SHUT_RDWR)
+
+        # A socket's timeout applies between two bytes; this one applies to the whole reply.
+        until, timer = time.monotonic() + seconds, Timer(seconds, cut)
+        timer.daemon = True
         try:
             connection.connect()
-            # A socket's timeout applies between two bytes; this one applies to the whole reply.
-            deadline = _Deadline(connection.sock, seconds)
+            timer.start()
             connection.request("POST", self._path, body, headers)
             with connection.getresponse() as response:
                 data = response.read(_MOST_BYTES + 1)
                 if response.length and len(data) <= _MOST_BYTES:
-                    raise http.client.IncompleteRead(data, response.length)
-        except (OSError, http.client.HTTPException) as error:
-            if isinstance(error, TimeoutError) or (deadline and deadline.has_passed):
+                    raise http_client.IncompleteRead(data, response.length)
+        except (OSError, http_client.HTTPException) as error:
+            if isinstance(error, TimeoutError) or time.monotonic() >= until:
                 raise _Unavailable(f"did not answer within {seconds:g} s") from error
             reason = self._excerpt((str(error) or type(error).__name__).encode())
             raise _Unavailable(f"cannot be reached ({reason})") from error
         finally:
-            if deadline:
-                deadline.cancel()
+            timer.cancel()
             connection.close()
 
         status = response.status
@@ -173,12 +182,8 @@ class Remote:
             text = text.replace(self._key, "***")
         return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:300] or "nothing"
 
-    # -- the reply --
-
     def _read_vectors(self, data: bytes, count: int) -> Matrix:
         """Return a row of length 1 for each text; raise an error now, as a wrong vector cannot be recognised later."""
-        import numpy as np
-
         try:
             entries = json.loads(data)["data"]
             by_number = {entry.get("index", at): entry["embedding"] for at, entry in enumerate(entries)}
@@ -193,47 +198,12 @@ class Remote:
             raise self._wrong("something that is not a list of vectors")
         if self._dimensions and matrix.shape[1] != self._dimensions:
             raise self._wrong(f"vectors of {matrix.shape[1]} numbers, and {self._dimensions} were asked for")
-        lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
-        if not np.isfinite(lengths).all():
+        if not np.isfinite(np.linalg.norm(matrix, axis=1)).all():
             raise self._wrong("vectors that contain NaN or infinity")
-        unit: Matrix = (matrix / np.where(lengths == 0, 1, lengths)).astype(np.float32)
-        return unit
+        return unit(matrix)
 
     def _wrong(self, what: str) -> StorageError:
         return StorageError(
             f"the embedding model at {self._place} sent {what}",
             hint="Nothing was changed. Is it a model for embeddings, and the base URL that of its provider?",
         )
-
-
-class _Deadline:
-    """Closes a connection when its time is up."""
-
-    def __init__(self, connection: socket.socket, seconds: float) -> None:
-        self.has_passed = False
-        self._connection = connection
-        self._timer = Timer(seconds, self._cut)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def _cut(self) -> None:
-        self.has_passed = True
-        with suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)
-
-    def cancel(self) -> None:
-        self._timer.cancel()
-        self._timer.join()
-
-
-def _batches(texts: Sequence[str]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    size = 0
-    for text in texts:
-        if batch and (len(batch) >= _MOST_TEXTS or size + len(text) > _MOST_CHARACTERS):
-            yield batch
-            batch, size = [], 0
-        batch.append(text)
-        size += len(text)
-    if batch:
-        yield batch

@@ -13,9 +13,8 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -59,10 +58,10 @@ _TELLING = re.compile(
     |who|this|an?|whether|yields?|run|find|add|remove|helper|generate|build|apply|load|test|given|if)\b"""
 )
 _FILLING = part_terms(
-    [
+    (
         "a an and are as at be by can do does for from given has have how if in into is it its not of on or that the",
         "their then there these this those to use used using was were what when where which who will with you your",
-    ]
+    )
 )
 """Words typical of sentences. They are rare in source code and would seem important."""
 
@@ -135,10 +134,15 @@ def question(text: str) -> Question:
         "/" in stripped or chunk.is_structured(stripped) or len(stripped) > _LONGEST_NAME
     )
     name = _OUTER.split(stripped.partition("(")[0])[-1] if is_name else ""
+    files: dict[tuple[str, int], None] = {}
+    for place, line in _PLACE.findall(text):
+        path = place.rstrip("./-").removeprefix("./")
+        if "." in path and _SUFFIX.fullmatch(path, path.rindex(".")):
+            files[path, int(line or 0)] = None
     return Question(
-        text, kind, terms=found, telling=telling or found, parts=part_terms([text]),
+        text, kind, terms=found, telling=telling or found, parts=part_terms((text,)),
         pairs=frozenset(pairwise(lasting)), name=name, definition=_definition_of(name) if name else None,
-        files=tuple(dict.fromkeys(_files_in(text)))[:_MOST_FILES],
+        files=tuple(files)[:_MOST_FILES],
     )  # fmt: skip
 
 
@@ -154,13 +158,6 @@ def looks_like(text: str) -> Kind:
     signs -= 1.5 if _TELLING.match(text) else 0
     signs -= 1.0 if text.endswith("?") else 0
     return "error" if signs >= 1.4 else "prose"
-
-
-def _files_in(text: str) -> Iterator[tuple[str, int]]:
-    for found, line in _PLACE.findall(text):
-        path = found.rstrip("./-").removeprefix("./")
-        if "." in path and _SUFFIX.fullmatch(path, path.rindex(".")):
-            yield path, int(line or 0)
 
 
 def _is_named(path: str, name: str) -> bool:
@@ -224,6 +221,26 @@ class Candidate(NamedTuple):
     nearness: float
     """The cosine similarity of its vector and the question's."""
 
+    def certainty(self, kind: Kind) -> float:
+        """Return how certain the words make a passage: it has the name, contains the exact text, defines the name or
+        includes the line. Half of a message is enough, because the rest is filled in when it is printed."""
+        if self.is_at_line:
+            return 1.0
+        if kind == "identifier":
+            return float(self.is_definition)
+        quoted = min(1.0, 2 * self.quotes) if kind == "error" else self.quotes**1.5
+        return float(max(self.trail**4, quoted))
+
+    def score(self, best: float, kind: Kind) -> float:
+        """Return the score by words. A trail that matches the whole question counts more than several that match half
+        of it, and a passage of a line or two seldom answers a sentence."""
+        least = _QUOTE_FROM[kind]
+        quote = max(0.0, (self.quotes - least) / (1 - least))
+        called = 0.3 * self.trail + 0.6 * self.trail**4 + (0.5 if kind == "prose" else 0.3) * self.name
+        length = 0.1 * min(math.log(max(self.lines, 1)), 3.0) if kind == "prose" else 0.0
+        place = self.is_of_file + 3 * self.is_at_line  # outweighs word matches in the file's other passages
+        return self.words / best + called + quote + self.is_definition + place + length
+
 
 class Scale(NamedTuple):
     """The range of cosines in an index, which differs between models."""
@@ -244,14 +261,9 @@ def shares(asked: Question, frequencies: Mapping[str, int], passages: int) -> di
 
 def overlap(names: tuple[str, ...], share: Mapping[str, float]) -> float:
     """Return how far names and a question share words; 1 if they consist of the same words."""
-    words = _cached_terms(names)
+    words = part_terms(names)
     common = [word for word in words if word in share]
     return math.sqrt(len(common) / len(words) * sum(share[word] for word in common)) if common else 0.0
-
-
-@lru_cache(20_000)
-def _cached_terms(names: tuple[str, ...]) -> frozenset[str]:
-    return part_terms(names)
 
 
 def quotes(trail: Sequence[str], text: str, asked: Question) -> float:
@@ -283,7 +295,7 @@ def rank(
     """
     found = list(candidates)
     best = max((each.words for each in found), default=0.0) or 1.0
-    doubt = 1.0 - max((_certainty(each, kind) for each in found), default=0.0)
+    doubt = 1.0 - max((each.certainty(kind) for each in found), default=0.0)
     scores: list[float] = []
     of_file: dict[tuple[int, int], list[float]] = defaultdict(list)
     for each in found:
@@ -292,7 +304,7 @@ def rank(
         room = scale.best - scale.usual if scale else 0.0
         near = max(0.0, (each.nearness - scale.usual) / room) if scale and room > 0 else 0.0
         leave = doubt if own.words else 1.0
-        scores.append(own.words * _score_words(each, best, kind) + own.vectors * leave * near)
+        scores.append(own.words * each.score(best, kind) + own.vectors * leave * near)
         of_file[each.key[0], each.file].append(scores[-1])
     about = {file: sum(sorted(those)[-_COMPANY:]) / _COMPANY for file, those in of_file.items()}
     scored = [
@@ -300,28 +312,6 @@ def rank(
         for each, score in zip(found, scores, strict=True)
     ]
     return sorted(scored, key=lambda pair: (-pair[1], pair[0]))
-
-
-def _certainty(each: Candidate, kind: Kind) -> float:
-    """Return how certain the words make a passage: it has the name, contains the exact text, defines the name or
-    includes the line. Half of a message is enough, because the rest is filled in when it is printed."""
-    if each.is_at_line:
-        return 1.0
-    if kind == "identifier":
-        return float(each.is_definition)
-    quoted = min(1.0, 2 * each.quotes) if kind == "error" else each.quotes**1.5
-    return float(max(each.trail**4, quoted))
-
-
-def _score_words(each: Candidate, best: float, kind: Kind) -> float:
-    """Return the score by words. A trail that matches the whole question counts more than several that match half of
-    it, and a passage of a line or two seldom answers a sentence."""
-    least = _QUOTE_FROM[kind]
-    quote = max(0.0, (each.quotes - least) / (1 - least))
-    called = 0.3 * each.trail + 0.6 * each.trail**4 + (0.5 if kind == "prose" else 0.3) * each.name
-    length = 0.1 * min(math.log(max(each.lines, 1)), 3.0) if kind == "prose" else 0.0
-    place = each.is_of_file + 3 * each.is_at_line  # outweighs word matches in the file's other passages
-    return each.words / best + called + quote + each.is_definition + place + length
 
 
 # -- showing --

@@ -63,7 +63,18 @@ class Service:
             return {"object": "list", "data": [{"id": self._name, "object": "model", "owned_by": "rolecall"}]}
         if asked != ("POST", f"{PATH}/embeddings"):
             raise _Refused(404, f"only POST {PATH}/embeddings and GET {PATH}/models are served here")
-        texts, is_base64 = self._parse(await _read_body(request))
+        body = bytearray()
+        try:
+            async with asyncio.timeout(_SECONDS):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > _MOST_BYTES:
+                        raise _Refused(413, f"a request is at most {_MOST_BYTES:,} bytes")
+        except ClientDisconnect as error:
+            raise _Refused(400, "the connection ended before the request") from error
+        except TimeoutError as error:
+            raise _Refused(408, f"the request did not come within {_SECONDS} s") from error
+        texts, is_base64 = self._parse(bytes(body))
         async with self._one_at_a_time:
             vectors = await asyncio.to_thread(self._embedder.embed, texts)
         rows: list[Any]
@@ -99,8 +110,7 @@ class Service:
 
         texts = asked.get("input")
         texts = [texts] if isinstance(texts, str) else texts
-        first = texts[0] if isinstance(texts, list) and texts else None
-        if isinstance(first[0] if isinstance(first, list) and first else first, int):
+        if isinstance(texts, list) and texts and isinstance(texts[0], (int, list)):
             raise _Refused(
                 400, "`input` holds numbers of tokens, which only one model understands: send texts"
             )
@@ -119,21 +129,6 @@ class Service:
         except UnicodeEncodeError as error:
             raise _Refused(400, "`input` holds half of a surrogate pair, which is not a character") from error
         return texts, form == "base64"
-
-
-async def _read_body(request: Request) -> bytes:
-    body = bytearray()
-    try:
-        async with asyncio.timeout(_SECONDS):
-            async for part in request.stream():
-                body += part
-                if len(body) > _MOST_BYTES:
-                    raise _Refused(413, f"a request is at most {_MOST_BYTES:,} bytes")
-    except ClientDisconnect as error:
-        raise _Refused(400, "the connection ended before the request") from error
-    except TimeoutError as error:
-        raise _Refused(408, f"the request did not come within {_SECONDS} s") from error
-    return bytes(body)
 
 
 def _error(message: str, kind: str) -> dict[str, Any]:

@@ -31,7 +31,6 @@ from rolecall.settings.form import (
     Record,
     Refused,
     Text,
-    Unreadable,
 )
 
 FILE = "knowledge.yaml"
@@ -73,7 +72,7 @@ def load(text: str, *, source: str = FILE, section: str = "") -> Settings:
 
 
 class _Pattern(Form[str]):
-    def read(self, value: Any, at: At) -> str | Unreadable:
+    def read(self, value: Any, at: At) -> str | form.Unreadable:
         if not isinstance(value, str):
             return at.expect("a pattern", value, "Put it in quotes.")
         if wrong := globs.problem(value):
@@ -96,17 +95,14 @@ def _check_weights(made: Mapping[str, Any], at: At) -> None:
         at.report("`words` and `vectors` cannot both be 0")
 
 
-def _weights_by_kind(given: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+def _spread_weights(given: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Return the weights of each kind; `words` and `vectors` alone apply to all of them."""
     everywhere = {key: given[key] for key in _PAIR if key in given}
     return {
         kind: {key: float(value) for key, value in {**everywhere, **given.get(kind, {})}.items()}
         for kind in KINDS
         if everywhere or kind in given
     }
-
-
-def _make(*, chunk: Mapping[str, Any] | None = None, **fields: Any) -> Settings:
-    return Settings(**fields, **(chunk or {}))
 
 
 _EMBEDDING = Record(
@@ -140,7 +136,7 @@ _CHUNK: Record[dict[str, int]] = Record(
     },
 )
 SETTINGS = Record(
-    _make,
+    lambda chunk=None, **fields: Settings(**fields, **(chunk or {})),
     FILE,
     {
         "include": Field(
@@ -154,6 +150,6 @@ SETTINGS = Record(
             {str: Converted(Choice(EMBEDDED), lambda _: Embedding()), dict: _EMBEDDING},
         ),
         "chunk": _CHUNK,
-        "weights": Converted(_WEIGHTS, _weights_by_kind),
+        "weights": Converted(_WEIGHTS, _spread_weights),
     },
 )

@@ -13,15 +13,15 @@ from collections import Counter
 from collections.abc import Sequence
 from importlib.util import find_spec
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rolecall.errors import Damaged, UsageError
+from rolecall.knowledge.lazy import np, tokenizers
+from rolecall.knowledge.model import unit
 from rolecall.knowledge.words import parts
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
-    from tokenizers import Tokenizer
 
     from rolecall.knowledge.model import Matrix
 
@@ -41,7 +41,7 @@ class StaticModel:
         self._rows: dict[str, int] = {}
         self._known: Matrix | None = None
         self._weights: NDArray[np.float16] | None = None
-        self._tokenizer: Tokenizer | None = None
+        self._tokenizer: tokenizers.Tokenizer | None = None
 
     def embed(self, texts: Sequence[str]) -> Matrix:
         titles: list[str] = []
@@ -51,12 +51,10 @@ class StaticModel:
             has_title = bool(gap) and "\n" not in title
             titles.append(title if has_title else "")
             bodies.append(body if has_title else text)
-        return _unit(self._bags(bodies) + _TITLE * self._bags(titles))
+        return unit(self._bags(bodies) + _TITLE * self._bags(titles))
 
     def _bags(self, texts: Sequence[str]) -> Matrix:
         """Return a row of length 1 for each text, or of length 0 for a text without words."""
-        import numpy as np
-
         bags = [Counter(parts(text)) for text in texts]
         self._learn({word for bag in bags for word in bag})
         assert self._known is not None  # noqa: S101 -- set by _learn
@@ -68,12 +66,10 @@ class StaticModel:
         if len(rows):
             filled = np.flatnonzero(sizes)
             found[filled] = np.add.reduceat(weighted, (np.cumsum(sizes) - sizes)[filled])
-        return _unit(found)
+        return unit(found)
 
     def _learn(self, words: set[str]) -> None:
         """Look up the vectors of new words."""
-        import numpy as np
-
         if len(self._rows) + len(words) > _MOST_WORDS:
             self._rows, self._known = {}, None
         new = sorted(words - self._rows.keys())
@@ -90,15 +86,7 @@ class StaticModel:
         self._known = np.concatenate([self._known, found])
 
 
-def _unit(rows: Any) -> Matrix:
-    import numpy as np
-
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    unit: Matrix = (rows / np.where(lengths == 0, 1, lengths)).astype(np.float32, copy=False)
-    return unit
-
-
-def _load() -> tuple[Tokenizer, NDArray[np.float16]]:
+def _load() -> tuple[tokenizers.Tokenizer, NDArray[np.float16]]:
     found = find_spec("wordllama")  # only located, never imported
     folder = os.path.dirname(found.origin) if found and found.origin else ""
     weights, tokenizer = (os.path.join(folder, file) for file in (_WEIGHTS, _TOKENIZER))
@@ -109,18 +97,11 @@ def _load() -> tuple[Tokenizer, NDArray[np.float16]]:
                 hint="`pip install 'wordllama>=0.2.2,<0.4'`: later versions come without it. Or name another model "
                 "as `embedding` in knowledge.yaml.",
             )
-    from tokenizers import Tokenizer
-
-    return Tokenizer.from_file(tokenizer), _read_weights(weights)
-
-
-def _read_weights(path: str) -> NDArray[np.float16]:
-    """Map the only table in a safetensors file; a row is read when it is used."""
-    import numpy as np
-
-    with open(path, "rb") as file:
+    # Map the only table in a safetensors file; a row is read when it is used.
+    with open(weights, "rb") as file:
         size = int.from_bytes(file.read(8), "little")
         table = json.loads(file.read(min(size, 1 << 20)))["embedding.weight"]
     if table["dtype"] != "F16" or table["shape"][1] != DIMENSIONS:
-        raise Damaged(f"{path} holds other weights than expected", hint="Install wordllama 0.3.9 again.")
-    return np.memmap(path, np.float16, "r", 8 + size + table["data_offsets"][0], tuple(table["shape"]))
+        raise Damaged(f"{weights} holds other weights than expected", hint="Install wordllama 0.3.9 again.")
+    rows = np.memmap(weights, np.float16, "r", 8 + size + table["data_offsets"][0], tuple(table["shape"]))
+    return tokenizers.Tokenizer.from_file(tokenizer), rows

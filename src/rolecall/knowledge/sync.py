@@ -7,7 +7,7 @@ computed, so repeating an interrupted sync costs little.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rolecall.errors import Damaged, Hint, StorageError
@@ -15,7 +15,7 @@ from rolecall.knowledge import chunk, files, index, secrets, words
 from rolecall.knowledge.chunk import Passage
 from rolecall.knowledge.files import Skipped
 from rolecall.knowledge.index import State, Writer
-from rolecall.knowledge.model import Embedder, titled
+from rolecall.knowledge.model import Embedder, add_title
 from rolecall.knowledge.settings import INDEX, Settings
 from rolecall.settings.mask import Mask
 
@@ -83,66 +83,57 @@ class _Sync:
         versions = f"chunk {chunk.VERSION}, words {words.VERSION}, secrets {secrets.VERSION}"
         recipe = f"{versions}, {self.settings.tokens} tokens"
         with index.writing(path) as writer:
-            dimensions = self._begin(writer, report, recipe, is_anew=is_anew)
+            state = writer.state()
+            dimensions = state.dimensions if state else 0
+            if state and (is_anew or self._is_built_otherwise(state, recipe, report)):
+                writer.clear()
+                dimensions = 0
             known = writer.digests()
             listing = files.list_files(self.root, self.settings)
-            changed = [each for each in listing.paths if self._is_changed(each, known.get(each))]
+            largest = self.settings.largest_file
+            changed = [
+                each
+                for each in listing.paths
+                if each not in known or files.has_changed(self.root, each, known[each], largest=largest)
+            ]
             report.unchanged = len(listing.paths) - len(changed)
             for gone in sorted(known.keys() - set(listing.paths)):
                 writer.remove(gone)
                 report.removed.append(gone)
+
             self.progress(0, len(changed))
-            for batch in self._batches(writer, changed, known, report):
-                dimensions = self._put(writer, batch, dimensions)
-                report.indexed += [file.path for file in batch]
-                self.progress(len(report.indexed) + len(report.skipped), len(changed))
+            batch: list[_File] = []
+            for number, each in enumerate(changed, 1):
+                file = self._read(each)
+                if isinstance(file, _File):
+                    batch.append(file)
+                else:
+                    report.skipped.append(file)
+                    if each in known:
+                        writer.remove(each)
+                        report.removed.append(each)
+                # One request to the model embeds the passages of several files.
+                if sum(len(file.passages) for file in batch) >= _BATCH or number == len(changed):
+                    dimensions = self._put(writer, batch, dimensions)
+                    report.indexed += [file.path for file in batch]
+                    batch = []
+                    self.progress(number, len(changed))
             report.skipped[:0] = listing.skipped
             report.state = writer.finish(
                 model=self.embedder.name, dimensions=dimensions, recipe=recipe, synced=now
             )
         return report
 
-    def _begin(self, writer: Writer, report: Report, recipe: str, *, is_anew: bool) -> int:
-        """Return the length of the vectors in the index, or 0 after clearing an index that was built differently."""
-        state = writer.state()
-        if state is None:
-            return 0
+    def _is_built_otherwise(self, state: State, recipe: str, report: Report) -> bool:
         if state.passages and state.model != self.embedder.name:
             report.notes.append(
                 f"the model was {state.model}: everything is embedded again by {self.embedder.name}"
             )
         elif state.recipe != recipe:
             report.notes.append("passages are made in another way than before: everything is indexed again")
-        elif not is_anew:
-            return state.dimensions
-        writer.clear()
-        return 0
-
-    def _is_changed(self, path: str, known: bytes | None) -> bool:
-        if known is None:
-            return True
-        data = files.read(self.root, path, largest=self.settings.largest_file)
-        return not isinstance(data, bytes) or index.digest(data) != known
-
-    def _batches(
-        self, writer: Writer, paths: Iterable[str], known: Container[str], report: Report
-    ) -> Iterator[list[_File]]:
-        """Group the passages of files into batches for one request to the model."""
-        batch: list[_File] = []
-        for path in paths:
-            read = self._read(path)
-            if isinstance(read, _File):
-                batch.append(read)
-            else:
-                report.skipped.append(read)
-                if path in known:
-                    writer.remove(path)
-                    report.removed.append(path)
-            if sum(len(file.passages) for file in batch) >= _BATCH:
-                yield batch
-                batch = []
-        if batch:
-            yield batch
+        else:
+            return False
+        return True
 
     def _read(self, path: str) -> _File | Skipped:
         """Read a file once, so that its passages and its digest belong together."""
@@ -153,28 +144,27 @@ class _Sync:
         if isinstance(text, Skipped):
             return text
         safe = secrets.without_secrets(text, self.mask)
-        return _File(path, index.digest(data), chunk.passages(path, safe, limit=self.settings.tokens))
+        return _File(path, files.digest(data), chunk.passages(path, safe, limit=self.settings.tokens))
 
     def _put(self, writer: Writer, batch: Sequence[_File], dimensions: int) -> int:
         """Embed and write the passages of some files; return the length of the vectors."""
         texts = [
-            titled(" ".join(each.trail) or file.path.rpartition("/")[2], each.text)
+            add_title(" ".join(each.trail) or file.path.rpartition("/")[2], each.text)
             for file in batch
             for each in file.passages
         ]
-        vectors = self.embedder.embed(texts)
-        if len(texts) and dimensions and vectors.shape[1] != dimensions:
-            raise StorageError(
-                f"{self.embedder.name} gives vectors of {vectors.shape[1]} numbers, "
-                f"and those of the index have {dimensions}",
-                hint=Hint(
-                    "If the model has changed, rebuild it",
-                    "rebuild_index",
-                    before="Nothing was changed.",
-                ),
-            )
+        if batch:
+            vectors = self.embedder.embed(texts)
+            if texts and dimensions and vectors.shape[1] != dimensions:
+                raise StorageError(
+                    f"{self.embedder.name} gives vectors of {vectors.shape[1]} numbers, "
+                    f"and those of the index have {dimensions}",
+                    hint=Hint(
+                        "If the model has changed, rebuild it", "rebuild_index", before="Nothing was changed."
+                    ),
+                )
         at = 0
         for file in batch:
             writer.put(file.path, file.digest, file.passages, vectors[at : at + len(file.passages)])
             at += len(file.passages)
-        return vectors.shape[1] if len(texts) else dimensions
+        return vectors.shape[1] if texts else dimensions

@@ -7,7 +7,7 @@ name is a word as well, so that a query for it finds it first. Common endings ar
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
 
@@ -38,9 +38,10 @@ def terms(text: str) -> list[str]:
     return found
 
 
-def part_terms(texts: Iterable[str]) -> frozenset[str]:
+@lru_cache(20_000)
+def part_terms(texts: tuple[str, ...]) -> frozenset[str]:
     """Return the words that names consist of, in the form the index uses."""
-    return frozenset(part for text in texts for name in NAME.findall(text) for part in _part_terms_of(name))
+    return frozenset(stem(part) for text in texts for part in parts(text))
 
 
 def parts(text: str) -> list[str]:
@@ -59,11 +60,6 @@ def terms_of(name: str) -> tuple[str, ...]:
     if not whole or found == (whole,):
         return tuple(map(stem, found))
     return (stem(whole), *map(stem, found))
-
-
-@lru_cache(_KNOWN_NAMES)
-def _part_terms_of(name: str) -> tuple[str, ...]:
-    return tuple(map(stem, parts_of(name)))
 
 
 @lru_cache(_KNOWN_NAMES)

@@ -25,7 +25,7 @@ _NAMED = 20
 _LOCK = Lock()
 """HTTP calls come from several threads, which share one desk with its open indexes."""
 _NOTES: list[str] = []
-_DESK = queries.Desk(now=now, tell=_NOTES.append, may_write=False)
+_DESK = queries.Searcher(now=now, tell=_NOTES.append, may_write=False)
 
 
 def query(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import Any
 
-from rolecall.agents.process import end_leftovers, marked
+from rolecall.agents.process import add_mark, end_leftovers
 from rolecall.errors import Hint, RolecallError, StorageError
 from rolecall.service import control, project_file
 from rolecall.service.policy import ServicePolicy
@@ -157,7 +157,7 @@ def of_project(
         await end_leftovers(mark)
         address = control.store_address(store_url)
         env = {**config.environment(), "ROLECALL_HOME": config.home(), "ROLECALL_STORE": address}
-        env = marked(env, mark)
+        env = add_mark(env, mark)
 
         store, log, problems = supervisor.store, supervisor.log, supervisor.problems
         definitions = Definitions(store, folder, env=env, keep=config.versions_folder(store_url), say=log)

@@ -53,7 +53,7 @@ def run(words: Mapping[str, Any], notes: int) -> None:
 
 def take_step(order: StepOrder, notes: int, backend: Backend, **clock: Any) -> None:
     # The engine passes its environment on, so every process of the step carries this mark.
-    mark = process.marked(config.inherited(), order.thread)[process.RUN_VARIABLE]
+    mark = process.add_mark(config.inherited(), order.thread)[process.RUN_VARIABLE]
     config.set_variables({process.RUN_VARIABLE: mark})
 
     def note(**words: Any) -> None:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from rolecall.agents.process import RUN_VARIABLE, end_leftovers, marked
+from rolecall.agents.process import RUN_VARIABLE, add_mark, end_leftovers
 from rolecall.service.policy import WorkerLimits
 from rolecall.service.worker import StepOrder
 
@@ -145,7 +145,7 @@ class Workers:
             output.close()
         if report is None or fault:
             # Only its own processes: another machine on this host may have the thread by now.
-            await end_leftovers(marked(self._environ, order.thread)[RUN_VARIABLE])
+            await end_leftovers(add_mark(self._environ, order.thread)[RUN_VARIABLE])
         return Ended(report, fault, code, tail.decode("utf-8", "replace"))
 
     async def _ready_zygote(self) -> Zygote:

@@ -136,7 +136,7 @@ async def _ask(
         cancel=cancel, emit=attempt.note_sign, instruction=attempt.instruction, steps=attempt.turn.messages,
         session=decision.session, is_fork=decision.is_fork, session_total=decision.total, schema=role.schema,
         attempt=attempt.tries, capabilities=words,
-        env=process.marked(_environment_of_agent(setup, attempt, cast), run),
+        env=process.add_mark(_environment_of_agent(setup, attempt, cast), run),
         memory=StoredMemory(setup.store, setup.mask), play=partial(play, attempt, cancel) if play else None,
     )  # fmt: skip
     try:

@@ -109,7 +109,7 @@ class MemberFiles:
 
     async def _check(self, command: tuple[str, ...], cwd: Path, cancel: Cancel) -> Checked:
         env = self._setup.environment_of(self._turn.workflow.roles[self._role])
-        env = process.marked(env, check_run(self._parent.id))
+        env = process.add_mark(env, check_run(self._parent.id))
         try:
             done = await process.run(
                 command, cwd=cwd, env=env, timeout=CHECK_SECONDS, cancel=cancel, max_output=MOST_OUTPUT

@@ -35,10 +35,7 @@ DENIES: Mapping[str, tuple[str, ...]] = {
 }
 """The tools to deny for each class of actions."""
 
-_ENDINGS: Mapping[str, Ending] = {
-    "FatalTurnLimitedError": "limit",
-    "FatalCancellationError": "interrupted",
-}
+_ENDINGS: Mapping[str, Ending] = {"FatalTurnLimitedError": "limit", "FatalCancellationError": "interrupted"}
 _API_ERROR = "[API Error"
 
 

@@ -54,7 +54,7 @@ _PLAIN_WORD = re.compile(r"\$?[A-Za-z_]+(?:[ -][A-Za-z_]+)*")
 
 
 @dataclass(frozen=True)
-class Run:
+class ScriptedCommand:
     """A command to run, and the exit status it must have."""
 
     argv: tuple[str, ...]
@@ -83,7 +83,7 @@ class Visit:
     output: Mapping[str, Any] | None = None
     body: str = ""
     edit: Mapping[str, str | Change] | None = None
-    run: tuple[Run, ...] = ()
+    run: tuple[ScriptedCommand, ...] = ()
     session: str | None = None
     usage: Usage | None = None
     emit: tuple[Mapping[str, Any], ...] = ()
@@ -206,8 +206,10 @@ def _check_visit(visit: Visit, at: At) -> None:
 _COMMAND = Either(
     "a list of words, or {argv, exit}",
     {
-        list: form.Converted(_Words(), Run),
-        dict: Record(Run, "a command", {"argv": Field(_Words(), required=True), "exit": Number(whole=True)}),
+        list: form.Converted(_Words(), ScriptedCommand),
+        dict: Record(
+            ScriptedCommand, "a command", {"argv": Field(_Words(), required=True), "exit": Number(whole=True)}
+        ),
     },
 )
 _CHANGE = Either(
@@ -290,7 +292,7 @@ def _edit(context: Context, path: str, change: str | Change) -> ToolCall:
     return ToolCall("edit", {"path": path}, f"{len(content)} characters written")
 
 
-async def _run(context: Context, command: Run) -> ToolCall:
+async def _run(context: Context, command: ScriptedCommand) -> ToolCall:
     arguments = {"argv": list(command.argv)}
     context.emit("tool_call", {"name": "run", "arguments": arguments})
     ended = await process.run(

@@ -10,18 +10,18 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from rolecall.knowledge.chunk import code, headings, keyed
-from rolecall.knowledge.chunk.section import Section
+from rolecall.knowledge.chunk import code, outline
+from rolecall.knowledge.chunk.outline import Section
 from rolecall.knowledge.words import BYTES_PER_TOKEN, tokens
 
 VERSION = 1
 """The version of the cutting rules; an index with another version is rebuilt."""
 
 _OUTLINES: dict[str, Callable[[str], list[Section]]] = {
-    **dict.fromkeys((".md", ".markdown", ".mdx", ".mkd"), headings.outline_markdown),
-    **dict.fromkeys((".rst", ".rest"), headings.outline_rst),
-    **dict.fromkeys((".yaml", ".yml"), keyed.outline_yaml),
-    ".toml": keyed.outline_toml,
+    **dict.fromkeys((".md", ".markdown", ".mdx", ".mkd"), outline.outline_markdown),
+    **dict.fromkeys((".rst", ".rest"), outline.outline_rst),
+    **dict.fromkeys((".yaml", ".yml"), outline.outline_yaml),
+    ".toml": outline.outline_toml,
 }
 _TEXTS = frozenset((".md", ".markdown", ".mdx", ".mkd", ".rst", ".rest", ".txt", ".adoc"))
 _WORD = re.compile(r"\w")
@@ -62,58 +62,42 @@ def passages(path: str, text: str, *, limit: int) -> list[Passage]:
     elif suffix in _OUTLINES:
         sections = _OUTLINES[suffix](text)
     found: list[Passage] = []
+    room = int(limit * BYTES_PER_TOKEN)
     for section in sections:
         for start, end in _split(lines, section.start, section.end, limit):
-            found += _passage(lines, start, end, section.trail, limit)
+            while start < end and not lines[start - 1].strip():
+                start += 1
+            while end > start and not lines[end - 1].strip():
+                end -= 1
+            part = "\n".join(lines[start - 1 : end])
+            pieces = [part]
+            if len(part) > room * 2:  # a single line that is too long, such as data or minified code
+                pieces = [part[at : at + room] for at in range(0, len(part), room)]
+            found += [Passage(start, end, section.trail, piece) for piece in pieces if _WORD.search(piece)]
     return found
-
-
-def _passage(lines: list[str], start: int, end: int, trail: tuple[str, ...], limit: int) -> Iterator[Passage]:
-    while start < end and not lines[start - 1].strip():
-        start += 1
-    while end > start and not lines[end - 1].strip():
-        end -= 1
-    text = "\n".join(lines[start - 1 : end])
-    if not _WORD.search(text):
-        return
-    room = int(limit * BYTES_PER_TOKEN)
-    if len(text) <= room * 2:
-        yield Passage(start, end, trail, text)
-        return
-    # A single line that is too long for a passage, such as data or minified code.
-    for at in range(0, len(text), room):
-        piece = text[at : at + room]
-        if _WORD.search(piece):
-            yield Passage(start, end, trail, piece)
 
 
 def _split(lines: list[str], start: int, end: int, limit: int) -> Iterator[tuple[int, int]]:
     """Divide lines `start` to `end` into parts that fit, at natural breaks in the text if possible."""
+
+    def indent(number: int) -> int:
+        following = lines[number]
+        return len(following) - len(following.lstrip()) if following.strip() else -1
+
     sizes = [tokens(line) for line in lines[start - 1 : end]]
     left = sum(sizes)
     while left > limit and start < end:
-        cut = _cut(lines, sizes, start, limit)
+        used, cut = 0, start
+        for number, size in enumerate(sizes, start):
+            if used + size > limit and number > start:
+                break
+            used, cut = used + size, number
+        if cut - start >= 4 and cut < end:
+            # Before an empty or the least indented line, as late as possible in the second half of what fits.
+            cut = min(reversed(range(start + (cut - start) // 2, cut + 1)), key=indent)
         yield start, cut
         left -= sum(sizes[: cut - start + 1])
         del sizes[: cut - start + 1]
         start = cut + 1
     if start <= end:
         yield start, end
-
-
-def _cut(lines: list[str], sizes: list[int], start: int, limit: int) -> int:
-    """Return the last line of a part that begins at `start`: before an empty or the least indented line, as late as
-    possible in the second half of what fits."""
-    used, last = 0, start
-    for number, size in enumerate(sizes, start):
-        if used + size > limit and number > start:
-            break
-        used, last = used + size, number
-    if last - start < 4 or last >= start + len(sizes) - 1:
-        return last
-
-    def badness(number: int) -> int:
-        following = lines[number]
-        return len(following) - len(following.lstrip()) if following.strip() else -1
-
-    return min(reversed(range(start + (last - start) // 2, last + 1)), key=badness)

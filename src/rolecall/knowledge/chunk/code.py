@@ -13,11 +13,12 @@ from importlib import import_module
 from time import thread_time
 from typing import TYPE_CHECKING, NamedTuple
 
-from rolecall.knowledge.chunk.section import Section
+from rolecall.knowledge.chunk.outline import Section
+from rolecall.knowledge.lazy import tree_sitter
 from rolecall.knowledge.words import tokens
 
 if TYPE_CHECKING:
-    from tree_sitter import Node, Parser
+    from tree_sitter import Node
 
 
 class _Language(NamedTuple):
@@ -55,10 +56,7 @@ decorated_definition if_statement else_clause elif_clause try_statement except_c
 block
 """
 _PYTHON = _Language(
-    "tree_sitter_python",
-    _kinds("function_definition"),
-    _kinds("class_definition"),
-    _kinds(_PYTHON_WRAPPERS),
+    "tree_sitter_python", _kinds("function_definition"), _kinds("class_definition"), _kinds(_PYTHON_WRAPPERS)
 )
 _JAVASCRIPT = _Language(
     "tree_sitter_javascript", _kinds(_SCRIPT_LEAVES), _kinds(_SCRIPT_HOLDERS), _kinds(_SCRIPT_WRAPPERS),
@@ -129,17 +127,16 @@ def outline(text: str, suffix: str) -> list[Section]:
     def read(offset: int, _: object) -> bytes:
         return data[offset : offset + _PIECE] if thread_time() < until else b""
 
-    root = _parser(language.module, language.loader).parse(read).root_node
+    root = _load_parser(language.module, language.loader).parse(read).root_node
     if thread_time() >= until:
         return [Section(1, last, ())]
     return list(_Outline(language, text).sections(root, (), 1, last))
 
 
 @cache
-def _parser(module: str, loader: str) -> Parser:
-    from tree_sitter import Language, Parser
-
-    return Parser(Language(getattr(import_module(module), loader)()))
+def _load_parser(module: str, loader: str) -> tree_sitter.Parser:
+    language = tree_sitter.Language(getattr(import_module(module), loader)())
+    return tree_sitter.Parser(language)
 
 
 class _Outline:

@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import Any
 from uuid import uuid4
 
-from rolecall.agents.process import end_leftovers, marked
+from rolecall.agents.process import add_mark, end_leftovers
 from rolecall.service import control
 from rolecall.service.fleet import database
 from rolecall.service.fleet.machine import Machine
@@ -64,7 +64,7 @@ def serve(
         async def run(door: socket.socket) -> None:
             mark = mark_of(home)
             await end_leftovers(mark)  # from an earlier process: another machine may run its threads by now
-            env = marked(config.inherited(ROLECALL_HOME=home, ROLECALL_STORE=url), mark)
+            env = add_mark(config.inherited(ROLECALL_HOME=home, ROLECALL_STORE=url), mark)
             workers = Workers(env, entry="rolecall.service.fleet.worker")
             machine = Machine(url, settings, workers, policy=policy, log=log, agent_of=agent_namer)
             beside = [_Beside(machine, url, companion, log) for companion in companions]
