@@ -55,8 +55,6 @@ _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
 _TRANSIENT = (408, 409, 425, 429)
 _EXCERPT = 500
-
-
 _ADVICE = {
     401: "Check the key that is configured for this endpoint.",
     403: "Check the key that is configured for this endpoint.",
@@ -68,11 +66,12 @@ _ADVICE = {
     ),
     **dict.fromkeys(range(500, 600), "Resume the thread when the endpoint works again."),
 }
+
 Listen = Callable[[], AbstractContextManager[Callable[[str], None]]]
 """Opens a receiver for the text of one message, piece by piece."""
 
 
-@dataclass
+@dataclass(eq=False)
 class NoAnswer(Exception):
     """Raised if the model gave no answer, with whether asking again may help."""
 
@@ -188,7 +187,7 @@ class Asking:
             raise self._explain(error) from error
         except (exceptions.AgentRunError, exceptions.UserError, httpx2.HTTPError, *_MALFORMED) as error:
             raise NoAnswer(
-                f"the model's endpoint sent something else than an answer: {self._excerpt(str(error))}",
+                f"the model's endpoint did not send a valid answer: {self._excerpt(str(error))}",
                 hint="Check that the base URL and the protocol belong to this endpoint.",
             ) from error
         has_end = response.finish_reason or (response.provider_details or {}).get("finish_reason")

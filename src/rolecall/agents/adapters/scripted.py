@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -116,6 +116,8 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 
 @dataclass(frozen=True)
 class Script:
+    name: ClassVar[str] = "scripted"
+
     path: Path
     roles: Mapping[str, tuple[Visit, ...]]
     after_last: str = "error"
