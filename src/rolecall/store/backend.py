@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
-from rolecall.errors import Collision, Conflict, Damaged, Hint, NotFound
+from rolecall.errors import Collision, Conflict, Damaged, Hint, NotFound, StorageError
 
 Durability = Literal["always", "heads", "never"]
 """When a commit waits for the disk: always, when a ref moves, or never. A crash of the process never loses anything; a
@@ -246,11 +246,16 @@ def no_store(path: str) -> NotFound:
     )
 
 
-def missing_type(type_id: str) -> NotFound:
-    return NotFound(
-        f"type {type_id} is not in the store",
-        hint=Hint("Register the schema first", "put_schema"),
+def newer_format(place: str, version: int, known: int) -> StorageError:
+    return StorageError(
+        f"{place} has format {version}; this program knows formats up to {known}",
+        hint="Upgrade rolecall: the store was written by a newer one.",
     )
+
+
+def missing_type(type_id: str) -> NotFound:
+    hint = Hint("Register the schema first", "put_schema")
+    return NotFound(f"type {type_id} is not in the store", hint=hint)
 
 
 def require(types: Sequence[str], stored: set[str]) -> None:
@@ -270,16 +275,10 @@ def conflict(move: Move, current: Ref | None) -> Conflict:
 
 def collision(record: Record, sha256: bytes | None) -> Collision:
     stored = sha256.hex()[:16] if sha256 else "unknown"
-    return Collision(
-        f"node {record.id} is stored with other bytes (SHA-256 {stored}…)",
-        node=record.id,
-        hint=Hint(
-            "Verify the node",
-            "verify_node",
-            before="A changed store or a 64-bit collision; nothing was written.",
-            node=record.id,
-        ),
-    )
+    cause = "A changed store or a 64-bit collision; nothing was written."
+    hint = Hint("Verify the node", "verify_node", before=cause, node=record.id)
+    message = f"node {record.id} is stored with other bytes (SHA-256 {stored}…)"
+    return Collision(message, node=record.id, hint=hint)
 
 
 def stored_object(text: str, what: str) -> dict[str, Any]:

@@ -50,8 +50,9 @@ def collect(store: Store, *, delete: bool, grace_ms: int = GRACE_MS, force: bool
     marks.add(moved.target for moved in store.backend.roots())
     reachable = marks.count
     marks.add(put.id for put in store.backend.puts() if put.at > cutoff)
-    if delete and marks.dangling:
-        _refuse_dangling(store, marks.dangling[0], force=force)
+    fault = next(iter(store.backend.problems()), None) if delete and marks.dangling else None
+    if delete and marks.dangling and (fault or not force):
+        raise _explain_dangling(store, marks.dangling[0], fault)
     total = sum(1 for _ in store.backend.puts())
 
     sample: list[str] = []
@@ -70,23 +71,17 @@ def collect(store: Store, *, delete: bool, grace_ms: int = GRACE_MS, force: bool
     )
 
 
-def _refuse_dangling(store: Store, dangling: Dangling, *, force: bool) -> None:
-    """Refuse to delete: a missing node may have been lost, and its references with it."""
-    fault = next(iter(store.backend.problems()), None)
-    if fault is None and force:
-        return
+def _explain_dangling(store: Store, dangling: Dangling, fault: str | None) -> Damaged:
+    """A missing node may have been lost, and its references with it."""
     referrer = f"node {dangling.referrer}"
     if not dangling.referrer:
         names = (moved.name for moved in store.backend.roots() if moved.target == dangling.id)
         referrer = f"ref {next(names, '?')!r}"
-    raise Damaged(
-        f"nothing was collected: {referrer} refers to {dangling.id}, which is not stored"
-        + (f", and {fault}" if fault else ""),
-        node=dangling.id,
-        hint=Hint("Verify the store, then repair or reindex it", "verify_store")
-        if fault
-        else Hint("If it was lost, bring it back; if it never was there, collect anyway", "import_or_force"),
-    )
+    hint = Hint("If it was lost, bring it back; if it never was there, collect anyway", "import_or_force")
+    if fault:
+        hint = Hint("Verify the store, then repair or reindex it", "verify_store")
+    message = f"nothing was collected: {referrer} refers to {dangling.id}, which is not stored"
+    return Damaged(message + (f", and {fault}" if fault else ""), node=dangling.id, hint=hint)
 
 
 class _Marks:

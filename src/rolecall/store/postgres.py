@@ -31,7 +31,17 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from rolecall.errors import Damaged, Hint, RolecallError, StorageError
-from rolecall.store.backend import FRESH_MS, Change, Damage, Record, Ref, collision, no_store, require
+from rolecall.store.backend import (
+    FRESH_MS,
+    Change,
+    Damage,
+    Record,
+    Ref,
+    collision,
+    newer_format,
+    no_store,
+    require,
+)
 from rolecall.store.clock import steady_ms
 from rolecall.store.sql import PAGE, RECORD, Row, SqlTables
 
@@ -370,12 +380,13 @@ class PostgresBackend(SqlTables):
         if version is None and not create:
             raise no_store(str(self._server))
         if version is None:
-            version = self._create_tables()
-        if version > _FORMAT:
-            raise StorageError(
-                f"{self._server} has format {version}; this program knows formats up to {_FORMAT}",
-                hint="Upgrade rolecall: the store was written by a newer one.",
-            )
+            with self._db.transaction():
+                self._db.execute("SELECT pg_advisory_xact_lock(%s)", (self._writers,))
+                version = self._format()  # now that we hold the lock, this answer is final
+                if version is None:
+                    self._create_tables()
+        if version is not None and version > _FORMAT:
+            raise newer_format(str(self._server), version, _FORMAT)
 
     def _format(self) -> int | None:
         # Query the catalogue, because a name looked up inside a transaction may come from a cache that does not include
@@ -388,21 +399,13 @@ class PostgresBackend(SqlTables):
         row = self._db.execute("SELECT version FROM format").fetchone() if found else None
         return row[0] if row else None
 
-    def _create_tables(self) -> int:
-        with self._db.transaction():
-            self._db.execute("SELECT pg_advisory_xact_lock(%s)", (self._writers,))
-            # Another process may have been first; now that we hold the lock, this answer is final.
-            version = self._format()
-            if version is not None:
-                return version
-            # Check first, because IF NOT EXISTS requires the right to create schemas even if this one exists.
-            if not self._db.execute(
-                "SELECT 1 FROM pg_namespace WHERE nspname = %s", (self._schema,)
-            ).fetchone():
-                self._db.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(self._schema)))
-            self._db.execute(_TABLES)
-            self._db.execute("INSERT INTO format (version) VALUES (%s)", (_FORMAT,))
-        return _FORMAT
+    def _create_tables(self) -> None:
+        # Check first, because IF NOT EXISTS requires the right to create schemas even if this one exists.
+        known = self._db.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (self._schema,)).fetchone()
+        if not known:
+            self._db.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(self._schema)))
+        self._db.execute(_TABLES)
+        self._db.execute("INSERT INTO format (version) VALUES (%s)", (_FORMAT,))
 
 
 def shut_down(db: psycopg.Connection[Any]) -> None:

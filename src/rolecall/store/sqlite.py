@@ -23,6 +23,7 @@ from rolecall.store.backend import (
     Record,
     Ref,
     collision,
+    newer_format,
     no_store,
     require,
 )
@@ -259,21 +260,20 @@ class SqliteBackend(SqlTables):
         try:
             for last, record in self._scan_rows():  # noqa: B007 - the handler needs the number
                 yield record
+            return
         except Damaged:
-            yield from self._scan_by_id(beyond=last)
-
-    def _scan_by_id(self, beyond: int) -> Iterator[Record | Damage]:
-        """Read nodes beyond a damaged page one by one; intact ones are returned and lost ones reported."""
+            pass
+        # Read the nodes beyond a damaged page one by one; intact ones are returned and lost ones reported.
         after = ""
         query = f"SELECT id, seq FROM nodes WHERE id > ? ORDER BY id LIMIT {PAGE}"
         while rows := self._read(query, (after,)):
-            for node in (node for node, seq in rows if seq > beyond):
+            for node in (node for node, seq in rows if seq > last):
                 try:
-                    record = self.record(node)
+                    found = self.record(node)
                 except Damaged as exc:
                     yield Damage(node, exc.message)
                 else:
-                    yield record or Damage(node, f"{self.path}: its index lists it, and it cannot be found")
+                    yield found or Damage(node, f"{self.path}: its index lists it, and it cannot be found")
             after = self._next_page(rows, after)
 
     # -- the container --
@@ -333,28 +333,21 @@ def _connect(path: str, *, create: bool, alone: bool = False) -> sqlite3.Connect
     try:
         if alone:
             db.execute("PRAGMA locking_mode = EXCLUSIVE")
-        _prepare(db, path, create=create)
+        (application,) = db.execute("PRAGMA application_id").fetchone()
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        tables = {name for (name,) in db.execute("SELECT name FROM sqlite_schema")}
+        if not tables:
+            if not create:
+                raise no_store(path)
+            _create_tables(db)
+        elif application != _APPLICATION and not tables >= {"nodes", "refs", "moves", "events"}:
+            raise UsageError(f"{path} is the database of another program", hint="Name another file.")
+        elif version > _FORMAT:
+            raise newer_format(path, version, _FORMAT)
     except BaseException:
         db.close()
         raise
     return db
-
-
-def _prepare(db: sqlite3.Connection, path: str, *, create: bool) -> None:
-    (application,) = db.execute("PRAGMA application_id").fetchone()
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_schema")}
-    if not tables:
-        if not create:
-            raise no_store(path)
-        _create_tables(db)
-    elif application != _APPLICATION and not tables >= {"nodes", "refs", "moves", "events"}:
-        raise UsageError(f"{path} is the database of another program", hint="Name another file.")
-    elif version > _FORMAT:
-        raise StorageError(
-            f"{path} has format {version}; this program knows formats up to {_FORMAT}",
-            hint="Upgrade rolecall: the store was written by a newer one.",
-        )
 
 
 def _create_tables(db: sqlite3.Connection) -> None:
@@ -396,43 +389,33 @@ class _Translation:
         return None
 
     def __exit__(self, _kind: object, exc: BaseException | None, _trace: object) -> None:
+        path = self._path
         if isinstance(exc, sqlite3.DatabaseError):
-            raise _translate(exc, self._path) from exc
+            code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
+            if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or _is_undecodable(exc):
+                raise _damage(path, str(exc)) from exc
+            if "malformed JSON" in str(exc):
+                raise _damage(path, "what is kept with a ref is not JSON") from exc
+            message, hint = _REFUSALS.get(code, _OTHER_REFUSAL)
+            raise StorageError(message.format(path=path, exc=exc), hint=hint) from exc
         if isinstance(exc, UnicodeDecodeError):
             # The driver's message quotes the damaged text and cannot be decoded itself.
-            raise _damage(self._path, "it cannot be read") from exc
+            raise _damage(path, "it cannot be read") from exc
         if isinstance(exc, OSError):
-            raise StorageError(
-                f"{self._path} cannot be used: {exc.strerror}: {exc.filename}",
-                hint="Check that its folder exists and is yours.",
-            ) from exc
+            hint = "Check that its folder exists and is yours."
+            raise StorageError(f"{path} cannot be used: {exc.strerror}: {exc.filename}", hint=hint) from exc
 
 
 _REFUSALS = {
     sqlite3.SQLITE_FULL: ("no room to write {path}: {exc}", "Free some disk space, then run it again."),
-    sqlite3.SQLITE_READONLY: (
-        "{path} cannot be written: {exc}",
-        "Make the file and its folder writable.",
-    ),
-    sqlite3.SQLITE_CANTOPEN: (
-        "{path} cannot be opened: {exc}",
-        "Check that its folder exists and is yours.",
-    ),
+    sqlite3.SQLITE_READONLY: ("{path} cannot be written: {exc}", "Make the file and its folder writable."),
+    sqlite3.SQLITE_CANTOPEN: ("{path} cannot be opened: {exc}", "Check that its folder exists and is yours."),
     **dict.fromkeys(
         (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED),
         (f"{{path}} stayed locked for {_PATIENCE} s", "Another process is writing; try again."),
     ),
 }
-
-
-def _translate(exc: sqlite3.DatabaseError, path: str) -> Exception:
-    code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
-    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or _is_undecodable(exc):
-        return _damage(path, str(exc))
-    if "malformed JSON" in str(exc):
-        return _damage(path, "what is kept with a ref is not JSON")
-    message, hint = _REFUSALS.get(code, ("{path}: {exc}", "Check the disk and the file, then run it again."))
-    return StorageError(message.format(path=path, exc=exc), hint=hint)
+_OTHER_REFUSAL = ("{path}: {exc}", "Check the disk and the file, then run it again.")
 
 
 def _is_undecodable(exc: sqlite3.DatabaseError) -> bool:
