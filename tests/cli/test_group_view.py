@@ -165,6 +165,38 @@ def test_a_script_gets_a_line_for_each_event_of_a_member(rolecall: Rolecall, pro
     assert next(line["event"] for line in lines if line.get("thread") == member) == "started"
 
 
+ASKING = """
+name: ask-people
+roles:
+  judge:
+    times: 2
+    agent: human
+    prompt: Judge it. You are judge {{number}}.
+    schema: {type: object, properties: {verdict: {type: string}}, required: [verdict]}
+graph:
+  $START: judge
+  judge: {done: $END, partly: $FAIL, failed: $FAIL}
+"""
+
+
+def test_people_are_asked_one_by_one_while_no_process_waits(rolecall: Rolecall, tmp_path: Path) -> None:
+    (tmp_path / "ask-people.yaml").write_text(ASKING)
+    done = rolecall("run", "ask-people.yaml", "-p", "The plan.", cwd=tmp_path, check=7)
+    [parent] = rolecall.json("thread", "list")
+    assert (parent["status"], parent["reason"]) == ("waiting", "judge: 2 waiting for a person")
+    assert "is waiting: The plan.\n  judge: 2 waiting for a person" in done.stdout
+    lines = done.stderr.splitlines()[1:]
+    members = [line.removeprefix(f"answer judge {number}/2: ") for number, line in enumerate(lines[:2], 1)]
+    assert lines[2] == f"continue: rolecall thread run {parent['thread']}"
+
+    assert rolecall.json("status")["next"] == f"rolecall thread show {parent['thread']} --members"
+    assert rolecall("thread", "watch", parent["thread"]).returncode == 7
+    for command in members:
+        rolecall(*command.split()[1:], "--field", "verdict=good", check=0)
+    rolecall("thread", "run", parent["thread"], check=0)
+    assert rolecall.json("thread", "show", parent["thread"])["status"] == "completed"
+
+
 # -- afterwards --
 
 

@@ -16,7 +16,7 @@ from rolecall.cli.thread_play import View, attend, leave, play, take_steps, view
 from rolecall.service import control
 from rolecall.settings import config
 from rolecall.store.store import Store
-from rolecall.threads import thread
+from rolecall.threads import thread, views
 from rolecall.threads.state import ThreadRef
 
 __all__ = ["follow", "follow_each", "play"]
@@ -73,7 +73,7 @@ def _watch(options: Namespace, store: Store, ident: str, view: View) -> tuple[st
         async with attend(view) as stopped, _Bell(ident, is_served) as bell:
             while True:
                 # Read the state before the events, so that the events include everything that led to it.
-                status = thread.find(store, ident).state.status
+                ref = thread.find(store, ident)
                 while events := store.events(ident, after=seen, limit=500):
                     for event in events:
                         if event.kind == "step":
@@ -83,7 +83,7 @@ def _watch(options: Namespace, store: Store, ident: str, view: View) -> tuple[st
                         if event.kind == "crashed" or not is_inner:
                             stopped.watch(event.kind, event.body)
                     seen = events[-1].seq
-                if status in thread.ENDED or status == "suspended" or stopped.cancel.is_set():
+                if ref.state.has_ended or views.needs_person(store, ref) or stopped.cancel.is_set():
                     break
                 await bell.wait(stopped.cancel)
         if stopped.error is not None:

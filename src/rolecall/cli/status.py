@@ -16,7 +16,7 @@ from rolecall.workflow import registry
 
 _MOST = 10
 """The most threads listed."""
-_ORDER = ("crashed", "damaged", "suspended", "running", "queued", "idle")
+_ORDER = ("crashed", "damaged", "suspended", "waiting", "running", "queued", "idle")
 
 
 @verb(
@@ -37,6 +37,8 @@ def status(options: Namespace) -> Reply:
         for entry in threads:
             if entry["status"] == "queued" and service is None:
                 onward = "rolecall serve --detach"
+            elif entry["status"] == "waiting":
+                onward = f"rolecall thread show {entry['thread']} --members"
             elif entry["status"] not in ("queued", "running") and entry["continue"]:
                 onward = entry["continue"]
             if onward:

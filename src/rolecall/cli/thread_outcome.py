@@ -1,6 +1,6 @@
 """Reports a thread's outcome: its state, its result, an exit code, and the command that continues it.
 
-Exit codes beyond those of every command: 6 failed, 7 suspended, 8 killed, 9 discarded, 130 interrupted.
+Exit codes beyond those of every command: 6 failed, 7 suspended or waiting, 8 killed, 9 discarded, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rolecall.threads import thread, views
 from rolecall.threads.report import joined_text, money
 from rolecall.threads.state import ThreadRef
 
-CODES = {"failed": 6, "suspended": 7, "killed": 8, "discarded": 9}
+CODES = {"failed": 6, "suspended": 7, "waiting": 7, "killed": 8, "discarded": 9}
 """Exit codes by a thread's final status; 0 for all others."""
 CRASHED = 5
 INTERRUPTED = 130
@@ -74,7 +74,7 @@ def _state_text(shown: Mapping[str, Any]) -> str:
     line = f"{shown['thread']} is {colored_status(shown['status'])}"
     if shown["status"] == "idle":
         line += next_role
-    if shown["status"] == "suspended":
+    if shown["status"] in ("suspended", "waiting"):
         return f"{line}: {shown['title']}\n  {shown['reason']}"
     return line + (f": {shown['reason']}" if shown["reason"] else "")
 
@@ -131,6 +131,18 @@ def _result_text(result: Mapping[str, Any] | None) -> str:
     return "\n".join(["", "", *lines, "", *(f"{name}: {value}" for name, value in facts.items() if value)])
 
 
+def _tell_answers(options: Namespace, store: Store, ref: ThreadRef) -> None:
+    """Print the commands that answer the members of a group who wait for a person."""
+    group = views.current_group(store, ref) or {"members": ()}
+    waiting = [member for member in group["members"] if member["status"] == "waiting"]
+    for member in waiting[:_MOST_LINES]:
+        command = in_this_store(options, f"rolecall thread answer {member['id']} --run")
+        print(printable(f"answer {short(member['title'], 40)}: {command}"), file=sys.stderr)
+    if more := len(waiting) - _MOST_LINES if waiting[_MOST_LINES:] else 0:
+        command = in_this_store(options, f"rolecall thread show {ref.id} --members")
+        print(printable(f"and {plural(more, 'more member')}: {command}"), file=sys.stderr)
+
+
 def tell_continuation(
     options: Namespace, store: Store, ref: ThreadRef, *, agent: str | None = None, instead: str | None = None
 ) -> None:
@@ -145,5 +157,7 @@ def tell_continuation(
     if agent and runs and agent != ref.state.agent:
         command += f" --agent {quote(agent)}"
     sys.stdout.flush()
+    if ref.state.status == "waiting":
+        _tell_answers(options, store, ref)
     label = "watch" if is_held or ref.state.status == "queued" else "continue"
     print(f"{label}: {printable(in_this_store(options, command))}", file=sys.stderr, flush=True)

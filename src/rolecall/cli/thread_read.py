@@ -143,7 +143,7 @@ class Listing(NamedTuple):
     def text(self) -> str:
         rows = []
         for entry in _below_parents(self.entries):
-            reason = entry["reason"] if entry["status"] in (Status.DAMAGED, "suspended") else ""
+            reason = entry["reason"] if entry["status"] in (Status.DAMAGED, "suspended", "waiting") else ""
             rows.append(
                 (
                     entry["thread"][-self.id_length :],

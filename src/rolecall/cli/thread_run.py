@@ -298,7 +298,8 @@ def watch(options: Namespace) -> int:
                     _show_event(options, event)
                 seen = events[-1].seq
             status = views.status_of(store, ref)
-            if status in thread.ENDED or (not options.follow and status in ("suspended", "crashed")):
+            is_stopped = status == "crashed" or views.needs_person(store, ref)
+            if status in thread.ENDED or (is_stopped and not options.follow):
                 break
             sys.stdout.flush()
             if status != "running" and not has_explained:

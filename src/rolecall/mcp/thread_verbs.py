@@ -169,6 +169,7 @@ def list_threads(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> di
             workflow=arguments.get("workflow"),
             text=arguments.get("text", ""),
             after=arguments.get("page"),
+            members=arguments.get("members", False),
         )
         entries = [with_tool(one.entry()) for one in islice(found, limit + 1)]
     page = {"page": entries[limit - 1]["thread"]} if len(entries) > limit else {}
@@ -251,6 +252,7 @@ _ONWARD = {
     "crashed": "thread_step lets it go on.",
     "running": "thread_show tells how it stands.",
     "suspended": "Ask the user: no tool raises a limit.",
+    "waiting": "It waits for the members of its group: thread_list with `members` shows them.",
 }
 """Advice for a thread that asks nothing, by its status."""
 

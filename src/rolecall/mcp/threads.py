@@ -11,8 +11,8 @@ _tool = partial(checked_tool, "rolecall.mcp.thread_verbs")
 _THREAD = {"thread": {"type": "string", "description": "Id of the thread, or an unambiguous part of it."}}
 _WORKFLOW = {"workflow": {"type": "string", "description": "Name, path or id of the workflow."}}
 _STATUSES = [
-    *("queued", "idle", "running", "crashed", "suspended", "completed", "failed", "killed", "discarded"),
-    "damaged",
+    *("queued", "idle", "running", "crashed", "suspended", "waiting"),
+    *("completed", "failed", "killed", "discarded", "damaged"),
 ]
 _RUNS_AGENTS: dict[str, Any] = {"is_for_lead": True, "starts_threads": True, "reaches_out": True}
 """A thread's agents have their own restrictions, so a restricted caller must not use them to get around its own."""
@@ -87,6 +87,7 @@ TOOLS = (
             "text": {"type": "string", "description": "Only threads whose title has these words."},
             "limit": {"type": "integer", "minimum": 1, "maximum": 200, "description": "20 when not given."},
             "page": {"type": "string", "description": "Go on after this thread; the reply names it."},
+            "members": {"type": "boolean", "description": "Also the members of groups."},
         },
     ),
     _tool(

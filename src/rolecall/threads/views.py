@@ -137,6 +137,18 @@ def current_group(store: Store, ref: ThreadRef) -> View | None:
     return {"role": roster["role"], "step": None, "count": roster["count"], "members": members}
 
 
+def needs_person(store: Store, ref: ThreadRef) -> bool:
+    """Whether nothing happens until a person acts: the thread is suspended, or all it waits for are such members."""
+    if ref.state.status != Status.WAITING:
+        return ref.state.status == Status.SUSPENDED
+    held = store.ref(group_name(ref.id))
+    standing = held.state.get("standing", {}) if held else {}
+    if standing.get("open") or standing.get("next", 1) <= standing.get("count", 0):
+        return False
+    group = current_group(store, ref) or {"members": ()}
+    return not any(member["status"] in ("running", "open") for member in group["members"])
+
+
 _FATES = {
     Status.COMPLETED: "done",
     Status.FAILED: "failed",
