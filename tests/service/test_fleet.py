@@ -212,9 +212,8 @@ def test_orders_of_which_nobody_has_recorded_the_end_hold_up_nobody(fleet: Fleet
     fleet.assert_whole(*names, after, steps=1)
 
 
-def test_an_order_that_is_lost_is_given_again_whatever_else_lies_among_the_slots(fleet: Fleet) -> None:
+def test_an_order_that_is_lost_is_given_again(fleet: Fleet) -> None:
     """One of four steps waits for one of the three slots of the only machine that can take it."""
-    strange = fleet.store.move("slot/none", None, state={})
     names = [fleet.enter("waits-on-alpha") for _ in range(4)]
 
     def waiting() -> list[str]:
@@ -231,7 +230,6 @@ def test_an_order_that_is_lost_is_given_again_whatever_else_lies_among_the_slots
     assert again.split(":")[:2] == lost.split(":")[:2]
     (fleet.work / "go").touch()
     assert fleet.ended(*names) == ["completed"] * 4
-    fleet.store.move(strange.name, strange)
 
 
 def test_a_thread_that_is_killed_anywhere_is_ended_where_it_runs(fleet: Fleet) -> None:

@@ -123,7 +123,7 @@ def test_whoever_follows_a_thread_is_told_that_no_machine_is_left_to_run_it(
 ) -> None:
     with fleet_in(tmp_path, str(postgres_server.get_uri())) as fleet:
         machine = machines.Presence(fleet.store, "alpha", "alpha:1", lease_ms=600_000)
-        machine.enter({"slots": 0})
+        machine.enter(machines.Facts(slots=0))
         laptop = fleet.host("laptop")
         (laptop.folder / "do-steps.yaml").write_text(STEPS.format(name="do-steps"))
         agent = fleet.agent(done("end"))

@@ -467,18 +467,18 @@ def test_a_machine_whose_promise_is_over_is_gone_and_its_name_is_free(store: Sto
     now = 1_790_000_000_000
     store.now = lambda: now
     first = machines.Presence(store, "alpha", "alpha:1", lease_ms=1_000)
-    first.enter({"slots": 4})
+    first.enter(machines.Facts(slots=4))
     assert [(one.name, one.is_alive) for one in machines.list_machines(store)] == [("alpha", True)]
     second = machines.Presence(store, "alpha", "alpha:2", lease_ms=1_000)
     with pytest.raises(Conflict, match="'alpha' is in this fleet already"):
-        second.enter({})
+        second.enter(machines.Facts())
     now += 1_001
     assert [one.is_alive for one in machines.list_machines(store)] == [False]
-    second.enter({"slots": 2})
+    second.enter(machines.Facts(slots=2))
     with pytest.raises(Conflict, match="another machine has the name"):
-        first.tell({"slots": 4})
+        first.tell(machines.Facts(slots=4))
     first.leave()
-    assert [(one.executor, one.facts["slots"]) for one in machines.list_machines(store)] == [("alpha:2", 2)]
+    assert [(one.executor, one.facts.slots) for one in machines.list_machines(store)] == [("alpha:2", 2)]
 
 
 def test_a_machine_that_has_left_is_not_there_whoever_says_so_in_that_moment(url: str) -> None:
@@ -486,12 +486,12 @@ def test_a_machine_that_has_left_is_not_there_whoever_says_so_in_that_moment(url
     backend = SharedBackend(url, size=3)
     store, is_over = Store(backend), threading.Event()
     machine = machines.Presence(store, "alpha", "alpha:1", lease_ms=60_000)
-    machine.enter({"slots": 4})
+    machine.enter(machines.Facts(slots=4))
 
     def say_so() -> None:
         while not is_over.is_set():
             with suppress(Conflict):  # somebody has moved it between the two halves of saying so
-                machine.tell({"slots": 4})
+                machine.tell(machines.Facts(slots=4))
 
     with ThreadPoolExecutor(2) as pool:
         talking = [pool.submit(say_so) for _ in range(2)]

@@ -177,14 +177,6 @@ def test_only_as_many_are_looked_at_as_there_is_room_for_and_some(hall: Hall) ->
     assert len(hall.waiting(policy=limited)) == 60
 
 
-def test_a_ref_that_somebody_else_has_put_there_is_no_thread(hall: Hall) -> None:
-    hall.store.move("queue/do-it/not-a-thread", None, state={"of": "somebody"})
-    hall.store.move("slot/alone", None, state={})
-    name = hall.enter()
-    assert [one.thread for one in hall.waiting()] == [name]
-    assert queue.slots(hall.store) == []
-
-
 # -- leaving --
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from servicestage import STEPS, Service, done, within_a_day
+from servicestage import STEPS, Service, done
 
-from rolecall.service import control, queue
+from rolecall.service import control
 
 RATES = "service: {rates: {scripted: 100/s}, spend_per_day: 5}\n"
 
@@ -30,31 +29,6 @@ def spoil(service: Service, name: str) -> None:
         changed = database.execute("UPDATE refs SET state = '{\"half' WHERE name = ?", (name,))
         assert changed.rowcount == 1
     database.close()
-
-
-def test_refs_that_somebody_else_has_put_beside_the_queue_hinder_nobody(asleep: Service) -> None:
-    within_a_day()
-    today = queue.day_of(asleep.store.now())
-    rubbish: dict[str, dict[str, Any]] = {
-        "queue/x": {},
-        "queue/do-steps/nobody": {},
-        "queue/do-steps/too/deep": {},
-        "slot/x": {},
-        "slot/do-steps/nobody": {"since": "always"},
-        "slot/do-steps/neither": {"since": 7},
-        "slot/do-steps/too/deep": {"since": 7},
-        "rate/scripted": {"calls": ["often", 7]},
-        f"spend/{today}/here": {"dollars": "much"},
-        f"spend/{today}/there": {"dollars": 1},
-        "spend/x": {},
-    }
-    for name, state in rubbish.items():
-        asleep.store.move(name, None, state=state)
-    asleep.start()
-    name = asleep.enter(asleep.workflow(), asleep.script(done(), done("end")))
-    assert asleep.ended(name) == ["completed"]
-    assert asleep.status()["problems"] == {}
-    assert asleep.status()["spent"] == 1
 
 
 def test_a_damaged_place_in_the_queue_and_a_damaged_thread_are_told_and_stand_in_nobodys_way(

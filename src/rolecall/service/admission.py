@@ -79,17 +79,23 @@ def decide(policy: ServicePolicy, state: State, now: int) -> Verdict:
             wait[due.thread] = reason
         else:
             step.append(due.thread)
-    room = _Room(policy, state)
+    admitted: Counter[str] = Counter(state.admitted)
     admit, left = [], []
     for one in sorted(state.waiting, key=turn_of):
-        reason = room.refuses(one.workflow) or meter.refuses_to_admit(one.agent)
+        most, running, total = policy.of(one.workflow).concurrency, admitted[one.workflow], admitted.total()
+        if running >= most:
+            reason = f"{one.workflow} has {_threads(running)} running (concurrency {most})"
+        elif total >= policy.limit:
+            reason = f"the service has {_threads(total)} running (limit {policy.limit})"
+        else:
+            reason = meter.refuses_to_admit(one.agent)
         if reason:
             wait[one.thread] = reason
             left.append(one)
         else:
-            room.take(one.workflow)
+            admitted[one.workflow] += 1
             admit.append(one.thread)
-    discard = _find_discarded(policy, left, room.admitted)
+    discard = _find_discarded(policy, left, admitted)
     still = {thread: reason for thread, reason in wait.items() if thread not in discard}
     return Verdict(tuple(step), tuple(admit), discard, still, meter.look_again_at)
 
@@ -97,25 +103,6 @@ def decide(policy: ServicePolicy, state: State, now: int) -> Verdict:
 def turn_of(one: Waiting) -> tuple[int, int, str]:
     """Sort key for waiting threads: higher priority first, then first come, first served."""
     return (-one.priority, one.since, one.thread)
-
-
-class _Room:
-    """How many more threads each workflow, and the service as a whole, can take."""
-
-    def __init__(self, policy: ServicePolicy, state: State) -> None:
-        self._policy = policy
-        self.admitted = Counter(state.admitted)
-
-    def take(self, workflow: str) -> None:
-        self.admitted[workflow] += 1
-
-    def refuses(self, workflow: str) -> str:
-        most = self._policy.of(workflow).concurrency
-        if self.admitted[workflow] >= most:
-            return f"{workflow} has {_threads(self.admitted[workflow])} running (concurrency {most})"
-        if self.admitted.total() >= self._policy.limit:
-            return f"the service has {_threads(self.admitted.total())} running (limit {self._policy.limit})"
-        return ""
 
 
 class _Meter:

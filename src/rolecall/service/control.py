@@ -51,11 +51,6 @@ def errors_path(home: str) -> str:
     return os.path.join(home, "service.err")
 
 
-def store_address(url: str | None) -> str:
-    """The full address of a store, the configured one by default, independent of the current folder."""
-    return config.full_store_address(url)
-
-
 def _without_password(address: str) -> str:
     """An address without its password, for comparison and for files; it may remove too much, but never too little."""
     if not address.startswith(_POSTGRES):
@@ -118,24 +113,23 @@ def held_by(home: str) -> Mapping[str, Any] | None:
     """The process that is the service of a home, and its store's address without a password; None if none runs."""
     try:
         with open(lock_path(home), encoding="utf-8") as file:
-            found = json.loads(file.read() or "{}")
+            found: dict[str, Any] = json.loads(file.read() or "{}")
     except (OSError, ValueError):
         return None
-    is_alive = isinstance(found, dict) and "pid" in found and holder.is_alive(found, now=0)
-    return found if is_alive else None
+    return found if found and holder.is_alive(found, now=0) else None
 
 
 def serves(home: str, url: str | None) -> bool:
     """Whether a service of this home serves the store at `url`, the configured one by default."""
     found = held_by(home)
-    return found is not None and found.get("store") == _without_password(store_address(url))
+    return found is not None and found.get("store") == _without_password(config.full_store_address(url))
 
 
 def is_served(home: str, url: str | None, store: Store) -> bool:
     """Whether the threads of an open store are run by the service of this home or by the machines of a fleet."""
     if serves(home, url):
         return True
-    if not store_address(url).startswith(_POSTGRES):
+    if not config.full_store_address(url).startswith(_POSTGRES):
         return False
     from rolecall.service.fleet import machines
 

@@ -60,7 +60,7 @@ class Door:
         self._calls.add(call)
         try:
             words = json.loads(await reader.readline() or b"null")
-            name = str(words.get("thread", "")) if isinstance(words, dict) else ""
+            name = str(words.get("thread", ""))
             match words:
                 case {"do": "poke"}:
                     self._poke(name)
@@ -74,7 +74,7 @@ class Door:
                 case {"do": str(asked)} if asked in self._answers:
                     writer.write(to_line(await self._answers[asked]()))
                     await writer.drain()
-        except (ValueError, OSError):
+        except (ValueError, AttributeError, OSError):
             pass  # the caller does not speak our protocol, or has gone
         finally:
             writer.close()

@@ -150,22 +150,17 @@ async def _sense_problems(reading: Reading, around: Surroundings) -> list[Proble
     paths = {name: sources.sense_file(folder, name) for name in used}
     gate = asyncio.Semaphore(workflow_file.AT_ONCE)
 
-    async def one(path: str) -> dict[str, Any]:
+    async def load(path: str) -> sources.SenseAnswer:
         async with gate:
-            return await sources.call_sense(
-                path, folder, around.env, timeout=around.patience, is_called=False
-            )
+            env, patience = around.env, around.patience
+            return await sources.call_sense(path, folder, env, timeout=patience, is_called=False)
 
     found: list[Problem] = []
-    for name, answer in zip(used, await asyncio.gather(*(one(paths[name]) for name in used)), strict=True):
-        if "error" not in answer:
-            continue
-        if not os.path.isfile(paths[name]):
-            place = _at(reading, used[name], "sense")
-            found.append(Problem("error", f"the file {paths[name]} does not exist", *place))
-        else:
-            line = answer["line"] if isinstance(answer.get("line"), int) else 1
-            found.append(Problem("error", str(answer["error"]), paths[name], line, 1))
+    for name, answer in zip(used, await asyncio.gather(*(load(paths[name]) for name in used)), strict=True):
+        if answer.error and os.path.isfile(paths[name]):
+            found.append(Problem("error", answer.error, paths[name], answer.line, 1))
+        elif answer.error:
+            found.append(Problem("error", answer.error, *_at(reading, used[name], "sense")))
     return found
 
 

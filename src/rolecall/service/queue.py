@@ -75,7 +75,7 @@ def standing(
 ) -> State:
     """The input for admission. If a workflow's queue may overflow, all its waiting threads are read; otherwise only as
     many as may be admitted and some more, or `at_least` that many."""
-    admitted = Counter(words[1] for words in _slot_words(store.backend.names("slot/")))
+    admitted = Counter(name.split("/")[1] for name in store.backend.names("slot/"))
     room = max(0, policy.limit - sum(admitted.values()))
     found: list[Waiting] = []
     for workflow in waiting_workflows(store):
@@ -120,8 +120,10 @@ def lengths(store: Store) -> dict[str, int]:
 
 def slots(store: Store) -> list[Slot]:
     """The slots, in the order in which their threads were admitted."""
-    since = {ref.name: _number(ref.state.get("since")) for ref in _refs(store, "slot/")}
-    found = [Slot(words[1], words[2], int(since["/".join(words)])) for words in _slot_words(since)]
+    found = []
+    for ref in _refs(store, "slot/"):
+        _, workflow, name = ref.name.split("/")
+        found.append(Slot(workflow, name, ref.state.get("since", 0)))
     return sorted(found, key=lambda slot: (slot.since, slot.thread))
 
 
@@ -132,25 +134,15 @@ def calls(store: Store, policy: ServicePolicy, now: int) -> dict[str, list[int]]
 def spent(store: Store, policy: ServicePolicy, now: int) -> float:
     if policy.spend_per_day is None:
         return 0.0
-    return float(sum(_number(ref.state.get("dollars")) for ref in _refs(store, f"spend/{day_of(now)}/")))
+    return float(sum(ref.state.get("dollars", 0) for ref in _refs(store, f"spend/{day_of(now)}/")))
 
 
 def day_of(now: int) -> str:
     return datetime.fromtimestamp(now / 1000, UTC).date().isoformat()
 
 
-def _slot_words(names: Iterable[str]) -> list[list[str]]:
-    """The parts of slot names; other refs under the prefix are skipped."""
-    return [words for name in names if len(words := name.split("/")) == 3]
-
-
-def _number(value: object) -> float:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else 0
-
-
 def _recent(ref: Ref | None, rate: Rate, now: int) -> list[int]:
-    known = ref.state.get("calls") if ref else None
-    return recent([at for at in known if isinstance(at, int)] if isinstance(known, list) else (), rate, now)
+    return recent(ref.state.get("calls", ()) if ref else (), rate, now)
 
 
 def _refs(store: Store, prefix: str, *, after: str | None = None, limit: int | None = None) -> list[Ref]:
@@ -232,7 +224,7 @@ def _leave_queue(
 def _is_being_made(entry: Ref, now: int) -> bool:
     """Whether a process is still creating the folders of a waiting thread."""
     maker = entry.state.get("maker")
-    return isinstance(maker, dict) and holder.is_alive(maker, now=now)
+    return maker is not None and holder.is_alive(maker, now=now)
 
 
 def _entry_name(one: Waiting) -> str:
@@ -259,7 +251,7 @@ def wake_parents(store: Store, *, now: int) -> tuple[list[Slot], int | None]:
     is short, calls no agent, and may be what ends the members that hold the slots."""
     woken, deadlines = [], []
     for group in _refs(store, "group/"):
-        deadline = int(_number(group.state.get("deadline")))
+        deadline: int = group.state.get("deadline", 0)
         if group.version == group.state.get("seen") and not 0 < deadline <= now:
             deadlines += [deadline] if deadline else []
             continue

@@ -48,7 +48,7 @@ def serve(
 ) -> None:
     """Run the service of this home until told to stop. `show` gets each log line; `ready` is called once other
     processes can connect to the service."""
-    home, address = config.home(), control.store_address(store_url)
+    home, address = config.home(), config.full_store_address(store_url)
     lock = control.Lock(home, store=address)
     log = Log(home, show)
 
@@ -155,7 +155,7 @@ def of_project(
         # By this mark, leftovers of a killed service are found. A home has one service at a time.
         mark = f"triggers-{sha256(config.home().encode()).hexdigest()[:16]}"
         await end_leftovers(mark)
-        address = control.store_address(store_url)
+        address = config.full_store_address(store_url)
         env = {**config.environment(), "ROLECALL_HOME": config.home(), "ROLECALL_STORE": address}
         env = add_mark(env, mark)
 

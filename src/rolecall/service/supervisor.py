@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -269,9 +269,9 @@ class Supervisor:
         """Take one step of a thread, then settle its outcome."""
         held.is_ready = False
 
-        def hear(note: Mapping[str, Any]) -> None:
-            if "event" in note:
-                self._door.tell(note["event"])
+        def hear(kind: str, value: Any) -> None:
+            if kind == "event":
+                self._door.tell(value)
 
         try:
             order = StepOrder(held.slot.thread, held.slot.workflow, self._host)

@@ -56,15 +56,15 @@ def take_step(order: StepOrder, notes: int, backend: Backend, **clock: Any) -> N
     mark = process.add_mark(config.inherited(), order.thread)[process.RUN_VARIABLE]
     config.set_variables({process.RUN_VARIABLE: mark})
 
-    def note(**words: Any) -> None:
-        os.write(notes, json.dumps(words).encode() + b"\n")
+    def note(kind: str, value: Any) -> None:
+        os.write(notes, json.dumps([kind, value]).encode() + b"\n")
 
     def note_commit(change: Change, moved: Sequence[Ref]) -> None:
         for ref in moved:
             if ref.name == thread.ref_name(order.thread):
-                note(lease=ref.state.get("lease"))
+                note("lease", ref.state.get("lease"))
         for stream in {event.stream for event in change.events}:
-            note(event=stream)
+            note("event", stream)
 
     slot = Slot(order.workflow, order.thread, 0)
     booking: Any = BookingBackend(backend, slot, host=order.host, committed=note_commit)
@@ -72,7 +72,7 @@ def take_step(order: StepOrder, notes: int, backend: Backend, **clock: Any) -> N
     if _warm is not None:
         store.learn_types(_warm)
     # The loop is not closed, because the process ends here.
-    note(report=asyncio.new_event_loop().run_until_complete(_step(store, order)))
+    note("report", asyncio.new_event_loop().run_until_complete(_step(store, order)))
 
 
 _settings: StoreSettings | None = None

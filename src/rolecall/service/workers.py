@@ -105,10 +105,10 @@ class Workers:
         return self._zygote.pid if self._zygote and self._zygote.is_alive else None
 
     async def step(
-        self, order: StepOrder, *, limits: WorkerLimits, heard: Callable[[Mapping[str, Any]], None]
+        self, order: StepOrder, *, limits: WorkerLimits, heard: Callable[[str, Any], None]
     ) -> Ended:
         """Take one step of a thread in its own process and wait for its end. Whatever happens, nothing that it started
-        is left when this returns. `heard` gets its notes: new events of threads, and its lease."""
+        is left when this returns. `heard` gets its notes: `event` with the id of a thread, and `lease`."""
         report: Mapping[str, str] | None = None
         unread, tail, printed, fault = b"", b"", 0, ""
         worker: Worker | None = None
@@ -116,9 +116,11 @@ class Workers:
         def hear(data: bytes) -> None:
             nonlocal report, unread
             *lines, unread = (unread + data).split(b"\n")
-            for note in map(json.loads, lines):
-                report = note.get("report", report)
-                heard(note)
+            for kind, value in map(json.loads, lines):
+                if kind == "report":
+                    report = value
+                else:
+                    heard(kind, value)
 
         def keep(data: bytes) -> None:
             nonlocal tail, printed, fault

@@ -215,7 +215,7 @@ class Dispatcher:
         self.orders.forget(before=now - age_ms)
         queue.forget_old_days(self.store, now=now)
         for one in machines.list_machines(self.store):
-            if now - one.facts.get("deadline", 0) > age_ms:
+            if now - one.deadline > age_ms:
                 self.orders.forget_machine(one.name)
                 machines.forget(self.store, one.name)
 
@@ -224,8 +224,7 @@ class Room:
     """Knows which machine has room for another step."""
 
     def __init__(self, found: Sequence[machines.Member], slots: Sequence[Ref]) -> None:
-        # Skip other refs under the same prefix.
-        self.slots = [slot for slot in slots if slot.name.count("/") == 2]
+        self.slots = slots
         self._machines = {one.executor: one for one in found if one.is_alive}
         self._of = {slot.name: slot.state.get("machine", "") for slot in self.slots}
 
@@ -237,7 +236,7 @@ class Room:
         self._of[slot] = ""
         busy = Counter(self._of.values())
         able = [one for one in self._machines.values() if self._can_take(one, need.text)]
-        chosen = min(able, key=lambda one: (busy[one.executor] / one.slots, one.name))
+        chosen = min(able, key=lambda one: (busy[one.executor] / one.facts.slots, one.name))
         self._of[slot] = chosen.executor
         return chosen
 
@@ -249,14 +248,14 @@ class Room:
         """Whether another machine has room for a step while its own has none. If so, assign the slot to that
         machine."""
         own, busy = self._machines.get(slot.state.get("machine", "")), Counter(self._of.values())
-        if own is not None and own.is_open and busy[own.executor] <= own.slots:
+        if own is not None and own.facts.open and busy[own.executor] <= own.facts.slots:
             return False
         for one in self._machines.values():
-            if busy[one.executor] < one.slots and self._can_take(one, slot.state.get("need", "")):
+            if busy[one.executor] < one.facts.slots and self._can_take(one, slot.state.get("need", "")):
                 self._of[slot.name] = one.executor
                 return True
         return False
 
     @staticmethod
     def _can_take(one: machines.Member, need: str) -> bool:
-        return one.is_open and need not in one.facts.get("lacks", {})
+        return one.facts.open and need not in one.facts.lacks

@@ -321,17 +321,17 @@ class Machine:
         self.log(problem or f"{about}: all is well again")
         self._has_facts.set()
 
-    def _facts(self) -> dict[str, Any]:
-        return {
-            "slots": self._settings.slots,
-            "threads": sorted(self._steps.running),
-            "steps": self._steps.throughput.total,
-            "per_minute": self._steps.throughput.per_minute(),
-            "leads": self._reach.line.is_leading,
-            "open": self._is_open(),
-            "lacks": dict(self._lacking),
-            "problems": dict(self.problems),
-        }
+    def _facts(self) -> machines.Facts:
+        return machines.Facts(
+            slots=self._settings.slots,
+            threads=sorted(self._steps.running),
+            steps=self._steps.throughput.total,
+            per_minute=self._steps.throughput.per_minute(),
+            leads=self._reach.line.is_leading,
+            open=self._is_open(),
+            lacks=dict(self._lacking),
+            problems=dict(self.problems),
+        )
 
     # -- notifications --
 

@@ -8,9 +8,9 @@ module, so it must not depend on PostgreSQL.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NamedTuple
 
 from rolecall.errors import Conflict, Hint
@@ -43,58 +43,69 @@ class Settings:
         return min(10.0, self.lease_ms / 6000)
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What a machine publishes about itself."""
+
+    slots: int = 1
+    """How many steps it can take at once."""
+    threads: Sequence[str] = ()
+    steps: int = 0
+    per_minute: int = 0
+    leads: bool = False
+    open: bool = True
+    """Whether it takes work: not while its disk is full or it is about to stop."""
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    """What is missing for a need, by the need."""
+    problems: Mapping[str, str] = field(default_factory=dict)
+
+
 class Member(NamedTuple):
     name: str
     executor: str
     """Identifies one run of the machine's process, as opposed to earlier and later ones."""
     is_alive: bool
-    facts: Mapping[str, Any]
-
-    @property
-    def slots(self) -> int:
-        """How many steps it can take at once."""
-        return int(self.facts.get("slots", 1))
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it takes work: not while its disk is full or it is about to stop."""
-        return bool(self.facts.get("open", True))
+    facts: Facts
+    process: str
+    since: int
+    seen_at: int
+    deadline: int
 
     def describe(self) -> dict[str, Any]:
         """The machine as plain values; of one that is gone, only what lasts."""
-        facts, now = self.facts, self.facts if self.is_alive else {}
-        threads = list(now.get("threads", ()))
+        now = self.facts if self.is_alive else Facts()
         return {
             "machine": self.name,
             "alive": self.is_alive,
-            "leads": bool(now.get("leads")),
-            "process": holder.describe(facts.get("process", {})),
-            "since": facts.get("since", 0),
-            "seen_at": facts.get("at", 0),
-            "slots": facts.get("slots", 0),
-            "busy": len(threads),
-            "threads": threads,
-            "steps": facts.get("steps", 0),
-            "per_minute": now.get("per_minute", 0),
-            "problems": dict(now.get("problems", {})),
+            "leads": now.leads,
+            "process": self.process,
+            "since": self.since,
+            "seen_at": self.seen_at,
+            "slots": self.facts.slots,
+            "busy": len(now.threads),
+            "threads": list(now.threads),
+            "steps": self.facts.steps,
+            "per_minute": now.per_minute,
+            "problems": dict(now.problems),
         }
 
 
 def list_machines(store: Store) -> list[Member]:
     """Every known machine, sorted by name."""
-    now = store.now()
-    return [
-        Member(
-            ref.name.removeprefix(_PREFIX), str(ref.state.get("executor", "")), _is_alive(ref, now), ref.state
-        )
-        for ref in store.refs(_PREFIX)
-    ]
+    now, found = store.now(), []
+    for ref in store.refs(_PREFIX):
+        state = ref.state
+        facts = Facts(**{one.name: state[one.name] for one in fields(Facts) if one.name in state})
+        name, process = ref.name.removeprefix(_PREFIX), holder.describe(state["process"])
+        times = (state["since"], state["at"], state["deadline"])
+        found.append(Member(name, state["executor"], _is_alive(ref, now), facts, process, *times))
+    return found
 
 
 def _is_alive(ref: Ref, now: int) -> bool:
     """Whether a machine is alive. On this host its process is checked; on other hosts only its deadline is known."""
-    is_current = bool(now < ref.state.get("deadline", 0))
-    return is_current and holder.is_alive({**ref.state.get("process", {}), "deadline": now + 1}, now=now)
+    is_current = bool(now < ref.state["deadline"])
+    return is_current and holder.is_alive({**ref.state["process"], "deadline": now + 1}, now=now)
 
 
 def forget(store: Store, name: str) -> None:
@@ -115,18 +126,18 @@ class Presence:
         self._since = store.now()
         self._has_left = False
 
-    def enter(self, facts: Mapping[str, Any]) -> None:
+    def enter(self, facts: Facts) -> None:
         """Register the machine; raise `Conflict` if another machine with this name is alive."""
         ref = self._store.ref(self._name)
         if ref is not None and _is_alive(ref, self._store.now()):
             raise Conflict(
                 f"a machine {ref.name.removeprefix(_PREFIX)!r} is in this fleet already: "
-                f"{holder.describe(ref.state.get('process', {}))}",
+                f"{holder.describe(ref.state['process'])}",
                 hint=Hint("Give this one a name of its own", "name_machine"),
             )
         self._move(ref, facts)
 
-    def tell(self, facts: Mapping[str, Any]) -> None:
+    def tell(self, facts: Facts) -> None:
         """Publish the machine's facts; raise `Conflict` if another machine took the name after a long silence."""
         ref = self._store.ref(self._name)
         if self._has_left:  # checked after reading the ref, so that a removed ref is not put back
@@ -145,7 +156,7 @@ class Presence:
             with suppress(Conflict):
                 self._store.move(self._name, ref, durable=False)
 
-    def _move(self, ref: Ref | None, facts: Mapping[str, Any]) -> None:
+    def _move(self, ref: Ref | None, facts: Facts) -> None:
         now = self._store.now()
         own = {
             "executor": self._executor,
@@ -154,7 +165,7 @@ class Presence:
             "at": now,
             "deadline": now + self._lease_ms,
         }
-        self._store.move(self._name, ref, state={**facts, **own}, durable=False)
+        self._store.move(self._name, ref, state={**asdict(facts), **own}, durable=False)
 
 
 def status(store: Store) -> dict[str, Any]:
@@ -164,7 +175,7 @@ def status(store: Store) -> dict[str, Any]:
     alive = [one for one in found if one.is_alive]
     # Workflows whose threads wait for something that no machine has, and what is missing.
     needs = Counter((slot.name.split("/")[1], slot.state.get("need", "")) for slot in slots)
-    lacks = [one.facts.get("lacks", {}) for one in alive]
+    lacks = [one.facts.lacks for one in alive]
     stuck = [
         {"workflow": workflow, "threads": count, "reason": lacks[0][need]}
         for (workflow, need), count in sorted(needs.items())
@@ -175,7 +186,7 @@ def status(store: Store) -> dict[str, Any]:
         "running": len(slots),
         "limit": (read_policy(store) or ServicePolicy()).limit,
         "queued": queue.lengths(store),
-        "per_minute": sum(one.facts.get("per_minute", 0) for one in alive),
+        "per_minute": sum(one.facts.per_minute for one in alive),
         "stuck": stuck,
     }
 

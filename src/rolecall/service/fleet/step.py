@@ -67,11 +67,11 @@ class Steps:
         step, reach = Step(order), self.reach
         self.running[order.thread] = step
 
-        def hear(note: Mapping[str, Any]) -> None:
-            if "lease" in note:
-                step.note_lease(note["lease"], now=reach.now())
-            if "event" in note:
-                self.tell(note["event"])
+        def hear(kind: str, value: Any) -> None:
+            if kind == "lease":
+                step.note_lease(value, now=reach.now())
+            else:
+                self.tell(value)
 
         try:
             ref = await reach.ask(read_thread, reach.store, order.thread)

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from rolecall.agents import process
 from rolecall.errors import AgentError, UsageError
@@ -81,18 +81,24 @@ def sense_file(folder: str, name: str) -> str:
 async def look_with_sense(source: Sense, folder: str, env: Mapping[str, str]) -> Look:
     path = sense_file(folder, source.name)
     answer = await call_sense(path, folder, env, timeout=source.timeout)
-    if "error" in answer:
-        place = f"{os.path.relpath(path, folder)}:{answer.get('line', 1)}"
-        return Look(problem=_line(f"{place}: {answer['error']}"))
-    return Look(answer["signal"])
+    if answer.error:
+        return Look(problem=_line(f"{os.path.relpath(path, folder)}:{answer.line}: {answer.error}"))
+    return Look(answer.signal)
+
+
+class SenseAnswer(NamedTuple):
+    signal: Mapping[str, Any] | None = None
+    error: str = ""
+    line: int = 1
+    """The line of the error."""
 
 
 async def call_sense(
     path: str, folder: str, env: Mapping[str, str], *, timeout: float, is_called: bool = True
-) -> dict[str, Any]:
-    """Run a sense and return `{signal}` or `{error, line}`; without `is_called` the file is only loaded."""
+) -> SenseAnswer:
+    """Run a sense; without `is_called` the file is only loaded."""
     if not os.path.isfile(path):
-        return {"error": f"the file {path} does not exist", "line": 1}
+        return SenseAnswer(error=f"the file {path} does not exist")
     ended = await process.run(
         # -P: a file of the project must not shadow a module that is imported.
         [sys.executable, "-P", "-m", "rolecall.service.triggers.sensechild"],
@@ -103,15 +109,12 @@ async def call_sense(
         max_output=2 * 1024 * 1024,
     )
     if ended.ending == "timeout":
-        return {"error": f"it took longer than {timeout:g} s", "line": 1}
+        return SenseAnswer(error=f"it took longer than {timeout:g} s")
     try:
-        answer = json.loads(ended.stdout)
-        if isinstance(answer, dict) and ("error" in answer or isinstance(answer["signal"], dict | None)):
-            return answer
-    except (ValueError, KeyError):
-        pass
-    last = ended.stderr.strip().rpartition("\n")[2][:300]
-    return {"error": f"its process ended without an answer (exit code {ended.code}): {last}", "line": 1}
+        return SenseAnswer(**json.loads(ended.stdout))
+    except (ValueError, TypeError):
+        last = ended.stderr.strip().rpartition("\n")[2][:300]
+        return SenseAnswer(error=f"its process ended without an answer (exit code {ended.code}): {last}")
 
 
 # -- files --
