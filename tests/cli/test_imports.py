@@ -103,3 +103,15 @@ def test_a_step_imports_no_reader_of_workflows(rolecall: Rolecall, tmp_path: Pat
     heavy = {"shutil", "tempfile", "difflib", "importlib.util", "lzma", "jsonata"}
     assert not modules & heavy
     assert not modules & {"rolecall.workflow.python", "rolecall.workflow.yaml", "rolecall.workflow.lint"}
+
+
+def test_checking_a_workflow_imports_neither_the_router_nor_a_store(
+    rolecall: Rolecall, tmp_path: Path
+) -> None:
+    (tmp_path / "say-hello.yaml").write_text(
+        "name: say-hello\nroles: {writer: {prompt: Write., schema: {type: object}, agent: human}}\n"
+        "graph: {$START: writer, writer: {_: {role: $END}}}\n"
+    )
+    modules = modules_of(rolecall, "workflow", "validate", str(tmp_path / "say-hello.yaml"))
+    assert "rolecall.workflow.lint" in modules
+    assert not modules & {"rolecall.workflow.route", "rolecall.store.store", "asyncio", "jsonschema_rs"}

@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from datetime import datetime
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.cli import Reply, argument, flag, verb
 from rolecall.cli.hints import word, word_problem
@@ -16,12 +16,15 @@ from rolecall.cli.output import STORE, colored, colored_diff, format_of, plural,
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.settings import config
 from rolecall.settings.yaml12 import Problem
-from rolecall.store.store import Node, Store
-from rolecall.threads.workspace import open_store, store_if_any
+from rolecall.store.ids import Node
+from rolecall.threads import workspace
 from rolecall.workflow import registry, yaml
 from rolecall.workflow.model import Workflow
 from rolecall.workflow.playbook import Playbook
 from rolecall.workflow.registry import Checked, Entry
+
+if TYPE_CHECKING:
+    from rolecall.store.store import Store
 
 LOCAL = "(local)"
 """Shown instead of an id for a workflow that is a file of the project."""
@@ -46,7 +49,7 @@ class Finder:
 
     @cached_property
     def store(self) -> Store | None:
-        return store_if_any(self._address)
+        return workspace.store_if_any(self._address)
 
     def __enter__(self) -> Finder:
         return self
@@ -114,7 +117,7 @@ def put(options: Namespace) -> Reply | int:
         text = f"{path} has {plural(count, 'problem')}; nothing was stored"
         say(f"{colored('rolecall:', 'red')} {text}", sys.stderr)
         return 2
-    with open_store(options.store) as store:
+    with workspace.open_store(options.store) as store:
         node = registry.register(store, checked.playbook)
     name = checked.playbook.workflow.name
     return Reply({"name": name, "hash": node}, f"{name} {node}")

@@ -1,4 +1,4 @@
-"""Node ids and thread ids: Crockford base32, XXH64, time-ordered ids. Pure: no clock, no randomness.
+"""Nodes, and the ids of nodes and threads: Crockford base32, XXH64, time-ordered ids. Pure: no clock, no randomness.
 
 A node id is the XXH64 of the type id's 13 characters and the payload's canonical bytes. A thread id has 26 characters,
 the first ten of which encode the time, so that sorting ids sorts threads.
@@ -6,7 +6,7 @@ the first ten of which encode the time, so that sorting ids sorts threads.
 
 from __future__ import annotations
 
-from typing import NewType
+from typing import Any, NamedTuple, NewType
 
 import xxhash
 
@@ -14,6 +14,9 @@ from rolecall.errors import UsageError
 
 NodeId = NewType("NodeId", str)
 ThreadId = NewType("ThreadId", str)
+
+META = "CTS5P6RD8HMCS"
+"""The id of the meta-schema, the only node that is its own type."""
 
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 NODE_ID_LENGTH = 13
@@ -27,6 +30,13 @@ _PAIRS = [first + second for first in ALPHABET for second in ALPHABET]
 # Ids written by the predecessor have the 48 time bits shifted left by two. Read as a plain time, they are beyond this
 # point (the year 2109), and plain ids are below it.
 _SHIFTED_FROM_MS = 1 << 42
+
+
+class Node(NamedTuple):
+    id: str
+    type: str
+    payload: Any
+    created: int
 
 
 def node_id(type_id: str, data: bytes) -> str:

@@ -13,24 +13,16 @@ from typing import Any, NamedTuple
 from rolecall.errors import Damaged, Hint, InvalidPayload, InvalidValue, NotFound, RolecallError, UsageError
 from rolecall.store import canonical
 from rolecall.store.backend import Backend, Change, Move, NewEvent, Record, Ref, is_time, missing_type
+from rolecall.store.ids import META as META
 from rolecall.store.ids import NODE_ID_LENGTH, is_id_of, is_node_id, node_from_number, node_id, node_number
+from rolecall.store.ids import Node as Node
 from rolecall.store.schema import META_SCHEMA, TYPE_NAMES, Type, refusal
-
-META = "CTS5P6RD8HMCS"
-"""The id of the meta-schema, the only node that is its own type."""
 
 _FETCH = 200
 # Nodes never change, so recently read ones are cached: a run keeps reading its latest steps.
 _RECENT = 1_024
 _LARGE = 16_384
 _SHORTEST_PREFIX = 4
-
-
-class Node(NamedTuple):
-    id: str
-    type: str
-    payload: Any
-    created: int
 
 
 class Dangling(NamedTuple):

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.errors import Conflict, Hint, NotFound, UsageError
 from rolecall.settings.form import did_you_mean
 from rolecall.settings.repository import root_around
 from rolecall.settings.yaml12 import Marks, Problem
 from rolecall.store import canonical
-from rolecall.store.ids import is_node_id, node_id
-from rolecall.store.store import META, Draft, Node, Store
+from rolecall.store.ids import META, Node, is_node_id, node_id
 from rolecall.workflow.model import SCHEMAS, Workflow, from_payload, schema_ids_of, to_payload, type_of
 from rolecall.workflow.playbook import Playbook
+
+if TYPE_CHECKING:  # a workflow file is checked without a store
+    from rolecall.store.store import Draft, Store
 
 FOLDERS = (".workflows", ".workflow", "workflows")
 ENDINGS = (".yaml", ".yml", ".py")

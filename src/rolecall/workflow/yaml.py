@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import pairwise
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from rolecall.errors import InvalidValue, NotFound, UsageError
 from rolecall.settings import form, yaml12
@@ -66,8 +66,7 @@ _NOT_VERBS = frozenset(
 _VERBS_IN_ING = frozenset({"bring", "string", "spring", "swing", "fling", "cling", "sling", "sting", "wring"})
 
 
-@dataclass(frozen=True)
-class Definition:
+class Definition(NamedTuple):
     """The result of reading a text; `workflow` is None if there is an error among the problems."""
 
     workflow: Workflow | None
