@@ -79,12 +79,14 @@ def ask_to_stop(lease: Mapping[str, Any]) -> int | None:
 
 
 def _runs_of(store: Store, ref: ThreadRef) -> list[str]:
-    """The run ids of the agents that work for a thread and for the child threads that play its roles, and of the check
+    """The run ids of the agents that work for a thread and for the child thread that plays its role, and of the check
     of its group."""
-    runs = [check_run(ref.id)] if store.ref(group_name(ref.id)) else []
-    above: ThreadRef | None = ref
-    while above is not None and (known := read_note(store, above.id)):
-        runs += filter(None, (known.note.run, *known.note.runs))
-        below = read_thread(store, known.note.session) if known.note.session else None
-        above = below if below and below.state.parent == above.id else None
+    runs, known = [check_run(ref.id)] if store.ref(group_name(ref.id)) else [], read_note(store, ref.id)
+    if known is None:
+        return runs
+    runs += filter(None, (known.note.run, *known.note.runs))
+    child = read_thread(store, known.note.session) if known.note.session else None
+    if child is not None and child.state.parent == ref.id:
+        for below in (child, *read_members(store, child.id)):
+            runs += _runs_of(store, below)
     return runs

@@ -213,8 +213,10 @@ class Members:
 
     async def queue(self, cancel: Cancel) -> Outcome:
         """Queue members for the service, and let the parent wait without a process until one of them has ended."""
+        is_joining = False
         while True:
-            if stored := self._ref.state.get("standing"):
+            stored = self._ref.state.get("standing")
+            if stored and not is_joining:
                 self._standing = load_standing(stored)
                 for number in [*self._standing.open, *self._standing.waits]:
                     self._note(number)
@@ -225,7 +227,8 @@ class Members:
                 self._stop(decision.stop)
             if decision.suspend:
                 return self._suspend(decision)
-            if decision.join:
+            is_joining = decision.join
+            if is_joining:
                 outcome = await self._join(decision.stop, cancel)
             else:
                 outcome = self._rest(decision.start)

@@ -295,7 +295,8 @@ def continuation(ref: ThreadRef, *, is_held: bool = False) -> Hint | None:
     """A hint to continue a thread, or to watch it while another process runs it; None if it has ended."""
     if ref.state.has_ended:
         return None
-    if is_held or ref.state.status == Status.QUEUED:
+    is_served = ref.state.status == Status.WAITING and ref.state.service is not None
+    if is_held or is_served or ref.state.status == Status.QUEUED:
         return Hint("Follow it", "watch_thread", thread=ref.id)
     if ref.state.status != Status.SUSPENDED:
         return Hint("Run it", "run_thread", thread=ref.id)
