@@ -27,7 +27,7 @@ from uuid import uuid4
 
 import psycopg
 from psycopg import sql
-from servicestage import PATIENCE, PROGRAM, Service, book, gone
+from servicestage import PATIENCE, PROGRAM, STEPS, Service, book, gone
 
 from rolecall.settings.mask import Mask
 from rolecall.store.postgres import PostgresBackend
@@ -329,11 +329,12 @@ class Fleet:
             host.joined()
         return hosts
 
-    def agent(self, *entries: Mapping[str, Any], name: str = "script") -> str:
-        """A scripted agent for the role of `servicestage.STEPS`."""
+    def agent(self, *entries: Mapping[str, Any], name: str = "script", **roles: Mapping[str, Any]) -> str:
+        """A scripted agent for the role of `servicestage.STEPS`, and for each of the `roles` with one entry."""
+        parts = {"worker": list(entries), **{role: [entry] for role, entry in roles.items()}}
         path = self.folder / f"{name}.json"
         draft = path.with_suffix(".draft")
-        draft.write_text(json.dumps({"roles": {"worker": list(entries)}, "after_last": "repeat"}))
+        draft.write_text(json.dumps({"roles": parts, "after_last": "repeat"}))
         draft.rename(path)  # steps of threads that were entered before may be reading it
         return f"scripted:{path}"
 
@@ -341,7 +342,7 @@ class Fleet:
         """Queue a thread from somewhere that is no machine of the fleet."""
         ref = lifecycle.start(
             self.store,
-            registry.register(self.store, book(name)),
+            registry.register(self.store, book(name, more.pop("text", STEPS))),
             "Do it",
             cwd=str(more.pop("cwd", self.work)),
             mask=Mask([]),

@@ -46,7 +46,6 @@ class GroupChaos(Chaos):
         while self.done.total() < KILLS:
             self.refill()
             self.wait(self.chance.randint(1, 60))
-            self.refill()
             self.strike()
         self.service.ended(*self.parents)
         self.refill()
@@ -57,6 +56,10 @@ class GroupChaos(Chaos):
         ):
             self.parents.append(self.service.enter(self.flow, self.agent))
         self.names = [ref.id for ref in read_threads(self.service.store)]
+
+    def hit(self, kind: str, service: int) -> bool:
+        self.refill()  # while the service stands still, nothing more is admitted
+        return super().hit(kind, service)
 
     def head(self, name: str) -> str:
         """A turn of a thread that plays a group does not move its head."""

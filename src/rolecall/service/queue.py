@@ -262,7 +262,8 @@ def wake_parents(store: Store, *, now: int) -> tuple[list[Slot], int | None]:
         name = thread.slot_name(slot.workflow, slot.thread)
         if store.ref(name) is not None:  # the process that let it wait has not ended yet
             continue
-        draft.move(name, None, state={"since": now})
+        order = {"order": group.state["order"]} if "order" in group.state else {}
+        draft.move(name, None, state={"since": now, **order})
         move(draft, ref, ref.state.moved(Status.IDLE))
         try:
             draft.commit(durable=False)

@@ -438,9 +438,12 @@ class Members:
         open_, waits = len(self._standing.open), len(self._standing.waits)
         counted = [(open_, "at work"), (waits, "waiting for a person")]
         reason = f"{self._roster.role}: " + ", ".join(f"{count} {word}" for count, word in counted if count)
-        kept = {**ref.state, "seen": ref.version + 1} | (
-            {} if granted is None else {"standing": self._standing.dump()}
-        )
+        kept = {**ref.state, "seen": ref.version + 1}
+        if granted is not None:
+            kept["standing"] = self._standing.dump()
+            slot = self._store.ref(thread.slot_name(parent.state.name, parent.id))
+            if slot is not None and "order" in slot.state:  # a fleet counts on from it
+                kept["order"] = slot.state["order"]
         draft.move(ref.name, ref, ref.target, kept)
         if "seen" not in ref.state or not open_:
             draft.event(parent.id, Status.WAITING.value, {"reason": reason})
