@@ -187,7 +187,7 @@ class _Scope(NamedTuple):
         return len(tools)
 
     def _try_hook(self, event: str, words: Sequence[str], folder: str, *, blocks_edits: bool) -> str:
-        """Describe the problem with a hook; empty if there is none."""
+        """Describe the problem with a hook; an empty text means that it works."""
         module = host_module(self.host)
         # If an agent runs doctor, Claude Code may have set this variable to the real project.
         env = {**self.setup.env, "CLAUDE_PROJECT_DIR": folder}

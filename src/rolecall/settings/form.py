@@ -484,14 +484,14 @@ def load(
 def load_value(
     form: Form[T], value: Any, *, source: str = "", path: Path = (), hides_texts: bool = False
 ) -> Loaded[T]:
-    """Like `load`, for a value that is no longer text: its problems name paths, below `path`, instead of lines."""
+    """Like `load`, for a parsed value: its problems name paths, below `path`, instead of lines."""
     reading = Reading(Node(None, Place(source, 1, 1)), hides_texts=hides_texts)
     read = form.read(value, At(reading, path))
     return Loaded(None if isinstance(read, Unreadable) else read, tuple(reading.problems))
 
 
 def check_value(form: Form[T], value: Any, path: Path) -> T:
-    """Read a value that is no longer text, or raise `UsageError` with its first problem."""
+    """Read a parsed value, or raise `UsageError` with its first problem."""
     loaded: Loaded[T] = load_value(form, value, path=path)
     if loaded.problems:
         raise UsageError(loaded.problems[0].message, hint=loaded.problems[0].hint)

@@ -449,7 +449,7 @@ def builtin_options(
 def extract_endpoint(
     settings: Mapping[str, Any], environment: Mapping[str, str], overrides: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
-    """The endpoint that reads answers without frontmatter: base_url, model, api_key, timeout; None if there is none.
+    """The endpoint that reads answers without frontmatter: base_url, model, api_key, timeout; or None.
 
     The role's overrides come first, then `extract` in the configuration; without either, the model of the scene
     `extract`, or the default model.

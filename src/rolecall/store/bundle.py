@@ -166,7 +166,7 @@ def _copy(
 
 @contextmanager
 def _note_damage(problems: list[Problem] | None, name: str = "") -> Iterator[None]:
-    """Add damage to `problems` under the name of the damaged item; if there is no list, raise it."""
+    """Add damage to `problems` under the name of the damaged item; without a list, raise it."""
     try:
         yield
     except Damaged as exc:

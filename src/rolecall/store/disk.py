@@ -117,7 +117,7 @@ def find_damage(look: Callable[[], object]) -> Iterator[str]:
 
 
 @contextmanager
-def translated(path: str) -> Iterator[None]:
+def translate_errors(path: str) -> Iterator[None]:
     """Translate the system's errors into ours: what happened, to which file, what to do."""
     try:
         yield

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 from rolecall.errors import Damaged, Hint, NotFound, StorageError
 from rolecall.store import journal, reffile
 from rolecall.store.backend import Change, Damage, Event, Moved, Put, Record, Ref, no_store, require
-from rolecall.store.disk import find_damage, sync, translated, write
+from rolecall.store.disk import find_damage, sync, translate_errors, write
 from rolecall.store.ids import node_from_number, node_number
 from rolecall.store.journal import Journal
 from rolecall.store.nodefile import NodeFolder, holds_nodes, node_bytes
@@ -56,7 +56,7 @@ class FilesBackend:
         self._lock: int | None = None
         self._swept = False
         self._unsynced: list[Path] = []
-        with translated(path):
+        with translate_errors(path):
             usual = self._root / "cas"
             folder = Path(cas).absolute() if cas is not None else usual
             if cas is None and not usual.is_dir() and holds_nodes(self._root):
@@ -78,7 +78,7 @@ class FilesBackend:
     # -- writing --
 
     def commit(self, change: Change, *, now: int, durable: bool) -> list[Ref]:
-        with translated(self.path), self._writing():
+        with translate_errors(self.path), self._writing():
             view = RefView(self._root, None)
             require(change.types, self.stored(change.types))
             fresh, known = self._nodes.compare(change.nodes)
@@ -160,7 +160,7 @@ class FilesBackend:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        with translated(self.path), self._writing():
+        with translate_errors(self.path), self._writing():
             yield
 
     @contextmanager
@@ -173,48 +173,48 @@ class FilesBackend:
     def delete(self, nodes: Iterable[str]) -> int:
         if self._lock is None:
             raise RuntimeError("delete is only safe inside exclusive()")
-        with translated(self.path):
+        with translate_errors(self.path):
             return self._nodes.delete(nodes)
 
     def reindex(self, refs: Mapping[str, tuple[str, ...]] | None = None) -> None:
         if refs is not None:
             return  # this layout derives references from the schema and does not store them
-        with translated(self.path), self._writing():
+        with translate_errors(self.path), self._writing():
             self._nodes.rebuild_index()
 
     # -- reading nodes --
 
     def record(self, node: str) -> Record | None:
-        with translated(self.path):
+        with translate_errors(self.path):
             return self._nodes.record(node)
 
     def records(self, nodes: Sequence[str]) -> list[Record]:
         return [record for node in dict.fromkeys(nodes) if (record := self.record(node)) is not None]
 
     def stored(self, nodes: Sequence[str]) -> set[str]:
-        with translated(self.path):
+        with translate_errors(self.path):
             return {node for node in nodes if self._nodes.has(node)}
 
     def ids_with_prefix(self, prefix: str, limit: int) -> list[str]:
-        with translated(self.path):
+        with translate_errors(self.path):
             return nsmallest(limit, (node for node, _ in self._nodes.listing() if node.startswith(prefix)))
 
     def ids_of_type(self, type_id: str) -> Iterator[str]:
-        with translated(self.path):
+        with translate_errors(self.path):
             yield from self._nodes.of_type(type_id)
 
     def scan(self) -> Iterator[Record | Damage]:
-        with translated(self.path):
+        with translate_errors(self.path):
             yield from self._nodes.scan(hashes=True)
 
     def puts(self, after: int = 0) -> Iterator[Put]:
-        with translated(self.path):
+        with translate_errors(self.path):
             found = [(at, node_number(node)) for node, at in self._nodes.times() if at > after]
         for at, number in sorted(found):
             yield Put(at, node_from_number(number), at // 1_000_000)
 
     def position(self) -> tuple[int, int]:
-        with translated(self.path):
+        with translate_errors(self.path):
             highest = max(self._nodes.latest_put(), max((at for _, at in self._nodes.times()), default=0))
             if self._lock is not None:
                 # A file from elsewhere may have a later time; new puts must come after it.
@@ -240,7 +240,7 @@ class FilesBackend:
             return at(RefView(self._root, journal.read_journal(self._root)))
 
     def ref(self, name: str) -> Ref | None:
-        with translated(self.path):
+        with translate_errors(self.path):
             return self._look(lambda view: view.ref(name))
 
     def refs(
@@ -270,33 +270,33 @@ class FilesBackend:
                     found.append(ref)
             return found
 
-        with translated(self.path):
+        with translate_errors(self.path):
             return self._look(page)
 
     def names(self, prefix: str = "", *, before: str | None = None, limit: int | None = None) -> list[str]:
-        with translated(self.path):
+        with translate_errors(self.path):
             found = self._look(lambda view: view.names(prefix))
         return sorted((name for name in found if before is None or name < before), reverse=True)[:limit]
 
     def history(self, name: str) -> list[Moved]:
         def read(view: RefView) -> list[Moved]:
             recorded = [move for move in journal.moves(view.over, self._root) if move.name == name]
-            return [*recorded, *view.unrecorded([name])]
+            return [*recorded, *view.find_unrecorded([name])]
 
-        with translated(self.path):
+        with translate_errors(self.path):
             return self._look(read)
 
     def roots(self, since: int = 0) -> Iterator[Moved]:
-        with translated(self.path):
-            over, unrecorded = self._look(lambda view: (view.over, view.unrecorded(None, since)))
+        with translate_errors(self.path):
+            over, unrecorded = self._look(lambda view: (view.over, view.find_unrecorded(None, since)))
             yield from journal.moves(over, self._root, after=since)
             yield from unrecorded
 
     def events(self, stream: str | None = None, *, after: int = 0, limit: int | None = None) -> list[Event]:
-        with translated(self.path):
+        with translate_errors(self.path):
             over = self._look(lambda view: view.over)
             found: list[Event] = []
-            for line in journal.numbered(over, self._root, kind="event", after=after):
+            for line in journal.read_numbered(over, self._root, kind="event", after=after):
                 if limit is not None and len(found) >= limit:
                     break
                 if stream is None or line["stream"] == stream:
@@ -308,7 +308,7 @@ class FilesBackend:
     def size(self) -> dict[str, Any]:
         nodes = payloads = 0
         types: dict[str, int] = {}
-        with translated(self.path):
+        with translate_errors(self.path):
             for item in self._nodes.scan(hashes=False):
                 nodes += 1
                 if isinstance(item, Record):
@@ -329,7 +329,7 @@ class FilesBackend:
         }
 
     def problems(self) -> Iterator[str]:
-        with translated(self.path):
+        with translate_errors(self.path):
             yield from self._nodes.problems()
             yield from reffile.problems(self._root)
             yield from find_damage(lambda: journal.read_journal(self._root))

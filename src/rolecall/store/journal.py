@@ -231,12 +231,12 @@ def history(journal: Journal, data: bytes) -> bytes:
 
 
 def moves(journal: Journal, root: Path, *, after: int = 0) -> Iterator[Moved]:
-    for line in numbered(journal, root, kind="move", after=after):
+    for line in read_numbered(journal, root, kind="move", after=after):
         if line["name"] not in journal.forget or line["seq"] > journal.before["move"]:
             yield Moved(line["seq"], line["name"], line["target"], line["at"])
 
 
-def numbered(
+def read_numbered(
     journal: Journal, root: Path, *, kind: Literal["move", "event"], after: int
 ) -> Iterator[dict[str, Any]]:
     """The lines of a numbered file with a `seq` above `after`, including those in the journal."""

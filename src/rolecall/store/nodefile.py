@@ -76,12 +76,12 @@ class NodeFolder:
             return
         pending = self._pending()
         seen: set[int] = set()
-        for node in self._indexed(type_id):
+        for node in self._list_indexed(type_id):
             if node_number(node) not in seen and (self.find(node) is not None or node in pending):
                 seen.add(node_number(node))
                 yield node
 
-    def _indexed(self, type_id: str) -> Iterator[str]:
+    def _list_indexed(self, type_id: str) -> Iterator[str]:
         """The ids listed under a type in the index."""
         journal = read_journal(self._root)
         if type_id.encode() in (read(self._index / "_meta") or b"").split():
@@ -229,7 +229,7 @@ class NodeFolder:
                     yield f"{path}: line {number} is not a node id; reindex the store to rebuild it"
         for type_id, members in self._by_type().items():
             # Read the index after the nodes, so that it includes a writer's new nodes.
-            listed = set(self._indexed(type_id))
+            listed = set(self._list_indexed(type_id))
             missed = [node for _, node in members if node not in listed and self.find(node)]
             if missed and type_id != "_meta":
                 yield (

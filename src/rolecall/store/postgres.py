@@ -112,7 +112,7 @@ class PostgresBackend(SqlTables):
         self._clock_ahead_ms = 0
         self._server = _Server(url, schema)
         self._writers, self._order = (_lock_key(schema, purpose) for purpose in ("writers", "order"))
-        with self._server.translated():
+        with self._server.translate_errors():
             self._db = self._connect()
             try:
                 self._prepare(create=create)
@@ -123,7 +123,7 @@ class PostgresBackend(SqlTables):
     # -- writing --
 
     def commit(self, change: Change, *, now: int, durable: bool) -> list[Ref]:
-        with self._server.translated():
+        with self._server.translate_errors():
             for _ in range(_ATTEMPTS - 1):
                 try:
                     return self._commit(change, now, durable)
@@ -241,12 +241,12 @@ class PostgresBackend(SqlTables):
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        with self._server.translated(), self._writing("pg_advisory_xact_lock", durable=True):
+        with self._server.translate_errors(), self._writing("pg_advisory_xact_lock", durable=True):
             yield
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        with self._server.translated():
+        with self._server.translate_errors():
             self._begin("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         self._inside = True
         try:
@@ -261,7 +261,7 @@ class PostgresBackend(SqlTables):
         """Run a transaction while nobody else runs one for the same purpose. Reads see committed data, and other
         writers continue. Commits inside become visible together at the end, or not at all after an error. It does not
         wait for the disk: a server crash may lose it, along with everything committed later."""
-        with self._server.translated(), self._writing("pg_advisory_xact_lock_shared", durable=False):
+        with self._server.translate_errors(), self._writing("pg_advisory_xact_lock_shared", durable=False):
             self._db.execute("SELECT pg_advisory_xact_lock(%s)", (_lock_key(self._schema, purpose),))
             yield
 
@@ -269,7 +269,7 @@ class PostgresBackend(SqlTables):
         if not self._inside:
             raise RuntimeError("delete is only safe inside exclusive()")
         deleted, waiting = 0, list(nodes)
-        with self._server.translated():
+        with self._server.translate_errors():
             for start in range(0, len(waiting), PAGE):
                 page = waiting[start : start + PAGE]
                 deleted += self._db.execute("DELETE FROM nodes WHERE id = ANY(%s)", (page,)).rowcount
@@ -289,7 +289,7 @@ class PostgresBackend(SqlTables):
     def _read(self, query: str, values: Sequence[Any] = ()) -> list[Row]:
         """Run one query, and reconnect once if the connection turns out to be lost."""
         query = query.replace("?", "%s")
-        with self._server.translated():
+        with self._server.translate_errors():
             try:
                 return self._db.execute(query, values).fetchall()
             except psycopg.OperationalError:
@@ -308,7 +308,7 @@ class PostgresBackend(SqlTables):
         return "facts ->> ?::text = ANY(?::text[])", [key, [value for value in wanted if _is_storable(value)]]
 
     def position(self) -> tuple[int, int]:
-        # A sequence also counts uncommitted numbers; inside `exclusive` there are none.
+        # A sequence also counts uncommitted numbers; inside `exclusive` none exist.
         [(nodes, moves)] = self._read(
             "SELECT CASE WHEN n.is_called THEN n.last_value ELSE 0 END,"
             " CASE WHEN m.is_called THEN m.last_value ELSE 0 END FROM nodes_seq_seq n, moves_seq_seq m"
@@ -437,7 +437,7 @@ class _Server:
         return self._name
 
     @contextmanager
-    def translated(self) -> Iterator[None]:
+    def translate_errors(self) -> Iterator[None]:
         """Translate the driver's errors into ours: what happened, at which server, what to do."""
         try:
             yield

@@ -104,7 +104,7 @@ class RefView:
             found.update(f"thread/{thread}" for thread in self._endings())
         return {name for name in found if name.startswith(prefix)}
 
-    def unrecorded(self, names: Iterable[str] | None = None, since: int = 0) -> list[Moved]:
+    def find_unrecorded(self, names: Iterable[str] | None = None, since: int = 0) -> list[Moved]:
         """Targets that another program gave to refs, reported as moves made just now, because they still matter."""
         wanted = self.names("thread/") | self.names("workflow/") if names is None else set(names)
         found = [ref for name in wanted if (ref := self.ref(name))]

@@ -371,7 +371,7 @@ class Draft:
         self._moves.append(Move(checked_name(name), version, target, state, at))
 
     def bump(self, name: str) -> None:
-        """Raise the version of a ref, if it exists, so that whoever compares it sees that something has happened."""
+        """Raise the version of a ref, if it exists, so that readers who compare versions notice it."""
         self._bumps.append(checked_name(name))
 
     def event(self, stream: str, kind: str, body: Mapping[str, Any], *, at: int | None = None) -> None:
