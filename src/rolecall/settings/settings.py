@@ -48,6 +48,8 @@ from rolecall.settings.form import (
 from rolecall.settings.mask import is_variable_name
 
 Path = tuple[str, ...]
+Settings = Mapping[str, Any]
+"""The configuration as `config.load` returns it. It may have any shape; `problems` reports what is wrong."""
 
 PROTOCOLS = ("openai", "anthropic")
 """The protocols that a model's endpoint can speak."""
@@ -222,18 +224,18 @@ def value_from(text: str, path: Path) -> Any:
     return list(read) if isinstance(read, tuple) else read
 
 
-def problems(settings: Mapping[str, Any], *, adapters: Collection[str]) -> list[str]:
+def problems(settings: Settings, *, adapters: Collection[str]) -> list[str]:
     """All problems with a configuration: unknown keys, invalid values, names that are not defined."""
     return [*shape_problems(settings), *dangling(settings, adapters=adapters)]
 
 
-def shape_problems(settings: Mapping[str, Any]) -> list[str]:
+def shape_problems(settings: Settings) -> list[str]:
     """Unknown keys and invalid values."""
     found = load_value(_SETTINGS, settings, hides_texts=True).problems
     return [f"{problem.message}{'. ' if problem.hint else ''}{problem.hint}" for problem in found]
 
 
-def dangling(settings: Mapping[str, Any], *, adapters: Collection[str]) -> list[str]:
+def dangling(settings: Settings, *, adapters: Collection[str]) -> list[str]:
     """Names that the configuration uses but does not define."""
     agents = [("defaultAgent", settings.get("defaultAgent"))]
     for workflow, roles in _section(settings, "agentOverrides").items():
@@ -262,7 +264,7 @@ def _missing(what: str, named: Sequence[tuple[str, Any]], known: Collection[str]
             yield f"{key}: there is no {what} {name!r}. {did_you_mean(name, sorted(known), what='Known')}"
 
 
-def _section(settings: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def _section(settings: Settings, key: str) -> Mapping[str, Any]:
     return _as_mapping(settings.get(key))
 
 
@@ -276,7 +278,7 @@ NAME_AN_AGENT = Hint("Give the role an `agent`, or set a default", "set_default_
 
 
 def agent_for(
-    settings: Mapping[str, Any], *, workflow: str, role: str, named: str | None, override: str | None
+    settings: Settings, *, workflow: str, role: str, named: str | None, override: str | None
 ) -> str:
     """The alias or spec of the agent for a role: from --agent, agentOverrides, the role itself, or the default."""
     configured = _as_mapping(_section(settings, "agentOverrides").get(workflow)).get(role)
@@ -286,7 +288,7 @@ def agent_for(
     return str(chosen)
 
 
-def configured_agent(settings: Mapping[str, Any], alias: str) -> tuple[str, dict[str, Any]]:
+def configured_agent(settings: Settings, alias: str) -> tuple[str, dict[str, Any]]:
     """The spec and the options of an alias; any other name is its own spec.
 
     `{adapter: claude, model: …}` is an adapter with options, `{command, args}` an external agent. The agents of uwf map
@@ -321,18 +323,18 @@ def configured_agent(settings: Mapping[str, Any], alias: str) -> tuple[str, dict
     return f"external:{shlex.join([entry['command'], *map(str, args)])}", {"has_flags": True}
 
 
-def uwf_program(settings: Mapping[str, Any], alias: str) -> str | None:
+def uwf_program(settings: Settings, alias: str) -> str | None:
     """The uwf agent that a name means, if one of our adapters replaces it; None for any other name."""
     agents = _section(settings, "agents")
     named = _as_mapping(agents[alias]).get("command") if agents.get(alias) is not None else alias
     return named if isinstance(named, str) and named in UWF_PROGRAMS else None
 
 
-def is_known_agent(settings: Mapping[str, Any], alias: str, adapters: Collection[str]) -> bool:
+def is_known_agent(settings: Settings, alias: str, adapters: Collection[str]) -> bool:
     return alias in (*_section(settings, "agents"), *UWF_PROGRAMS) or alias.partition(":")[0] in adapters
 
 
-def unknown_agent(settings: Mapping[str, Any], alias: str, adapters: Collection[str]) -> NotFound:
+def unknown_agent(settings: Settings, alias: str, adapters: Collection[str]) -> NotFound:
     known = did_you_mean(alias, sorted({*_section(settings, "agents"), *adapters}), what="Known")
     return NotFound(
         f"there is no agent {alias!r}",
@@ -341,7 +343,7 @@ def unknown_agent(settings: Mapping[str, Any], alias: str, adapters: Collection[
     )
 
 
-def tier_model(settings: Mapping[str, Any], names: Sequence[str], tier: str) -> str:
+def tier_model(settings: Settings, names: Sequence[str], tier: str) -> str:
     """The configured model for a tier of the catalogue's agents, from the first of `names` that has one: an alias, then
     its adapter, or a host. Empty means the agent's own default."""
     tiers = _section(settings, "modelTiers")
@@ -352,7 +354,7 @@ def tier_model(settings: Mapping[str, Any], names: Sequence[str], tier: str) -> 
 # -- the project --
 
 
-def unplanned_edits(settings: Mapping[str, Any]) -> str:
+def unplanned_edits(settings: Settings) -> str:
     """How a host's hooks treat edits while no task is planned: block, warn or off."""
     mode = _section(settings, "project").get("unplannedEdits", _GATES[0])
     if mode not in _GATES:
@@ -363,14 +365,14 @@ def unplanned_edits(settings: Mapping[str, Any]) -> str:
     return str(mode)
 
 
-def memory_thresholds(settings: Mapping[str, Any]) -> dict[str, int]:
+def memory_thresholds(settings: Settings) -> dict[str, int]:
     """The configured thresholds for merging and forgetting memory notes, under their names in `project.memory`."""
     written = _section(settings, "memory")
     section = {key: written[key] for key in _THRESHOLDS if key in written}
     return check_value(_MEMORY, section, ("memory",))
 
 
-def catalog(settings: Mapping[str, Any]) -> str | None:
+def catalog(settings: Settings) -> str | None:
     """The folder of the catalogue; None for our own. A key that looks like a misspelt `catalog` is refused, because
     ignoring it would silently use our own."""
     for key in settings:
@@ -388,9 +390,7 @@ def catalog(settings: Mapping[str, Any]) -> str | None:
 # -- the model of the built-in agent --
 
 
-def model_endpoint(
-    settings: Mapping[str, Any], environment: Mapping[str, str], model: str | None
-) -> dict[str, Any]:
+def model_endpoint(settings: Settings, environment: Mapping[str, str], model: str | None) -> dict[str, Any]:
     """The endpoint of a model: base_url, model, api_key, protocol.
 
     `model` is an alias from `models`, or `PROVIDER/NAME`; None means the default. A configured provider overrides a
@@ -430,7 +430,7 @@ def model_endpoint(
 
 
 def builtin_options(
-    settings: Mapping[str, Any], environment: Mapping[str, str], options: Mapping[str, Any]
+    settings: Settings, environment: Mapping[str, str], options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The options of the built-in agent with its endpoint, which only a provider may set: a key in a workflow or beside
     an agent would be stored, and could be sent to the wrong endpoint."""
@@ -447,7 +447,7 @@ def builtin_options(
 
 
 def extract_endpoint(
-    settings: Mapping[str, Any], environment: Mapping[str, str], overrides: Mapping[str, Any] | None = None
+    settings: Settings, environment: Mapping[str, str], overrides: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
     """The endpoint that reads answers without frontmatter: base_url, model, api_key, timeout; or None.
 
@@ -485,7 +485,7 @@ def extract_endpoint(
 
 
 def _extract_provider(
-    settings: Mapping[str, Any], environment: Mapping[str, str], levels: Sequence[Mapping[str, Any]]
+    settings: Settings, environment: Mapping[str, str], levels: Sequence[Mapping[str, Any]]
 ) -> tuple[int, str | None, Mapping[str, Any]]:
     """The level that names the endpoint, the endpoint's address, and the section with its key."""
     speaking_openai = {key: entry for key, entry in _PUBLIC.items() if entry["protocol"] == PROTOCOLS[0]}
@@ -503,7 +503,7 @@ def _extract_provider(
 # -- providers and keys --
 
 
-def _no_model(settings: Mapping[str, Any], alias: str) -> UsageError:
+def _no_model(settings: Settings, alias: str) -> UsageError:
     known = did_you_mean(alias, _section(settings, "models"), what="Known")
     return UsageError(
         f"there is no model {alias!r} in the configuration", hint=Hint("Add one", "set_up", before=known)
@@ -511,7 +511,7 @@ def _no_model(settings: Mapping[str, Any], alias: str) -> UsageError:
 
 
 def _provider(
-    settings: Mapping[str, Any],
+    settings: Settings,
     environment: Mapping[str, str],
     name: str,
     built_in: Mapping[str, Mapping[str, str]],
