@@ -182,6 +182,23 @@ def test_who_may_not_write_is_told_that_it_is_damaged(synced: Repo) -> None:
     assert synced.index.read_bytes() == before
 
 
+def test_damage_that_only_a_question_finds_is_told_with_what_mends_it(synced: Repo) -> None:
+    def spoil() -> None:
+        db = sqlite3.connect(synced.index)
+        with db:
+            db.execute("DROP TABLE passage")
+        db.close()
+
+    spoil()
+    told = synced.refused("query", "elevated rights", ROLECALL_RESTRICTIONS="read_only")
+    assert "damaged" in told and "`rolecall knowledge sync --rebuild`" in told
+    synced.sync("--rebuild")
+    assert synced.first("elevated rights") == "docs/guide.md"
+    spoil()
+    done = synced("query", "elevated rights", "--json")
+    assert "rebuilt" in done.stderr and json.loads(done.stdout)["results"][0]["path"] == "docs/guide.md"
+
+
 def test_looking_at_a_damaged_index_says_what_to_do(synced: Repo) -> None:
     synced.index.write_bytes(b"garbage" * 1000)
     for command in (("status",), ("show",), ("show", "docs/guide.md")):

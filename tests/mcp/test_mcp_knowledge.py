@@ -127,7 +127,7 @@ def test_a_damaged_index_is_not_made_anew_by_who_only_asks(synced: Path) -> None
 def test_damage_that_only_a_question_finds_is_mended_by_what_is_told(synced: Path) -> None:
     db = sqlite3.connect(synced / "knowledge.db")
     with db:
-        db.execute("UPDATE file SET vectors = zeroblob(length(vectors))")
+        db.execute("DROP TABLE passage")
     db.close()
     with piped(synced) as pipe:
         pipe.initialize()

@@ -126,7 +126,7 @@ def _launch_codex(wish: Wish) -> Launch:
 
 
 def _launch_claude(wish: Wish) -> Launch:
-    options: dict[str, Any] = {
+    options = {
         "disallowedTools": list(wish.tools),
         "allowDangerouslySkipPermissions": False,
         "strictMcpConfig": bool(wish.tools),  # the user's own tool servers could bypass a restriction

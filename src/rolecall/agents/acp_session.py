@@ -192,13 +192,7 @@ async def _reopen(
 
 def _explain(error: RequestError) -> str:
     """Return an error's text. Agents put the actual reason into its data as often as into its message."""
-    message, data = str(error), error.data
-    details = (
-        [data]
-        if isinstance(data, str)
-        else [Json(data).text("message"), Json(data).text("details")]
-        if isinstance(data, dict)
-        else []
-    )
-    more = next((text for text in details if text and text not in message), "")
+    message, data = str(error), Json(error.data if isinstance(error.data, dict) else {"message": error.data})
+    details = (data.text(key) for key in ("message", "details"))
+    more = next((text for text in details if text not in message), "")
     return f"{message}: {more}"[:2000] if more else message[:2000]

@@ -111,26 +111,19 @@ class Run:
     @contextmanager
     def _listen(self) -> Iterator[Callable[[str], None]]:
         """Pass on the text of one message in pieces large enough for an event."""
-        waiting: list[str] = []
-        is_begun = False
+        waiting, is_continued = "", False
 
-        def pass_on() -> None:
-            nonlocal is_begun
-            if waiting:
-                self._transcript.says("".join(waiting), is_continued=is_begun)
-                waiting.clear()
-                is_begun = True
-
-        def say(text: str) -> None:
-            if text:
-                waiting.append(text)
-            if sum(map(len, waiting)) >= _PIECE:
-                pass_on()
+        def say(text: str, least: int = _PIECE) -> None:
+            nonlocal waiting, is_continued
+            waiting += text
+            if waiting and len(waiting) >= least:
+                self._transcript.says(waiting, is_continued=is_continued)
+                waiting, is_continued = "", True
 
         try:
             yield say
         finally:
-            pass_on()
+            say("", least=1)
 
     def reply(self, ending: Ending, reason: str = "", *, text: str | None = None, **more: Any) -> Reply:
         answer = self._transcript.answer if text is None else text

@@ -65,16 +65,18 @@ def read_options(adapter: str, options: Mapping[str, Any]) -> dict[str, Any]:
 class _Option(Form[Any]):
     """A value that may also be written as text, as in `claude:timeout=600`."""
 
-    def __init__(self, form: Form[Any], parse: Callable[[str], Any] = str, *, optional: bool = False) -> None:
-        self.form, self.parse, self.optional = form, parse, optional
+    def __init__(
+        self, inner: Form[Any], parse: Callable[[str], Any] = str, *, optional: bool = False
+    ) -> None:
+        self.inner, self.parse, self.optional = inner, parse, optional
 
     def read(self, value: Any, at: form.At) -> Any:
         if self.optional and value in (None, "none"):
             return None
         try:
-            return self.form.read(self.parse(value) if isinstance(value, str) else value, at)
+            return self.inner.read(self.parse(value) if isinstance(value, str) else value, at)
         except ValueError:  # the form explains what it expects
-            return self.form.read(value, at)
+            return self.inner.read(value, at)
 
 
 class _AnyText(Form[str]):
@@ -85,10 +87,12 @@ class _AnyText(Form[str]):
 
 
 _WORDS = _Option(ListOf(_AnyText()), lambda text: [word for word in text.split(",") if word])
-_SERVER: Record[dict[str, Any]] = Record(
-    dict,
+# Other keys, such as the `type` that most programs write, are ignored.
+_SERVER: Record[Callable[[str], McpServer]] = Record(
+    lambda command, args=(), env=None, **_: lambda name: McpServer(name, command, args, env or {}),
     "a tool server",
     {"command": Field(_AnyText(), required=True), "args": _WORDS, "env": MapOf(_AnyText())},
+    others=form.Anything(),
 )
 _SERVERS = MapOf(_SERVER, "a mapping such as NAME: {command, args, env}")
 _FLAGS = {"true": True, "yes": True, "false": False, "no": False}
@@ -97,7 +101,7 @@ _FORMS: Mapping[str, tuple[Form[Any], Callable[[str], Any]]] = {
     "int": (Number(whole=True), int),
     "float": (Converted(Number(above=0), float), float),
     "tuple[McpServer": (
-        Converted(_SERVERS, lambda servers: tuple(McpServer(name, **servers[name]) for name in servers)),
+        Converted(_SERVERS, lambda servers: tuple(make(name) for name, make in servers.items())),
         str,
     ),
     "tuple[str": (_WORDS, str),
@@ -109,7 +113,7 @@ _FORMS: Mapping[str, tuple[Form[Any], Callable[[str], Any]]] = {
 def _fields_for(types: Mapping[str, str]) -> dict[str, Field]:
     found = {}
     for name, kind in types.items():
-        form, parse = next((_FORMS[mark] for mark in _FORMS if kind.startswith(mark)), (_AnyText(), str))
+        expected, parse = next((_FORMS[mark] for mark in _FORMS if kind.startswith(mark)), (_AnyText(), str))
         is_optional = "None" in kind
-        found[name] = Field(_Option(form, parse, optional=is_optional), nullable=not is_optional)
+        found[name] = Field(_Option(expected, parse, optional=is_optional), nullable=not is_optional)
     return found

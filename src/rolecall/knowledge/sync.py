@@ -85,7 +85,7 @@ class _Sync:
         with index.writing(path) as writer:
             state = writer.state()
             dimensions = state.dimensions if state else 0
-            if state and (is_anew or self._is_built_otherwise(state, recipe, report)):
+            if state and (self._is_built_otherwise(state, recipe, report) or is_anew):
                 writer.clear()
                 dimensions = 0
             known = writer.digests()

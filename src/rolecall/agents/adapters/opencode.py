@@ -15,7 +15,6 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rolecall.agents import process
 from rolecall.agents.program import Call, Json, McpServer, Program, Reader
@@ -66,7 +65,7 @@ def build_config(
         config["agent"] = {**config.part("agent"), RESTRICTED: agent}
     if is_acp:
         return json.dumps({**config, "default_agent": RESTRICTED})
-    entries: dict[str, Any] = {
+    entries = {
         server.name: {
             "type": "local",
             "command": [server.command, *server.args],
