@@ -197,6 +197,19 @@ def test_people_are_asked_one_by_one_while_no_process_waits(rolecall: Rolecall, 
     assert rolecall.json("thread", "show", parent["thread"])["status"] == "completed"
 
 
+def test_every_agent_of_a_list_is_checked_and_a_team_needs_none(rolecall: Rolecall, tmp_path: Path) -> None:
+    text = ASKING.replace("agent: human", "agent: [human, command:/nowhere/agent]\n    workdir: shared")
+    team = (
+        "  team: {roles: [helper]}\n  helper: {agent: human, prompt: Help., schema: {type: object}}\ngraph:"
+    )
+    text = text.replace("graph:", team).replace("done: $END", "done: team") + "  team: $END\n"
+    (tmp_path / "ask-people.yaml").write_text(text)
+    [report] = rolecall.json("workflow", "validate", "ask-people.yaml", cwd=tmp_path)
+    [problem] = report["problems"]
+    assert "/nowhere/agent" in problem["message"]
+    assert (problem["line"], problem["severity"]) == (6, "warning")
+
+
 # -- afterwards --
 
 

@@ -12,7 +12,7 @@ from rolecall import agents
 from rolecall.errors import UsageError
 from rolecall.settings.settings import agent_for
 from rolecall.settings.yaml12 import Marks, Path, Place, Problem
-from rolecall.workflow.playbook import Playbook
+from rolecall.workflow.playbook import Playbook, players
 
 
 def problems(
@@ -33,13 +33,15 @@ def problems(
     overridden = set(overrides) if isinstance(overrides, dict) else set()
     nowhere = Place(file, 0, 0)  # for problems that the definition itself does not contain
     for role, message, hint in _find_unplayable(book, settings, env, find):
-        own = roles[role].agent
+        group = roles[role].group
+        own = roles[role].agent or ", ".join(group.agents if group else ())
         path: Path = ("roles", role, "agent") if own else ("roles", role)
         if role in overridden or (not own and settings.get("defaultAgent")):
             yield Problem(severity, f"{role}: {message}", *nowhere, hint)
             continue
         where = marks.at(path, key=True) if marks else Place(file, 1, 1)
-        kind = "error" if own and _cannot_exist(settings, own) else severity
+        named = group.agents if group and group.agents else (own,)
+        kind = "error" if own and any(_cannot_exist(settings, agent) for agent in named) else severity
         yield Problem(kind, f"{role}: {message}", *where, hint)
     for role in overridden - set(roles):
         message = f"agentOverrides.{name}.{role} of the configuration fits no role of this workflow"
@@ -51,9 +53,10 @@ def _find_unplayable(
 ) -> Iterator[tuple[str, str, str]]:
     """Roles that cannot be played, each with the reason and a hint."""
     name, missing, is_simple = book.workflow.name, dict[str, UsageError](), True
-    for role, entry in book.workflow.roles.items():
+    for role, played in players(book):
+        own = played.workflow.roles[role].agent
         try:
-            agent = agent_for(settings, workflow=name, role=role, named=entry.agent, override=None)
+            agent = agent_for(settings, workflow=name, role=role, named=own, override=None)
             is_simple = is_simple and agent == "human" and role not in book.agents
         except UsageError as error:
             if role not in (*book.functions, *book.agents, *book.bound):

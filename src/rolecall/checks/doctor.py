@@ -25,7 +25,7 @@ from rolecall.checks.machine import Check, check_extract
 from rolecall.errors import AgentError, NotFound, RolecallError
 from rolecall.threads.setup import Cast, Casting
 from rolecall.workflow.model import Role, Workdir, workdir_of
-from rolecall.workflow.playbook import Playbook
+from rolecall.workflow.playbook import Playbook, players
 
 _AT_ONCE = 2
 _MAX_OUTPUT = 512 * 1024
@@ -163,14 +163,13 @@ def needs_of(books: Iterable[Playbook], casting: Casting, find: Callable[[str], 
         if book.workflow.name in seen:
             continue
         seen.add(book.workflow.name)
-        for role in book.workflow.roles:
+        for role, played_book in players(book):
             if role in book.functions:
                 continue
-            need = Need(
-                book.workflow.name, role, book.workflow.roles[role], workdir_of(book.workflow, role), None
-            )
+            about = played_book.workflow.roles[role]
+            need = Need(book.workflow.name, role, about, workdir_of(book.workflow, role), None)
             try:
-                cast = casting(book, role)
+                cast = casting(played_book, role)
                 need = replace(need, cast=cast)
                 if adapter_of(cast.agent) == "workflow" and (played := getattr(cast.agent, "workflow", "")):
                     waiting.append(find(played))

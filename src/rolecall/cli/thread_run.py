@@ -36,10 +36,10 @@ from rolecall.threads import lifecycle, thread, views, workspace
 from rolecall.threads.state import ThreadRef
 from rolecall.threads.thread import Chain
 from rolecall.workflow import registry
+from rolecall.workflow.playbook import Playbook, players
 
 if TYPE_CHECKING:
     from rolecall.settings.yaml12 import Problem
-    from rolecall.workflow.playbook import Playbook
 
 
 # -- start and fork --
@@ -168,11 +168,10 @@ def _note_once(note: str) -> None:
 def tell_of_successors(book: Playbook, override: str | None) -> None:
     """Tell which built-in adapter plays a role that the configuration assigns to a uwf agent."""
     settings = config.load()
-    for name, role in book.workflow.roles.items():
+    for name, played in players(book):
         with suppress(UsageError):
-            alias = agent_for(
-                settings, workflow=book.workflow.name, role=name, named=role.agent, override=override
-            )
+            own = played.workflow.roles[name].agent
+            alias = agent_for(settings, workflow=book.workflow.name, role=name, named=own, override=override)
             if program := uwf_program(settings, alias):
                 _note_once(f"note: the built-in adapter {UWF_PROGRAMS[program]!r} replaces {program}")
 

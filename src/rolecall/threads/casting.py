@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from rolecall import agents
@@ -19,7 +18,7 @@ from rolecall.settings.settings import (
     unknown_agent,
 )
 from rolecall.threads.setup import HUMAN, Cast
-from rolecall.workflow.playbook import Playbook
+from rolecall.workflow.playbook import Playbook, players
 
 _UNBOUND = ("env", "mcp")
 """Options that may contain secrets. They are not stored with a thread but read from the configuration at each step."""
@@ -91,16 +90,14 @@ async def _refuse_asking(_prompt: str, _context: Any) -> str:
 def miscast(book: Playbook, override: str | None) -> list[tuple[str, RolecallError]]:
     """The roles whose agent is unknown or missing, with the reason."""
     settings, found = config.load(), []
-    for role, part in book.workflow.roles.items():
-        if role in book.functions or (part.group and part.group.roles):
+    for role, played in players(book):
+        if role in book.functions:
             continue
-        for agent in (part.group and part.group.agents) or (part.agent,):
-            played = replace(book.workflow, roles={**book.workflow.roles, role: replace(part, agent=agent)})
-            try:
-                made = cast(settings, replace(book, workflow=played), role, override=override)
-                check_present(made.agent, env=config.environment())
-            except RolecallError as error:
-                found.append((role, error))
+        try:
+            made = cast(settings, played, role, override=override)
+            check_present(made.agent, env=config.environment())
+        except RolecallError as error:
+            found.append((role, error))
     return found
 
 

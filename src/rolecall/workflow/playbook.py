@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -114,6 +114,19 @@ class Playbook:
     """The agents bound to the roles of a thread, as returned by `workspace.binder`."""
     schema_ids: Mapping[str, str] = field(default_factory=dict)
     """The node of each role's schema."""
+
+
+def players(book: Playbook) -> Iterator[tuple[str, Playbook]]:
+    """Each role that an agent plays, with a playbook in which the role names that agent: a team leaves its roles to
+    their own agents, and each agent of a list plays the role."""
+    workflow = book.workflow
+    for name, role in workflow.roles.items():
+        if role.group is None or not (role.group.agents or role.group.roles):
+            yield name, book
+            continue
+        for agent in role.group.agents:
+            played = replace(workflow, roles={**workflow.roles, name: replace(role, agent=agent)})
+            yield name, replace(book, workflow=played)
 
 
 class FileGone(NotFound):
