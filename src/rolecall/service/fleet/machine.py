@@ -300,7 +300,7 @@ class Machine:
         """Do the time-critical work, whether or not the database answers. Nothing here queries it."""
         self._steps.end_what_is_over()
         reach = self._reach
-        silence = "" if reach.is_heard() else f"the database does not answer since {reach.silent_for():.0f} s"
+        silence = "" if reach.is_heard() else f"the database has not answered for {reach.silent_for():.0f} s"
         self._trouble("database", silence, is_steady=True)
         reach.give_up_dead_lines()
         await asyncio.sleep(_GLANCE if self._steps.running else _REST)
