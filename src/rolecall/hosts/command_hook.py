@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from rolecall.hosts.installation import Items, read_value
+from rolecall.hosts.payload import Payload
 from rolecall.hosts.setup import is_ours, split_words
 
 
@@ -48,12 +49,12 @@ def _commands(item: Any) -> list[tuple[str, ...]]:
     return found
 
 
-def sample(event: str, folder: str, tool: Mapping[str, Any]) -> dict[str, Any]:
+def sample(event: str, folder: str, tool: Payload) -> Payload:
     """A sample payload of the host for an event in a project; `tool` is the host's call of an editing tool."""
     id = "rolecall-doctor"
     agent = {"agent_id": id, "agent_type": "tester"}
     call = {**tool, "tool_use_id": id}
-    more: dict[str, dict[str, Any]] = {
+    more: dict[str, Payload] = {
         "SessionStart": {"source": "startup"},
         "UserPromptSubmit": {"prompt": "How far are we?", "prompt_id": id, "turn_id": id},
         "SubagentStart": agent,

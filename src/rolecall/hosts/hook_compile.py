@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from rolecall.errors import RolecallError
-from rolecall.hosts.hook_context import stamp
+from rolecall.hosts.hook_context import Content, stamp
 from rolecall.hosts.names import HOSTS
 from rolecall.nexus import catalog, macros
 from rolecall.nexus.catalog import Catalog
@@ -17,7 +17,7 @@ from rolecall.settings import config, settings
 _LONGEST_PROBLEM = 600
 
 
-def compile_configured(host: str) -> dict[str, Any]:
+def compile_configured(host: str) -> Content:
     """The configured catalogue and rules, with stamps of their sources.
 
     If they cannot be read, our own apply, because a failing hook would let everything through.
@@ -49,11 +49,11 @@ def compile_configured(host: str) -> dict[str, Any]:
     return {"stamps": stamps, **content, "problem": problem}
 
 
-def compile_own(host: str) -> dict[str, Any]:
+def compile_own(host: str) -> Content:
     return _compile(host, catalog.load(), {})
 
 
-def _compile(host: str, found: Catalog, configuration: Mapping[str, Any]) -> dict[str, Any]:
+def _compile(host: str, found: Catalog, configuration: Mapping[str, Any]) -> Content:
     events = import_module(f"rolecall.hosts.{host}.events")
     tags, docs = found.vocabulary.tags, dict.fromkeys(found.skills, "")
     render = macros.prose(tags)

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 from zlib import crc32
 
 from rolecall import __version__
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from rolecall.nexus.tags import Tag
     from rolecall.settings.mask import Mask
 
-Stamp = list[Any]
+Content: TypeAlias = dict[str, Any]
+"""What the cache contains, as JSON."""
+Stamp: TypeAlias = list[Any]
 """A path, and the values that change when the file is written: time, size, inode."""
 
 
@@ -101,7 +103,7 @@ def load_own(host: str) -> Kit:
     return _kit(import_module("rolecall.hosts.hook_compile").compile_own(host), with_tags=True)
 
 
-def _kit(content: Mapping[str, Any], with_tags: bool) -> Kit:
+def _kit(content: Content, with_tags: bool) -> Kit:
     tags = {}
     if with_tags:
         tag_type = import_module("rolecall.nexus.tags").Tag  # compiles patterns that most hooks do not need

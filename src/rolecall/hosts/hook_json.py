@@ -76,34 +76,23 @@ class Limit(NamedTuple):
 
 
 def output(name: str, answer: Answer, limit: Limit) -> Output:
-    if name in _ENDS:
-        return _write({"systemMessage": join(answer)})
-    specific = {"additionalContext": _cut(answer.context, limit)}
-    if name == "PreToolUse" and answer.block:
-        specific |= {"permissionDecision": "deny", "permissionDecisionReason": answer.block}
-    specific = {key: value for key, value in specific.items() if value}
-    reply: dict[str, Any] = {"systemMessage": answer.notice}
-    if specific:
-        reply["hookSpecificOutput"] = {"hookEventName": name, **specific}
-    return _write(reply)
+    reply: dict[str, Any] = {"systemMessage": join(answer) if name in _ENDS else answer.notice}
+    if name not in _ENDS:
+        context = answer.context
+        # No character takes more than four bytes. A host would cut a longer text without notice.
+        data = context.encode(limit.encoding, errors="replace") if 4 * len(context) > limit.bytes else b""
+        if len(data) > limit.bytes:
+            room = limit.bytes - len(_CUT.encode(limit.encoding))
+            context = data[:room].decode(limit.encoding, errors="ignore") + _CUT
+        specific = {"additionalContext": context}
+        if name == "PreToolUse" and answer.block:
+            specific |= {"permissionDecision": "deny", "permissionDecisionReason": answer.block}
+        if specific := {key: value for key, value in specific.items() if value}:
+            reply["hookSpecificOutput"] = {"hookEventName": name, **specific}
+    reply = {key: value for key, value in reply.items() if value}
+    return Output(json.dumps(reply, ensure_ascii=False)) if reply else Output()
 
 
 def join(answer: Answer) -> str:
     """All texts of an answer, for the person."""
     return "\n".join(dict.fromkeys(filter(None, (answer.notice, answer.context))))
-
-
-def _write(reply: Mapping[str, Any]) -> Output:
-    filled = {key: value for key, value in reply.items() if value}
-    return Output(json.dumps(filled, ensure_ascii=False)) if filled else Output()
-
-
-def _cut(context: str, limit: Limit) -> str:
-    """Cut a text visibly that the host would otherwise cut without notice."""
-    if len(context) * 4 <= limit.bytes:  # no character takes more bytes in any encoding
-        return context
-    data = context.encode(limit.encoding, errors="replace")
-    if len(data) <= limit.bytes:
-        return context
-    room = limit.bytes - len(_CUT.encode(limit.encoding))
-    return data[:room].decode(limit.encoding, errors="ignore") + _CUT

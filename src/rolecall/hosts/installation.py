@@ -90,27 +90,23 @@ def wiring_of(host: str, setup: Setup) -> Wiring:
 
 def plan_install(wiring: Wiring, *, force: bool = False) -> list[Change]:
     """The changes that installing would make. Raises an error that names every file that prevents it."""
-    return _plan_or_refuse(wiring, _put, force=force)
+    return _plan_or_refuse(wiring, is_removal=False, force=force)
 
 
 def plan_removal(wiring: Wiring, *, force: bool = False) -> list[Change]:
     """The changes that uninstalling would make."""
-    changes = _plan_or_refuse(wiring, _remove, force=force)
+    changes = _plan_or_refuse(wiring, is_removal=True, force=force)
     return [change for change in changes if change.before is not None]
 
 
 def is_present(wiring: Wiring) -> bool:
     """Whether anything of ours is installed in the host, as far as its files are readable."""
-    changes, _ = _plan(wiring, _remove, force=False)
+    changes, _ = _plan(wiring, is_removal=True, force=False)
     return any(change.is_change or change.note for change in changes)
 
 
-_Edit: TypeAlias = "Callable[[Any, Member | Items, bool], str]"
-"""Edits a document for one piece (the flag is `force`) and returns a note, which may be empty."""
-
-
-def _plan_or_refuse(wiring: Wiring, edit: _Edit, *, force: bool) -> list[Change]:
-    changes, refusals = _plan(wiring, edit, force=force)
+def _plan_or_refuse(wiring: Wiring, *, is_removal: bool, force: bool) -> list[Change]:
+    changes, refusals = _plan(wiring, is_removal=is_removal, force=force)
     for change in changes:
         try:
             if change.is_change:
@@ -125,7 +121,7 @@ def _plan_or_refuse(wiring: Wiring, edit: _Edit, *, force: bool) -> list[Change]
     return changes
 
 
-def _plan(wiring: Wiring, edit: _Edit, *, force: bool) -> tuple[list[Change], list[RolecallError]]:
+def _plan(wiring: Wiring, *, is_removal: bool, force: bool) -> tuple[list[Change], list[RolecallError]]:
     by_path: dict[str, list[Piece]] = {}
     for piece in wiring.pieces:
         by_path.setdefault(piece.path, []).append(piece)
@@ -133,7 +129,23 @@ def _plan(wiring: Wiring, edit: _Edit, *, force: bool) -> tuple[list[Change], li
     refusals: list[RolecallError] = []
     for path, pieces in by_path.items():
         try:
-            changes.append(_plan_file(path, pieces, edit, force=force))
+            before = file_change.read_text(path)
+            if isinstance(own := pieces[0], OwnFile):
+                edited = (
+                    _remove_own_file(before, force=force)
+                    if is_removal
+                    else _put_own_file(before, own, force=force)
+                )
+                changes.append(_change(path, before, *edited))
+            elif before is None and is_removal:
+                changes.append(Change(path, None, None))
+            else:
+                document, notes = parse(path, before), []
+                for piece in pieces:
+                    if not isinstance(piece, OwnFile):
+                        notes.append(_remove(document, piece) if is_removal else _put(document, piece, force))
+                after = _dump(path, document, before)
+                changes.append(_change(path, before, after, "; ".join(filter(None, notes))))
         except RolecallError as error:
             refusals.append(error)
 
@@ -145,19 +157,6 @@ def _plan(wiring: Wiring, edit: _Edit, *, force: bool) -> tuple[list[Change], li
             if note or after is None:
                 changes.append(_change(path, text, after, note))
     return changes, refusals
-
-
-def _plan_file(path: str, pieces: Sequence[Piece], edit: _Edit, *, force: bool) -> Change:
-    before = file_change.read_text(path)
-    if isinstance(own := pieces[0], OwnFile):
-        is_put = edit is _put
-        edited = _put_own_file(before, own, force=force) if is_put else _remove_own_file(before, force=force)
-        return _change(path, before, *edited)
-    if before is None and edit is _remove:
-        return Change(path, None, None)
-    document = parse(path, before)
-    notes = [edit(document, piece, force) for piece in pieces if not isinstance(piece, OwnFile)]
-    return _change(path, before, _dump(path, document, before), "; ".join(filter(None, notes)))
 
 
 def _change(path: str, before: str | None, after: str | None, note: str) -> Change:
@@ -235,7 +234,7 @@ def _put(document: Any, piece: Member | Items, force: bool) -> str:
     return ""
 
 
-def _remove(document: Any, piece: Member | Items, _force: bool) -> str:
+def _remove(document: Any, piece: Member | Items) -> str:
     there = _find(document, piece.keys)
     if isinstance(piece, Member):
         if there is not None and piece.is_ours(there):

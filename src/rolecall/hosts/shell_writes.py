@@ -57,33 +57,23 @@ _WRITING = (">", ">>", ">|", "&>", "&>>", ">&", "<>")
 _READING = ("<", "<<", "<<-", "<<<", "<&")
 
 
-def _drop_here_documents(command: str) -> str:
-    """The command without the contents of here-documents."""
-    if "<<" not in command:
-        return command
-    lines = command.splitlines(keepends=True)
-    all_lines = {line.strip() for line in lines}
+def _tokens(command: str) -> Iterator[tuple[str, bool]]:
+    """The words and operators of a command, and whether each is an operator."""
     kept, end = [], ""
-    for line in lines:
-        if end:
+    all_lines = {line.strip() for line in command.splitlines()} if "<<" in command else set()
+    for line in command.splitlines(keepends=True):
+        if end:  # in a here-document, which is content
             end = "" if line.strip() == end else end
             continue
         kept.append(line)
-        found = _HERE_DOCUMENT.search(line)
+        found = _HERE_DOCUMENT.search(line) if all_lines else None
         end = found[2] if found and found[2] in all_lines else ""
-    return "".join(kept)
 
+    def hide(found: re.Match[str]) -> str:
+        """Hide quoted operators, and replace comments and line continuations by a space."""
+        return " " if found[0][0] == "#" or found[0] == "\\\n" else found[0].translate(_HIDE)
 
-def _hide(found: re.Match[str]) -> str:
-    """Hide quoted operators, and replace comments and line continuations by a space."""
-    return " " if found[0][0] == "#" or found[0] == "\\\n" else found[0].translate(_HIDE)
-
-
-def _tokens(command: str) -> Iterator[tuple[str, bool]]:
-    """The words and operators of a command, and whether each is an operator."""
-    text = _drop_here_documents(command)[:LONGEST]
-    text = _QUOTED.sub(_hide, text)
-    text = _TEST.sub(" ", text)
+    text = _TEST.sub(" ", _QUOTED.sub(hide, "".join(kept)[:LONGEST]))
     lexer = shlex.shlex(text, posix=True, punctuation_chars=_OPERATORS)
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
     try:

@@ -20,6 +20,7 @@ from rolecall.hosts.claude.events import EVENTS
 from rolecall.hosts.claude.words import WORDING
 from rolecall.hosts.command_hook import is_refusal as is_refusal
 from rolecall.hosts.installation import Items, Member, OwnFile, Piece, read_value
+from rolecall.hosts.payload import Payload
 from rolecall.hosts.setup import SERVER, Commands, Obstacle, Setup, server_words
 from rolecall.nexus import tool_map
 from rolecall.nexus.catalog import Agent, Catalog, Skill
@@ -186,6 +187,6 @@ def _read_mapping(file: str, keys: tuple[str, ...] = ()) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def sample(event: str, folder: str) -> dict[str, Any]:
+def sample(event: str, folder: str) -> Payload:
     given = {"file_path": os.path.join(folder, "doctor.txt"), "content": "."}
     return command_hook.sample(event, folder, {"tool_name": "Write", "tool_input": given})

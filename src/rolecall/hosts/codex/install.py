@@ -22,6 +22,7 @@ from rolecall.hosts.codex.events import CONTEXT_TOKENS, EVENTS
 from rolecall.hosts.codex.words import WORDING
 from rolecall.hosts.command_hook import is_refusal as is_refusal
 from rolecall.hosts.installation import Items, Member, OwnFile, Piece, read_value
+from rolecall.hosts.payload import Payload
 from rolecall.hosts.setup import SERVER, Commands, Obstacle, Setup, server_words
 from rolecall.nexus.catalog import Agent
 from rolecall.settings import capabilities
@@ -166,6 +167,6 @@ def _is_trusted(hook: Items, config: str) -> bool:
     return True
 
 
-def sample(event: str, folder: str) -> dict[str, Any]:
+def sample(event: str, folder: str) -> Payload:
     patch = "*** Begin Patch\n*** Add File: doctor.txt\n+.\n*** End Patch\n"
     return command_hook.sample(event, folder, {"tool_name": "apply_patch", "tool_input": {"command": patch}})

@@ -18,6 +18,7 @@ from rolecall.hosts import file_change, gate, host_file
 from rolecall.hosts.installation import OwnFile, Piece
 from rolecall.hosts.opencode.events import EVENTS
 from rolecall.hosts.opencode.words import WORDING
+from rolecall.hosts.payload import Payload
 from rolecall.hosts.setup import SERVER, Commands, Obstacle, Setup, is_ours
 from rolecall.nexus.catalog import Agent
 from rolecall.settings import capabilities
@@ -138,10 +139,10 @@ def _read_server(path: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def sample(event: str, folder: str) -> dict[str, Any]:
+def sample(event: str, folder: str) -> Payload:
     args = {"filePath": os.path.join(folder, "doctor.txt"), "content": "."}
     tool = {"tool": "write", "args": args}
-    more: dict[str, dict[str, Any]] = {
+    more: dict[str, Payload] = {
         "session.created": {"isNew": True},
         "chat.message": {"text": "How far are we?", "message": "rolecall-doctor"},
         "tool.execute.before": tool,
