@@ -577,7 +577,7 @@ def test_a_denial_that_reaches_no_tool_is_an_error() -> None:
 
 
 def test_a_host_without_a_table_is_named() -> None:
-    with pytest.raises(NotFound, match="there is no table of tools for 'emacs'"):
+    with pytest.raises(NotFound, match="the tools of 'emacs' are not known"):
         tool_map.host_map("emacs")
 
 

@@ -140,7 +140,9 @@ def test_a_whole_number_is_written_as_one_however_it_was_sent(tmp_path: Path) ->
 
 
 def test_an_unknown_tool_is_named_with_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(ToolError, match="there is no tool 'plan_stop'; there are plan_start, plan_status"):
+    with pytest.raises(
+        ToolError, match="the tool 'plan_stop' is not known; the tools are plan_start, plan_status"
+    ):
         dispatch.call(tmp_path, "plan_stop", {})
 
 

@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from rolecall.errors import RolecallError
 from rolecall.nexus import dispatch, documented, expectation, project_paths, tracker
-from rolecall.nexus.fixture import Case, Expected, Mistake
+from rolecall.nexus.fixture import Case, Expected, Fields, Mistake
 from rolecall.nexus.server_child import ServerChild
 from rolecall.settings import capabilities
 
@@ -133,12 +133,12 @@ class _Door(NamedTuple):
     def project(self) -> str:
         return os.path.join(self.root, "project")
 
-    def call(self, tool: str, params: dict[str, Any]) -> Any:
+    def call(self, tool: str, params: Fields) -> Any:
         """Call a tool and return its reply, or `{"error": …}`."""
         if self.name == "mcp":
             return self.server.call(tool, params)
         try:
-            return json.loads(dispatch.call_json(self.project, tool, copy.deepcopy(params)))
+            return json.loads(dispatch.call_json(self.project, tool, copy.deepcopy(dict(params))))
         except RolecallError as error:
             return {"error": error.message}
 
@@ -228,9 +228,7 @@ def _judge_reply(reply: Any, expectations: Sequence[Expected]) -> Iterator[Failu
         yield from _compare(expected.at, "reply", expected.return_value, reply)
 
 
-def _judge_file(
-    data: bytes | None, at: str, path: str, expected: Mapping[str, Any] | None
-) -> Iterator[Failure]:
+def _judge_file(data: bytes | None, at: str, path: str, expected: Fields | None) -> Iterator[Failure]:
     if expected is None or data is None:
         if expected is not None or data is not None:
             wanted, found = ("no such file", "it is there") if expected is None else ("the file", "nothing")
@@ -244,7 +242,7 @@ def _judge_file(
             yield from _compare(at, path, expected, document)
 
 
-def _compare(at: str, what: str, expected: Mapping[str, Any], document: Any) -> Iterator[Failure]:
+def _compare(at: str, what: str, expected: Fields, document: Any) -> Iterator[Failure]:
     for path, value in expected.items():
         found = expectation.value_at(document, path)
         if not expectation.fits(value, found):

@@ -46,7 +46,7 @@ _MAP = Kind(
 )
 
 
-class Parameter(NamedTuple):
+class Argument(NamedTuple):
     kind: Kind
     description: str
     is_required: bool = False
@@ -56,7 +56,7 @@ class Parameter(NamedTuple):
 class Tool(NamedTuple):
     run: Callable[..., dict[str, Any]]
     description: str
-    parameters: Mapping[str, Parameter] = {}
+    parameters: Mapping[str, Argument] = {}
     denied_as: tuple[str, ...] = ()
     """Its classes of actions: a restriction that denies one of them denies the tool."""
     is_reader: bool = False
@@ -66,8 +66,8 @@ class Tool(NamedTuple):
     """The state file that the tool needs. If it is missing, that is the reply, whatever the arguments are."""
 
 
-def _needed(kind: Kind, description: str, *choices: str) -> Parameter:
-    return Parameter(kind, description, True, choices)
+def _needed(kind: Kind, description: str, *choices: str) -> Argument:
+    return Argument(kind, description, True, choices)
 
 
 TOOLS: Mapping[str, Tool] = {
@@ -93,8 +93,8 @@ TOOLS: Mapping[str, Tool] = {
         " decided one.",
         {
             "action": _needed(_TEXT, f"One of {', '.join(tools.ACTIONS)}."),
-            "issue_id": Parameter(_NUMBER, "The issue; for remove, edit and reopen."),
-            "title": Parameter(_TEXT, "The title; for add and edit."),
+            "issue_id": Argument(_NUMBER, "The issue; for remove, edit and reopen."),
+            "title": Argument(_TEXT, "The title; for add and edit."),
         },
         is_for_lead=True,
         needs=project_paths.PLAN,
@@ -105,9 +105,9 @@ TOOLS: Mapping[str, Tool] = {
         {
             "issue_id": _needed(_NUMBER, "The issue."),
             "decision": _needed(_TEXT, "What was decided, and why."),
-            "how_agents": Parameter(_TEXTS, "The agents that were asked."),
-            "how_summary": Parameter(_MAP, "What each of them advised, by agent."),
-            "how_agent_ids": Parameter(_MAP, "The id of each one's instance, by agent, to ask it again."),
+            "how_agents": Argument(_TEXTS, "The agents that were asked."),
+            "how_summary": Argument(_MAP, "What each of them advised, by agent."),
+            "how_agent_ids": Argument(_MAP, "The id of each one's instance, by agent, to ask it again."),
         },
         is_for_lead=True,
         needs=project_paths.PLAN,
@@ -118,18 +118,18 @@ TOOLS: Mapping[str, Tool] = {
         {
             "title": _needed(_TEXT, "What is to be done, in one line."),
             "context": _needed(_TEXT, "What the one who does it has to know."),
-            "deps": Parameter(_NUMBERS, "Ids of the tasks that have to be completed before."),
-            "approach": Parameter(_TEXT, "How to go about it."),
-            "acceptance": Parameter(_TEXT, "What has to hold when it is done."),
-            "risk": Parameter(_TEXT, "What may go wrong."),
-            "plan_issue": Parameter(_NUMBER, "The issue of the plan that it comes from."),
-            "goal": Parameter(
+            "deps": Argument(_NUMBERS, "Ids of the tasks that have to be completed before."),
+            "approach": Argument(_TEXT, "How to go about it."),
+            "acceptance": Argument(_TEXT, "What has to hold when it is done."),
+            "risk": Argument(_TEXT, "What may go wrong."),
+            "plan_issue": Argument(_NUMBER, "The issue of the plan that it comes from."),
+            "goal": Argument(
                 _TEXT, "What all tasks of the cycle are for; takes the place of the last one given."
             ),
-            "decisions": Parameter(_TEXTS, "Decisions that bind the work; added to those given before."),
-            "owner": Parameter(_TEXT, 'The agent that does it, or "lead".'),
-            "owner_agent_id": Parameter(_TEXT, "The id of the instance that does it."),
-            "owner_reuse_policy": Parameter(
+            "decisions": Argument(_TEXTS, "Decisions that bind the work; added to those given before."),
+            "owner": Argument(_TEXT, 'The agent that does it, or "lead".'),
+            "owner_agent_id": Argument(_TEXT, "The id of the instance that does it."),
+            "owner_reuse_policy": Argument(
                 _TEXT,
                 "Whether an instance that worked on it before is resumed.",
                 choices=overview.REUSE_POLICIES,
@@ -161,8 +161,8 @@ TOOLS: Mapping[str, Tool] = {
         tools.history_search,
         "Closed cycles in short, the most recent ones, oldest first.",
         {
-            "query": Parameter(_TEXT, "Only those that have this text anywhere, upper or lower case."),
-            "last_n": Parameter(_NUMBER, f"How many at most; {tools.DEFAULT_LAST} when not given."),
+            "query": Argument(_TEXT, "Only those that have this text anywhere, upper or lower case."),
+            "last_n": Argument(_NUMBER, f"How many at most; {tools.DEFAULT_LAST} when not given."),
         },
         is_reader=True,
     ),
@@ -231,7 +231,7 @@ def _check_call(
 ) -> dict[str, Any]:
     """Validate the arguments and return them as the tool takes them."""
     if name not in TOOLS:
-        raise WrongCall(f"there is no tool {name!r}; there are {', '.join(TOOLS)}")
+        raise WrongCall(f"the tool {name!r} is not known; the tools are {', '.join(TOOLS)}")
     tool, held_to = TOOLS[name], tuple(restrictions)
     try:
         if tool.is_for_lead:

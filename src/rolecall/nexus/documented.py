@@ -22,7 +22,7 @@ _COUNT = Annotated[int, Meta(ge=0)]
 _OPTIONAL_TEXT = str | UnsetType
 
 
-def _closed(**fields: Form) -> Form:
+def _object(**fields: Form) -> Form:
     """An object with these fields and no others; a field that may be unset is optional."""
     given = [
         (name, form, UNSET) if UnsetType in get_args(form) else (name, form) for name, form in fields.items()
@@ -34,87 +34,87 @@ def _list(form: Form) -> Form:
     return GenericAlias(list, (form,))
 
 
-_BRIEF_ISSUE = _closed(id=Id, title=Name, status=Literal["pending", "decided"])
+_BRIEF_ISSUE = _object(id=Id, title=Name, status=Literal["pending", "decided"])
 _DECIDED = {"decided": bool, "issue": Name, "allComplete": bool}
 _CONTEXT = {"branch": Name, "decisions": list[str]}
-_CYCLE = _closed(
+_CYCLE = _object(
     completed_at=Moment,
     branch=str,
     topic=Name | UnsetType,
-    decisions=_list(_closed(title=Name, decision=str)) | UnsetType,
+    decisions=_list(_object(title=Name, decision=str)) | UnsetType,
     task_count=_COUNT | UnsetType,
 )
 
 REPLIES: Mapping[str, Sequence[Form]] = {
     "plan_start": [
-        _closed(created=bool, plan_id=Id, topic=Name, issueCount=_COUNT, previousArchived=bool),
+        _object(created=bool, plan_id=Id, topic=Name, issueCount=_COUNT, previousArchived=bool),
     ],
     "plan_status": [
-        _closed(
+        _object(
             active=bool,
             plan_id=Id,
             topic=Name,
             issues=list[Issue],
             research_summary=_OPTIONAL_TEXT,
-            summary=_closed(total=_COUNT, pending=_COUNT, decided=_COUNT),
+            summary=_object(total=_COUNT, pending=_COUNT, decided=_COUNT),
         ),
-        _closed(active=bool),
+        _object(active=bool),
     ],
     "plan_update": [
-        _closed(added=bool, issue=_BRIEF_ISSUE),
-        _closed(removed=bool, issue=_closed(id=Id)),
-        _closed(edited=bool, issue=_closed(id=Id, title=Name)),
-        _closed(reopened=bool, issue=_BRIEF_ISSUE),
+        _object(added=bool, issue=_BRIEF_ISSUE),
+        _object(removed=bool, issue=_object(id=Id)),
+        _object(edited=bool, issue=_object(id=Id, title=Name)),
+        _object(reopened=bool, issue=_BRIEF_ISSUE),
     ],
-    "plan_decide": [_closed(**_DECIDED, message=str), _closed(**_DECIDED, remaining=_list(_BRIEF_ISSUE))],
-    "task_add": [_closed(task=Task)],
+    "plan_decide": [_object(**_DECIDED, message=str), _object(**_DECIDED, remaining=_list(_BRIEF_ISSUE))],
+    "task_add": [_object(task=Task)],
     "task_list": [
-        _closed(
+        _object(
             goal=str,
             tasks=list[Task],
-            summary=_closed(total=_COUNT, completed=_COUNT, pending=_COUNT, blocked=_COUNT, ready=_list(Id)),
+            summary=_object(total=_COUNT, completed=_COUNT, pending=_COUNT, blocked=_COUNT, ready=_list(Id)),
         ),
-        _closed(exists=bool),
+        _object(exists=bool),
     ],
-    "task_update": [_closed(task=Task)],
+    "task_update": [_object(task=Task)],
     "task_close": [
-        _closed(
+        _object(
             closed=bool,
             cycle=Moment,
             branch=Name,
-            archived=_closed(plan=bool, decisions=_COUNT, tasks=_COUNT),
+            archived=_object(plan=bool, decisions=_COUNT, tasks=_COUNT),
             deleted=_list(Name),
             total_cycles=Annotated[int, Meta(ge=1)],
-            memoryHint=_closed(taskCount=_COUNT, decisionCount=_COUNT, cycleTopics=_list(Name)),
+            memoryHint=_object(taskCount=_COUNT, decisionCount=_COUNT, cycleTopics=_list(Name)),
         )
     ],
-    "history_search": [_closed(total=_COUNT, showing=_COUNT, cycles=_list(_CYCLE))],
+    "history_search": [_object(total=_COUNT, showing=_COUNT, cycles=_list(_CYCLE))],
     "context": [
-        _closed(**_CONTEXT, activeMode=None),
-        _closed(
+        _object(**_CONTEXT, activeMode=None),
+        _object(
             **_CONTEXT,
             activeMode=Literal["team"],
             goal=_OPTIONAL_TEXT,
-            tasksSummary=_closed(total=_COUNT, completed=_COUNT, pending=_COUNT) | UnsetType,
+            tasksSummary=_object(total=_COUNT, completed=_COUNT, pending=_COUNT) | UnsetType,
         ),
     ],
-    "artifact_write": [_closed(success=bool, path=Annotated[str, Meta(pattern="^/")])],
+    "artifact_write": [_object(success=bool, path=Annotated[str, Meta(pattern="^/")])],
 }
 """The possible forms of each tool's reply."""
-ERROR = _closed(error=Name)
+ERROR = _object(error=Name)
 FILES: Mapping[str, Form] = {
     f".nexus/state/{project_paths.PLAN}": state.Plan,
     f".nexus/state/{project_paths.TASKS}": state.TaskFile,
     # Cycles of older harnesses lack some fields, so only the newly added cycle is checked.
-    f".nexus/{project_paths.HISTORY}": _closed(
+    f".nexus/{project_paths.HISTORY}": _object(
         cycles=Annotated[list[Any], Meta(min_length=1)], schema_version=Version | UnsetType
     ),
 }
-NEW_CYCLE = _closed(
+NEW_CYCLE = _object(
     schema_version=Version,
     completed_at=Moment,
     branch=Name,
-    plan=_closed(id=Id, topic=Name, issues=list[Issue], created_at=Moment, research_summary=_OPTIONAL_TEXT)
+    plan=_object(id=Id, topic=Name, issues=list[Issue], created_at=Moment, research_summary=_OPTIONAL_TEXT)
     | None,
     tasks=list[Task],
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -54,17 +54,20 @@ class Tree:
     def match(self, pattern: str) -> list[str]:
         """The files that a pattern matches: `*` stays within a folder, `**/` is any number of them."""
         if self._files is None:
-            self._files = list(islice(self._walk(), _MOST_FILES))
+            self._files = []
+            for folder, folders, files in os.walk(self.root):
+                is_nexus = os.path.basename(folder) == ".nexus"
+                folders[:] = sorted(
+                    name for name in folders if name not in _NOT_WRITTEN or (name == "state" and not is_nexus)
+                )
+                self._files += [
+                    os.path.relpath(os.path.join(folder, name), self.root) for name in sorted(files)
+                ]
+                if len(self._files) >= _MOST_FILES:
+                    break
         wanted = pattern.split("/")
-        return list(islice((path for path in self._files if _fits(path.split("/"), wanted)), _MOST_MATCHES))
-
-    def _walk(self) -> Iterator[str]:
-        for folder, folders, files in os.walk(self.root):
-            is_nexus = os.path.basename(folder) == ".nexus"
-            folders[:] = sorted(
-                name for name in folders if name not in _NOT_WRITTEN or (name == "state" and not is_nexus)
-            )
-            yield from (os.path.relpath(os.path.join(folder, name), self.root) for name in sorted(files))
+        found = (path for path in self._files[:_MOST_FILES] if _fits(path.split("/"), wanted))
+        return list(islice(found, _MOST_MATCHES))
 
 
 def _fits(path: Sequence[str], wanted: Sequence[str]) -> bool:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from functools import partial
 from types import NoneType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from rolecall.errors import UsageError
 from rolecall.nexus import documented, expectation, project_paths
@@ -41,18 +41,21 @@ HOOK_EVENTS = (
     *("pre_tool_use", "post_tool_use", "session_end", "context_compact"),
 )
 """Our hook events, whose reply has `block`, `context` and `notice`."""
+Fields: TypeAlias = Mapping[str, Any]
+"""Parameters or contents by name, or expected values by their path in a document."""
+_NONE: Fields = {}
 _TOKENS = ("{STATE_ROOT}", "{HARNESS_ID}")
 _TOKEN = re.compile(r"\{[^{}]*\}")
 
 
 class Call(NamedTuple):
     tool: str
-    params: dict[str, Any]
+    params: Fields
 
 
 class Event(NamedTuple):
     type: str
-    params: Mapping[str, Any] = {}
+    params: Fields = _NONE
     description: str = ""
 
     @property
@@ -65,8 +68,8 @@ class Expected(NamedTuple):
 
     at: str
     """Their place in the case."""
-    return_value: Mapping[str, Any] = {}
-    state_files: Mapping[str, Any] = {}
+    return_value: Fields = _NONE
+    state_files: Fields = _NONE
     """By the path of a file; None for a file that must not exist."""
     error: bool | None = None
     """Whether the reply must be an error; None if the case does not say."""
@@ -80,16 +83,16 @@ class Expected(NamedTuple):
 class Step(NamedTuple):
     action: Call | None = None
     event: Event | None = None
-    assert_return: Mapping[str, Any] = {}
-    assert_state: Mapping[str, Any] = {}
+    assert_return: Fields = _NONE
+    assert_state: Fields = _NONE
     description: str = ""
 
 
 class Case(NamedTuple):
     test_id: str
     description: str
-    covers: Mapping[str, Any]
-    precondition: Mapping[str, Mapping[str, Any]] = {}
+    covers: Fields
+    precondition: Mapping[str, Fields] = _NONE
     action: Call | None = None
     event: Event | None = None
     steps: tuple[Step, ...] = ()
@@ -98,7 +101,7 @@ class Case(NamedTuple):
     file: str = ""
 
     @property
-    def before(self) -> Mapping[str, Any]:
+    def before(self) -> Fields:
         """The files at the start of the case."""
         return self.precondition.get("state_files", {})
 
@@ -238,10 +241,10 @@ def _check(case: Case, at: At) -> None:
 # -- the format --
 
 
-class _Expectations(Form[Mapping[str, Any]]):
+class _Expectations(Form[Fields]):
     """Expected values by their paths in a document."""
 
-    def read(self, value: Any, at: At) -> Mapping[str, Any] | Unreadable:
+    def read(self, value: Any, at: At) -> Fields | Unreadable:
         if not isinstance(value, dict):
             return at.expect("an object", value)
         for path, expected in value.items():
@@ -262,7 +265,7 @@ class _Files(MapOf[Any]):
         return super().read(value, at)
 
 
-def _check_covers(covers: Mapping[str, Any], at: At) -> None:
+def _check_covers(covers: Fields, at: At) -> None:
     if not covers.get("state_schemas") and not covers.get("return_value"):
         at.report("it must name a field in state_schemas or return_value")
 

@@ -97,7 +97,7 @@ def _lower_json(cycle: bytes | msgspec.Raw) -> bytes:
 
 
 def load(project: Folder) -> History:
-    """Load the history; it is empty if there is no file."""
+    """Load the history, which is empty without a file."""
     found = state.load(project_paths.history(project), _parse)
     return found or History([], [b'{"cycles":['], b"]}\n", 0)
 
@@ -139,7 +139,23 @@ def _parse(data: bytes) -> History:
 def writing(project: Folder) -> Iterator[None]:
     """Hold the project's lock, after finishing an earlier writer's incomplete archiving."""
     with state_file.hold_lock(project):
-        _finish(project)
+        path = project_paths.ours(project, _NOTE)
+        data = state_file.read(path)
+        if data is not None:
+            try:
+                note = msgspec.json.decode(data, type=_Note)
+            except ValueError as exc:
+                raise state_file.DamagedFile(path, data, f"it is not a note of ours: {exc}") from exc
+            past = load(project)
+            is_added = note.cycle < len(past.cycles)
+            if is_added and past.cycle(note.cycle).completed_at == note.completed_at:
+                # A file with other bytes is newer and was not archived.
+                digests = note.sources.items()
+                remove_sources(
+                    project, [name for name, digest in digests if state.digest_of(project, name) == digest]
+                )
+            else:
+                remove_note(project)
         yield
 
 
@@ -177,22 +193,3 @@ class _Note(Struct, forbid_unknown_fields=True):
     cycle: Annotated[int, Meta(ge=0)]
     completed_at: str
     sources: dict[Literal["plan.json", "tasks.json"], str]
-
-
-def _finish(project: Folder) -> None:
-    path = project_paths.ours(project, _NOTE)
-    data = state_file.read(path)
-    if data is None:
-        return
-    try:
-        note = msgspec.json.decode(data, type=_Note)
-    except ValueError as exc:
-        raise state_file.DamagedFile(path, data, f"it is not a note of ours: {exc}") from exc
-    history = load(project)
-    is_added = note.cycle < len(history.cycles)
-    if is_added and history.cycle(note.cycle).completed_at == note.completed_at:
-        # A file with other bytes is newer and was not archived.
-        archived = [name for name, digest in note.sources.items() if state.digest_of(project, name) == digest]
-        remove_sources(project, archived)
-    else:
-        remove_note(project)

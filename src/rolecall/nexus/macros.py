@@ -201,7 +201,7 @@ class _Parser:
             while self._reach_argument(start):
                 key = self._match(_KEY)
                 if key is None:
-                    raise self._expected("key=value or }}")
+                    raise self._fail_at("key=value or }}")
                 if key[1] in arguments:
                     raise _Unreadable(key.start(), f"the parameter {key[1]!r} is given twice")
                 heredoc = self._match(_HEREDOC)
@@ -225,12 +225,12 @@ class _Parser:
         if self._skip("}}"):
             return False
         if self._at == before:
-            raise self._expected("a blank or }}")
+            raise self._fail_at("a blank or }}")
         return True
 
     def _read_heredoc(self, announced: re.Match[str]) -> str:
         if self._match(_LINE_END) is None:
-            raise self._expected(f"the end of the line, because the text of {announced[0]} follows")
+            raise self._fail_at(f"the end of the line, because the text of {announced[0]} follows")
         end = re.compile(rf"^[ \t]*<<{announced[1]}[ \t]*(?=\r?$)", re.MULTILINE)
         found = end.search(self._text, self._at)
         if found is None:
@@ -252,7 +252,7 @@ class _Parser:
         if not self._text.startswith('"', start):
             word = self._match(bare)
             if word is None:
-                raise self._expected(expected)
+                raise self._fail_at(expected)
             return word[0]
         quoted = self._match(_QUOTED)
         if quoted is None:
@@ -278,7 +278,7 @@ class _Parser:
             start, key = self._at, self._read_word(_BARE_ITEM, "a key")
             self._match(_SPACE)
             if not self._skip(":"):
-                raise self._expected(f": behind the key {key!r}")
+                raise self._fail_at(f": behind the key {key!r}")
             self._match(_SPACE)
             if key in pairs:
                 raise _Unreadable(start, f"{key!r} is given twice in one entry")
@@ -296,9 +296,9 @@ class _Parser:
             if self._skip(","):
                 self._match(_SPACE)
                 if self._text.startswith(end, self._at):
-                    raise self._expected("another entry behind the comma")
+                    raise self._fail_at("another entry behind the comma")
             elif not self._text.startswith(end, self._at):
-                raise self._expected(f", or {end}")
+                raise self._fail_at(f", or {end}")
 
     def _skip(self, text: str) -> bool:
         is_there = self._text.startswith(text, self._at)
@@ -311,7 +311,7 @@ class _Parser:
             self._at = match.end()
         return match
 
-    def _expected(self, expected: str) -> _Unreadable:
+    def _fail_at(self, expected: str) -> _Unreadable:
         here = self._text[self._at : self._at + 20].split("\n")[0]
         found = repr(here) if self._at < len(self._text) else "the end of the text"
         return _Unreadable(self._at, f"expected {expected}, found {found}")

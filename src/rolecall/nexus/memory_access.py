@@ -88,17 +88,13 @@ def observe(project: Folder, path: str, agent: str, at: str) -> bool:
     seen = Access(key(project, file), at, 1, agent)
     if problem := _problem_of(_as_json(seen)):
         raise UsageError(f"the read cannot be recorded: {problem}", hint="Say who read it, and when.")
-    change(project, lambda log: merge([*log.values(), seen]))
+    with state_file.hold_lock(project):
+        rewrite(project, lambda log: merge([*log.values(), seen]))
     return True
 
 
-def change(project: Folder, edit: Callable[[Log], Log]) -> None:
-    with state_file.hold_lock(project):
-        rewrite(project, edit)
-
-
 def rewrite(project: Folder, edit: Callable[[Log], Log]) -> None:
-    """Like `change`, for callers that hold the lock."""
+    """Change the log; the caller holds the lock."""
     before = read(project)
     after = edit(dict(before))
     if after != before:

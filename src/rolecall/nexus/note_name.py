@@ -23,7 +23,8 @@ _MONTH = re.compile(
     r"jan(uary)?|feb(ruary)?|mar(ch)?|apr(il)?|may|june?|july?|aug(ust)?|sept?(ember)?|oct(ober)?|nov(ember)?|"
     r"dec(ember)?"
 )
-_FIRST_YEAR, _LAST_YEAR = 1990, 2039
+_DATE = re.compile(r"(199\d|20[0-3]\d)((0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])?)?")
+"""A year from 1990 to 2039, a month or a day of one."""
 _VERSION_WORD = re.compile(r"v\d+[a-z]?|(rc|alpha|beta)\d+")
 _TRANSLITERATED = str.maketrans({"ß": "ss", "æ": "ae", "ø": "o", "đ": "d", "ł": "l"})
 
@@ -124,7 +125,7 @@ def _passing(words: list[str]) -> Iterator[str]:
     for before, word, after in zip(["", *words], words, [*words[1:], ""], strict=False):
         if word.isdigit():
             beside = before.isdigit() or after.isdigit() or _counts(before) or _MONTH.fullmatch(after)
-            is_passing = bool(beside) or _is_date(word)
+            is_passing = bool(beside) or _DATE.fullmatch(word) is not None
         else:
             is_passing = bool(_VERSION_WORD.fullmatch(word)) or (_counts(word) and after.isdigit())
             is_passing = is_passing or bool(_MONTH.fullmatch(word) and before.isdigit())
@@ -135,14 +136,6 @@ def _passing(words: list[str]) -> Iterator[str]:
 def _counts(word: str) -> bool:
     """Whether a number after this word is a version or a day."""
     return word in ("v", "version") or _MONTH.fullmatch(word) is not None
-
-
-def _is_date(digits: str) -> bool:
-    is_year = _FIRST_YEAR <= int(digits[:4]) <= _LAST_YEAR
-    if len(digits) in (6, 8):
-        is_day = len(digits) == 6 or 1 <= int(digits[6:]) <= 31
-        return is_year and 1 <= int(digits[4:6]) <= 12 and is_day
-    return len(digits) == 4 and is_year
 
 
 # -- suggesting another name --

@@ -103,19 +103,17 @@ def is_time(value: object) -> bool:
 def branch(project: Folder) -> str:
     """The branch that is checked out in the project's repository; never empty."""
     root = root_around(os.path.abspath(project))
-    head = _text(os.path.join(_git_folder(root), "HEAD")) if root else ""
+    if root is None:
+        return NO_GIT
+    # In worktrees and submodules, `.git` is a file that points to the folder.
+    pointer = _text(os.path.join(root, ".git"))
+    folder = pointer.removeprefix("gitdir:").strip() if pointer.startswith("gitdir:") else ".git"
+    head = _text(os.path.join(root, folder, "HEAD"))
     kind, _, ref = head.partition(" ")
     name = ref.strip().removeprefix("refs/heads/") if kind == "ref:" else ""
     if name == ".invalid":  # git writes this name if the refs are kept elsewhere
         return NO_GIT
     return name or (NO_BRANCH if head else NO_GIT)
-
-
-def _git_folder(root: str) -> str:
-    """`.git`, or the folder it points to: in worktrees and submodules it is a file."""
-    pointer = _text(os.path.join(root, ".git"))
-    target = pointer.removeprefix("gitdir:").strip() if pointer.startswith("gitdir:") else ".git"
-    return os.path.join(root, target)
 
 
 def _text(path: str) -> str:

@@ -65,9 +65,27 @@ def decide(
     is_bounded = tier == "bounded" or policy == SAME_ARTIFACT
     known = prior if prior is not None and prior.agent == agent else None
     wanted = frozenset(files)
-    should_resume, reason = _choose(tier, policy, wanted, known, others, is_bounded=is_bounded)
-    if not should_resume:
-        return Decision(None, (f"fresh: {reason}",))
+    if is_bounded and known:
+        for other in others:
+            shared = other.files & (wanted | known.files)
+            if other.id != known.id and other.at > known.at and shared:
+                return _start_fresh(f"{min(shared)} was touched by {other.id} since")
+    if policy == FRESH:
+        return _start_fresh("the task says so")
+    if policy == RESUME:
+        reason = "the task says so"
+    elif is_bounded:
+        reason = "the task's policy" if policy == SAME_ARTIFACT else "bounded"
+        if known and not wanted:
+            return _start_fresh(f"{reason}, and the task names no file")
+        if known and (unknown := wanted - known.files):
+            return _start_fresh(f"{reason}, and {min(unknown)} was not among the files of its last session")
+        reason += ", about the same files" if known else ""
+    elif tier == "persistent":
+        reason = "persistent"
+    else:
+        return _start_fresh(tier or "no tier, which counts as ephemeral")
+
     if prior is None and missing:
         return Decision(None, (reason, f"fresh: {missing}"))
     if known is None or not known.session:
@@ -77,32 +95,5 @@ def decide(
     return Decision(known.session, (f"resumed: {reason}",), is_bounded)
 
 
-def _choose(
-    tier: str | None,
-    policy: str | None,
-    files: frozenset[str],
-    prior: Prior | None,
-    others: Sequence[Touch],
-    *,
-    is_bounded: bool,
-) -> tuple[bool, str]:
-    """Whether the session should be resumed if possible, and why."""
-    if is_bounded and prior:
-        for other in others:
-            shared = other.files & (files | prior.files)
-            if other.id != prior.id and other.at > prior.at and shared:
-                return False, f"{min(shared)} was touched by {other.id} since"
-    if policy in (FRESH, RESUME):
-        return policy == RESUME, "the task says so"
-    if is_bounded:
-        whose = "the task's policy" if policy == SAME_ARTIFACT else "bounded"
-        if prior is None:
-            return True, whose  # whether there is a session is checked last
-        if not files:
-            return False, f"{whose}, and the task names no file"
-        if unknown := files - prior.files:
-            return False, f"{whose}, and {min(unknown)} was not among the files of its last session"
-        return True, f"{whose}, about the same files"
-    if tier == "persistent":
-        return True, "persistent"
-    return False, tier or "no tier, which counts as ephemeral"
+def _start_fresh(reason: str) -> Decision:
+    return Decision(None, (f"fresh: {reason}",))

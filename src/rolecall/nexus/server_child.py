@@ -50,8 +50,6 @@ class ServerChild:
 
     def call(self, tool: str, params: Mapping[str, Any]) -> Any:
         """Call a tool and return its reply as a model would read it."""
-        if self._child is None:
-            self._start()
         frame = self._ask("tools/call", {"name": PREFIX + tool, "arguments": params})
         if "error" in frame:
             return {"error": frame["error"]["message"]}
@@ -70,8 +68,6 @@ class ServerChild:
 
     def tools(self) -> list[str]:
         """The names of the server's tools."""
-        if self._child is None:
-            self._start()
         frame = self._ask("tools/list", {})
         try:
             return [str(tool["name"]) for tool in frame["result"]["tools"]]
@@ -91,28 +87,25 @@ class ServerChild:
             child.kill()
             child.wait()
 
-    def _start(self) -> None:
-        self._child = subprocess.Popen(  # noqa: S603 -- no shell is involved
-            list(self._command),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            cwd=self._project,
-            env=dict(self._environ),
-        )
-        self._ask("initialize", _OPENING)
-        self._send({"jsonrpc": "2.0", "method": "notifications/initialized"})
-
     def _ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        if self._child is None:
+            self._child = subprocess.Popen(  # noqa: S603 -- no shell is involved
+                list(self._command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                cwd=self._project,
+                env=dict(self._environ),
+            )
+            self._ask("initialize", _OPENING)
+            self._send({"jsonrpc": "2.0", "method": "notifications/initialized"})
         self._count += 1
         child = self._child
-        if child is None or child.stdout is None:
-            raise Unanswered("the server was not started")
         watchdog = Timer(self._patience, child.kill)
         watchdog.start()
         try:
             self._send({"jsonrpc": "2.0", "id": self._count, "method": method, "params": params})
-            line = child.stdout.readline()
+            line = child.stdout.readline() if child.stdout else b""
         except BrokenPipeError:
             line = b""
         finally:

@@ -94,12 +94,13 @@ def near(profiles: Mapping[str, Profile], share: float = CONTAINED) -> dict[str,
         if len(names) > 1:
             for name in names:
                 shared[name].update(names)
-    return {name: sorted(_enough(profiles[name], counts, share) - {name}) for name, counts in shared.items()}
-
-
-def _enough(one: Profile, counts: Counter[str], share: float) -> set[str]:
-    words = one.size - len(one.pairs)
-    return {name for name, count in counts.items() if count + words >= share * one.size}
+    found: dict[str, list[str]] = {}
+    for name, counts in shared.items():
+        one = profiles[name]
+        words = one.size - len(one.pairs)
+        alike = {other for other, count in counts.items() if count + words >= share * one.size}
+        found[name] = sorted(alike - {name})
+    return found
 
 
 def _share(one: Profile, other: Profile, *, of: float) -> Likeness:

@@ -48,7 +48,7 @@ def host_map(host: str) -> ToolMap:
     """The tools of a host: its own, from its adapter, and ours under the names it gives them."""
     if host not in _HOSTS:
         raise NotFound(
-            f"there is no table of tools for {host!r}", hint=f"There is one for {', '.join(HOSTS)}."
+            f"the tools of {host!r} are not known", hint=f"Hosts with a table of tools: {', '.join(HOSTS)}."
         )
     own: ToolMap = import_module(f"rolecall.agents.adapters.{host}").DENIES
     ours = {
