@@ -48,7 +48,6 @@ TESTS = (
 )
 COUNT, SEED = 120, 10
 EQUIVALENT = {
-    "artifact.py write_artifact: without: os.fsync(folder)": "only a power failure would show it",
     "history.py remove_sources: without: state_file.sync_folder(project_paths.state(project))": (
         "only a power failure would show it"
     ),
@@ -62,6 +61,11 @@ EQUIVALENT = {
             "history.py save_with: not (len(self._front) < 100)",
             "history.py save_with: len(self._front) < 100 -> len(self._front) <= 100",
             "history.py save_with: 100 -> 101",
+            "state.py load: without: remember(path, found.stamp, value)",
+            "state.py save_tasks: without: remember(path, stamp, file, lines)",
+            "state.py save_tasks: not (len(lines) > _MOST_PARTS)",
+            "state.py save_tasks: len(lines) > _MOST_PARTS -> len(lines) >= _MOST_PARTS",
+            "state.py encoded_tasks: without: remember(path, *known)",
             "state.py remember: not (stamp)",
             "state.py remember: each[0] != path -> each[0] == path",
             "state.py remember: 1 -> 2",
