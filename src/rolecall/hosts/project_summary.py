@@ -6,8 +6,7 @@ reported, so that nobody mistakes it for an empty one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 from rolecall.errors import RolecallError
 from rolecall.hosts.hook_context import Kit
@@ -50,7 +49,7 @@ class ProjectState:
         found, self.tasks_problem = _try(overview.task_list, tools.task_list, project=project)
         self.goal: str = found.get("goal", "")
         self.tasks: list[Task] = found.get("tasks", [])
-        self.summary: Mapping[str, Any] = found.get("summary", {})
+        self.summary: Reply = found.get("summary", {})
 
     @property
     def has_tasks(self) -> bool:
@@ -74,7 +73,7 @@ def read_tasks(project: str) -> tuple[list[Task], str]:
     return found.get("tasks", []), problem
 
 
-def _try(*readers: Callable[[str], Mapping[str, Any] | None], project: str) -> tuple[Mapping[str, Any], str]:
+def _try(*readers: Callable[[str], Reply | None], project: str) -> tuple[Reply, str]:
     """The first result that a reader returns, or the error message of one that fails."""
     try:
         return next(found for read in readers if (found := read(project)) is not None), ""

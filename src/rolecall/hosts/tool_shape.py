@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
 from rolecall.hosts.event import ToolCall
+from rolecall.hosts.payload import Payload
 from rolecall.hosts.shell_writes import patched_files, read_command
 from rolecall.settings.capabilities import FILES, SHELL, SHELL_WRITES
 
@@ -51,7 +52,7 @@ _LONGEST_LIST = 1_000
 _DEEPEST = 4
 
 
-def guess(tool: str, arguments: Mapping[str, Any], cwd: str) -> ToolCall:
+def guess(tool: str, arguments: Payload, cwd: str) -> ToolCall:
     """Guess what a tool with any name is about to do from its input."""
     paths: list[str] = []
     for key, value in arguments.items():

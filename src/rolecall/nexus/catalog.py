@@ -22,6 +22,7 @@ from rolecall.nexus.vocabulary import (
     MODEL_TIERS,
     RESUME_TIERS,
     SENTENCE,
+    Fields,
     Reader,
     Vocabulary,
     require,
@@ -144,7 +145,7 @@ def _load_own() -> Catalog:
     return _read(reader, {kind: dict.fromkeys(_list_ids(reader, kind)) for kind in _FORMS}, version="")
 
 
-def _read(reader: Reader, index: Mapping[str, Mapping[str, Any]], *, version: str) -> Catalog:
+def _read(reader: Reader, index: Mapping[str, Mapping[str, Fields | None]], *, version: str) -> Catalog:
     """Read the agents and skills in `index`, which maps each id to its manifest entry, if there is one."""
     words = vocabulary.read(reader)
     found = {
@@ -206,9 +207,9 @@ def _list_ids(reader: Reader, kind: str) -> list[str]:
     return sorted(name for name in names if os.path.isfile(os.path.join(folder, name, "meta.yml")))
 
 
-def _describe(reader: Reader, kind: str, id: str, entry: Mapping[str, Any] | None) -> dict[str, Any]:
+def _describe(reader: Reader, kind: str, id: str, entry: Fields | None) -> Fields:
     """The fields of an agent or a skill, including its body; missing fields are reported as problems."""
-    form: Record[dict[str, Any]] = Record(dict, "the file", _FORMS[kind])
+    form: Record[Fields] = Record(dict, "the file", _FORMS[kind])
     meta = reader.yaml(_meta(kind, id), form)
     content = reader.raw(_body(kind, id))
     body = reader.decode(_body(kind, id), content)
@@ -295,7 +296,7 @@ _HASH = Text("sha256: and 64 hexadecimal digits", pattern="sha256:[a-f0-9]{64}")
 
 
 # The manifest contains an incomplete copy of the vocabulary, so the files are read instead.
-_MANIFEST_FORM: Record[dict[str, Any]] = Record(
+_MANIFEST_FORM: Record[Fields] = Record(
     dict,
     "the manifest",
     require(

@@ -7,20 +7,24 @@ checked here, with the contract's error messages where it defines any; `tools` d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from rolecall.errors import UsageError
 from rolecall.nexus import overview, project_paths, tools
+from rolecall.nexus.overview import Reply
 from rolecall.nexus.project_paths import Folder
 from rolecall.nexus.tool_error import WrongCall
 from rolecall.settings.capabilities import TASK_CREATION, TASK_UPDATE, check_allowed, check_lead
 from rolecall.settings.mask import Mask
 
+Schema: TypeAlias = dict[str, Any]
+"""A JSON Schema."""
+
 
 class Kind(NamedTuple):
     name: str
     fits: Callable[[Any], bool]
-    schema: Mapping[str, Any]
+    schema: Schema
 
 
 def _is_text(value: Any) -> bool:
@@ -54,7 +58,7 @@ class Argument(NamedTuple):
 
 
 class Tool(NamedTuple):
-    run: Callable[..., dict[str, Any]]
+    run: Callable[..., Reply]
     description: str
     parameters: Mapping[str, Argument] = {}
     denied_as: tuple[str, ...] = ()
@@ -182,7 +186,7 @@ TOOLS: Mapping[str, Tool] = {
 }
 
 
-def input_schema(tool: Tool) -> dict[str, Any]:
+def input_schema(tool: Tool) -> Schema:
     """The JSON Schema of a tool's arguments. `plan_update`'s action is a plain string on purpose: an unknown action
     must reach the tool, because the contract fixes its reply."""
     properties = {
@@ -204,7 +208,7 @@ def call(
     *,
     restrictions: Iterable[str] = (),
     mask: Callable[[], Mask] = lambda: Mask(()),
-) -> dict[str, Any]:
+) -> Reply:
     """Call a tool with external arguments and return its reply. `mask` hides secrets that must not be stored; it is
     called only if the tool writes."""
     given = _check_call(project, name, arguments, restrictions, mask)
@@ -228,7 +232,7 @@ def call_json(
 
 def _check_call(
     project: Folder, name: str, arguments: Any, restrictions: Iterable[str], mask: Callable[[], Mask]
-) -> dict[str, Any]:
+) -> Reply:
     """Validate the arguments and return them as the tool takes them."""
     if name not in TOOLS:
         raise WrongCall(f"the tool {name!r} is not known; the tools are {', '.join(TOOLS)}")
@@ -263,5 +267,5 @@ def _check_call(
             raise WrongCall(f"{key} is required for {name}")
     if tool.is_reader or not given:
         return given
-    masked: dict[str, Any] = mask().value(given)
+    masked: Reply = mask().value(given)
     return masked

@@ -8,8 +8,9 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from threading import Timer
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
+Message: TypeAlias = Mapping[str, Any]
 PREFIX = "nx_"
 _COMMAND = "from rolecall.cli import command; raise SystemExit(command())"
 _PATIENCE = 60
@@ -48,7 +49,7 @@ class ServerChild:
         self._child: subprocess.Popen[bytes] | None = None
         self._count = 0
 
-    def call(self, tool: str, params: Mapping[str, Any]) -> Any:
+    def call(self, tool: str, params: Message) -> Any:
         """Call a tool and return its reply as a model would read it."""
         frame = self._ask("tools/call", {"name": PREFIX + tool, "arguments": params})
         if "error" in frame:
@@ -87,7 +88,7 @@ class ServerChild:
             child.kill()
             child.wait()
 
-    def _ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    def _ask(self, method: str, params: Message) -> Message:
         if self._child is None:
             self._child = subprocess.Popen(  # noqa: S603 -- no shell is involved
                 list(self._command),
@@ -122,7 +123,7 @@ class ServerChild:
             raise Unanswered(f"the server answered something else: {line[:200]!r}")
         return frame
 
-    def _send(self, message: Mapping[str, Any]) -> None:
+    def _send(self, message: Message) -> None:
         if self._child is not None and self._child.stdin is not None:
             self._child.stdin.write(json.dumps(message).encode() + b"\n")
             self._child.stdin.flush()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from rolecall.nexus.tags import Tag
 from rolecall.settings import form, yaml12
@@ -24,6 +24,8 @@ RESUME_TIERS = ("persistent", "bounded", "ephemeral")
 MODEL_TIERS = ("high", "standard")
 MAX_BYTES = 1_000_000
 """Maximum size of a file."""
+Fields: TypeAlias = dict[str, Any]
+"""The fields of a record, by name."""
 T = TypeVar("T")
 
 
@@ -163,15 +165,15 @@ def _keep(make: Callable[..., T], *names: str) -> Callable[..., T]:
     return lambda **fields: make(**{name: fields[name] for name in names})
 
 
-def _section(**forms: Form[Any]) -> Record[dict[str, Any]]:
+def _section(**forms: Form[Any]) -> Record[Fields]:
     return Record(dict, "the memory policy", require(**forms))
 
 
 def _make_policy(
     categories: tuple[MemoryCategory, ...],
-    naming: Mapping[str, Any],
-    access_tracking: Mapping[str, Any],
-    forgetting: Mapping[str, Any],
+    naming: Fields,
+    access_tracking: Fields,
+    forgetting: Fields,
     **_: object,
 ) -> MemoryPolicy:
     return MemoryPolicy(
@@ -253,9 +255,9 @@ def file_of(part: str) -> str:
 
 def read(reader: Reader) -> Vocabulary | None:
     """Read the vocabulary in the reader's folder; None if a file is malformed."""
-    parts: dict[str, dict[str, Any]] = {}
+    parts: dict[str, Fields] = {}
     for key, entry_form in _PARTS.items():
-        whole: Record[dict[str, Any]] = Record(dict, "the file", require(**{key: ListOf(entry_form)}))
+        whole: Record[Fields] = Record(dict, "the file", require(**{key: ListOf(entry_form)}))
         entries = reader.yaml(file_of(key), whole)
         if entries is None:
             continue
