@@ -32,6 +32,36 @@ LEVEL = {room: level for level, rooms in enumerate(ROOMS) for room in rooms}
 ENTRANCES = {"rolecall", "rolecall.__main__"}
 """The public names and `python -m rolecall`: they may name any room, and their names belong to no room."""
 
+DOORS = {"cli", "mcp", "plan_run"}
+BELOW = {"threads", "workflow", "store"}
+VALUES = {
+    # types, constants and texts of threads
+    "rolecall.threads.casting": "*",  # chooses an agent from the configuration, without a store
+    "rolecall.threads.import_uwf": {"has_config", "take_config"},  # the configuration of uwf, not its threads
+    "rolecall.threads.prompt": {"example_output", "field_line", "required_fields"},
+    "rolecall.threads.report": "*",
+    "rolecall.threads.sessions": {"files_of"},
+    "rolecall.threads.setup": {"HUMAN", "Cast"},
+    "rolecall.threads.state": {"ENDED", "Status"},
+    "rolecall.threads.thread": {"LIMITS", "Step"},
+    # the language of workflows
+    "rolecall.workflow.document": "*",
+    "rolecall.workflow.draw": "*",
+    "rolecall.workflow.model": "*",
+    "rolecall.workflow.playbook": "*",
+    "rolecall.workflow.registry": {"Found"},
+    "rolecall.workflow.reply": {"Shape"},
+    "rolecall.workflow.route": {"STATUS_KEYS", "Next", "status_of"},
+    "rolecall.workflow.yaml": {"json_schema", "read_text"},
+    # the store's own words
+    "rolecall.store.holder": {"describe"},
+    "rolecall.store.schema": {"Type"},
+}
+"""What a door may import from the rooms that keep threads: values, and functions that take no store."""
+ITS_OWN_NOUN = {
+    "rolecall.cli.cas": "its noun is the store itself, and reading a node must not load what knows threads",
+}
+
 
 @cache
 def modules() -> dict[str, ast.Module]:
@@ -76,6 +106,27 @@ def test_imports_point_down() -> None:
         if room(name) != room(other) and LEVEL[room(name)] >= LEVEL[room(other)]
     ]
     assert not up, "\n".join(up)
+
+
+def test_a_door_reads_and_changes_threads_through_the_api_alone() -> None:
+    wrong = []
+    for name, tree in modules().items():
+        if name in ENTRANCES or room(name) not in DOORS or name in ITS_OWN_NOUN:
+            continue
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.ImportFrom) or not node.module:
+                continue
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                module, used = (full, "*") if full in modules() else (node.module, alias.name)
+                if module in ENTRANCES or module not in modules():
+                    continue
+                if room(module) not in BELOW and module != "rolecall.settings.stores":
+                    continue
+                allowed = VALUES.get(module, ())
+                if allowed != "*" and used not in allowed:
+                    wrong.append(f"{name} imports {used} of {module}")
+    assert not wrong, "\n".join(wrong)
 
 
 def test_there_is_no_ring() -> None:

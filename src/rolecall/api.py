@@ -7,38 +7,32 @@ up to date even if another process moved the thread.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from importlib import import_module
-from queue import SimpleQueue
 from time import sleep
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from rolecall.errors import Hint, RolecallError, UsageError
-from rolecall.nexus import project_paths
+from rolecall.errors import Hint, NotFound, RolecallError, UsageError
 from rolecall.settings import config
-from rolecall.settings.stores import open_store
-from rolecall.settings.yaml12 import Problem
-from rolecall.store.ids import ThreadId
-from rolecall.store.store import Store
-from rolecall.threads import listing, report, thread, views
-from rolecall.threads.state import Status, ThreadRef, ThreadState
-from rolecall.threads.thread import Chain, Step
-from rolecall.workflow import registry
-from rolecall.workflow.document import to_document
-from rolecall.workflow.playbook import Playbook
-from rolecall.workflow.python import Workflow, check, compile
 
 if TYPE_CHECKING:
     import asyncio
+    import dataclasses
+    import queue
     import tempfile
+    import threading
 
     from rolecall.agents.protocol import Cancel
     from rolecall.knowledge import place, queries
     from rolecall.knowledge.query import Answer
-    from rolecall.nexus import memory, tools
+    from rolecall.nexus import memory, project_paths, tools
+    from rolecall.settings import stores
+    from rolecall.settings.yaml12 import Problem
+    from rolecall.store import holder
+    from rolecall.store.backend import Event as StoredEvent
+    from rolecall.store.ids import Node, ThreadId
+    from rolecall.store.store import Store
     from rolecall.threads import (
         casting,
         commit,
@@ -49,11 +43,26 @@ if TYPE_CHECKING:
         killing,
         lease,
         lifecycle,
+        listing,
+        report,
+        thread,
+        turn,
+        views,
     )
+    from rolecall.threads import state as states
+    from rolecall.threads.engine import Engine, Outcome
+    from rolecall.threads.setup import Cast, Watch
+    from rolecall.threads.state import ThreadRef, ThreadState
+    from rolecall.threads.thread import Chain, Step
+    from rolecall.workflow import document, model, playbook, python, registry, route, versions, yaml
+    from rolecall.workflow.playbook import Playbook
+    from rolecall.workflow.python import Workflow
+    from rolecall.workflow.registry import Checked, Entry, Found, Version
 else:
 
     class _Module:
-        """A module that is imported when it is first used: a program that reads threads needs none of these."""
+        """A module that is imported when it is first used: reading a thread starts no event loop, and checking a
+        workflow opens no store."""
 
         def __init__(self, name: str) -> None:
             self._name = name
@@ -61,14 +70,24 @@ else:
         def __getattr__(self, name: str) -> Any:
             return getattr(import_module(self._name), name)
 
-    asyncio, tempfile = _Module("asyncio"), _Module("tempfile")
+    asyncio, dataclasses, queue = _Module("asyncio"), _Module("dataclasses"), _Module("queue")
+    tempfile, threading = _Module("tempfile"), _Module("threading")
     place, queries = _Module("rolecall.knowledge.place"), _Module("rolecall.knowledge.queries")
     memory, tools = _Module("rolecall.nexus.memory"), _Module("rolecall.nexus.tools")
+    project_paths = _Module("rolecall.nexus.project_paths")
     casting, commit = _Module("rolecall.threads.casting"), _Module("rolecall.threads.commit")
     compose, handover = _Module("rolecall.threads.compose"), _Module("rolecall.threads.handover")
     html_report, import_uwf = _Module("rolecall.threads.html_report"), _Module("rolecall.threads.import_uwf")
     killing, lease = _Module("rolecall.threads.killing"), _Module("rolecall.threads.lease")
-    lifecycle = _Module("rolecall.threads.lifecycle")
+    lifecycle, turn = _Module("rolecall.threads.lifecycle"), _Module("rolecall.threads.turn")
+    listing, report = _Module("rolecall.threads.listing"), _Module("rolecall.threads.report")
+    thread, views = _Module("rolecall.threads.thread"), _Module("rolecall.threads.views")
+    stores, states = _Module("rolecall.settings.stores"), _Module("rolecall.threads.state")
+    holder = _Module("rolecall.store.holder")
+    document, playbook = _Module("rolecall.workflow.document"), _Module("rolecall.workflow.playbook")
+    python, registry = _Module("rolecall.workflow.python"), _Module("rolecall.workflow.registry")
+    route, versions = _Module("rolecall.workflow.route"), _Module("rolecall.workflow.versions")
+    yaml = _Module("rolecall.workflow.yaml")
 
 MEMORY = ":memory:"
 Folder = str | os.PathLike[str]
@@ -80,13 +99,17 @@ def open(store: str | None = None, *, folder: Folder = ".") -> Rolecall:
     return Rolecall(store, folder=folder)
 
 
-@dataclass(frozen=True)
-class Event:
+def reader(store: str | None = None, *, folder: Folder = ".") -> Rolecall:
+    """Return a Rolecall that creates nothing and opens the store when it first needs it."""
+    return Rolecall(store, folder=folder, create=False, is_lazy=True)
+
+
+class Event(NamedTuple):
     """An event in a running thread. Kinds are `step`, `text`, `tool_call`, `usage`, `suspended`, …"""
 
     thread: str
     kind: str
-    body: Mapping[str, Any] = field(default_factory=dict)
+    body: Mapping[str, Any] = {}
 
     def __str__(self) -> str:
         shown = ("role", "agent", "status", "name", "reason", "error", "text")
@@ -94,22 +117,59 @@ class Event:
         return " · ".join([self.kind, *words])
 
 
+class LoadedWorkflow(NamedTuple):
+    """A workflow that is ready to run, and where it was found: a stored node or a file."""
+
+    playbook: Playbook
+    id: str | None = None
+    path: str | None = None
+
+
+class Definition(NamedTuple):
+    """A workflow as a value, the node it is or would be stored as, and its file if it was found in one."""
+
+    workflow: model.Workflow
+    node: Node
+    path: str | None
+
+
+class Question(NamedTuple):
+    """What a thread needs next: the output of `due`, or a text if `due` is None."""
+
+    due: route.Next | None
+    role: model.Role | None
+    """The definition of the role that is due."""
+    task: str
+    is_asked: bool
+    """Whether a role suspended the thread with a question."""
+    before: Step | None
+    """The latest step of a role."""
+
+
 class Rolecall:
     """A store and the folder to work from. Use it as a context manager, or close it."""
 
     def __init__(
-        self, store: str | Store | None = None, *, folder: Folder = ".", create: bool = True
+        self,
+        store: str | Store | None = None,
+        *,
+        folder: Folder = ".",
+        create: bool = True,
+        is_lazy: bool = False,
     ) -> None:
         """`store` is an address or a store that is already open. Without `create`, a store that does not exist is an
-        error."""
+        error; if `is_lazy`, only when the store is first needed."""
         self.folder = os.path.abspath(folder)
+        self._creates = create
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         if store == MEMORY:
             # A file rather than memory, so that a run in another Python thread can open the same store.
             self._scratch = tempfile.TemporaryDirectory(prefix="rolecall-")
             store = os.path.join(self._scratch.name, "store.db")
-        self._url = None if isinstance(store, Store) else store
-        self.store = store if isinstance(store, Store) else open_store(store, create=create)
+        self._url = store if isinstance(store, str) else None
+        self._store = None if store is None or isinstance(store, str) else store
+        if not is_lazy:
+            self._store = self.store
 
     def __enter__(self) -> Rolecall:
         return self
@@ -118,15 +178,33 @@ class Rolecall:
         self.close()
 
     def close(self) -> None:
-        self.store.close()
+        if self._store is not None:
+            self._store.close()
         if self._scratch is not None:
             self._scratch.cleanup()
+
+    @property
+    def store(self) -> Store:
+        """The open store."""
+        if self._store is None:
+            self._store = stores.open_store(self._url, create=self._creates)
+        return self._store
+
+    @property
+    def store_if_any(self) -> Store | None:
+        """The open store, or None if the configured store does not exist yet; it then counts as empty."""
+        try:
+            return self.store
+        except NotFound:
+            if self._url is not None:
+                raise
+            return None
 
     # -- threads --
 
     def start(
         self,
-        workflow: str | Workflow,
+        workflow: str | Workflow | Playbook | LoadedWorkflow,
         prompt: str,
         *,
         agent: str | None = None,
@@ -139,7 +217,7 @@ class Rolecall:
         """Create a thread without running it.
 
         Args:
-            workflow: a name, a path, an id, or a `Workflow`.
+            workflow: a name, a path, an id, a `Workflow`, or what `load_workflow` returned.
             agent: plays every role.
             limits: on `steps`, `turns`, `tokens`, `cost` or `minutes`; reaching one suspends the thread.
             folder: its work folder, if not that of this `Rolecall`.
@@ -147,12 +225,12 @@ class Rolecall:
             sessions: for roles that begin in a session of an earlier thread: its `thread`, `step` and `tier`.
             also: adds to the transaction that creates the thread.
         """
-        playbook = self._playbook(workflow)
-        check_limits(limits or {}, playbook.workflow.roles)
-        agent = self._agent(agent, playbook)
+        loaded = self.load_workflow(workflow)
+        check_limits(limits or {}, loaded.playbook.workflow.roles)
+        agent = self._agent(agent, loaded.playbook)
         ref = lifecycle.start(
             self.store,
-            self._stored(playbook),
+            loaded.id or loaded.playbook,
             prompt,
             cwd=self.folder if folder is None else os.path.abspath(folder),
             mask=config.mask(),
@@ -164,6 +242,7 @@ class Rolecall:
             queue=priority,
             also=also,
         )
+        registry.remember(ref.state.workflow, loaded.playbook)
         lifecycle.tell_service(ref)
         return Thread(self, ref.id)
 
@@ -171,7 +250,18 @@ class Rolecall:
         """Find a thread by its id or by a unique part of its id."""
         return Thread(self, thread.find(self.store, name).id)
 
-    def threads(
+    def thread_if_any(self, ident: str) -> Thread | None:
+        """The thread with this id, or None if it is not in the store."""
+        store = self.store_if_any
+        ref = states.read_thread(store, ident) if store else None
+        return Thread(self, ref.id) if ref else None
+
+    def threads(self, **wanted: Any) -> Iterator[Thread]:
+        """List threads, newest first; the arguments are those of `entries`."""
+        for entry in self.entries(**wanted):
+            yield Thread(self, entry["thread"])
+
+    def entries(
         self,
         *,
         status: str | Sequence[str] | None = None,
@@ -181,27 +271,85 @@ class Rolecall:
         before: int | None = None,
         after: str | None = None,
         members: bool = False,
-    ) -> Iterator[Thread]:
-        """List threads, newest first, with any status unless `status` is given. `since` and `before` limit their start
-        times, in milliseconds; the list begins after the thread `after`. With `members`, those of groups too."""
-        wanted = set(Status) if status is None else {status} if isinstance(status, str) else set(status)
-        if unknown := wanted - set(Status):
+    ) -> Iterator[views.View]:
+        """Describe threads as `Thread.entry` does, newest first, with any status unless `status` is given. `since` and
+        `before` limit their start times, in milliseconds; the list begins after the thread `after`. With `members`,
+        those of groups too."""
+        wanted = (
+            set(states.Status) if status is None else {status} if isinstance(status, str) else set(status)
+        )
+        if unknown := wanted - set(states.Status):
             raise UsageError(
-                f"there is no status {', '.join(sorted(unknown))}",
-                hint=f"A thread is {', '.join(sorted(Status))}.",
+                f"unknown status {', '.join(map(repr, sorted(unknown)))}",
+                hint=f"A thread is {', '.join(sorted(states.Status))}.",
             )
         words = tuple(text.lower().split())
         asked = listing.Filter(frozenset(wanted), workflow, since, before, words, members)
-        for found in listing.listed(self.store, asked, page=after):
-            yield Thread(self, found["thread"])
+        store = self.store_if_any
+        return listing.listed(store, asked, page=after) if store else iter(())
 
-    def step(self, name: str) -> dict[str, Any]:
+    def short_id_length(self) -> int:
+        """How many characters at the end of an id distinguish all threads of the store."""
+        store = self.store_if_any
+        return thread.short_id_length(store) if store else 26
+
+    def step(self, name: str) -> views.View:
         """Everything about a step or a failed attempt, by its id or as `THREAD#N`."""
         return views.details_named(self.store, name)
 
-    def import_uwf(self, folder: Folder, *, cas: str | None = None) -> import_uwf.Imported:
-        """Import the threads and workflows of a uwf folder; `cas` names its folder of nodes if that is elsewhere."""
-        return import_uwf.import_threads(self.store, os.fspath(folder), cas=cas)
+    def find_step(self, ident: str) -> Step:
+        """A step by its id."""
+        return thread.Step(self.store, self.store.get(ident))
+
+    def fork(
+        self,
+        name: str,
+        *,
+        at: int | str | None = None,
+        workflow: str | Workflow | None = None,
+        prompt: str | None = None,
+        agent: str | None = None,
+    ) -> Thread:
+        """Create a thread that shares the steps of another up to a step. `name` is a thread, `THREAD#N` or a step's id;
+        `at` is a number, an id or `"start"` in that thread, by default its head."""
+        node, source = views.step_named(self.store, name, None if at is None else str(at))
+        loaded = None if workflow is None else self.load_workflow(workflow)
+        if agent:
+            old = loaded or self.load_workflow(thread.Chain(self.store, node).start.workflow)
+            agent = self._agent(agent, old.playbook)
+        ref = lifecycle.fork(
+            self.store,
+            node,
+            mask=config.mask(),
+            source=source,
+            workflow=loaded and (loaded.id or loaded.playbook),
+            prompt=prompt,
+            agent=agent,
+            bind=casting.binder(agent or (source.state.agent if source else None)),
+            work=config.work_folder(),
+        )
+        if loaded:
+            registry.remember(ref.state.workflow, loaded.playbook)
+        return Thread(self, ref.id)
+
+    def crew(self, *, agent: str | None = None, tiers: Mapping[str, str] | None = None) -> Crew:
+        """Agents that take steps of several threads in this process; `agent` plays every role, `tiers` are the model
+        tiers of roles that have one."""
+        return Crew(compose.engine(self.store, agent=agent, tiers=tiers, shares_process=True))
+
+    def import_uwf(
+        self,
+        folder: Folder,
+        *,
+        cas: str | None = None,
+        keep_going: bool = False,
+        progress: Callable[[int], None] = lambda _count: None,
+    ) -> import_uwf.Imported:
+        """Import the threads and workflows of a uwf folder; `cas` names its folder of nodes if that is elsewhere. With
+        `keep_going`, damaged nodes are left out instead of raising an error."""
+        return import_uwf.import_threads(
+            self.store, os.fspath(folder), cas=cas, keep_going=keep_going, progress=progress
+        )
 
     def prune_folders(self, *, is_dry: bool = False) -> dict[str, Any]:
         """Remove folders and branches of ended threads whose work is merged."""
@@ -209,45 +357,158 @@ class Rolecall:
 
     # -- workflows --
 
-    def put(self, workflow: str | Workflow) -> str:
+    def put(self, workflow: str | Workflow | Playbook) -> str:
         """Store a workflow as the current version of its name and return its id."""
-        playbook = self._playbook(workflow)
-        return registry.remember(registry.register(self.store, playbook), playbook)
+        book = self.load_workflow(workflow).playbook
+        return registry.remember(registry.register(self.store, book), book)
 
     def workflow(self, name: str) -> Mapping[str, Any]:
         """A workflow as the mapping that its YAML contains."""
-        return to_document(self._playbook(name).workflow)
+        return document.to_document(self.define(name).workflow)
 
     def workflows(self) -> list[str]:
         """The names of the workflows that can be started from this folder."""
-        return [entry.name for entry in registry.listed(self.store, folder=self.folder)]
+        return [entry.name for entry in self.workflow_entries()]
+
+    def workflow_entries(self) -> list[Entry]:
+        """The workflows that can be started from this folder: `name`, `node`, `path` and `origin`."""
+        return registry.listed(self.store_if_any, folder=self.folder)
+
+    def stored_workflows(self) -> list[str]:
+        """The names under which a workflow was put."""
+        return [ref.name.partition("/")[2] for ref in self.store.refs("workflow/")]
+
+    def describe(self, entry: Entry) -> str | None:
+        """Describe a workflow of the list, or say why it cannot be read; None for Python, whose code is not run."""
+        try:
+            if entry.node is not None:
+                return str(registry.workflow_node(self.store, entry.node).payload.get("description", ""))
+            path = str(entry.path)
+            if path.endswith(".py"):
+                return None
+            workflow = yaml.load_file(path).workflow
+            return workflow.description if workflow else "(does not validate)"
+        except RolecallError as error:
+            return f"({error.message})"
+
+    def versions(self, name: str) -> list[Version]:
+        """The versions that were put under a name, newest first."""
+        store = self.store_if_any
+        return registry.history(store, name) if store else []
+
+    def count_versions(self, name: str) -> int:
+        """How many versions were put under a name; none of them is read."""
+        store = self.store_if_any
+        return len(store.history(registry.ref_name(name))) if store else 0
+
+    def workflow_files(self) -> list[str]:
+        """The workflow files of the project around this folder, nearest first."""
+        return list(registry.project_files(self.folder))
+
+    def id_of(self, book: Playbook) -> str:
+        """The id under which a workflow is or would be stored."""
+        return registry.stored_form(book).id
+
+    def remove_copies(self, *, grace_ms: int) -> list[str]:
+        """Remove the copies of Python workflows that no thread in the store was started with."""
+        before = (self.store.now() - grace_ms) / 1000
+        folder = config.versions_folder(self._url)
+        return versions.clean(folder, registry.python_files(self.store), before=before)
+
+    def find_file(self, name: str) -> str:
+        """Find a workflow file by its name in the project or by its path."""
+        return str(registry.find(None, self._as_path(name), folder=self.folder).path)
+
+    def _as_path(self, name: str) -> str:
+        is_file = "/" not in name and "." in name and os.path.isfile(os.path.join(self.folder, name))
+        return f"./{name}" if is_file else name
+
+    def find_workflow(self, name: str) -> Found:
+        """Find a workflow by its name, path or id without loading it."""
+        name = self._as_path(name)
+        # Opening a store takes longer than checking a file.
+        return registry.find(None if registry.is_path(name) else self.store_if_any, name, folder=self.folder)
+
+    def load_workflow(
+        self,
+        workflow: str | Workflow | Playbook | LoadedWorkflow,
+        *,
+        warn: Callable[[Problem], object] = lambda _problem: None,
+        is_kept: bool = False,
+    ) -> LoadedWorkflow:
+        """Load a workflow to start threads of it. `warn` is called with each warning about a file; with `is_kept`, one
+        written in Python is loaded from a copy that does not change."""
+        if isinstance(workflow, LoadedWorkflow):
+            return workflow
+        if isinstance(workflow, playbook.Playbook):
+            return LoadedWorkflow(workflow)
+        if not isinstance(workflow, str):
+            return LoadedWorkflow(python.compile(workflow, python=_address(workflow)))
+        found = self.find_workflow(workflow)
+        if found.path is None:
+            return LoadedWorkflow(registry.load_node(self.store, str(found.node)), found.node)
+        if is_kept:
+            return LoadedWorkflow(
+                compose.load_workflow(found.path, store=self._url, warn=warn), path=found.path
+            )
+        return LoadedWorkflow(registry.load_file(found.path, warn=warn), path=found.path)
+
+    def define(self, name: str) -> Definition:
+        """Read a workflow without what is needed to run it; a stored one runs no code."""
+        found = self.find_workflow(name)
+        if found.path is None:
+            node = registry.workflow_node(self.store, str(found.node))
+            return Definition(registry.read_node(self.store, node.id)[0], node, None)
+        book = registry.load_file(found.path)
+        node, store = registry.stored_form(book), self.store_if_any
+        if store is not None and store.has(node.id):
+            node = node._replace(created=store.get(node.id).created)
+        return Definition(book.workflow, node, found.path)
+
+    def check(self, workflow: str | Workflow) -> Checked:
+        """Check a workflow by the current rules: every problem, and its playbook if there is no error. Positions in a
+        stored workflow are those of its YAML."""
+        if not isinstance(workflow, str):
+            book, problems = python.check(workflow, name=None, python=_address(workflow))
+            return registry.Checked(book, tuple(problems))
+        found = self.find_workflow(workflow)
+        if found.path is not None:
+            return registry.check_file(found.path)
+        node = str(found.node)
+        stored = registry.read_node(self.store, node)[0]
+        if stored.python is not None:
+            return registry.Checked(registry.load_node(self.store, node), ())
+        parsed = yaml.parse(document.to_yaml(stored), source=node)
+        book = playbook.Playbook(stored) if parsed.workflow else None
+        return registry.Checked(book, parsed.problems, parsed.marks)
 
     def validate(self, workflow: str | Workflow) -> list[Problem]:
         """Every error and warning in a workflow file or object, with its position; empty if there are none."""
-        if isinstance(workflow, Workflow):
-            return check(workflow, name=None, python=_address(workflow))[1]
-        return list(registry.check_file(registry.find_file(workflow, folder=self.folder)).problems)
+        return list(self.check(workflow).problems)
 
-    def _playbook(self, workflow: str | Workflow) -> Playbook:
-        if isinstance(workflow, Workflow):
-            return compile(workflow, python=_address(workflow))
-        found = registry.find(self.store, workflow, folder=self.folder)
-        if found.path is not None:
-            return registry.load_file(found.path)
-        return registry.load_node(self.store, found.node or "")
+    def missing_agents(self, book: Playbook, agent: str | None = None) -> list[tuple[str, RolecallError]]:
+        """The roles whose agent is unknown or missing, with the reason; `agent`, if given, plays every role."""
+        return casting.miscast(book, agent)
 
-    def _agent(self, agent: str | None, playbook: Playbook) -> str | None:
+    def first_ready_workflow(self) -> str | None:
+        """The name of the first workflow here whose agents are all available. One written in Python counts as ready,
+        because checking it would run its code."""
+        for entry in self.workflow_entries():
+            with suppress(RolecallError):
+                is_python = (entry.path or "").endswith(".py") or (
+                    entry.node and "python" in registry.workflow_node(self.store, entry.node).payload
+                )
+                source = entry.path or str(entry.node)
+                if is_python or not casting.miscast(self.load_workflow(source).playbook, None):
+                    return entry.name
+        return None
+
+    def _agent(self, agent: str | None, book: Playbook) -> str | None:
         """Return the agent that plays every role. Raise an error now if it is unknown or missing."""
         if agent:
             agent = casting.agent_from(self.folder, agent)
-            casting.refuse_miscast(playbook, agent)
+            casting.refuse_miscast(book, agent)
         return agent
-
-    def _stored(self, playbook: Playbook) -> str:
-        draft = self.store.draft()
-        node = registry.add_workflow(draft, playbook)
-        draft.commit()
-        return registry.remember(node, playbook)
 
     # -- the project --
 
@@ -269,7 +530,7 @@ def check_limits(limits: Mapping[str, float], roles: Mapping[str, Any]) -> None:
         role, _, kind = name.rpartition(".")
         if kind not in thread.LIMITS or (role and role not in roles):
             raise UsageError(
-                f"there is no limit {name!r}",
+                f"unknown limit {name!r}",
                 hint=f"Limits are {', '.join(thread.LIMITS)}, of one role ROLE.steps; roles: {', '.join(roles)}.",
             )
         if not 0 < value < float("inf"):
@@ -288,7 +549,7 @@ class Thread:
     """One run of a workflow. Properties read the store; methods such as `resume` change it."""
 
     def __init__(self, rolecall: Rolecall, ident: ThreadId) -> None:
-        self._rolecall = rolecall
+        self.rolecall = rolecall
         self._store = rolecall.store
         self.id = ident
 
@@ -308,6 +569,11 @@ class Thread:
         return self._ref.state
 
     @property
+    def head(self) -> str:
+        """The id of the last step, or of the start."""
+        return self._ref.head
+
+    @property
     def has_ended(self) -> bool:
         return self.state.has_ended
 
@@ -322,10 +588,18 @@ class Thread:
         return self.state.reason
 
     @property
+    def needs_person(self) -> bool:
+        """Whether nothing happens until a person acts: it is suspended, or waits for members that are."""
+        return views.needs_person(self._store, self._ref)
+
+    @property
     def continuation(self) -> Hint | None:
         """The action that continues it, as a code with arguments; None if it has ended."""
         ref = self._ref
-        return thread.continuation(ref, is_held=views.status_of(self._store, ref) == Status.RUNNING)
+        # A lease that this process could not release, for example on a full disk, keeps nobody from running it.
+        is_ours = holder.process(os.getpid()).items() <= ref.state.lease.items()
+        is_held = not is_ours and views.status_of(self._store, ref) == states.Status.RUNNING
+        return thread.continuation(ref, is_held=is_held)
 
     @property
     def prompt(self) -> str:
@@ -342,20 +616,40 @@ class Thread:
         return list(self._chain)[::-1]
 
     @property
+    def session(self) -> str:
+        """The session of the agent that is being asked now; empty if there is none."""
+        known = states.read_note(self._store, self.id)
+        return known.note.session if known else ""
+
+    @property
     def usage(self) -> Mapping[str, float]:
         """Steps, turns, tokens, cost and minutes so far, including failed attempts. Amounts that no agent reported are
         missing rather than zero."""
         return {key: value for key, value in self.summary()["usage"].items() if key != "roles"}
 
-    def entry(self) -> dict[str, Any]:
+    def entry(self) -> views.View:
         """A short description of the thread, as `rolecall thread list --json` prints it."""
         return views.entry(self._store, self._ref)
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> views.View:
         """The state of the thread, as `rolecall thread show --json` prints it."""
         return views.card(self._store, self._ref)
 
-    def result(self) -> dict[str, Any] | None:
+    def groups(self) -> list[views.View]:
+        """The groups that played a role, each with its members."""
+        return views.groups(self._store, self._ref)
+
+    def current_group(self) -> views.View | None:
+        """The group that plays a role now, with its members."""
+        return views.current_group(self._store, self._ref)
+
+    def step_entries(self) -> list[views.View]:
+        """The start and all steps, oldest first, as `rolecall thread steps --json` prints them."""
+        ref, chain = self._ref, self._chain
+        steps = [views.step_entry(step, number) for step, number in views.numbered(ref, chain)]
+        return [views.start_entry(self._store, chain.start), *reversed(steps)]
+
+    def result(self) -> views.View | None:
         """The last answer, the files that agents reported, and the usage; None if no role has answered yet."""
         return views.result(self._store, self._ref)
 
@@ -365,7 +659,7 @@ class Thread:
 
     @property
     def _chain(self) -> Chain:
-        return Chain(self._store, self._ref.head)
+        return thread.Chain(self._store, self._ref.head)
 
     @property
     def _playbook(self) -> Playbook:
@@ -395,7 +689,8 @@ class Thread:
 
         async def play() -> None:
             try:
-                await self._play(self._store, events.put_nowait, stop, steps, agent)
+                tell = lambda kind, body: events.put_nowait(Event(self.id, kind, body))  # noqa: E731
+                await self.advance(watch=tell, cancel=stop, steps=steps, agent=agent, needs_all=False)
             finally:
                 events.put_nowait(None)
 
@@ -407,46 +702,73 @@ class Thread:
             stop.set()
             await playing
 
+    async def advance(
+        self,
+        *,
+        watch: Watch,
+        cancel: Cancel,
+        steps: int | None = None,
+        agent: str | None = None,
+        needs_all: bool = True,
+    ) -> str | None:
+        """Take steps in this event loop and return the id of the last one, or None. `watch` is called with the kind and
+        the body of each event before anything else happens. If it `needs_all`, a role without a usable agent is an
+        error, even if its turn would come later."""
+        return await self._play(self._store, watch, cancel, steps, agent, needs_all)
+
+    def agent_of(self, role: str) -> str:
+        """The name of the agent that plays a role, `human` for a person. Raise an error if no agent can."""
+        state, book = self.state, self._playbook
+        if role in book.functions:
+            return "python"
+        bound = dataclasses.replace(book, bound=state.agents)
+        return casting.cast(config.load(), bound, role, override=state.agent).name
+
     def _check_begin(self, agent: str | None) -> None:
         """Raise an error now if a run could not take its first step."""
-        ref = self._ref
-        lease.refuse_ended(ref)
-        if ref.state.status != Status.SUSPENDED:
-            bound = {} if agent else ref.state.agents
-            casting.refuse_miscast(replace(self._playbook, bound=bound), agent or ref.state.agent)
+        lease.refuse_ended(self._ref)
+        state = self.state
+        if state.status != states.Status.SUSPENDED:
+            _check_agents(self._playbook, state, agent)
 
     async def _play(
         self,
         store: Store,
-        tell: Callable[[Event], None],
+        watch: Watch,
         cancel: Cancel,
         steps: int | None,
         agent: str | None,
-    ) -> None:
-        state = thread.find(store, self.id).state
-        if state.status == Status.SUSPENDED:
-            return
-        engine = compose.engine(
-            store,
-            agent=agent or state.agent,
-            folder=state.cwd,
-            watch=lambda kind, body: tell(Event(self.id, kind, body)),
-        )
+        needs_all: bool,
+    ) -> str | None:
+        state, last = thread.find(store, self.id).state, None
+        if state.status == states.Status.SUSPENDED:
+            return None
+        engine = compose.engine(store, agent=agent or state.agent, folder=state.cwd, watch=watch)
+        # An agent named for this run overrides those that the thread started with.
+        engine = dataclasses.replace(engine, keeps_agents=not agent)
+        if needs_all:
+            _check_agents(engine.playbook(state.workflow), state, agent)
         try:
-            async for _ in replace(engine, keeps_agents=not agent).run(self.id, cancel=cancel, steps=steps):
-                pass
+            async for outcome in engine.run(self.id, cancel=cancel, steps=steps):
+                last = outcome.took or last
         finally:
             await engine.close()
+        return last
+
+    def events(self, *, after: int = 0) -> Iterator[StoredEvent]:
+        """The recorded events with a number (`seq`) above `after`."""
+        while found := self._store.events(self.id, after=after, limit=500):
+            yield from found
+            after = found[-1].seq
 
     def watch(self, *, after: int = 0) -> Iterator[Event]:
         """Yield the events that any process records for the thread, until it ends or waits for a person."""
         while True:
             ref = self._ref  # read before the events, so that they include those that led to this state
-            while found := self._store.events(self.id, after=after, limit=500):
-                for event in found:
-                    yield Event(self.id, event.kind, event.body)
-                after = found[-1].seq
-            if ref.state.is_over or views.status_of(self._store, ref) == Status.CRASHED:
+            for event in self.events(after=after):
+                yield Event(self.id, event.kind, event.body)
+                after = event.seq
+            if ref.state.is_over or views.status_of(self._store, ref) == states.Status.CRASHED:
                 return
             sleep(0.2)
 
@@ -464,8 +786,9 @@ class Thread:
         `agent` is given, it plays every role from now on. If the service ran the thread before, the service continues
         it, unless `is_run_here`."""
         if limits:
-            check_limits(limits, self._playbook.workflow.roles)
-        agent = self._rolecall._agent(agent, self._playbook)
+            check_limits(limits, self._store.get(self.workflow).payload["roles"])
+        if agent:
+            agent = self.rolecall._agent(agent, self._playbook)
         ref = lifecycle.resume(
             self._store,
             self._ref,
@@ -478,6 +801,20 @@ class Thread:
         )
         lifecycle.tell_service(ref)
         return self
+
+    def refuse_running(self) -> None:
+        """Raise `Conflict` while a process runs the thread."""
+        lifecycle.refuse_running(self._store, self._ref)
+
+    def question(self) -> Question:
+        """What the thread needs next, to show it to a person."""
+        chain = self._chain
+        now = turn.Turn(self.id, chain, self._playbook)
+        way = turn.next_of(now)
+        before = next((step for step in chain if step.role not in (thread.PERSON, thread.FORK)), None)
+        if isinstance(way, route.Next):
+            return Question(way, now.role(way.role), now.task, False, before)
+        return Question(None, None, now.task, isinstance(way, route.Suspended), before)
 
     def answer(self, output: Mapping[str, Any], body: str = "", *, is_run_here: bool = False) -> Thread:
         """Play the role as a person: `output` must fit its schema."""
@@ -502,48 +839,58 @@ class Thread:
         agent: str | None = None,
     ) -> Thread:
         """Create a thread that shares the steps up to `at` (a number, an id or `"start"`; by default the head)."""
-        node, source = views.step_named(self._store, self.id, None if at is None else str(at))
-        playbook = None if workflow is None else self._rolecall._playbook(workflow)
-        agent = self._rolecall._agent(agent, playbook or self._playbook)
-        ref = lifecycle.fork(
-            self._store,
-            node,
-            mask=config.mask(),
-            source=source,
-            workflow=None if playbook is None else self._rolecall._stored(playbook),
-            prompt=prompt,
-            agent=agent,
-            bind=casting.binder(agent or (source.state.agent if source else None)),
-            work=config.work_folder(),
-        )
-        return Thread(self._rolecall, ref.id)
+        return self.rolecall.fork(self.id, at=at, workflow=workflow, prompt=prompt, agent=agent)
 
-    def kill(self, reason: str = "killed by a program") -> Thread:
-        """End the thread for good, and stop the process that runs it and its agent."""
-        killing.kill(self._store, self._ref, reason, mask=config.mask())
-        return self
+    def kill(self, reason: str = "killed by a program") -> killing.Killed:
+        """End the thread for good, and stop the process that runs it and its agent. The result names that process."""
+        return killing.kill(self._store, self._ref, reason, mask=config.mask())
 
     # -- reading --
 
-    def diff(self, other: Thread) -> dict[str, Any]:
+    def diff(self, other: Thread) -> views.View:
         """The last common step of two threads, and the differences in prompts and outputs after it."""
         return views.difference(self._store, self._ref, other._ref)
 
     def read(self, *, max_chars: int = 10_000, before: str | None = None) -> str:
         """Prompts, actions and answers as Markdown: the newest steps that fit, or those before the step `before`."""
-        found = views.read(self._store, self._ref, quota=max_chars, before=before, with_start=before is None)
-        return str(found["text"])
+        return str(self.read_page(max_chars=max_chars, before=before)["text"])
+
+    def read_page(
+        self,
+        *,
+        max_chars: int,
+        before: str | None = None,
+        with_start: bool = False,
+        with_members: bool = False,
+        phrase: Callable[[Hint], str] = Hint.call,
+    ) -> views.View:
+        """What `read` returns as `text`, with the step that the next page ends before. The task is part of the first
+        page, and of others `with_start`; `with_members` adds what the members of groups answered; `phrase` words how to
+        read more."""
+        return views.read(
+            self._store,
+            self._ref,
+            quota=max_chars,
+            before=before,
+            with_start=with_start or before is None,
+            with_members=with_members,
+            phrase=phrase,
+        )
 
     def export(
         self,
         format: Literal["html", "markdown"] = "html",
         *,
-        limit: int | None = report.SHORT,
+        limit: int | None = 2000,
         warn: Callable[[str], object] = lambda _text: None,
+        phrase: Callable[[Hint], str] = Hint.call,
     ) -> str:
         """A report of the whole thread as one self-contained page or as Markdown. Texts are cut after `limit`
-        characters; None shows everything. `warn` is called with anything that could not be shown."""
+        characters; None shows everything. `warn` is called with anything that could not be shown; `phrase` words how to
+        continue the thread."""
         card, steps = views.gather(self._store, self._ref)
+        if card["continue"]:
+            card["continue"] = phrase(card["continue"])
         if format == "markdown":
             return report.markdown(card, steps, limit=limit)
         return html_report.page(self._store, self._ref, card, steps, limit=limit, warn=warn)
@@ -554,6 +901,22 @@ class Thread:
         """The thread's own work folders and the changes in them."""
         return [handover.show(kind, folder) for kind, folder in self.state.folders.items()]
 
+    def changed_files(self) -> list[str] | None:
+        """The files that differ in the thread's own folders; None if it has none, or git cannot tell."""
+        changed: list[list[str] | None] = []
+        with suppress(RolecallError):  # the repository is gone or broken
+            changed = [handover.changed_files(kind, folder) for kind, folder in self.state.folders.items()]
+        if all(files is None for files in changed):
+            return None
+        return list(dict.fromkeys(file for files in changed for file in files or ()))
+
+    def diff_folders(self) -> str:
+        """The changes in the thread's own work folders as a patch."""
+        kept = {kind: folder for kind, folder in self.state.folders.items() if "removed" not in folder}
+        if not kept:
+            raise UsageError(f"thread {self.id} has no folder of its own")
+        return "".join(handover.diff(kind, folder) for kind, folder in kept.items())
+
     def merge_folder(self) -> dict[str, Any]:
         """Merge the thread's branch into the branch that is checked out where the thread was started."""
         return handover.merge(self._store, self._ref)
@@ -561,6 +924,30 @@ class Thread:
     def remove_folders(self, *, force: bool = False) -> dict[str, Any]:
         """Remove the thread's own folders and branch. Work that exists nowhere else is removed only with `force`."""
         return handover.remove(self._store, self._ref, force=force)
+
+
+def _check_agents(book: Playbook, state: ThreadState, agent: str | None) -> None:
+    """Raise an error if a role of a thread has no usable agent; `agent`, if given, plays every role."""
+    bound = {} if agent else state.agents
+    casting.refuse_miscast(dataclasses.replace(book, bound=bound), agent or state.agent)
+
+
+class Crew:
+    """Agents that stay connected while they take steps of several threads in this process."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def cast(self, book: Playbook, role: str) -> Cast:
+        """The agent that plays a role. Raise an error if it is unknown or missing."""
+        return self._engine.cast(book, role)
+
+    async def step(self, name: str, *, watch: Watch, cancel: Cancel) -> Outcome:
+        """Take one step of a thread."""
+        return await dataclasses.replace(self._engine, watch=watch).step(name, cancel=cancel)
+
+    async def close(self) -> None:
+        await self._engine.close()
 
 
 class Run:
@@ -573,7 +960,7 @@ class Run:
         self.thread = of
         self._steps = steps
         self._agent = agent
-        self._events: SimpleQueue[Event | None] = SimpleQueue()
+        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._error: BaseException | None = None
         self._is_followed = False
         self._ready = threading.Event()
@@ -625,8 +1012,9 @@ class Run:
         self._loop, self._cancel = asyncio.get_running_loop(), asyncio.Event()
         self._ready.set()
         # A connection may be used only in the Python thread that opened it.
-        with open_store(self.thread._rolecall._url) as store:
-            await self.thread._play(store, self._events.put, self._cancel, self._steps, self._agent)
+        with stores.open_store(self.thread.rolecall._url) as store:
+            tell = lambda kind, body: self._events.put(Event(self.thread.id, kind, body))  # noqa: E731
+            await self.thread._play(store, tell, self._cancel, self._steps, self._agent, False)
 
 
 class Project:

@@ -359,8 +359,8 @@ def test_what_is_not_there_is_not_found(rolecall: Rolecall, small: dict[str, str
 
 
 def test_wrong_use_is_refused(rolecall: Rolecall, small: dict[str, str]) -> None:
-    assert_error(rolecall("nonsense"), 2, "there is no command 'nonsense'", "rolecall --help")
-    assert_error(rolecall("cas", "nonsense"), 2, "there is no command 'cas nonsense'", "rolecall cas --help")
+    assert_error(rolecall("nonsense"), 2, "unknown command 'nonsense'", "rolecall --help")
+    assert_error(rolecall("cas", "nonsense"), 2, "unknown command 'cas nonsense'", "rolecall cas --help")
     assert_error(rolecall("cas", "get"), 2, "usage: rolecall cas get")
     assert_error(rolecall("cas", "get", HELLO, "--format", "xml"), 2, "xml")
     assert_error(rolecall("cas", "walk", HELLO, "--max", "0"), 2, "'0' is not a number of 1 or more")

@@ -258,7 +258,7 @@ def test_enter_at_a_question_of_setup_means_what_the_question_says(rolecall: Rol
         terminal.expect(question)
         terminal.type(answer + "\n")
     assert terminal.close() == 0
-    assert "defaultAgent is no longer set" in terminal.seen
+    assert "defaultAgent is not set any more" in terminal.seen
     assert "defaultAgent" not in (rolecall.home / "config.yaml").read_text()
 
 

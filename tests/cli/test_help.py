@@ -89,7 +89,7 @@ def test_every_command_stands_in_the_documentation() -> None:
 )
 def test_a_command_of_uwf_says_its_new_name(rolecall: Rolecall, command: str, instead: str) -> None:
     refused = rolecall(*command.split(), check=2)
-    assert "there is no command" in refused.stderr and instead in refused.stderr
+    assert "unknown command" in refused.stderr and instead in refused.stderr
     words = instead.split()[1:]
     listed = rolecall(*words[: 1 + (words[0] != "run")], "--help", check=0)
     assert "usage" in listed.stdout
@@ -126,15 +126,15 @@ def test_version_is_a_command_and_an_option(rolecall: Rolecall) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("thraed list", "there is no command 'thraed'\n  Did you mean `rolecall thread`?"),
-        ("thread lst", "there is no command 'thread lst'\n  Did you mean `rolecall thread list`?"),
+        ("thraed list", "unknown command 'thraed'\n  Did you mean `rolecall thread`?"),
+        ("thread lst", "unknown command 'thread lst'\n  Did you mean `rolecall thread list`?"),
         ("thread folder sow", "Did you mean `rolecall thread folder show`?"),
         ("serve staus", "Did you mean `rolecall serve status`?"),
         ("help thraed", "Did you mean `rolecall thread`?"),
-        ("zzzz", "there is no command 'zzzz'\n  `rolecall --help` lists the commands."),
-        ("thread start x --promt y", "there is no option --promt; did you mean --prompt?"),
-        ("cas get x --fromat=json", "there is no option --fromat; did you mean --format?"),
-        ("cas get x --zzzz", "there is no option --zzzz\n  `rolecall cas get --help` shows the options."),
+        ("zzzz", "unknown command 'zzzz'\n  `rolecall --help` lists the commands."),
+        ("thread start x --promt y", "unknown option --promt; did you mean --prompt?"),
+        ("cas get x --fromat=json", "unknown option --fromat; did you mean --format?"),
+        ("cas get x --zzzz", "unknown option --zzzz\n  `rolecall cas get --help` shows the options."),
         ("thread start", "the following arguments are required: WORKFLOW, -p/--prompt\n  usage: "),
     ],
 )

@@ -95,7 +95,7 @@ def test_the_text_comes_from_an_option_a_file_or_standard_input(rolecall: Roleca
     rolecall("memory", "add", "retry-limits", "-", input=LIMITS, cwd=project, check=0)
     assert rolecall("memory", "read", "release-steps", cwd=project, check=0).stdout == RELEASES + "\n"
     assert rolecall("memory", "read", "retry-limits", cwd=project, check=0).stdout == LIMITS + "\n"
-    for arguments, why in (([], "there is no text"), (["notes.md", "-m", "x"], "given twice")):
+    for arguments, why in (([], "the text is missing"), (["notes.md", "-m", "x"], "given twice")):
         done = rolecall("memory", "add", "other-steps", *arguments, cwd=project, check=2)
         assert why in done.stderr
 
@@ -328,7 +328,7 @@ ODD = os.fsdecode(b"caf\xe9-notes")
         (["memory", "merge", "retry-limits", ODD], 2, "not UTF-8"),
         (["memory", "merge", "retry-limits", "release-steps", "--into", ODD], 2, "not UTF-8"),
         (["memory", "gc", "--delete", ODD], 2, "not UTF-8"),
-        (["memory", "list", "--project", ODD], 2, "there is no folder"),
+        (["memory", "list", "--project", ODD], 2, "does not exist"),
         (["rule", "add", ODD, "-m", "x"], 2, "not UTF-8"),
         (["rule", "add", "style", "-m", ODD], 2, "which UTF-8 cannot say"),
         (["rule", "add", "style", "-m", "x", "--tag", ODD], 2, "is not a tag"),

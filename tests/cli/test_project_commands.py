@@ -373,7 +373,7 @@ def test_outside_git_a_project_has_to_be_named(rolecall: Rolecall, tmp_path: Pat
     done = rolecall("plan", "status", cwd=folder, check=2)
     assert str(folder) in done.stderr and "--project DIR" in done.stderr
     done = rolecall("plan", "status", "--project", "typo", cwd=folder, check=2)
-    assert "there is no folder 'typo'" in done.stderr
+    assert "the folder 'typo' does not exist" in done.stderr
     assert list(folder.iterdir()) == []
 
 

@@ -343,7 +343,7 @@ def test_outside_of_a_repository_the_project_has_to_be_named(machine: Machine) -
     plain.mkdir()
     assert "--project DIR" in machine.run("install", "claude", check=2, cwd=plain)
     told = machine.run("install", "claude", "--project", "nowhere", check=2)
-    assert "there is no folder 'nowhere'" in told
+    assert "the folder 'nowhere' does not exist" in told
     machine.run("install", "claude", "--project", str(plain))
     assert (plain / ".mcp.json").exists()
 

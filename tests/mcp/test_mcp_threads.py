@@ -107,14 +107,14 @@ def test_a_thread_that_asks_nothing_takes_no_answer(stage: Stage) -> None:
         looked = pipe.call("thread_answer", thread=thread)
         assert (looked["takes"], looked["continue"]) == (None, "thread_step")
         assert "schema" not in looked
-        nothing = f"thread {thread} asks nothing: it is idle, and developer is played by no person"
+        nothing = f"thread {thread} asks nothing: it is idle, and developer is not played by a person"
         for given in (
             {"text": "Hurry"},
             {"output": {"$status": "done"}},
             {"output": {"$status": "done"}, "body": "b"},
         ):
             assert pipe.call("thread_answer", thread=thread, **given) == {
-                "error": f"{nothing}\nthread_step lets it go on."
+                "error": f"{nothing}\nthread_step continues it."
             }
         for given in ({"body": "b"}, {"text": "t", "body": "b"}):
             assert "a body goes with an output" in pipe.call("thread_answer", thread=thread, **given)["error"]
@@ -234,7 +234,7 @@ def test_what_cannot_be_done_with_a_thread_is_said(stage: Stage) -> None:
         assert "there is no workflow 'nothing'" in missing and "change-code" in missing
         assert "prompt" in pipe.call("thread_start", workflow="change-code", prompt=" ")["error"]
         strange = pipe.call("thread_start", workflow="change-code", prompt="x", limits={"lives": 9})["error"]
-        assert "there is no limit 'lives'" in strange
+        assert "unknown limit 'lives'" in strange
         thread = pipe.call("thread_start", workflow="change-code", prompt="x")["thread"]
         for name in ("thread_show", "thread_read", "thread_step", "thread_answer"):
             assert "there is no thread" in pipe.call(name, thread="--help")["error"]

@@ -328,10 +328,10 @@ def test_the_project_is_the_repository_around_the_folder(project: Path) -> None:
 
 
 def test_a_start_that_cannot_mean_what_was_meant_is_refused(project: Path) -> None:
-    assert "there is no folder '/no/where'" in refusal(project, "--project", "/no/where")
+    assert "the folder '/no/where' does not exist" in refusal(project, "--project", "/no/where")
     assert "the agent 'enginer' is not known" in refusal(project, "--as", "enginer", code=3)
     assert "engineer" in refusal(project, "--as", "enginer", code=3)
-    assert "there is no group of tools 'thread'" in refusal(project, "--without", "thread")
+    assert "unknown group of tools 'thread'" in refusal(project, "--without", "thread")
     assert f"Groups: {', '.join(GROUPS)}." in refusal(project, "--only", "nonsense")
     assert "'no_such_word', which is not known" in refusal(project, ROLECALL_RESTRICTIONS="no_such_word")
 

@@ -306,7 +306,7 @@ def test_only_the_tasks_that_were_asked_for_run(crew: Crew) -> None:
     assert sorted(crew.asked()) == ["engineer: Three", "engineer: Two"]
     assert result["rows"][1]["reason"] == "was not asked for"
     done = crew.rolecall("plan", "run", "--task", "9", cwd=crew.project)
-    assert (done.returncode, done.stderr.splitlines()[0]) == (3, "rolecall: there is no task 9")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (3, "rolecall: unknown task 9")
 
 
 def test_an_unknown_owner_is_an_error_before_anything_runs(crew: Crew) -> None:

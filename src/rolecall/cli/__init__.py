@@ -60,9 +60,7 @@ MODULES = {
         "rolecall.cli.thread_run": ("start", "step", "run", "resume", "kill", "watch", "fork"),
         "rolecall.cli.thread_answer": ("answer",),
         "rolecall.cli.thread_read": ("show", "list", "steps", "read", "step-details", "diff"),
-        "rolecall.cli.thread_export": ("export",),
-        "rolecall.cli.thread_folder": ("folder",),
-        "rolecall.cli.thread_import": ("import",),
+        "rolecall.cli.thread_files": ("export", "folder", "import"),
     },
     "serve": {"rolecall.cli.serve": (), "rolecall.cli.serve_status": ("status", "stop", "logs")},
     "plan": {
@@ -315,7 +313,7 @@ def _parse(args: list[str]) -> Namespace:
             before, wanted = " ".join(["rolecall", *args[:count]]), nearest(word, sorted(commands))
             meant = f"Did you mean `{before} {wanted}`? " if wanted else ""
             raise UsageError(
-                f"there is no command {' '.join(args[: count + 1])!r}",
+                f"unknown command {' '.join(args[: count + 1])!r}",
                 hint=new_name(args) or f"{meant}`{before} --help` lists the commands.",
             )
         below = [name.split() for name in verbs_of(args[0]) if name.split()[:count] == args[1 : count + 1]]
@@ -341,7 +339,7 @@ def _parse_verb(chosen: Verb, args: list[str]) -> Namespace:
         if name.startswith("--") and " " not in arg and not any(one.startswith(name) for one in options):
             wanted = nearest(name, options)
             raise UsageError(
-                f"there is no option {name}" + (f"; did you mean {wanted}?" if wanted else ""),
+                f"unknown option {name}" + (f"; did you mean {wanted}?" if wanted else ""),
                 hint=f"`{parser.prog} --help` shows the options.",
             )
     return parser.parse_args(args)

@@ -25,8 +25,8 @@ from rolecall.errors import AgentError, UsageError
 from rolecall.settings import config
 from rolecall.settings.capabilities import RESTRICTIONS, check_supported
 from rolecall.settings.mask import Mask
-from rolecall.threads import workspace
-from rolecall.threads.engine import HUMAN, Cast
+from rolecall.threads import casting
+from rolecall.threads.setup import HUMAN, Cast
 from rolecall.workflow.model import Role, Workflow
 from rolecall.workflow.playbook import Playbook
 
@@ -43,7 +43,7 @@ _NOT_ALONE = {
 def named_agent(settings: Mapping[str, Any], name: str, env: Mapping[str, str]) -> Cast:
     """Return the agent for an alias or a spec, for a role without restrictions."""
     book = Playbook(Workflow("try", roles={"try": Role()}))
-    return workspace.cast(settings, book, "try", override=name, environment=env)
+    return casting.cast(settings, book, "try", override=name, environment=env)
 
 
 # -- list --

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import os
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from shlex import quote
 
+from rolecall.api import Rolecall, Thread
 from rolecall.cli import argument, hints, under_this_name
-from rolecall.threads import thread, workspace
+from rolecall.threads.thread import LIMITS
+
+
+def _agent(text: str) -> str:
+    from rolecall.threads.casting import agent_from  # imports every adapter
+
+    return agent_from(os.getcwd(), text)
 
 
 def _limit(text: str) -> tuple[str, float]:
@@ -17,8 +26,8 @@ def _limit(text: str) -> tuple[str, float]:
         value = float(given) if kind in ("cost", "minutes") else int(given)
     except ValueError:
         value = 0
-    if kind not in thread.LIMITS or not 0 < value < float("inf"):
-        known = ", ".join(thread.LIMITS)
+    if kind not in LIMITS or not 0 < value < float("inf"):
+        known = ", ".join(LIMITS)
         raise ArgumentTypeError(
             f"{text!r} is not a limit such as steps=20 or cost=1.5: a number above 0, for one of {known}"
         )
@@ -32,12 +41,12 @@ AGENT = argument(
     "--agent",
     "NAME",
     "the agent that plays every role, instead of those the roles name",
-    type=lambda text: workspace.agent_from(os.getcwd(), text),
+    type=_agent,
 )
 LIMIT = argument(
     "--limit",
     "NAME=VALUE",
-    f"suspend the thread at this much: {', '.join(thread.LIMITS)}, or of one role: ROLE.steps=3",
+    f"suspend the thread at this much: {', '.join(LIMITS)}, or of one role: ROLE.steps=3",
     type=_limit,
     action="append",
     default=[],
@@ -57,3 +66,10 @@ def in_this_store(options: Namespace, command: str) -> str:
     from rolecall.settings.mask import masked
 
     return f"{command} --store {quote(masked(options.store, '…'))}"
+
+
+@contextmanager
+def open_thread(options: Namespace) -> Iterator[Thread]:
+    """Open the store, which must exist, and find the thread that the command names."""
+    with Rolecall(options.store, create=False) as rolecall:
+        yield rolecall.thread(options.thread)

@@ -213,18 +213,12 @@ def _duration(text: str) -> int:
     STORE,
 )
 def gc(options: Namespace) -> Reply:
+    from rolecall.api import Rolecall
     from rolecall.store.collect import collect
 
-    with _open(options) as store:
-        done = collect(store, delete=options.delete, grace_ms=options.grace, force=options.force)
-        copies: list[str] = []
-        if options.delete:  # copies of Python workflows that no thread in the store was started with
-            from rolecall.settings import config
-            from rolecall.workflow import registry, versions
-
-            before = (store.now() - options.grace) / 1000
-            folder = config.versions_folder(options.store)
-            copies = versions.clean(folder, registry.python_files(store), before=before)
+    with Rolecall(options.store, create=False) as rolecall:
+        done = collect(rolecall.store, delete=options.delete, grace_ms=options.grace, force=options.force)
+        copies = rolecall.remove_copies(grace_ms=options.grace) if options.delete else []
     shown = {
         "total": done.total,
         "reachable": done.reachable,

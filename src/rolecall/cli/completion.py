@@ -6,7 +6,6 @@ command prints candidates for the last one.
 
 from __future__ import annotations
 
-import os
 import re
 from argparse import Action, Namespace
 from collections.abc import Iterable, Iterator
@@ -155,25 +154,21 @@ def _values(action: Action) -> Iterable[Candidate]:
 
 
 def _workflows() -> list[Candidate]:
-    from rolecall.threads.workspace import store_if_any
-    from rolecall.workflow import registry
+    from rolecall.api import reader
 
-    entries = registry.listed(store_if_any(), folder=os.getcwd())
-    return [(entry.name, entry.path or "") for entry in entries]
+    with reader() as rolecall:
+        return [(entry.name, entry.path or "") for entry in rolecall.workflow_entries()]
 
 
 def _threads() -> Iterator[Candidate]:
-    from rolecall.threads import thread
-    from rolecall.threads.listing import Filter, listed
-    from rolecall.threads.workspace import store_if_any
+    from rolecall.api import reader
 
-    if (store := store_if_any()) is None:
-        return
-    everything = Filter(frozenset({*thread.STATUSES, "crashed", "damaged"}), None, 0, None, ())
-    entries = list(islice(listed(store, everything), _MOST_THREADS))
-    for shown in (thread.short_id_length(store), 26):  # the whole id too, if its beginning is already typed
-        for entry in entries:
-            yield entry["thread"][-shown:], f"{entry['status']} · {entry['title'] or ''}"
+    with reader() as rolecall:
+        entries = list(islice(rolecall.entries(), _MOST_THREADS))
+        # The whole id too, if its beginning is already typed.
+        for length in (rolecall.short_id_length(), 26) if entries else ():
+            for entry in entries:
+                yield entry["thread"][-length:], f"{entry['status']} · {entry['title'] or ''}"
 
 
 def _agents() -> Iterator[Candidate]:

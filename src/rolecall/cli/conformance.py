@@ -9,7 +9,7 @@ from rolecall.cli import Reply, argument, verb
 from rolecall.cli.output import Progress, table
 from rolecall.errors import NotFound
 from rolecall.nexus import conformance, fixture
-from rolecall.nexus.conformance import CaseResult, Report
+from rolecall.nexus.conformance import Report
 from rolecall.settings import config
 from rolecall.settings.form import did_you_mean
 
@@ -79,12 +79,17 @@ def _choose(fixtures: fixture.Fixtures, only: list[str]) -> fixture.Fixtures:
     for test_id in only:
         if test_id not in known:
             others = did_you_mean(test_id, [case.test_id for case in fixtures.cases], what="Cases")
-            raise NotFound(f"there is no case {test_id!r}", hint=others)
+            raise NotFound(f"unknown case {test_id!r}", hint=others)
     return fixtures._replace(cases=cases, mistakes=mistakes)
 
 
 def _text(report: Report, over: tuple[str, ...]) -> str:
-    rows = [(result.test_id, *_outcomes(result, over), result.file) for result in report.results]
+    rows = []
+    for result in report.results:
+        failed = {failure.over for failure in result.failures}
+        outcomes = {door: "failed" if door in failed else "passed" for door in result.over}
+        missing = "not run" if result.status == "not run" else "-"
+        rows.append((result.test_id, *(outcomes.get(door, missing) for door in over), result.file))
     blocks = [table(rows, ("test_id", *over, "file"))] if rows else []
     for result in report.results:
         lines = []
@@ -109,11 +114,3 @@ def _text(report: Report, over: tuple[str, ...]) -> str:
     summary += [f"{counts['not_run']} not run: {reasons}"] if counts["not_run"] else []
     summary += [f"{counts['malformed']} malformed"] if counts["malformed"] else []
     return "\n\n".join([*blocks, ", ".join(summary)])
-
-
-def _outcomes(result: CaseResult, over: tuple[str, ...]) -> list[str]:
-    if result.status == "not run":
-        return ["not run"] * len(over)
-    failed = {failure.over for failure in result.failures}
-    outcomes = {door: "failed" if door in failed else "passed" for door in result.over}
-    return [outcomes.get(door, "-") for door in over]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from argparse import Namespace
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from rolecall.api import Rolecall, reader
 from rolecall.checks import machine
 from rolecall.checks.doctor import (
     Diagnosis,
@@ -31,14 +31,12 @@ from rolecall.cli import Reply, argument, flag, hints, verb
 from rolecall.cli.agents import named_agent
 from rolecall.cli.install import setups_here
 from rolecall.cli.output import STORE, colored, plural, table
-from rolecall.errors import NotFound, RolecallError
+from rolecall.errors import RolecallError
 from rolecall.settings import config
 from rolecall.settings.mask import Mask
 from rolecall.settings.settings import NAME_AN_AGENT, unplanned_edits
-from rolecall.store.store import Store
-from rolecall.threads import workspace
-from rolecall.threads.engine import Cast
-from rolecall.workflow import registry
+from rolecall.threads import casting
+from rolecall.threads.setup import Cast
 from rolecall.workflow.playbook import Playbook
 
 _MARKS = {"ok": "✓", "warning": colored("!", "yellow"), "problem": "✗"}
@@ -54,7 +52,7 @@ _NONE = "–"
     STORE,
 )
 def doctor(options: Namespace) -> Reply:
-    checks = machine.check_home(lambda url: workspace.open_store(url, create=False), url=options.store)
+    checks = machine.check_home(lambda url: Rolecall(url, create=False).store, url=options.store)
     others: dict[str, bool] = {}
     mask = Mask(())
     try:
@@ -67,42 +65,35 @@ def doctor(options: Namespace) -> Reply:
             checks += check_hosts(setups_here(), blocks_edits=blocks_edits)
         except RolecallError as error:  # an unreadable catalogue, or an unknown mode
             checks.append(Check("hosts", "problem", error.message, error.hint))
-        store = None
-        with suppress(RolecallError):  # its check reports why it cannot be opened
-            store = workspace.open_store(options.store, create=False)
-        with store or nullcontext():
-            diagnosis, others = _diagnose(options, store, settings, place, checks)
+        with reader(options.store) as rolecall:
+            diagnosis, others = _diagnose(options, rolecall, settings, place, checks)
     shown = mask.value(_as_json(diagnosis, others))
     text = mask.text("\n".join(_lines(diagnosis, others, mask)))
     return Reply(shown, text, code=0 if diagnosis.is_ready else 1)
 
 
 def _diagnose(
-    options: Namespace, store: Store | None, settings: dict[str, Any], place: Place, checks: list[Check]
+    options: Namespace, rolecall: Rolecall, settings: dict[str, Any], place: Place, checks: list[Check]
 ) -> tuple[Diagnosis, dict[str, bool]]:
     """Return the diagnosis, and whether each known agent outside it is installed."""
 
     def load(name: str) -> Playbook:
-        is_file_here = "/" not in name and "." in name and os.path.isfile(name)
-        found = registry.find(store, f"./{name}" if is_file_here else name, folder=os.getcwd())
-        if found.path is not None:
-            return registry.load_file(found.path)
-        if store is None:
-            raise NotFound(f"there is no workflow {name!r}")
-        return registry.load_node(store, str(found.node))
+        return rolecall.load_workflow(name if has_store else rolecall.find_file(name)).playbook
 
     def cast_role(book: Playbook, role: str) -> Cast:
-        return workspace.cast(settings, book, role, environment=place.env)
+        return casting.cast(settings, book, role, environment=place.env)
 
+    has_store = False
+    with suppress(RolecallError):  # its check reports why it cannot be opened
+        has_store = rolecall.store_if_any is not None
     books = [load(name) for name in options.workflows]
     if not books:
-        for entry in registry.listed(None, folder=os.getcwd()):
-            checked = registry.check_file(str(entry.path))
-            if checked.playbook is not None:
-                books.append(checked.playbook)
+        for path in rolecall.workflow_files():
+            if checked := rolecall.check(path).playbook:
+                books.append(checked)
             else:
-                fix = f"rolecall workflow validate {entry.path}"
-                checks.append(Check("workflow", "problem", f"{entry.path} does not validate", fix))
+                fix = f"rolecall workflow validate {path}"
+                checks.append(Check("workflow", "problem", f"{path} does not validate", fix))
     known = known_agents()
     installed = {cast.name: absence(cast.agent, place.env) is None for cast in known}
     needs = needs_of(books, cast_role, load)

@@ -6,13 +6,13 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
+from rolecall.api import Rolecall
 from rolecall.cli import Reply, argument, verb
 from rolecall.cli.output import plural, table
 from rolecall.errors import NotFound, StorageError
 from rolecall.service import control
 from rolecall.service.fleet import machines
 from rolecall.settings import config
-from rolecall.threads import workspace
 
 
 @verb(
@@ -27,31 +27,24 @@ from rolecall.threads import workspace
     ),
 )
 def status(options: Namespace) -> Reply:
-    shown = _ask_machine() if options.store is None else None
-    if shown is None:
+    held = control.held_by(config.home()) if options.store is None else None
+    if held and str(held.get("store")).startswith(("postgresql://", "postgres://")):
+        shown = control.ask(config.home(), {"do": "fleet"})
+        if not shown:
+            raise StorageError(
+                "the machine in this home does not reach the database of its fleet",
+                hint="`rolecall serve status` says since when; it continues by itself once the server answers.",
+            )
+    else:
         try:
-            with workspace.open_store(options.store, create=False) as store:
-                shown = machines.status(store)
+            with Rolecall(options.store, create=False) as rolecall:
+                shown = machines.status(rolecall.store)
         except NotFound as error:
             raise NotFound(
                 str(error), hint="The first machine makes it: `rolecall serve --database URL`."
             ) from error
     is_alive = any(machine["alive"] for machine in shown["machines"])
     return Reply(shown, _text(shown), code=0 if is_alive else 1)
-
-
-def _ask_machine() -> dict[str, Any] | None:
-    """Return the fleet as seen by the machine running in this home, or None if there is none."""
-    held = control.held_by(config.home())
-    if held is None or not str(held.get("store")).startswith(("postgresql://", "postgres://")):
-        return None
-    reply = control.ask(config.home(), {"do": "fleet"})
-    if not reply:
-        raise StorageError(
-            "the machine in this home does not reach the database of its fleet",
-            hint="`rolecall serve status` says since when; it continues by itself once the server answers.",
-        )
-    return reply
 
 
 def _text(shown: Mapping[str, Any]) -> str:

@@ -9,15 +9,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from time import monotonic
 
+from rolecall.api import Thread
 from rolecall.cli.arguments import in_this_store
 from rolecall.cli.output import LastLine, printable, say
 from rolecall.cli.thread_outcome import CODES, INTERRUPTED, show_state
 from rolecall.cli.thread_play import View, attend, leave, play, take_steps, view_of
 from rolecall.service import control
 from rolecall.settings import config
-from rolecall.store.store import Store
-from rolecall.threads import thread, views
-from rolecall.threads.state import ThreadRef
 
 __all__ = ["follow", "follow_each", "play"]
 
@@ -27,63 +25,58 @@ _SERVICE_CHECK = 5.0
 """Seconds between checks for a service while none is connected."""
 
 
-def follow(options: Namespace, store: Store, ident: str) -> int:
+def follow(options: Namespace, thread: Thread) -> int:
     """Show a thread that the service runs until it ends or waits for a person; return the exit code."""
-    step, is_cancelled = _watch(options, store, ident, view_of(options, store, ident, has_events=True))
-    ref = thread.find(store, ident)
-    if is_cancelled and ref.state.status not in (*CODES, "completed"):
-        is_served = control.is_served(config.home(), options.store, store)
-        print(f"{ident} {'continues in' if is_served else 'waits for'} the service", file=sys.stderr)
-        command = in_this_store(options, f"rolecall thread watch {ident}")
+    step, is_cancelled = _watch(options, thread, view_of(options, thread, has_events=True))
+    if is_cancelled and thread.state.status not in (*CODES, "completed"):
+        is_served = control.is_served(config.home(), options.store, thread.rolecall.store)
+        print(f"{thread.id} {'continues in' if is_served else 'waits for'} the service", file=sys.stderr)
+        command = in_this_store(options, f"rolecall thread watch {thread.id}")
         print(f"watch: {printable(command)}", file=sys.stderr, flush=True)
         return INTERRUPTED
-    return leave(options, store, ref, step=step, is_run=True, is_cancelled=False)
+    return leave(options, thread, step=step, is_run=True, is_cancelled=False)
 
 
-def follow_each(
-    options: Namespace, store: Store, refs: Iterable[ThreadRef], count: int, *, is_served: bool
-) -> int:
-    """Follow threads one at a time and show how each ended. If no service runs them, `refs` starts each thread when it
-    is taken, after the previous one has ended."""
+def follow_each(options: Namespace, threads: Iterable[Thread], count: int, *, is_served: bool) -> int:
+    """Follow threads one at a time and show how each ended. If no service runs them, `threads` starts each thread when
+    it is taken, after the previous one has ended."""
     codes = []
     last_line = LastLine()
-    for place, ref in enumerate(refs):
+    for place, thread in enumerate(threads):
         last_line.draw(f"… {place} of {count} threads have ended")
         if is_served:
-            _, is_cancelled = _watch(options, store, thread.id_of(ref), View())
+            _, is_cancelled = _watch(options, thread, View())
         else:
-            _, is_cancelled = take_steps(options, store, ref, View(), steps=None, is_run=True)
+            _, is_cancelled = take_steps(options, thread, View(), steps=None, is_run=True)
         last_line.clear()
         if is_cancelled:
             say(f"{count - place} of {count} threads have not ended: `rolecall thread list`", sys.stderr)
             return INTERRUPTED
-        ref = thread.find(store, thread.id_of(ref))
-        show_state(options, store, ref, is_after_events=True, is_brief=True)
-        codes.append(CODES.get(ref.state.status, 0))
+        show_state(options, thread, is_after_events=True, is_brief=True)
+        codes.append(CODES.get(thread.state.status, 0))
     return max(codes)
 
 
-def _watch(options: Namespace, store: Store, ident: str, view: View) -> tuple[str | None, bool]:
+def _watch(options: Namespace, thread: Thread, view: View) -> tuple[str | None, bool]:
     """Show a thread's events until it ends or waits for a person; return its last step, and whether a signal stopped us
     first."""
 
     async def watch() -> tuple[str | None, bool]:
         step, seen = None, 0
-        is_served = partial(control.is_served, config.home(), options.store, store)
-        async with attend(view) as stopped, _Bell(ident, is_served) as bell:
+        is_served = partial(control.is_served, config.home(), options.store, thread.rolecall.store)
+        async with attend(view) as stopped, _Bell(thread.id, is_served) as bell:
             while True:
                 # Read the state before the events, so that the events include everything that led to it.
-                ref = thread.find(store, ident)
-                while events := store.events(ident, after=seen, limit=500):
-                    for event in events:
-                        if event.kind == "step":
-                            step = event.body["step"]
-                        # Whether the service queued or started the thread does not matter to the user.
-                        is_inner = event.kind in ("queued", "started") or event.body.get("by") == "service"
-                        if event.kind == "crashed" or not is_inner:
-                            stopped.watch(event.kind, event.body)
-                    seen = events[-1].seq
-                if ref.state.has_ended or views.needs_person(store, ref) or stopped.cancel.is_set():
+                is_over = thread.has_ended or thread.needs_person
+                for event in thread.events(after=seen):
+                    if event.kind == "step":
+                        step = event.body["step"]
+                    # Whether the service queued or started the thread does not matter to the user.
+                    is_inner = event.kind in ("queued", "started") or event.body.get("by") == "service"
+                    if event.kind == "crashed" or not is_inner:
+                        stopped.watch(event.kind, event.body)
+                    seen = event.seq
+                if is_over or stopped.cancel.is_set():
                     break
                 await bell.wait(stopped.cancel)
         if stopped.error is not None:

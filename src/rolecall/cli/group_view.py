@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rolecall.api import Rolecall
 from rolecall.cli.output import short
-from rolecall.store.store import Store
 from rolecall.threads.report import call_text
-from rolecall.threads.state import read_thread
 
 _TITLE = 32
 _AGENT = 16
@@ -82,7 +81,7 @@ class GroupBlock:
             return ""
         return f"✗ {self.role} {number}/{self._count}: {reason.removeprefix(f'{self.role}: ')}"
 
-    def lines(self, store: Store, height: int) -> list[str]:
+    def lines(self, rolecall: Rolecall, height: int) -> list[str]:
         """At most `height` lines: the counts, then those at work that began first."""
         working = len(self._working)
         waiting = self._count - working - sum(self._tally.values())
@@ -100,14 +99,14 @@ class GroupBlock:
         head = f"… {self.role} · " + " · ".join(filter(None, counts))
         room = min(height - 1, working)
         shown = sorted(self._working.items())[: room if room == working else max(0, room - 1)]
-        rows = [self._row(store, number, member) for number, member in shown]
+        rows = [self._row(rolecall, number, member) for number, member in shown]
         if room > 0 and len(shown) < working:
             rows.append(f"  and {working - len(shown):,} more running")
         return [head, *rows]
 
-    def _row(self, store: Store, number: int, member: _Member) -> str:
+    def _row(self, rolecall: Rolecall, number: int, member: _Member) -> str:
         if not member.title:  # it was started by an earlier process
-            known = read_thread(store, member.thread)
+            known = rolecall.thread_if_any(member.thread)
             member.title = known.state.title if known else " "
         title = (
             member.title.removeprefix(f"{self.role} ").removeprefix(f"{number}/{self._count}").lstrip(": ")

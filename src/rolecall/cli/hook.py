@@ -82,7 +82,7 @@ def _run(args: list[str]) -> int:
         payload = _read_payload()
         if words.project and not project:  # continuing would let every edit pass unchecked
             raise UsageError(
-                f"there is no folder {words.project!r}, so nothing is checked",
+                f"the folder {words.project!r} does not exist, so nothing is checked",
                 hint="If the project was moved, run `rolecall install` where it is now.",
             )
         if not project:

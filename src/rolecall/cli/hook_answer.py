@@ -91,7 +91,7 @@ def _has_tag(host: str, text: str) -> bool:
 def _events_of(name: str) -> Any:
     known = (*HOSTS, "rolecall")
     if name not in known:
-        raise NotFound(f"there is no host {name!r}", hint=f"There are {', '.join(known)}.")
+        raise NotFound(f"unknown host {name!r}", hint=f"There are {', '.join(known)}.")
     return import_module(f"rolecall.hosts.{name}.events")
 
 

@@ -17,7 +17,7 @@ from rolecall.cli.output import printable, table
 from rolecall.errors import UsageError
 from rolecall.service import project_file
 from rolecall.settings import config
-from rolecall.workflow import yaml
+from rolecall.workflow.yaml import json_schema
 
 PROJECT = """\
 # yaml-language-server: $schema=.schemas/project.schema.json
@@ -116,7 +116,7 @@ def init(options: Namespace) -> Reply:
     files = {"rolecall.yaml": PROJECT, os.path.join("workflows", "hello.yaml"): EXAMPLE.format(**players)}
     if options.senses:
         files[os.path.join("senses", "disk_space.py")] = SENSE
-    for name, schema in (("project", project_file.json_schema()), ("workflow", yaml.json_schema())):
+    for name, schema in (("project", project_file.json_schema()), ("workflow", json_schema())):
         text = json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
         files[os.path.join(".schemas", f"{name}.schema.json")] = text
     is_new = {name: _write(folder, name, text) for name, text in files.items()}

@@ -142,11 +142,11 @@ def _plan_exclusion(
     if not is_wanted and may_ask and any(change.is_change for change in changes):
         if git_exclude.hides(setup.project, paths):
             return None
-        is_wanted = ask(f"Keep these {len(paths)} files out of git? Adds them to {file}. (Y/n)", _is_yes)
+        is_wanted = ask(f"Keep these {len(paths)} files out of git? Adds them to {file}. (Y/n)", _parse_yes)
     return git_exclude.with_block(file, options.host, setup.project, paths) if is_wanted else None
 
 
-def _is_yes(answer: str) -> bool:
+def _parse_yes(answer: str) -> bool:
     if answer.lower() not in ("", "y", "yes", "n", "no"):
         raise UsageError("Answer y or n.")
     return not answer.lower().startswith("n")
@@ -181,7 +181,7 @@ def _setup_for(options: Namespace, agents: catalog.Catalog, known: Mapping[str, 
         folder = options.project
         if folder and not os.path.isdir(folder):
             raise UsageError(
-                f"there is no folder {folder!r}", hint="--project names the folder of a project."
+                f"the folder {folder!r} does not exist", hint="--project names the folder of a project."
             )
         # Hosts see the folder with links resolved.
         project = os.path.realpath(folder) if folder else find(os.getcwd())

@@ -48,7 +48,7 @@ def _root(options: Namespace) -> str:
 def init(options: Namespace) -> Reply:
     here = os.path.realpath(options.repo or os.getcwd())
     if not os.path.isdir(here):
-        raise UsageError(f"there is no folder {here!r}", hint="--repo names a repository's folder.")
+        raise UsageError(f"the folder {here!r} does not exist", hint="--repo names a repository's folder.")
     made = start.init(here if options.repo else repository.root_around(here) or here)
     lines = [f"wrote {made.path}: {', '.join(made.include)}"]
     if made.ignored_in:

@@ -11,7 +11,6 @@ from rolecall.cli.project import MESSAGE, PROJECT, SOURCE, project_of, read_text
 from rolecall.errors import UsageError
 from rolecall.nexus import memory, memory_gc, note, note_name
 from rolecall.settings import config
-from rolecall.threads import workspace
 
 _MOST_CHARACTERS = 200
 """The longest text that is repeated in a command to type."""
@@ -39,7 +38,7 @@ def add(options: Namespace) -> Reply:
             project_of(options),
             options.name,
             read_text(options),
-            mask=workspace.mask(),
+            mask=config.mask(),
             category=options.category,
             into=options.into,
             is_new=options.new,
@@ -81,7 +80,9 @@ def list_notes(options: Namespace) -> Reply:
             {"name": one.name, "size": one.size, "path": one.path}
             for one in note.list_notes(project, "context")
         ]
-        return Reply(found, "\n".join(str(entry["path"]) for entry in found) or "there is no context")
+        return Reply(
+            found, "\n".join(str(entry["path"]) for entry in found) or "the project has no context files"
+        )
     notes = memory.list_notes(project)
     rows = [
         (
@@ -149,7 +150,15 @@ def merge(options: Namespace) -> Reply:
 def gc(options: Namespace) -> Reply:
     project, thresholds = project_of(options), memory.configured_thresholds()
     if not options.delete and not options.auto:
-        return _propose_deletions(options, project, thresholds)
+        found, lines = [], []
+        for candidate in memory_gc.candidates(project, thresholds=thresholds):
+            name = candidate.note.name
+            command = _command(options, "memory", "gc", "--delete", name)
+            signals = [signal._asdict() for signal in candidate.signals]
+            found.append({"name": name, "signals": signals, "command": command})
+            lines += ["", name, *(f"  {signal['id']:11} {signal['reason']}" for signal in signals)]
+            lines.append(f"  delete it: {command}")
+        return Reply({"candidates": found}, "\n".join(lines[1:]) or "no note should be deleted")
     if options.auto:
         is_enabled = (config.load().get("memory") or {}).get("autoDelete") is True
         reply = memory_gc.delete_automatically(project, is_enabled=is_enabled, thresholds=thresholds)
@@ -158,16 +167,3 @@ def gc(options: Namespace) -> Reply:
     lines = [f"removed {each['name']}; {_restoring(each['restore'])}" for each in reply["deleted"]]
     lines += [f"{each['name']} stays: {each['reason']}" for each in reply["stayed"]]
     return Reply(reply, "\n".join(lines) or "nothing was deleted")
-
-
-def _propose_deletions(options: Namespace, project: str, thresholds: memory.Thresholds) -> Reply:
-    """List the notes that the signals suggest deleting."""
-    found, lines = [], []
-    for candidate in memory_gc.candidates(project, thresholds=thresholds):
-        name = candidate.note.name
-        command = _command(options, "memory", "gc", "--delete", name)
-        signals = [signal._asdict() for signal in candidate.signals]
-        found.append({"name": name, "signals": signals, "command": command})
-        lines += ["", name, *(f"  {signal['id']:11} {signal['reason']}" for signal in signals)]
-        lines.append(f"  delete it: {command}")
-    return Reply({"candidates": found}, "\n".join(lines[1:]) or "there is no reason to delete a note")

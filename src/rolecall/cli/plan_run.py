@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.agents import ADAPTERS, SPOKEN
 from rolecall.agents.presence import check_present
+from rolecall.api import Crew, Rolecall
 from rolecall.cli import argument, flag, verb
 from rolecall.cli.arguments import AGENT
 from rolecall.cli.hints import word
@@ -38,20 +39,18 @@ from rolecall.plan_run.assignment import Assigned, assign, refuse
 from rolecall.plan_run.board import Board
 from rolecall.plan_run.runner import Runner
 from rolecall.settings import config
-from rolecall.threads import thread, workspace
+from rolecall.threads import casting
 from rolecall.workflow.playbook import Playbook
 
 if TYPE_CHECKING:
     from rolecall.plan_run.assignment import Job
     from rolecall.plan_run.report import Row
-    from rolecall.store.store import Store
-    from rolecall.threads.engine import Engine
 
 FAILED, WAITING, INTERRUPTED = 6, 7, 130
 
 
 class Part(NamedTuple):
-    """A role with the agent that plays it, or the reason there is none."""
+    """A role with the agent that plays it, or the reason why no agent can."""
 
     book: Playbook
     role: str
@@ -103,28 +102,28 @@ def run(options: Namespace) -> int:
     agents = catalog.load(config.catalog_folder())
     if options.dry_run:
         try:
-            found = workspace.open_store(options.store, create=False)
+            found = Rolecall(options.store, create=False)
         except NotFound:  # the first run creates it
             found = None
         with found or nullcontext():
             board, jobs = _look(options, project, found, agents)
             _show_outlook(options, board, list(_cast(board, jobs, agents, options.agent)))
         return 0
-    with workspace.open_store(options.store) as store:
-        board, jobs = _look(options, project, store, agents)
+    with Rolecall(options.store) as rolecall:
+        board, jobs = _look(options, project, rolecall, agents)
         _refuse_gaps(_cast(board, jobs, agents, options.agent), options.agent)
-        return _run_tasks(options, project, store, board, agents)
+        return _run_tasks(options, project, rolecall, board, agents)
 
 
 def _look(
-    options: Namespace, project: str, store: Store | None, agents: catalog.Catalog
+    options: Namespace, project: str, rolecall: Rolecall | None, agents: catalog.Catalog
 ) -> tuple[Board, list[Job]]:
     """Return the state of the tasks, and the tasks to run; nothing is written."""
 
     def assign_tasks(tasks: Sequence[Mapping[str, Any]]) -> Assigned:
         return assign(tasks, agents, tree=Tree(project))  # read again each time, because tasks add files
 
-    board = Board(project, store, assign_tasks, only=frozenset(options.task) if options.task else None)
+    board = Board(project, rolecall, assign_tasks, only=frozenset(options.task) if options.task else None)
     board.look()
     if not board.tasks:
         raise UsageError("there are no tasks", hint="`rolecall task add` adds one.")
@@ -136,7 +135,7 @@ def _look(
 
 
 def _cast(board: Board, jobs: Sequence[Job], agents: catalog.Catalog, override: str | None) -> Iterator[Part]:
-    """Yield the agent for each role that may be needed, or why there is none, each once."""
+    """Yield the agent for each role that may be needed, or why no agent can play it, each once."""
     settings, seen = config.load(), set()
     overrides = (settings.get("agentOverrides") or {}).get(taskflow.NAME) or {}
     for job in jobs:
@@ -148,13 +147,13 @@ def _cast(board: Board, jobs: Sequence[Job], agents: catalog.Catalog, override: 
             seen.add((role, chosen))
             try:
                 if not (chosen or overrides.get(role) or settings.get("defaultAgent")):
-                    # The engine's error would suggest editing the role's file, but there is none.
+                    # The engine's error would suggest editing the role's file, which does not exist.
                     raise UsageError(
                         "no agent is named",
                         hint="Set one for all (`rolecall config set defaultAgent NAME`), or use --agent.",
                     )
                 tier = agents.agent(role).model_tier
-                cast = workspace.cast(settings, book, role, override=chosen, tiers={role: tier})
+                cast = casting.cast(settings, book, role, override=chosen, tiers={role: tier})
                 check_present(cast.agent, env=config.environment())
                 model = settings.get("modelTiers") and getattr(cast.agent, "model", "")
                 yield Part(book, role, cast.name, model or "")
@@ -195,7 +194,7 @@ def _propose(missing: Sequence[Part]) -> str:
     for name in dict.fromkeys((*(settings.get("agents") or {}), *adapters)):
         try:
             for part in missing:
-                cast = workspace.cast(settings, part.book, part.role, override=name)
+                cast = casting.cast(settings, part.book, part.role, override=name)
                 check_present(cast.agent, env=config.environment())
         except RolecallError:
             continue
@@ -216,17 +215,19 @@ def _show_outlook(options: Namespace, board: Board, parts: Sequence[Part]) -> No
 # -- running --
 
 
-def _run_tasks(options: Namespace, project: str, store: Store, board: Board, agents: catalog.Catalog) -> int:
-    view = TaskLines(store) if format_of(options) == "text" else EventRecords(options)
-    engines: dict[str | None, Engine] = {}
+def _run_tasks(
+    options: Namespace, project: str, rolecall: Rolecall, board: Board, agents: catalog.Catalog
+) -> int:
+    view = TaskLines(rolecall) if format_of(options) == "text" else EventRecords(options)
+    crews: dict[str | None, Crew] = {}
     tiers = {agent.id: agent.model_tier for agent in agents.agents.values()}
-    mask = workspace.mask()
+    mask = config.mask()
 
-    def engine_of(agent: str | None) -> Engine:
-        """Return the engine for an agent that threads started with; engines keep connections between steps."""
-        if agent not in engines:
-            engines[agent] = workspace.engine(store, agent=agent, tiers=tiers, shares_process=True)
-        return engines[agent]
+    def crew_of(agent: str | None) -> Crew:
+        """Return the crew for an agent that threads started with; a crew keeps connections between steps."""
+        if agent not in crews:
+            crews[agent] = rolecall.crew(agent=agent, tiers=tiers)
+        return crews[agent]
 
     async def run() -> tuple[list[Row], bool]:
         async with attend(view) as stopped:
@@ -236,17 +237,25 @@ def _run_tasks(options: Namespace, project: str, store: Store, board: Board, age
 
             try:
                 rows = await Runner(
-                    project, engine_of, agents, board, stopped.cancel, tell, options.at_once, options.agent
+                    project,
+                    rolecall,
+                    crew_of,
+                    agents,
+                    board,
+                    stopped.cancel,
+                    tell,
+                    options.at_once,
+                    options.agent,
                 ).run()
             finally:
-                for engine in engines.values():
-                    await engine.close()
+                for crew in crews.values():
+                    await crew.close()
         if stopped.error is not None:
             raise stopped.error
         return rows, stopped.cancel.is_set()
 
     rows, is_stopped = asyncio.run(run())
-    show_rows(options, board, rows, mask, id_length=thread.short_id_length(store))
+    show_rows(options, board, rows, mask, id_length=rolecall.short_id_length())
     statuses = {row.status for row in rows}
     needs_person = "waiting" in statuses
     if is_stopped or (needs_person and format_of(options) == "text"):

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
+from rolecall.api import Rolecall
 from rolecall.cli import hints, under_this_name
 from rolecall.cli.arguments import in_this_store
 from rolecall.cli.group_view import duration, gist
@@ -18,9 +19,7 @@ from rolecall.cli.output import LastLine, format_of, printable, say, short, show
 from rolecall.cli.thread_play import View, step_line
 from rolecall.plan_run import taskflow
 from rolecall.plan_run.schedule import outlook
-from rolecall.store.store import Store
-from rolecall.threads import thread, workspace
-from rolecall.threads.thread import Step
+from rolecall.settings import config
 from rolecall.workflow.route import status_of
 
 if TYPE_CHECKING:
@@ -66,8 +65,8 @@ def with_command(options: Namespace, body: Mapping[str, Any]) -> dict[str, Any]:
 class TaskLines(View):
     """Prints a line for everything that ends, with its task, and below them a line for the current activity."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, rolecall: Rolecall) -> None:
+        self._rolecall = rolecall
         self._last = LastLine()
         self._now: dict[Any, tuple[str, float]] = {}
         """The current role of each running task, and when it started."""
@@ -98,7 +97,7 @@ class TaskLines(View):
         if kind == "goes_on":
             return f"▶ continues in {body['thread']}: {body['title']}"
         if kind == "step":
-            step = Step(self._store, self._store.get(str(body["step"])))
+            step = self._rolecall.find_step(str(body["step"]))
             line = step_line(step)
             return line.replace("✓", "✗", 1) if status_of(step.output) in taskflow.FAILURES else line
         if kind == "attempt_failed":
@@ -188,7 +187,8 @@ def _result(
 def show_outlook(
     options: Namespace, board: Board, agents: Mapping[str, str], hints: Iterable[str] = ()
 ) -> None:
-    """Print the preview; `agents` maps each role to its agent or the reason there is none; `hints` advise on that."""
+    """Print the preview; `agents` maps each role to its agent or to a reason why none can play it; `hints` advise on
+    that."""
     state = board.standing()
     words = {number: left.word for number, left in state.left.items()}
     ahead = outlook(state.wants, done=state.done, limit=options.at_once, others=words)
@@ -207,10 +207,10 @@ def show_outlook(
             "after": list(job.task["deps"]),
             "files": sorted(job.files),
             "clash": clash and {"file": clash.file, "task": clash.other},
-            "thread": thread.id_of(begun) if begun else "",
+            "thread": begun.id if begun else "",
         }
 
-    shown = workspace.mask().value(
+    shown = config.mask().value(
         {
             "goal": board.goal,
             "limit": options.at_once,

@@ -25,7 +25,7 @@ def project_of(options: Namespace) -> str:
         return project_paths.find(os.getcwd())
     if not os.path.isdir(options.project):
         raise UsageError(
-            f"there is no folder {options.project!r}", hint="--project names the project's folder."
+            f"the folder {options.project!r} does not exist", hint="--project names the project's folder."
         )
     return str(os.path.abspath(options.project))
 
@@ -64,7 +64,7 @@ def _check_text(name: str, value: Any) -> None:
 def read_text(options: Namespace) -> str:
     if (options.message is None) == (options.source is None):
         raise UsageError(
-            "the text is given twice" if options.source else "there is no text",
+            "the text is given twice" if options.source else "the text is missing",
             hint="Give it with -m TEXT, or name a FILE, or - for standard input.",
         )
     return read_file(options.source) if options.message is None else str(options.message)

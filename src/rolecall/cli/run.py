@@ -10,18 +10,14 @@ from argparse import Namespace
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rolecall.api import LoadedWorkflow, Rolecall, Thread, check_limits
 from rolecall.cli import argument, either, flag, verb
 from rolecall.cli.arguments import AGENT, CWD, LIMIT, WORKFLOW
 from rolecall.cli.output import STORE, between, read_file, read_input, say, show
-from rolecall.cli.thread_run import check_limits, print_problem, tell_of_successors, tell_omitted
+from rolecall.cli.thread_run import print_problem, tell_of_successors, tell_omitted
 from rolecall.errors import UsageError
 from rolecall.service import control, project_file
 from rolecall.settings import config
-from rolecall.store.store import Store
-from rolecall.threads import lifecycle, thread, workspace
-from rolecall.threads.state import ThreadRef
-from rolecall.workflow import registry
-from rolecall.workflow.playbook import Playbook
 
 _KEYS = ("prompt", "cwd", "priority")
 
@@ -62,38 +58,44 @@ class Task:
     STORE,
 )
 def run(options: Namespace) -> int:
-    limits = dict(options.limit)
-    with workspace.open_store(options.store) as store:
-        found = registry.find(store, options.workflow, folder=os.getcwd())
-        book = (
-            workspace.load_workflow(found.path, store=options.store, warn=print_problem)
-            if found.path
-            else registry.load_node(store, found.node or "")
-        )
-        check_limits(limits, book.workflow.roles)
-        tell_of_successors(book, options.agent)
-        workspace.refuse_miscast(book, options.agent)
-        tasks = _read_tasks(options, book)
-        is_served = control.is_served(config.home(), options.store, store)
-        starter = Starter(options, store, found.node or book, is_queued=is_served or options.detach)
+    with Rolecall(options.store) as rolecall:
+        loaded = rolecall.load_workflow(options.workflow, warn=print_problem, is_kept=True)
+        check_limits(dict(options.limit), loaded.playbook.workflow.roles)
+        tell_of_successors(loaded.playbook, options.agent)
+        for _, error in rolecall.missing_agents(loaded.playbook, options.agent):
+            raise error
+        tasks = _read_tasks(options, loaded.playbook.workflow.name)
+        is_served = control.is_served(config.home(), options.store, rolecall.store)
+        starter = Starter(options, rolecall, loaded, is_queued=is_served or options.detach)
         if options.detach:
-            return _detach(options, starter.start_all(tasks), is_served=is_served)
+            threads = starter.start_all(tasks)
+            shown = [{"thread": thread.id, "status": thread.state.status.value} for thread in threads]
+            show(
+                options,
+                shown if options.each is not None else shown[0],
+                "\n".join(entry["thread"] for entry in shown),
+            )
+            sys.stdout.flush()
+            if not is_served:
+                waiting = "it waits" if len(threads) == 1 else "they wait"
+                say(f"no service is running here: {waiting} for `rolecall serve`", sys.stderr)
+            return 0
         from rolecall.cli import follow  # imports asyncio and the engine, which --detach does not need
 
         if len(tasks) > 1:
-            refs = starter.start_all(tasks) if is_served else map(starter.start, tasks)
-            return follow.follow_each(options, store, refs, len(tasks), is_served=is_served)
-        ref = starter.start(tasks[0])
-        print(f"thread {thread.id_of(ref)}", file=sys.stderr, flush=True)
+            started = starter.start_all(tasks) if is_served else map(starter.start, tasks)
+            return follow.follow_each(options, started, len(tasks), is_served=is_served)
+        thread = starter.start(tasks[0])
+        print(f"thread {thread.id}", file=sys.stderr, flush=True)
         if is_served:
-            return follow.follow(options, store, thread.id_of(ref))
-        return follow.play(options, store, ref, steps=None, is_run=True)
+            return follow.follow(options, thread)
+        return follow.play(options, thread, steps=None, is_run=True)
 
 
-def _read_tasks(options: Namespace, book: Playbook) -> list[Task]:
+def _read_tasks(options: Namespace, workflow: str) -> list[Task]:
     priority = options.priority
     if priority is None:
-        priority = project_file.load(os.getcwd()).project.policy.of(book.workflow.name).priority
+        priority = project_file.load(os.getcwd()).project.policy.of(workflow).priority
     default = Task("", os.path.abspath(options.cwd or os.getcwd()), priority)
     if options.each is None:
         return [replace(default, prompt=read_input(options.prompt))]
@@ -146,52 +148,34 @@ class Starter:
     """Starts threads one after the other."""
 
     def __init__(
-        self, options: Namespace, store: Store, workflow: str | Playbook, *, is_queued: bool
+        self, options: Namespace, rolecall: Rolecall, loaded: LoadedWorkflow, *, is_queued: bool
     ) -> None:
         self._options = options
-        self._store = store
-        self._workflow = workflow
+        self._rolecall = rolecall
+        self._loaded = loaded
         self._is_queued = is_queued
-        self._mask = workspace.mask()
-        self._bind = workspace.binder(options.agent)
 
-    def start(self, task: Task) -> ThreadRef:
-        ref = lifecycle.start(
-            self._store,
-            self._workflow,
+    def start(self, task: Task) -> Thread:
+        thread = self._rolecall.start(
+            self._loaded,
             task.prompt,
-            cwd=task.cwd,
-            mask=self._mask,
+            folder=task.cwd,
             limits=dict(self._options.limit),
             agent=self._options.agent,
-            bind=self._bind,
-            work=config.work_folder(),
-            queue=task.priority if self._is_queued else None,
+            priority=task.priority if self._is_queued else None,
         )
-        self._workflow = ref.state.workflow  # the file is read once for all threads
-        tell_omitted(ref)
-        workspace.tell_service(ref)
-        return ref
+        self._loaded = self._loaded._replace(id=thread.state.workflow)  # it is stored once for all threads
+        tell_omitted(thread)
+        return thread
 
-    def start_all(self, tasks: list[Task]) -> list[ThreadRef]:
+    def start_all(self, tasks: list[Task]) -> list[Thread]:
         """Queue all threads. If that fails midway, report how many were queued, because those will run."""
-        refs: list[ThreadRef] = []
+        threads: list[Thread] = []
         try:
             for task in tasks:
-                refs.append(self.start(task))
+                threads.append(self.start(task))
         finally:
-            if 0 < len(refs) < len(tasks):
-                last = thread.id_of(refs[-1])
-                print(f"{len(refs)} of {len(tasks)} threads were queued, the last is {last}", file=sys.stderr)
-        return refs
-
-
-def _detach(options: Namespace, refs: list[ThreadRef], *, is_served: bool) -> int:
-    shown = [{"thread": thread.id_of(ref), "status": ref.state.status.value} for ref in refs]
-    value = shown if options.each is not None else shown[0]
-    show(options, value, "\n".join(entry["thread"] for entry in shown))
-    sys.stdout.flush()
-    if not is_served:
-        waiting = "it waits" if len(refs) == 1 else "they wait"
-        say(f"no service is running here: {waiting} for `rolecall serve`", sys.stderr)
-    return 0
+            if 0 < len(threads) < len(tasks):
+                queued = f"{len(threads)} of {len(tasks)} threads were queued, the last is {threads[-1].id}"
+                print(queued, file=sys.stderr)
+        return threads

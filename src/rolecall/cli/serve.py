@@ -188,7 +188,7 @@ def _detach(options: Namespace, project: Project, url: str | None) -> Reply | in
 
 
 def _check_port(project: Project) -> str:
-    """Explain why the service cannot listen for the project's hooks; empty if it can, or if there are none."""
+    """Explain why the service cannot listen for the project's hooks; empty if it can or has no hooks."""
     if not any(isinstance(one.source, Hook) for one in project.triggers):
         return ""
     host, port = project.hooks.host, project.hooks.port

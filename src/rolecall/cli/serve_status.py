@@ -7,7 +7,7 @@ import sys
 from argparse import Namespace
 from contextlib import suppress
 from time import sleep
-from typing import IO, Any
+from typing import IO
 
 from rolecall.cli import Reply, argument, flag, verb
 from rolecall.cli.output import between, show_record, table
@@ -28,12 +28,7 @@ def show_status(_options: Namespace) -> Reply:
         raise Conflict("the service is just ending", hint="Ask again.")
     threads = reply.pop("running", [])
     shown = {"running": True, "home": home, "pid": found["pid"], "threads": threads, **reply}
-    return Reply(shown, lambda: _status_text(shown))
-
-
-def _status_text(shown: dict[str, Any]) -> str:
     queued = ", ".join(f"{count:,} of {name}" for name, count in shown["queued"].items()) or "none"
-    threads = shown["threads"]
     lines = [
         f"the service runs as process {shown['pid']}, {len(threads)} of {shown['limit']} threads",
         f"waiting: {queued}",
@@ -46,7 +41,7 @@ def _status_text(shown: dict[str, Any]) -> str:
     if threads:
         rows = [(one["thread"], one["workflow"], str(one["pid"] or "")) for one in threads]
         lines.append(table(rows, ("id", "workflow", "process")))
-    return "\n".join(lines)
+    return Reply(shown, "\n".join(lines))
 
 
 @verb(
@@ -74,7 +69,7 @@ def print_logs(options: Namespace) -> None:
         file = _open(path)
     except FileNotFoundError:
         raise RolecallError(
-            f"there is no log at {path}", hint="The service writes it: `rolecall serve --detach`."
+            f"{path} does not exist", hint="The service writes it: `rolecall serve --detach`."
         ) from None
     lines = file.readlines()[-options.lines :]
     if missing := options.lines - len(lines):

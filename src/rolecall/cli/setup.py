@@ -78,7 +78,7 @@ def setup(options: Namespace) -> Reply:
     shown = {**_write(answers, settings), "programs": programs}
     lines = [f"written to {shown['config']}:"]
     lines += [f"  {key} = {value}" for key, value in shown["written"].items()]
-    lines += [f"  {key} is no longer set" for key in shown["removed"]]
+    lines += [f"  {key} is not set any more" for key in shown["removed"]]
     if shown["env"]:
         lines.append(f"the key is in {shown['env']} as {shown['variable']}")
     return Reply(shown, "\n".join([*lines, "Next: rolecall doctor, then rolecall run WORKFLOW -p TASK"]))

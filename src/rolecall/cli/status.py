@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from contextlib import nullcontext
 
+from rolecall.api import reader
 from rolecall.cli import Reply, under_this_name, verb
 from rolecall.cli.output import STORE
-from rolecall.cli.thread_read import Listing, active_threads, first_command
+from rolecall.cli.thread_read import active_threads, first_command
 from rolecall.service import control, project_file
 from rolecall.settings import config
-from rolecall.threads.workspace import store_if_any
-from rolecall.workflow import registry
 
 _MOST = 10
 """The most threads listed."""
@@ -29,9 +27,9 @@ def status(options: Namespace) -> Reply:
     folder = os.getcwd()
     project = project_file.find(folder)
     service = control.held_by(config.home())
-    with store_if_any(options.store) or nullcontext() as store:
-        workflows = [entry.name for entry in registry.listed(store, folder=folder)]
-        listing = active_threads(options, store) if store else Listing([])
+    with reader(options.store) as rolecall:
+        workflows = rolecall.workflows()
+        listing = active_threads(options, rolecall)
         threads = sorted(listing.entries, key=lambda entry: _ORDER.index(entry["status"]))
         onward = ""
         for entry in threads:
@@ -43,7 +41,7 @@ def status(options: Namespace) -> Reply:
                 onward = entry["continue"]
             if onward:
                 break
-        onward = under_this_name(onward or first_command(store))
+        onward = under_this_name(onward or first_command(rolecall))
     shown = {
         "project": os.path.dirname(project) if project else None,
         "workflows": workflows,

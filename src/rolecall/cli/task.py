@@ -50,8 +50,8 @@ _LONG = ("context", "approach", "acceptance", "risk")
     PROJECT,
 )
 def add(options: Namespace) -> Reply:
-    if options.dep:
-        _check_deps(look(options, "task_list"), options.dep)
+    if options.dep and (known := look(options, "task_list")):
+        _check_deps({task["id"]: task["deps"] for task in known.get("tasks", ())}, options.dep)
     fields = ("title", "goal", "plan_issue", "owner", "owner_agent_id", "owner_reuse_policy")
     arguments = {field: getattr(options, field) for field in fields}
     long = {field: getattr(options, field) for field in _LONG}
@@ -60,11 +60,8 @@ def add(options: Namespace) -> Reply:
     return Reply(reply, f"task {reply['task']['id']} added")
 
 
-def _check_deps(reply: Mapping[str, Any], deps: list[int]) -> None:
-    """Refuse a task that could never start."""
-    if not reply:
-        return
-    deps_of = {task["id"]: task["deps"] for task in reply.get("tasks", ())}
+def _check_deps(deps_of: Mapping[float, list[float]], deps: list[int]) -> None:
+    """Refuse a task that could never start, because a dependency is missing or part of a cycle."""
     if unknown := [dep for dep in deps if dep not in deps_of]:
         known = f"Tasks: {task_graph.ids(deps_of)}." if deps_of else "There are no tasks yet."
         raise UsageError(f"--dep names no task: {task_graph.ids(unknown)}", hint=known)

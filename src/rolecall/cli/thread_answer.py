@@ -8,22 +8,17 @@ from collections.abc import Iterator, Mapping
 from shlex import quote
 from typing import Any
 
+from rolecall.api import Question, Thread
 from rolecall.cli import argument, asking, verb
-from rolecall.cli.arguments import RUN, THREAD, in_this_store
+from rolecall.cli.arguments import RUN, THREAD, in_this_store, open_thread
 from rolecall.cli.output import STORE, format_of, parse_json, read_input, show
 from rolecall.cli.thread_outcome import CODES, show_state, tell_continuation
 from rolecall.errors import InvalidPayload, UsageError
 from rolecall.store.schema import Type
-from rolecall.store.store import Store
-from rolecall.threads import commit, lifecycle, thread, views, workspace
 from rolecall.threads.prompt import example_output, field_line, required_fields
-from rolecall.threads.state import ThreadRef
-from rolecall.threads.thread import Chain
-from rolecall.threads.turn import Turn, next_of
-from rolecall.workflow import registry
-from rolecall.workflow.model import STATUS_KEYS
+from rolecall.workflow.model import STATUS_KEYS, Role
 from rolecall.workflow.reply import Shape
-from rolecall.workflow.route import Next, Route, Suspended
+from rolecall.workflow.route import Next
 
 _MOST_LINES = 20
 """The most lines shown of the previous answer."""
@@ -71,85 +66,76 @@ def _field(text: str) -> tuple[str, str]:
 def answer(options: Namespace) -> int:
     if options.agent and not options.run:
         raise UsageError("--agent names the agent of the next steps, so it needs --run")
-    with workspace.open_store(options.store, create=False) as store:
-        ref = thread.find(store, options.thread)
-        chain = Chain(store, ref.head)
-        turn = Turn(thread.id_of(ref), chain, registry.load_node(store, chain.start.workflow))
-        way = next_of(turn)
-        lifecycle.refuse_running(store, ref)  # before the person thinks about an answer
-        if isinstance(way, Next) or ref.state.status != "suspended":
-            moved = _play_role(options, store, ref, turn, way if isinstance(way, Next) else None)
-        else:
-            moved = _answer_question(options, store, ref, turn, way)
-        if moved is None:  # the question was only shown
-            return CODES["suspended"] if options.run else 0
-        workspace.tell_service(moved)
+    with open_thread(options) as thread:
+        thread.refuse_running()  # before the person thinks about an answer
+        question = thread.question()
+        takes_output = question.due is not None or thread.state.status != "suspended"
+        if not (_play_role if takes_output else _send_text)(options, thread, question):
+            return CODES["suspended"] if options.run else 0  # the question was only shown
         if options.run:
             from rolecall.cli.thread_play import play  # imports asyncio and the engine
 
-            return play(options, store, moved, steps=None, is_run=True)
-        show_state(options, store, moved, step=moved.head)
-        tell_continuation(options, store, moved)
-    return CODES.get(moved.state.status, 0)
+            return play(options, thread, steps=None, is_run=True)
+        show_state(options, thread, step=thread.head)
+        tell_continuation(options, thread)
+        return CODES.get(thread.state.status, 0)
 
 
 def _can_ask(options: Namespace) -> bool:
     return format_of(options) == "text" and asking.can_ask()
 
 
-def _answer_question(
-    options: Namespace, store: Store, ref: ThreadRef, turn: Turn, way: Route
-) -> ThreadRef | None:
-    """Give the role the text it waits for. Return None if there is no answer and no terminal to ask on."""
+def _send_text(options: Namespace, thread: Thread, question: Question) -> bool:
+    """Give the role the text it waits for. Return False if no answer was given and no terminal can ask for it."""
     if options.output is not None or options.field:
         raise UsageError(
-            f"thread {turn.thread} waits for a text, not for fields: {ref.state.reason}",
-            hint=f"Answer with `rolecall thread answer {turn.thread} -p TEXT`.",
+            f"thread {thread.id} waits for a text, not for fields: {thread.reason}",
+            hint=f"Answer with `rolecall thread answer {thread.id} -p TEXT`.",
         )
     if options.body is None:
-        command = in_this_store(options, f"rolecall thread answer {turn.thread} -p '…' --run")
+        command = in_this_store(options, f"rolecall thread answer {thread.id} -p '…' --run")
         shown: dict[str, Any] = {
-            "thread": turn.thread,
-            "currentRole": views.role_of(store, ref),
-            "title": ref.state.title,
-            "question": ref.state.reason,
-            "task": turn.task,
+            "thread": thread.id,
+            "currentRole": thread.role,
+            "title": thread.state.title,
+            "question": thread.reason,
+            "task": question.task,
             "answer": command,
         }
-        asks = isinstance(way, Suspended)
-        who = f"{shown['currentRole']} asks:" if asks else "The thread cannot continue by itself:"
+        asks = f"{shown['currentRole']} asks:"
+        who = asks if question.is_asked else "The thread cannot continue by itself:"
         parts = [f"# {shown['title']}", who, shown["question"]]
-        parts.append("The thread so far: " + in_this_store(options, f"rolecall thread read {turn.thread}"))
+        parts.append("The thread so far: " + in_this_store(options, f"rolecall thread read {thread.id}"))
         if not _can_ask(options):
             show(options, shown, "\n\n".join([*parts, f"Answer with this command:\n  {command}"]))
-            return None
+            return False
         asking.say("\n\n".join(parts) + "\n")
         text = asking.ask_text("Your answer", is_required=True)
     else:
         text = read_input(options.body)
         if not text.strip():
             raise UsageError("the answer is empty", hint="Give the agent what it needs to know: -p TEXT.")
-    return lifecycle.resume(store, ref, mask=workspace.mask(), answer=text, is_run_here=options.run)
+    thread.resume(text, is_run_here=options.run)
+    return True
 
 
-def _play_role(
-    options: Namespace, store: Store, ref: ThreadRef, turn: Turn, way: Next | None
-) -> ThreadRef | None:
-    """Take the step of the next role. Return None if there is no answer and no terminal to ask on."""
+def _play_role(options: Namespace, thread: Thread, question: Question) -> bool:
+    """Take the step of the next role. Return False if no answer was given and no terminal can ask for it."""
+    due, role = question.due, question.role
     is_asking = options.output is None and not options.field and options.body is None
-    if not is_asking or way is None or ref.state.has_ended:
-        output = _read_output(options, turn.role(way.role).schema if way else {})
+    if not is_asking or due is None or role is None or thread.has_ended:
+        output = _read_output(options, role.schema if role else {})
         body = "" if options.body is None else read_input(options.body)
-    elif not _can_ask(options):
-        _show_question(options, turn, way)
-        return None
     else:
-        asking.say("\n\n".join(_question(options, turn, way)) + "\n")
-        output = _ask_output(turn.role(way.role).schema)
+        parts = list(_question_text(options, thread, question, due, role))
+        if not _can_ask(options):
+            _show_question(options, thread, question, due, role, parts)
+            return False
+        asking.say("\n\n".join(parts) + "\n")
+        output = _ask_output(role.schema)
         body = asking.ask_text("Your report", is_required=False)
-    return commit.answer(
-        store, ref, turn.playbook, output, body=body, mask=workspace.mask(), is_run_here=options.run
-    )
+    thread.answer(output, body, is_run_here=options.run)
+    return True
 
 
 # -- a role's output, from options or from questions --
@@ -240,22 +226,40 @@ def _ask_field(name: str, item: Mapping[str, Any], schema: Mapping[str, Any], *,
 # -- the question --
 
 
-def _show_question(options: Namespace, turn: Turn, way: Next) -> None:
-    role = turn.role(way.role)
+def _question_text(
+    options: Namespace, thread: Thread, question: Question, due: Next, role: Role
+) -> Iterator[str]:
+    about = role.description.strip()
+    yield f"# You are asked as {due.role}: {about}" if about else f"# You are asked as {due.role}"
+    sections = {"Task": question.task, "Now": due.prompt, "Goal": role.prompt}
+    sections |= {"Procedure": role.procedure, "Output": role.output}
+    for title, text in sections.items():
+        if text.strip():
+            yield f"## {title}\n\n{text.strip()}"
+    before = question.before
+    if before is not None and (lines := before.body.strip().splitlines()):
+        more = [f"… {len(lines) - _MOST_LINES} more lines"] if lines[_MOST_LINES:] else []
+        yield "\n".join([f"## From {before.role}\n", *lines[:_MOST_LINES], *more])
+    if thread.state.steps:
+        yield "The thread so far: " + in_this_store(options, f"rolecall thread read {thread.id}")
+
+
+def _show_question(
+    options: Namespace, thread: Thread, question: Question, due: Next, role: Role, parts: list[str]
+) -> None:
     shape = Shape(role.schema)
     forms = [variant.schema for variant in shape.variants] or [role.schema]
-    commands = [_example_command(options, turn.thread, form) for form in forms]
+    commands = [_example_command(options, thread.id, form) for form in forms]
     shown = {
-        "thread": turn.thread,
-        "currentRole": way.role,
+        "thread": thread.id,
+        "currentRole": due.role,
         "description": role.description,
         "goal": role.prompt,
-        "task": turn.task,
-        "instruction": way.prompt,
+        "task": question.task,
+        "instruction": due.prompt,
         "schema": dict(role.schema),
         "answer": commands[0],
     }
-    parts = list(_question(options, turn, way))
     if shape.declared:
         parts += ["## Your answer"] + (["One of these forms."] if shape.variants else [])
         for variant in shape.variants or [None]:
@@ -273,23 +277,6 @@ def _show_question(options: Namespace, turn: Turn, way: Next) -> None:
     which = "one of these commands" if commands[1:] else "this command"
     how = "\n".join([f"Answer with {which} and your own values:", *(f"  {one}" for one in commands)])
     show(options, shown, "\n\n".join([*parts, how]))
-
-
-def _question(options: Namespace, turn: Turn, way: Next) -> Iterator[str]:
-    role = turn.role(way.role)
-    about = role.description.strip()
-    yield f"# You are asked as {way.role}: {about}" if about else f"# You are asked as {way.role}"
-    sections = {"Task": turn.task, "Now": way.prompt, "Goal": role.prompt}
-    sections |= {"Procedure": role.procedure, "Output": role.output}
-    for title, text in sections.items():
-        if text.strip():
-            yield f"## {title}\n\n{text.strip()}"
-    before = next((step for step in turn.chain if step.role not in (thread.PERSON, thread.FORK)), None)
-    if before is not None and (lines := before.body.strip().splitlines()):
-        more = [f"… {len(lines) - _MOST_LINES} more lines"] if lines[_MOST_LINES:] else []
-        yield "\n".join([f"## From {before.role}\n", *lines[:_MOST_LINES], *more])
-    if turn.last is not None:
-        yield "The thread so far: " + in_this_store(options, f"rolecall thread read {turn.thread}")
 
 
 def _example_command(options: Namespace, ident: str, schema: Mapping[str, Any]) -> str:

@@ -6,23 +6,18 @@ Exit codes beyond those of every command: 6 failed, 7 suspended or waiting, 8 ki
 from __future__ import annotations
 
 import json
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
-from contextlib import suppress
 from shlex import quote
 from typing import Any
 
+from rolecall.api import Thread
 from rolecall.cli import hints
 from rolecall.cli.arguments import in_this_store
 from rolecall.cli.output import colored_status, format_of, plural, printable, short, show
-from rolecall.errors import RolecallError
-from rolecall.store import holder
-from rolecall.store.store import Store
-from rolecall.threads import thread, views
 from rolecall.threads.report import joined_text, money
-from rolecall.threads.state import ThreadRef
+from rolecall.threads.state import ENDED
 
 CODES = {"failed": 6, "suspended": 7, "waiting": 7, "killed": 8, "discarded": 9}
 """Exit codes by a thread's final status; 0 for all others."""
@@ -37,8 +32,7 @@ _LINE = 76
 
 def show_state(
     options: Namespace,
-    store: Store,
-    ref: ThreadRef,
+    thread: Thread,
     *,
     step: str | None = None,
     reason: str = "",
@@ -46,64 +40,57 @@ def show_state(
     is_brief: bool = False,
 ) -> None:
     """Print the state of a thread, and its result if it has ended. `is_brief` omits the result from text output."""
-    status = views.status_of(store, ref)
-    has_ended = status in thread.ENDED
+    state, status = thread.state, thread.status
+    has_ended = status in ENDED
     shown: dict[str, Any] = {
-        "workflow": ref.state.workflow,
-        "thread": thread.id_of(ref),
-        "title": ref.state.title,
-        "head": ref.head,
-        "status": status.value,
-        "currentRole": views.role_of(store, ref),
+        "workflow": state.workflow,
+        "thread": thread.id,
+        "title": state.title,
+        "head": thread.head,
+        "status": status,
+        "currentRole": thread.role,
         "done": has_ended,
         "background": None,
-        "reason": reason or ref.state.reason,
+        "reason": reason or state.reason,
         "step": step,
-        "result": _result(options, store, ref) if has_ended else None,
+        "result": _result(options, thread) if has_ended else None,
     }
+
+    def text() -> str:
+        next_role = f", next: {shown['currentRole']}" if shown["currentRole"] else ""
+        line = f"{thread.id} is {colored_status(status)}"
+        if shown["reason"] == INTERRUPTION:
+            line = f"{thread.id} was interrupted{next_role}"
+        elif status in ("suspended", "waiting"):
+            line += f": {state.title}\n  {shown['reason']}"
+        else:
+            line += next_role if status == "idle" else ""
+            line += f": {shown['reason']}" if shown["reason"] else ""
+        return line if is_brief or not shown["result"] else line + _result_text(shown["result"])
+
     if is_after_events and format_of(options) == "yaml":
         print("---")
-    show(options, shown, lambda: _state_text(shown) + ("" if is_brief else _result_text(shown["result"])))
+    show(options, shown, text)
     sys.stdout.flush()
 
 
-def _state_text(shown: Mapping[str, Any]) -> str:
-    next_role = f", next: {shown['currentRole']}" if shown["currentRole"] else ""
-    if shown["reason"] == INTERRUPTION:
-        return f"{shown['thread']} was interrupted{next_role}"
-    line = f"{shown['thread']} is {colored_status(shown['status'])}"
-    if shown["status"] == "idle":
-        line += next_role
-    if shown["status"] in ("suspended", "waiting"):
-        return f"{line}: {shown['title']}\n  {shown['reason']}"
-    return line + (f": {shown['reason']}" if shown["reason"] else "")
-
-
-def _result(options: Namespace, store: Store, ref: ThreadRef) -> dict[str, Any] | None:
+def _result(options: Namespace, thread: Thread) -> dict[str, Any] | None:
     """Return the result of an ended thread, with the commands that read and merge it."""
-    found = views.result(store, ref)
+    found = thread.result()
     if found is None:
         return None
-    ident, folders = thread.id_of(ref), ref.state.folders
-    changed: list[list[str] | None] = []
-    if folders:
-        from rolecall.threads import handover  # runs git, which most threads do not need
-
-        with suppress(RolecallError):  # the repository is gone or broken, but the agents' reports remain
-            changed = [handover.changed_files(kind, folder) for kind, folder in folders.items()]
-    if any(files is not None for files in changed):
-        found["files"] = list(dict.fromkeys(file for files in changed for file in files or ()))
+    folders = thread.state.folders
+    if folders and (changed := thread.changed_files()) is not None:
+        found["files"] = changed
     can_merge = found["files"] and "worktree" in folders and "removed" not in folders["worktree"]
     return {
         **found,
-        "read": in_this_store(options, f"rolecall thread read {ident}"),
-        "merge": in_this_store(options, f"rolecall thread folder merge {ident}") if can_merge else None,
+        "read": in_this_store(options, f"rolecall thread read {thread.id}"),
+        "merge": in_this_store(options, f"rolecall thread folder merge {thread.id}") if can_merge else None,
     }
 
 
-def _result_text(result: Mapping[str, Any] | None) -> str:
-    if result is None:
-        return ""
+def _result_text(result: Mapping[str, Any]) -> str:
     lines = [f"{result['role']}: {result['status']}" if result["status"] else result["role"]]
     output = result["output"] if isinstance(result["output"], Mapping) else {}
     is_group = {"members", "count", "set_aside"} <= output.keys()
@@ -131,33 +118,31 @@ def _result_text(result: Mapping[str, Any] | None) -> str:
     return "\n".join(["", "", *lines, "", *(f"{name}: {value}" for name, value in facts.items() if value)])
 
 
-def _tell_answers(options: Namespace, store: Store, ref: ThreadRef) -> None:
+def _tell_answers(options: Namespace, thread: Thread) -> None:
     """Print the commands that answer the members of a group who wait for a person."""
-    group = views.current_group(store, ref) or {"members": ()}
+    group = thread.current_group() or {"members": ()}
     waiting = [member for member in group["members"] if member["status"] == "waiting"]
     for member in waiting[:_MOST_LINES]:
         command = in_this_store(options, f"rolecall thread answer {member['id']} --run")
         print(printable(f"answer {short(member['title'], 40)}: {command}"), file=sys.stderr)
     if more := len(waiting) - _MOST_LINES if waiting[_MOST_LINES:] else 0:
-        command = in_this_store(options, f"rolecall thread show {ref.id} --members")
+        command = in_this_store(options, f"rolecall thread show {thread.id} --members")
         print(printable(f"and {plural(more, 'more member')}: {command}"), file=sys.stderr)
 
 
 def tell_continuation(
-    options: Namespace, store: Store, ref: ThreadRef, *, agent: str | None = None, instead: str | None = None
+    options: Namespace, thread: Thread, *, agent: str | None = None, instead: str | None = None
 ) -> None:
     """Print the last line: the exact command that continues the thread."""
-    # If this process could not release its lease, for example on a full disk, no process runs the thread.
-    is_ours = holder.process(os.getpid()).items() <= ref.state.lease.items()
-    is_held = not is_ours and views.status_of(store, ref) == "running"
-    command = hints.command(instead or thread.continuation(ref, is_held=is_held) or "")
+    onward = thread.continuation
+    command = instead or hints.command(onward or "")
     if not command:
         return
     runs = command.startswith("rolecall thread run ") or command.endswith(" --run")
-    if agent and runs and agent != ref.state.agent:
+    if agent and runs and agent != thread.state.agent:
         command += f" --agent {quote(agent)}"
     sys.stdout.flush()
-    if ref.state.status == "waiting":
-        _tell_answers(options, store, ref)
-    label = "watch" if is_held or ref.state.status == "queued" else "continue"
+    if thread.state.status == "waiting":
+        _tell_answers(options, thread)
+    label = "watch" if onward and onward.code == "watch_thread" else "continue"
     print(f"{label}: {printable(in_this_store(options, command))}", file=sys.stderr, flush=True)

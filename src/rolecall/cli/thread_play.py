@@ -10,12 +10,12 @@ import time
 from argparse import Namespace
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from shlex import quote
 from typing import Any
 
 from rolecall import agents
 from rolecall.agents.process import survivors
+from rolecall.api import Rolecall, Thread
 from rolecall.cli import hints, report
 from rolecall.cli.group_view import GroupBlock, duration, gist, tokens_of, unwrap
 from rolecall.cli.output import LastLine, format_of, say, show_record
@@ -23,11 +23,9 @@ from rolecall.cli.thread_outcome import CODES, INTERRUPTED, INTERRUPTION, show_s
 from rolecall.errors import Conflict, RolecallError
 from rolecall.settings import config
 from rolecall.settings.settings import is_known_agent
-from rolecall.store.store import Store
-from rolecall.threads import thread, workspace
-from rolecall.threads.engine import HUMAN
 from rolecall.threads.report import joined_text
-from rolecall.threads.state import GROUP, ThreadRef
+from rolecall.threads.setup import HUMAN
+from rolecall.threads.state import ENDED, GROUP
 from rolecall.threads.thread import Step
 from rolecall.workflow.playbook import FileChanged, FileGone
 from rolecall.workflow.route import status_of
@@ -37,75 +35,62 @@ _AGENT_LENGTH = 24
 """The most characters shown of an agent's name, which may be a long command."""
 
 
-def play(options: Namespace, store: Store, ref: ThreadRef, *, steps: int | None, is_run: bool) -> int:
+def play(options: Namespace, thread: Thread, *, steps: int | None, is_run: bool) -> int:
     """Take steps, show them, and print how to continue; return the exit code."""
-    status = ref.state.status
-    if status == "suspended" or (is_run and status in thread.ENDED):
-        # There is no step to take, and the exit code tells why. Asking for a single step of an ended thread is wrong
-        # usage, which the engine reports.
-        return leave(options, store, ref, step=None, is_run=is_run, is_cancelled=False)
-    ident = thread.id_of(ref)
+    status = thread.state.status
     step, is_cancelled = None, False
-    try:
-        view = view_of(options, store, ident, has_events=is_run)
-        step, is_cancelled = take_steps(options, store, ref, view, steps=steps, is_run=is_run)
-    except RolecallError as error:
-        ref = thread.find(store, ident)
-        if not isinstance(error, Conflict) or ref.state.status != "killed":
-            sys.stdout.flush()
-            code = report(error)
-            instead = _other_command(options, ref, error)
-            tell_continuation(options, store, ref, agent=None if instead else options.agent, instead=instead)
-            return code
-    ref = thread.find(store, ident)
-    return leave(options, store, ref, step=step, is_run=is_run, is_cancelled=is_cancelled)
+    # A suspended thread has no step to take, and the exit code tells why. Asking for a single step of an ended thread
+    # is wrong usage, which the engine reports.
+    if status != "suspended" and not (is_run and status in ENDED):
+        try:
+            view = view_of(options, thread, has_events=is_run)
+            step, is_cancelled = take_steps(options, thread, view, steps=steps, is_run=is_run)
+        except RolecallError as error:
+            if not isinstance(error, Conflict) or thread.state.status != "killed":
+                sys.stdout.flush()
+                code = report(error)
+                instead = _other_command(options, thread, error)
+                tell_continuation(options, thread, agent=None if instead else options.agent, instead=instead)
+                return code
+    return leave(options, thread, step=step, is_run=is_run, is_cancelled=is_cancelled)
 
 
-def leave(
-    options: Namespace, store: Store, ref: ThreadRef, *, step: str | None, is_run: bool, is_cancelled: bool
-) -> int:
+def leave(options: Namespace, thread: Thread, *, step: str | None, is_run: bool, is_cancelled: bool) -> int:
     """Show the thread's state and how to continue it; return the exit code."""
-    status = ref.state.status
+    status = thread.state.status
     is_interrupted = is_cancelled and status not in CODES and status != "completed"
     reason = INTERRUPTION if is_interrupted else ""
-    show_state(options, store, ref, step=step, reason=reason, is_after_events=is_run)
+    show_state(options, thread, step=step, reason=reason, is_after_events=is_run)
     if is_interrupted or is_run or status == "suspended":
-        tell_continuation(options, store, ref, agent=options.agent)
+        tell_continuation(options, thread, agent=options.agent)
     return INTERRUPTED if is_interrupted else CODES.get(status, 0)
 
 
-def _other_command(options: Namespace, ref: ThreadRef, error: RolecallError) -> str | None:
+def _other_command(options: Namespace, thread: Thread, error: RolecallError) -> str | None:
     """Return the command that continues the thread if repeating this one would fail again; None if it may succeed."""
     if isinstance(error, FileChanged):
-        return f"rolecall thread fork {thread.id_of(ref)} --workflow {quote(error.place)}"
+        return f"rolecall thread fork {thread.id} --workflow {quote(error.place)}"
     if isinstance(error, FileGone):
-        return f"rolecall thread fork {thread.id_of(ref)} --workflow '…'"
+        return f"rolecall thread fork {thread.id} --workflow '…'"
     if options.agent and not is_known_agent(config.load(), options.agent, (*agents.ADAPTERS, HUMAN)):
-        return f"{hints.command(thread.continuation(ref) or '')} --agent '…'"
+        return f"{hints.command(thread.continuation or '')} --agent '…'"
     return None
 
 
 def take_steps(
-    options: Namespace, store: Store, ref: ThreadRef, view: View, *, steps: int | None, is_run: bool
+    options: Namespace, thread: Thread, view: View, *, steps: int | None, is_run: bool
 ) -> tuple[str | None, bool]:
     """Take steps; return the last step taken, and whether a signal stopped the run."""
-    ident, agent = thread.id_of(ref), options.agent or ref.state.agent
 
     async def run() -> tuple[str | None, bool]:
-        step = None
         async with attend(view) as stopped:
-            engine = workspace.engine(store, agent=agent, folder=ref.state.cwd, watch=stopped.watch)
-            # An agent named for this run overrides those that the thread started with.
-            engine = replace(engine, keeps_agents=not options.agent)
-            if is_run:
-                bound = ref.state.agents if engine.keeps_agents else None
-                book = engine.playbook(ref.state.workflow)
-                workspace.refuse_miscast(replace(book, bound=bound or {}), agent)
-            try:
-                async for outcome in engine.run(ident, cancel=stopped.cancel, steps=steps):
-                    step = outcome.took or step
-            finally:
-                await engine.close()
+            step = await thread.advance(
+                watch=stopped.watch,
+                cancel=stopped.cancel,
+                steps=steps,
+                agent=options.agent,
+                needs_all=is_run,
+            )
         if stopped.error is not None:
             raise stopped.error
         return step, stopped.cancel.is_set()
@@ -147,8 +132,8 @@ class EventRecords(View):
 class StepLines(View):
     """Prints a line per finished step, and below them the current activity: a line, or a block for a group."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, rolecall: Rolecall) -> None:
+        self._rolecall = rolecall
         self._now = LastLine()
         self._role = self._agent = self._latest = ""
         self._since = 0.0
@@ -173,7 +158,7 @@ class StepLines(View):
         elif kind == "usage":
             self._tokens = tokens_of(body)
         elif kind == "step":
-            self._say(step_line(Step(self._store, self._store.get(body["step"]))))
+            self._say(step_line(self._rolecall.find_step(body["step"])))
             self._role, self._group = "", None
         elif kind == "attempt_failed":
             self._failure = f"{body['role']}: {body['error']}"
@@ -186,7 +171,7 @@ class StepLines(View):
 
     def tick(self) -> None:
         if self._group:
-            self._now.draw(*self._group.lines(self._store, self._now.height))
+            self._now.draw(*self._group.lines(self._rolecall, self._now.height))
             return
         if not self._role:
             return
@@ -208,10 +193,10 @@ class StepLines(View):
         say(line)
 
 
-def view_of(options: Namespace, store: Store, ident: str, *, has_events: bool) -> View:
+def view_of(options: Namespace, thread: Thread, *, has_events: bool) -> View:
     if format_of(options) == "text":
-        return StepLines(store)
-    return EventRecords(options, thread=ident) if has_events else View()
+        return StepLines(thread.rolecall)
+    return EventRecords(options, thread=thread.id) if has_events else View()
 
 
 def step_line(step: Step) -> str:

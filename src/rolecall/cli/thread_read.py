@@ -9,15 +9,16 @@ import json
 import os
 import sys
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from time import sleep, time_ns
 from typing import Any, NamedTuple
 
+from rolecall.api import Rolecall, reader
 from rolecall.cli import Reply, argument, flag, hints, under_this_name, verb
-from rolecall.cli.arguments import THREAD, in_this_store
+from rolecall.cli.arguments import THREAD, in_this_store, open_thread
 from rolecall.cli.output import (
     STORE,
     between,
@@ -31,13 +32,8 @@ from rolecall.cli.output import (
     show_record,
     table,
 )
-from rolecall.errors import RolecallError, UsageError
-from rolecall.store.store import Store
-from rolecall.threads import report, thread, views
-from rolecall.threads.listing import Filter, listed
+from rolecall.threads import report
 from rolecall.threads.state import ENDED, Status
-from rolecall.threads.thread import Chain
-from rolecall.threads.workspace import open_store, store_if_any
 
 _PAGE = 50
 _ACTIVE = frozenset(set(Status) - set(ENDED))
@@ -52,11 +48,10 @@ _ACTIVE = frozenset(set(Status) - set(ENDED))
     STORE,
 )
 def show_thread(options: Namespace) -> Reply:
-    with open_store(options.store, create=False) as store:
-        ref = thread.find(store, options.thread)
-        card = with_command(options, views.card(store, ref))
+    with open_thread(options) as thread:
+        card = with_command(options, thread.summary())
         if options.members:
-            card["groups"] = views.groups(store, ref)
+            card["groups"] = thread.groups()
     if card["status"] == Status.DAMAGED:
         text = f"thread {card['thread']} is {colored_status(Status.DAMAGED)}: {card['reason']}"
         return Reply(card, text, code=4)
@@ -230,38 +225,48 @@ def list_threads(options: Namespace) -> Reply | None:
 
 def _look(options: Namespace) -> tuple[Listing, str]:
     """Return the requested threads (one more than shown if there are more), and the list as text."""
-    known = set(Status)
     words = [word.strip() for word in (options.status or "").split(",") if word.strip()]
     wanted: set[str] = set() if words else set(_ACTIVE)
     for word in words:
-        wanted |= (
-            _ACTIVE - {Status.DAMAGED} if word == "active" else {"killed" if word == "cancelled" else word}
+        active = _ACTIVE - {Status.DAMAGED}
+        wanted |= active if word == "active" else {"killed" if word == "cancelled" else word}
+    with reader(options.store) as rolecall:
+        found = rolecall.entries(
+            status=None if options.all else sorted(wanted),
+            workflow=options.workflow,
+            text=options.text or "",
+            since=options.since or 0,
+            before=options.before,
+            after=options.page,
+            members=options.members,
         )
-    if unknown := sorted(wanted - known):
-        raise UsageError(
-            f"there is no status {unknown[0]!r}",
-            hint=f"Statuses are {', '.join(sorted(known))}; active stands for those that have not ended.",
+        listing = _make_listing(
+            options, rolecall, islice(found, options.skip, options.skip + options.max + 1)
         )
-    asked = Filter(
-        frozenset(known if options.all else wanted),
-        options.workflow,
-        options.since or 0,
-        options.before,
-        tuple((options.text or "").lower().split()),
-        options.members,
-    )
-    store = store_if_any(options.store)
-    if store is None:
-        return Listing([]), _explain_empty(None)
-    with store:
-        found = islice(listed(store, asked, page=options.page), options.skip, options.skip + options.max + 1)
-        entries = [with_command(options, entry) for entry in found]
-        if not entries:
-            return Listing([]), _explain_empty(store)
-        if format_of(options) != "text":
-            return Listing(entries), ""
-        listing = Listing(entries, store.now(), thread.short_id_length(store))
-    return listing, listing._replace(entries=entries[: options.max]).text()
+        if not listing.entries:
+            if next(rolecall.entries(), None):
+                return listing, "no such threads (--all includes ended ones)"
+            return listing, under_this_name(f"no threads yet; start with: {first_command(rolecall)}")
+    return listing, listing._replace(entries=listing.entries[: options.max]).text()
+
+
+def _make_listing(options: Namespace, rolecall: Rolecall, found: Iterable[dict[str, Any]]) -> Listing:
+    entries = [with_command(options, entry) for entry in found]
+    if not entries or format_of(options) != "text":
+        return Listing(entries)
+    return Listing(entries, rolecall.store.now(), rolecall.short_id_length())
+
+
+def active_threads(options: Namespace, rolecall: Rolecall) -> Listing:
+    """Return all threads that have not ended, newest first."""
+    return _make_listing(options, rolecall, rolecall.entries(status=sorted(_ACTIVE)))
+
+
+def first_command(rolecall: Rolecall) -> str:
+    """Return the command to type if there are no threads: run the first workflow whose agents are all available."""
+    if name := rolecall.first_ready_workflow():
+        return f"rolecall run {name} -p 'What to do'"
+    return "rolecall doctor" if rolecall.workflows() else "rolecall init"
 
 
 def _watch_list(options: Namespace) -> None:
@@ -282,51 +287,14 @@ def _watch_list(options: Namespace) -> None:
             sleep(1)
 
 
-def active_threads(options: Namespace, store: Store) -> Listing:
-    """Return all threads that have not ended, newest first."""
-    entries = [with_command(options, entry) for entry in listed(store, Filter(_ACTIVE, None, 0, None, ()))]
-    return Listing(entries, store.now(), thread.short_id_length(store))
-
-
-def _explain_empty(store: Store | None) -> str:
-    """Explain why the list is empty, and what to do."""
-    if store is not None and store.backend.names("thread/", limit=1):
-        return "no such threads (--all includes ended ones)"
-    return under_this_name(f"no threads yet; start with: {first_command(store)}")
-
-
-def first_command(store: Store | None) -> str:
-    """Return the command to type if there are no threads: run the first workflow whose agents are all available.
-    Checking a Python workflow would run its code, so it counts as ready."""
-    from rolecall.threads.workspace import miscast  # only for an empty list: these import PyYAML
-    from rolecall.workflow import registry
-
-    entries = registry.listed(store, folder=os.getcwd())
-    for entry in entries:
-        with suppress(RolecallError):
-            if entry.path is not None:
-                is_ready = entry.path.endswith(".py") or not miscast(registry.load_file(entry.path), None)
-            elif store is not None and entry.node is not None:
-                is_python = "python" in registry.workflow_node(store, entry.node).payload
-                is_ready = is_python or not miscast(registry.load_node(store, entry.node), None)
-            else:
-                is_ready = False
-            if is_ready:
-                return f"rolecall run {entry.name} -p 'What to do'"
-    return "rolecall doctor" if entries else "rolecall init"
-
-
 # -- steps --
 
 
 @verb("thread steps", "list a thread's steps", "rolecall thread steps 01M7F72S", THREAD, STORE)
 def list_steps(options: Namespace) -> Reply:
-    with open_store(options.store, create=False) as store:
-        ref = thread.find(store, options.thread)
-        chain = Chain(store, ref.head)
-        steps = [views.step_entry(step, number) for step, number in views.numbered(ref, chain)][::-1]
-        first = views.start_entry(store, chain.start)
-    shown = {"thread": thread.id_of(ref), "workflow": first["workflow"], "steps": [first, *steps]}
+    with open_thread(options) as thread:
+        first, *steps = thread.step_entries()
+    shown = {"thread": thread.id, "workflow": first["workflow"], "steps": [first, *steps]}
 
     def text() -> str:
         rows = [(0, first["hash"], "(start)", "", "", "", first["prompt"])]
@@ -370,13 +338,11 @@ def _fields_text(output: Any) -> str:
     STORE,
 )
 def read_thread(options: Namespace) -> Reply | int:
-    with open_store(options.store, create=False) as store:
-        found = views.read(
-            store,
-            thread.find(store, options.thread),
-            quota=options.quota,
+    with open_thread(options) as thread:
+        found = thread.read_page(
+            max_chars=options.quota,
             before=options.before,
-            with_start=options.start or options.before is None,
+            with_start=options.start,
             with_members=options.members,
             phrase=hints.phrase,
         )
@@ -397,8 +363,8 @@ def read_thread(options: Namespace) -> Reply | int:
     STORE,
 )
 def show_step(options: Namespace) -> Reply:
-    with open_store(options.store, create=False) as store:
-        found = views.details_named(store, options.step)
+    with Rolecall(options.store, create=False) as rolecall:
+        found = rolecall.step(options.step)
     limit = None if options.full else report.SHORT
     render = report.detail_markdown if "number" in found else report.attempt_markdown
     return Reply(found, lambda: render(found, with_prompt=options.prompt, limit=limit))
@@ -413,9 +379,8 @@ def show_step(options: Namespace) -> Reply:
     STORE,
 )
 def compare_threads(options: Namespace) -> Reply:
-    with open_store(options.store, create=False) as store:
-        one, other = (thread.find(store, name) for name in (options.one, options.other))
-        found = views.difference(store, one, other)
+    with Rolecall(options.store, create=False) as rolecall:
+        found = rolecall.thread(options.one).diff(rolecall.thread(options.other))
     if found["common"] is None:
         lines = ["the threads share nothing"]
     else:

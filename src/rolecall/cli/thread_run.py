@@ -5,7 +5,6 @@ If a thread stops before its end, the last line on standard error is the command
 
 from __future__ import annotations
 
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
@@ -14,8 +13,9 @@ from functools import cache
 from time import localtime, sleep, strftime
 from typing import TYPE_CHECKING, Any
 
+from rolecall.api import Rolecall, Thread
 from rolecall.cli import Reply, argument, flag, hints, verb
-from rolecall.cli.arguments import AGENT, CWD, LIMIT, RUN, THREAD, WORKFLOW, in_this_store
+from rolecall.cli.arguments import AGENT, CWD, LIMIT, RUN, THREAD, WORKFLOW, in_this_store, open_thread
 from rolecall.cli.output import (
     STORE,
     between,
@@ -32,10 +32,7 @@ from rolecall.cli.thread_outcome import CODES, CRASHED, show_state, tell_continu
 from rolecall.errors import UsageError
 from rolecall.settings import config
 from rolecall.settings.settings import UWF_PROGRAMS, agent_for, uwf_program
-from rolecall.threads import lifecycle, thread, views, workspace
-from rolecall.threads.state import ThreadRef
-from rolecall.threads.thread import Chain
-from rolecall.workflow import registry
+from rolecall.threads.state import ENDED
 from rolecall.workflow.playbook import Playbook, players
 
 if TYPE_CHECKING:
@@ -58,40 +55,26 @@ if TYPE_CHECKING:
     STORE,
 )
 def start(options: Namespace) -> None:
-    prompt, limits = read_input(options.prompt), dict(options.limit)
-    with workspace.open_store(options.store) as store:
-        found = registry.find(store, options.workflow, folder=os.getcwd())
-        book = (
-            registry.load_file(found.path, warn=print_problem)
-            if found.path
-            else registry.load_node(store, found.node or "")
-        )
-        check_limits(limits, book.workflow.roles)
-        tell_of_successors(book, options.agent)
-        if options.agent:  # a problem with other agents matters only at a later step
-            workspace.refuse_miscast(book, options.agent)
-        elif missing := workspace.miscast(book, None):
+    prompt = read_input(options.prompt)
+    with Rolecall(options.store) as rolecall:
+        loaded = rolecall.load_workflow(options.workflow, warn=print_problem)
+        tell_of_successors(loaded.playbook, options.agent)
+        # A problem with an agent that was not named here matters only at a later step.
+        if not options.agent and (missing := rolecall.missing_agents(loaded.playbook)):
             lines = [f"{colored('warning:', 'yellow')} {role}: {error.message}" for role, error in missing]
             advice = dict.fromkeys(f"  {hints.word(error.hint)}" for _, error in missing if error.hint)
             say("\n".join([*lines, *advice]), sys.stderr)
-        ref = lifecycle.start(
-            store,
-            found.node or book,
-            prompt,
-            cwd=options.cwd or os.getcwd(),
-            mask=workspace.mask(),
-            limits=limits,
-            agent=options.agent,
-            bind=workspace.binder(options.agent),
-            work=config.work_folder(),
+        thread = rolecall.start(
+            loaded, prompt, agent=options.agent, limits=dict(options.limit), folder=options.cwd
         )
-    shown = {
-        "workflow": ref.state.workflow,
-        "thread": thread.id_of(ref),
-        "status": ref.state.status.value,
-        "currentRole": ref.state.role,
-    }
-    _show_new_thread(options, ref, shown, "run it", in_this_store(options, thread.continuation(ref) or ""))
+        state = thread.state
+        shown = {
+            "workflow": state.workflow,
+            "thread": thread.id,
+            "status": state.status.value,
+            "currentRole": state.role,
+        }
+        _show_new_thread(options, thread, shown, "run it")
 
 
 @verb(
@@ -107,51 +90,35 @@ def start(options: Namespace) -> None:
 )
 def fork(options: Namespace) -> None:
     prompt = None if options.prompt is None else read_input(options.prompt)
-    with workspace.open_store(options.store) as store:
-        at, source = views.step_named(store, options.thread, options.at)
-        workflow: str | Playbook | None = None
-        if options.workflow is not None:
-            found = registry.find(store, options.workflow, folder=os.getcwd())
-            workflow = found.node or registry.load_file(found.path or "")
-        if options.agent:
-            book = workflow or Chain(store, at).start.workflow
-            workspace.refuse_miscast(
-                registry.load_node(store, book) if isinstance(book, str) else book, options.agent
-            )
-        ref = lifecycle.fork(
-            store,
-            at,
-            mask=workspace.mask(),
-            source=source,
-            workflow=workflow,
-            prompt=prompt,
-            agent=options.agent,
-            bind=workspace.binder(options.agent or (source.state.agent if source else None)),
-            work=config.work_folder(),
+    with Rolecall(options.store) as rolecall:
+        thread = rolecall.fork(
+            options.thread, at=options.at, workflow=options.workflow, prompt=prompt, agent=options.agent
         )
-    onward = in_this_store(options, thread.continuation(ref) or "")
-    shown = {"thread": thread.id_of(ref), "forkedFrom": {"step": at}, "continue": onward}
-    _show_new_thread(options, ref, shown, "continue", onward)
+        onward = in_this_store(options, thread.continuation or "")
+        shown = {
+            "thread": thread.id,
+            "forkedFrom": {"step": thread.state.forked_from},
+            "continue": onward,
+        }
+        _show_new_thread(options, thread, shown, "continue")
 
 
-def _show_new_thread(
-    options: Namespace, ref: ThreadRef, shown: Mapping[str, Any], label: str, command: str
-) -> None:
+def _show_new_thread(options: Namespace, thread: Thread, shown: Mapping[str, Any], label: str) -> None:
     """Print only the id on standard output, for scripts, and the next command on standard error."""
-    tell_omitted(ref)
-    show(options, shown, str(shown["thread"]))
-    if format_of(options) == "text" and command:
+    tell_omitted(thread)
+    show(options, shown, thread.id)
+    if format_of(options) == "text" and (onward := thread.continuation):
         sys.stdout.flush()
-        print(printable(f"{label}: {command}"), file=sys.stderr)
+        print(printable(f"{label}: {in_this_store(options, onward)}"), file=sys.stderr)
 
 
 def print_problem(problem: Problem) -> None:
     say(str(hints.word_problem(problem)), sys.stderr)
 
 
-def tell_omitted(ref: ThreadRef) -> None:
+def tell_omitted(thread: Thread) -> None:
     """Say how many uncommitted changes a new thread's own folder lacks, because people look for them there."""
-    for folder in ref.state.folders.values():
+    for folder in thread.state.folders.values():
         if count := folder.get("omitted"):
             whose = printable(folder.get("from", folder["source"]))
             _note_once(
@@ -176,13 +143,6 @@ def tell_of_successors(book: Playbook, override: str | None) -> None:
                 _note_once(f"note: the built-in adapter {UWF_PROGRAMS[program]!r} replaces {program}")
 
 
-def check_limits(limits: Mapping[str, float], roles: Mapping[str, Any]) -> None:
-    for name in limits:
-        role = name.rpartition(".")[0]
-        if role and role not in roles:
-            raise UsageError(f"there is no role for the limit {name!r}", hint=f"Roles: {', '.join(roles)}.")
-
-
 # -- step, run, resume --
 
 
@@ -190,8 +150,8 @@ def check_limits(limits: Mapping[str, float], roles: Mapping[str, Any]) -> None:
 def step(options: Namespace) -> int:
     from rolecall.cli.thread_play import play  # imports asyncio and the engine, which other verbs do not need
 
-    with workspace.open_store(options.store, create=False) as store:
-        return play(options, store, thread.find(store, options.thread), steps=1, is_run=False)
+    with open_thread(options) as thread:
+        return play(options, thread, steps=1, is_run=False)
 
 
 @verb(
@@ -206,8 +166,8 @@ def step(options: Namespace) -> int:
 def run(options: Namespace) -> int:
     from rolecall.cli.thread_play import play
 
-    with workspace.open_store(options.store, create=False) as store:
-        return play(options, store, thread.find(store, options.thread), steps=options.steps, is_run=True)
+    with open_thread(options) as thread:
+        return play(options, thread, steps=options.steps, is_run=True)
 
 
 @verb(
@@ -222,25 +182,10 @@ def run(options: Namespace) -> int:
 )
 def resume(options: Namespace) -> int:
     answer = None if options.prompt is None else read_input(options.prompt)
-    with workspace.open_store(options.store, create=False) as store:
-        ref = thread.find(store, options.thread)
-        limits = dict(options.limit)
-        if limits:
-            check_limits(limits, store.get(ref.state.workflow).payload["roles"])
-        if options.agent:
-            workspace.refuse_miscast(registry.load_node(store, ref.state.workflow), options.agent)
-        before = ref.state.status
-        ref = lifecycle.resume(
-            store,
-            ref,
-            mask=workspace.mask(),
-            answer=answer,
-            limits=limits,
-            agent=options.agent,
-            bind=workspace.binder(options.agent),
-            is_run_here=options.run,
-        )
-        workspace.tell_service(ref)
+    limits = dict(options.limit)
+    with open_thread(options) as thread:
+        before = thread.state.status
+        thread.resume(answer, limits=limits, agent=options.agent, is_run_here=options.run)
         if before == "running":
             print("the process that ran this thread is gone; the thread is idle now", file=sys.stderr)
         elif before == "idle" and answer is None and not limits and not options.agent:
@@ -248,9 +193,9 @@ def resume(options: Namespace) -> int:
         if options.run:
             from rolecall.cli.thread_play import play
 
-            return play(options, store, ref, steps=None, is_run=True)
-        show_state(options, store, ref)
-        tell_continuation(options, store, ref)
+            return play(options, thread, steps=None, is_run=True)
+        show_state(options, thread)
+        tell_continuation(options, thread)
     return 0
 
 
@@ -266,16 +211,12 @@ def resume(options: Namespace) -> int:
     STORE,
 )
 def kill(options: Namespace) -> Reply:
-    from rolecall.threads import killing
-
-    with workspace.open_store(options.store, create=False) as store:
-        found = thread.find(store, options.thread)
-        killed = killing.kill(store, found, options.reason, mask=workspace.mask())
-    ident = thread.id_of(killed.ref)
+    with open_thread(options) as thread:
+        killed = thread.kill(options.reason)
     how = "did not stop when asked and was killed" if killed.was_stuck else "has stopped"
     process = f"; process {killed.process} {how}" if killed.process else ""
-    shown = {"thread": ident, "killed": True, "cancelled": True, "process": killed.process}
-    return Reply(shown, f"{ident} is killed{process}")
+    shown = {"thread": thread.id, "killed": True, "cancelled": True, "process": killed.process}
+    return Reply(shown, f"{thread.id} is killed{process}")
 
 
 @verb(
@@ -287,36 +228,30 @@ def kill(options: Namespace) -> Reply:
     STORE,
 )
 def watch(options: Namespace) -> int:
+    from rolecall.service import control
+
     seen, has_explained = 0, False
-    with workspace.open_store(options.store, create=False) as store:
-        ident = thread.id_of(thread.find(store, options.thread))
+    with open_thread(options) as thread:
         while True:
-            ref = thread.find(store, ident)  # before its events, which then include what led to its state
-            while events := store.events(ident, after=seen, limit=500):
-                for event in events:
-                    _show_event(options, event)
-                seen = events[-1].seq
-            status = views.status_of(store, ref)
-            is_stopped = status == "crashed" or views.needs_person(store, ref)
-            if status in thread.ENDED or (is_stopped and not options.follow):
+            status = thread.status  # before the events, which then include what led to it
+            is_stopped = status == "crashed" or thread.needs_person
+            for event in thread.events(after=seen):
+                _show_event(options, event)
+                seen = event.seq
+            if status in ENDED or (is_stopped and not options.follow):
                 break
             sys.stdout.flush()
             if status != "running" and not has_explained:
                 has_explained = True
-                _explain_waiting(ident, status, ref)
+                if thread.state.service is None:
+                    say(f"{thread.id} is {status} and no process runs it; waiting for one", sys.stderr)
+                elif not control.held_by(config.home()):
+                    waits = "no service is running; waiting for `rolecall serve`"
+                    say(f"{thread.id} is {status} and {waits}", sys.stderr)
             sleep(0.2)
-        show_state(options, store, ref, is_after_events=True)
-        tell_continuation(options, store, ref)
+        show_state(options, thread, is_after_events=True)
+        tell_continuation(options, thread)
     return CRASHED if status == "crashed" else CODES.get(status, 0)
-
-
-def _explain_waiting(ident: str, status: str, ref: ThreadRef) -> None:
-    from rolecall.service import control
-
-    if ref.state.service is None:
-        say(f"{ident} is {status} and no process runs it; waiting for one", sys.stderr)
-    elif not control.held_by(config.home()):
-        say(f"{ident} is {status} and no service is running; waiting for `rolecall serve`", sys.stderr)
 
 
 def _show_event(options: Namespace, event: Any) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 from time import time
 from typing import Any
 
+from rolecall.api import Rolecall, reader
 from rolecall.cli import Reply, argument, verb
 from rolecall.cli.output import STORE, format_of, parse_json, read_input, table
 from rolecall.errors import Conflict, NotFound, UsageError
@@ -21,9 +21,6 @@ from rolecall.service.triggers.memory import Memory, Signal, time_text
 from rolecall.service.triggers.trigger import Command, Files, Sense, Trigger
 from rolecall.settings import config
 from rolecall.settings.form import did_you_mean
-from rolecall.store.store import Store
-from rolecall.threads import thread, workspace
-from rolecall.workflow import registry
 
 _ATTEMPTS = 20
 _TRIGGER = argument("trigger", "TRIGGER", "WORKFLOW/NAME, or its name alone")
@@ -31,7 +28,7 @@ _TRIGGER = argument("trigger", "TRIGGER", "WORKFLOW/NAME, or its name alone")
 
 def _load_project() -> Project:
     if project_file.find(os.getcwd()) is None:
-        raise NotFound(f"there is no {project_file.FILE} here", hint="`rolecall init` makes one.")
+        raise NotFound(f"this folder has no {project_file.FILE}", hint="`rolecall init` makes one.")
     return project_file.load(os.getcwd()).checked()
 
 
@@ -42,7 +39,7 @@ def _find(project: Project, text: str) -> Trigger:
     if found:
         raise UsageError(f"{text!r} is the name of several triggers: {', '.join(one.id for one in found)}")
     known = [one.id for one in project.triggers]
-    raise NotFound(f"there is no trigger {text!r}", hint=did_you_mean(text, known, what="Triggers"))
+    raise NotFound(f"unknown trigger {text!r}", hint=did_you_mean(text, known, what="Triggers"))
 
 
 def _now() -> int:
@@ -65,9 +62,9 @@ def _retry(move: Callable[[], Any]) -> Any:
 @verb("trigger list", "list the triggers of the project, and what they did", "rolecall trigger list", STORE)
 def list_triggers(options: Namespace) -> Reply | None:
     project = _load_project()
-    with workspace.store_if_any(options.store) or nullcontext() as store:
-        rows = [_row(store, project, trigger) for trigger in project.triggers]
-        id_length = thread.short_id_length(store) if store else 0
+    with reader(options.store) as rolecall:
+        rows = [_row(rolecall, project, trigger) for trigger in project.triggers]
+        id_length = rolecall.short_id_length()
     if not rows and format_of(options) == "text":
         print(f"No trigger is configured in {project.folder}.")
         return None
@@ -92,8 +89,8 @@ def _moment(text: str | None) -> str:
     return text[5:16].replace("T", " ") if text else "–"
 
 
-def _row(store: Store | None, project: Project, trigger: Trigger) -> dict[str, Any]:
-    now = _now()
+def _row(rolecall: Rolecall, project: Project, trigger: Trigger) -> dict[str, Any]:
+    now, store = _now(), rolecall.store_if_any
     memory = memories.recall(store, project.name, trigger, now=now)[1] if store else Memory()
     next_time = None
     if trigger.schedule is not None and not memory.is_paused:
@@ -134,13 +131,12 @@ def fire(options: Namespace) -> Reply:
 
     project = _load_project()
     trigger = _find(project, options.trigger)
-    mask = workspace.mask()
+    mask = config.mask()
     signal = asyncio.run(_signal(options, project, trigger))
-    with workspace.open_store(options.store) as store:
-        found = registry.find(store, trigger.workflow, folder=project.folder)
-        node = str(found.node)
-        if found.path is not None:
-            node = registry.register(store, workspace.load_workflow(found.path, store=options.store))
+    with Rolecall(options.store, folder=project.folder) as rolecall:
+        store = rolecall.store
+        loaded = rolecall.load_workflow(trigger.workflow, is_kept=True)
+        node = loaded.id or rolecall.put(loaded.playbook)
 
         def start() -> str:
             now = store.now()
@@ -218,7 +214,8 @@ def resume(options: Namespace) -> Reply:
 def _change(options: Namespace, state: str, change: Callable[[Memory, int], Memory]) -> Reply:
     project = _load_project()
     trigger = _find(project, options.trigger)
-    with workspace.open_store(options.store) as store:
+    with Rolecall(options.store) as rolecall:
+        store = rolecall.store
 
         def move() -> None:
             now = store.now()

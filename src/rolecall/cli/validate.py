@@ -6,13 +6,13 @@ import asyncio
 import os
 from argparse import Namespace
 
+from rolecall.api import Rolecall
 from rolecall.cli import Reply, argument, flag, verb
 from rolecall.cli.hints import word, word_problem
 from rolecall.cli.output import STORE, plural
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.service import project_check, project_file
 from rolecall.settings import config
-from rolecall.threads.workspace import open_store
 
 
 @verb(
@@ -26,18 +26,25 @@ from rolecall.threads.workspace import open_store
 def validate(options: Namespace) -> Reply:
     folder = os.path.abspath(options.folder)
     if not os.path.isdir(folder):
-        raise NotFound(f"there is no folder {folder}")
+        raise NotFound(f"the folder {folder} does not exist")
+    stored: list[str] = []
+    try:
+        with Rolecall(options.store, create=False) as rolecall:
+            stored = rolecall.stored_workflows()
+    except RolecallError:  # a configured store that is missing or cannot be opened has no workflows to offer
+        if options.store is not None:
+            raise
     surroundings = project_check.Surroundings(
         env=config.environment(),
         settings=config.load(),
         config_path=config.config_path(),
-        stored=_stored_names(options.store),
+        stored=stored,
         is_offline=options.offline,
     )
     found = asyncio.run(project_check.check(folder, surroundings))
     if not found.reports and found.reading.marks is None and not found.problems:
         raise UsageError(
-            f"there is no {project_file.FILE} and no workflow in {folder}", hint="`rolecall init` makes them."
+            f"{folder} has neither a {project_file.FILE} nor a workflow", hint="`rolecall init` makes them."
         )
     project = found.reading.project
     problems = [word_problem(problem) for problem in found.problems]
@@ -66,14 +73,3 @@ def validate(options: Namespace) -> Reply:
     lines.append(f"{project.folder}: {verdict}: {', '.join(parts)}")
     mask = config.mask()
     return Reply(mask.value(shown), mask.text("\n".join(lines)), code=0 if found.is_valid else 2)
-
-
-def _stored_names(url: str | None) -> list[str]:
-    """Return the names of stored workflows; none if the configured store is missing or cannot be opened."""
-    try:
-        with open_store(url, create=False) as store:
-            return [ref.name.partition("/")[2] for ref in store.refs("workflow/")]
-    except RolecallError:
-        if url is not None:
-            raise
-        return []

@@ -60,7 +60,9 @@ def _find_project(folder: str | None) -> str:
 
         return find(os.getcwd())
     if not os.path.isdir(folder):
-        raise UsageError(f"there is no folder {folder!r}", hint="--project names the folder of a project.")
+        raise UsageError(
+            f"the folder {folder!r} does not exist", hint="--project names the folder of a project."
+        )
     return os.path.abspath(folder)
 
 

@@ -41,7 +41,7 @@ def word(hint: str, tools: Collection[str]) -> str:
 
 
 def phrase(hint: Hint) -> str:
-    """Name the tool and its most important argument; empty if there is no tool."""
+    """Name the tool and its most important argument; empty if no tool does it."""
     if hint.code not in TOOLS:
         return ""
     return f"`{TOOLS[hint.code]}`" + _WITH.get(hint.code, "").format_map(hint.arguments)

@@ -52,7 +52,7 @@ def _make_app(toolbox: Toolbox, instructions: str, *, host: str) -> ASGIApp:
 
     async def list_tools(_context: Any, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         if params is not None and params.cursor is not None:
-            raise MCPError(code=protocol.INVALID_PARAMS, message="there is no page at this cursor")
+            raise MCPError(code=protocol.INVALID_PARAMS, message="unknown cursor")
         newest = protocol.STATELESS_VERSIONS[-1]
         shown = [protocol.describe(tool, newest) for tool in toolbox.list_tools()]
         return types.ListToolsResult.model_validate({"tools": shown})

@@ -140,7 +140,7 @@ class Session:
                 raise Refusal(INVALID_REQUEST, "initialize comes first")
             case "tools/list":
                 if params.get("cursor") is not None:  # all tools are on the first page
-                    raise Refusal(INVALID_PARAMS, "there is no page at this cursor")
+                    raise Refusal(INVALID_PARAMS, "unknown cursor")
                 shown = [describe(tool, version) for tool in self._toolbox.list_tools()]
                 result = {"tools": shown, **(_UNCACHED if version in STATELESS_VERSIONS else {})}
             case "tools/call":

@@ -266,5 +266,5 @@ def choose_groups(*, only: Iterable[str] = (), without: Iterable[str] = ()) -> t
     only, without = tuple(only), tuple(without)
     for name in (*only, *without):
         if name not in GROUPS:
-            raise UsageError(f"there is no group of tools {name!r}", hint=f"Groups: {', '.join(GROUPS)}.")
+            raise UsageError(f"unknown group of tools {name!r}", hint=f"Groups: {', '.join(GROUPS)}.")
     return tuple(name for name in GROUPS if (not only or name in only) and name not in without)

@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from rolecall.api import Rolecall, Thread
 from rolecall.errors import RolecallError
 from rolecall.nexus import project_paths, tracker
 from rolecall.nexus.filenames import canonical
 from rolecall.nexus.resume import Touch
 from rolecall.plan_run.past import Past, instance_id, moment, touched_files
-from rolecall.store.store import Store
-from rolecall.threads import thread
-from rolecall.threads.state import read_thread
-from rolecall.threads.thread import Chain, Step
+from rolecall.threads.thread import Step
 
 
 class Overlap(NamedTuple):
@@ -39,9 +37,9 @@ class _Span(NamedTuple):
 
 
 class AgentWatch:
-    def __init__(self, project: str, store: Store, remark: Callable[[str], None]) -> None:
+    def __init__(self, project: str, rolecall: Rolecall, remark: Callable[[str], None]) -> None:
         self._project = project
-        self._store = store
+        self._rolecall = rolecall
         self._remark = remark
         self._active: dict[str, dict[str, str]] = {}
         """The running agents of each thread: agent id -> role."""
@@ -55,12 +53,12 @@ class AgentWatch:
         steps: list[tuple[str, Step]] = []
         lent: list[tuple[str, str]] = []
         for ident in threads:
-            ref = read_thread(self._store, ident)
-            if ref is None:
+            thread = self._rolecall.thread_if_any(ident)
+            if thread is None:
                 continue
-            steps += [(ident, step) for step in Chain(self._store, ref.head) if not step.role.startswith("$")]
-            if not ref.state.has_ended:  # it keeps the sessions that its roles should start in
-                lent += [(told.get("step", ""), ident) for told in ref.state.sessions.values()]
+            steps += [(ident, step) for step in thread.steps if not step.role.startswith("$")]
+            if not thread.has_ended:  # it keeps the sessions that its roles should start in
+                lent += [(told.get("step", ""), ident) for told in thread.state.sessions.values()]
         for ident, step in sorted(steps, key=lambda one: one[1].payload["completed_at"]):
             self.past.add(ident, step)
         for step_id, ident in lent:
@@ -95,11 +93,9 @@ class AgentWatch:
 
     # -- events --
 
-    def start_step(self, ident: str, role: str, agent: str, number: int) -> None:
-        note = self._store.ref(thread.attempt_name(ident))
-        session = str(note.state.get("session", "")) if note else ""
-        instance = self.past.instance_of(agent, session) or instance_id(ident, number)
-        active = self._active.setdefault(ident, {})
+    def start_step(self, thread: Thread, role: str, agent: str, number: int) -> None:
+        instance = self.past.instance_of(agent, thread.session) or instance_id(thread.id, number)
+        active = self._active.setdefault(thread.id, {})
         if instance not in active:
             active[instance] = role
             fields = {"agent_name": role, "agent_id": instance, "at": project_paths.now()}

@@ -10,16 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from rolecall.api import Rolecall, Thread
 from rolecall.errors import Damaged, Hint, NotFound
 from rolecall.nexus import dispatch, project_paths, run_record, state_file
 from rolecall.nexus.run_record import Run
 from rolecall.nexus.tool_error import NotThere
 from rolecall.plan_run.assignment import Assigned, Job, is_leads
 from rolecall.plan_run.schedule import Want
-from rolecall.store import holder
-from rolecall.store.store import Store
-from rolecall.threads import thread, views
-from rolecall.threads.state import ThreadRef, read_thread
+from rolecall.store.holder import describe
 
 COMPLETED, WAITING, FAILED, STOPPED = "completed", "waiting", "failed", "stopped"
 BLOCKED, NEVER, LEADS, ELSEWHERE = "blocked", "never", "lead", "elsewhere"
@@ -53,12 +51,17 @@ class Standing(NamedTuple):
 
 class Board:
     def __init__(
-        self, project: str, store: Store | None, assign: Assign, *, only: Collection[float] | None = None
+        self,
+        project: str,
+        rolecall: Rolecall | None,
+        assign: Assign,
+        *,
+        only: Collection[float] | None = None,
     ) -> None:
-        """Without a store, no thread has begun. `only` has the tasks that were asked for by number; one whose thread
-        has ended gets a new thread."""
+        """Without a `Rolecall`, no thread has begun. `only` has the tasks that were asked for by number; one whose
+        thread has ended gets a new thread."""
         self._project = project
-        self._store = store
+        self._rolecall = rolecall
         self._assign = assign
         self._only = only
         self.tasks: dict[float, Task] = {}
@@ -81,7 +84,7 @@ class Board:
         unknown = [number for number in self._only or () if number not in self.tasks]
         if unknown:
             hint = Hint("See the tasks of this cycle", "list_tasks")
-            raise NotFound(f"there is no task {unknown[0]}", hint=hint)
+            raise NotFound(f"unknown task {unknown[0]}", hint=hint)
 
     def load(self) -> None:
         """Read everything before a run, and settle the tasks whose threads ended outside a run."""
@@ -90,8 +93,8 @@ class Board:
         for task in self.tasks.values():
             run = self.run_of(task)
             if task["status"] == "completed" and run and not run.is_settled:
-                ref = self._ref(run)
-                if ref is not None and ref.state.status == "completed":
+                thread = self._thread(run)
+                if thread is not None and thread.status == "completed":
                     self._keep(task, run._replace(is_settled=True, redoes=()))
 
     def read(self) -> None:
@@ -147,8 +150,8 @@ class Board:
     def _is_answered(self, number: float, left: Left) -> bool:
         """Whether a person has answered a waiting task's question in the meantime."""
         run = self.run_of(self.tasks[number]) if number in self.tasks else None
-        ref = self._ref(run) if run and left.status == WAITING else None
-        return ref is not None and ref.state.status != "suspended"
+        thread = self._thread(run) if run and left.status == WAITING else None
+        return thread is not None and thread.status != "suspended"
 
     def _open_runs(self) -> list[tuple[float, Run]]:
         return [
@@ -181,11 +184,11 @@ class Board:
 
     def _judge_begun(self, task: Task, run: Run) -> Want | Left | None:
         """Judge a task whose thread has begun."""
-        ref = self._ref(run)
-        if ref is None and run.is_planned:  # the run that planned it died before the thread was created
+        thread = self._thread(run)
+        if thread is None and run.is_planned:  # the run that planned it died before the thread was created
             return self._want(task)
-        status = views.status_of(self._store, ref) if ref and self._store else "gone"
-        if ref is None or status in ("failed", "killed", "gone"):
+        status = thread.status if thread else "gone"
+        if thread is None or status in ("failed", "killed", "gone"):
             if self._only is not None:
                 return self._want(task)
             words = {"killed": "was killed", "gone": "has a thread that is not in this store"}
@@ -193,9 +196,9 @@ class Board:
         if status == "completed":
             return None
         if status == "running":
-            return Left(ELSEWHERE, f"is being run by {holder.describe(ref.state.lease)}")
+            return Left(ELSEWHERE, f"is being run by {describe(thread.state.lease)}")
         # If an agent gave no answer, another attempt may be enough; every other problem needs a person.
-        if status == "suspended" and ref.state.onward != f"resume {thread.id_of(ref)} --run":
+        if status == "suspended" and thread.state.onward != f"resume {thread.id} --run":
             return Left(WAITING, "waits for a person")
         return self._want(task, is_begun=True)
 
@@ -205,19 +208,19 @@ class Board:
         known = self.files_of(run.thread) if run else frozenset()
         return Want(job.id, tuple(task["deps"]), files | known, is_begun)
 
-    def begun(self, task: Task) -> ThreadRef | None:
+    def begun(self, task: Task) -> Thread | None:
         """The unfinished thread of a task, which the run continues, or None."""
         run = self.run_of(task)
-        ref = self._ref(run) if run and not run.is_settled else None
-        return ref if ref and not ref.state.has_ended else None
+        thread = self._thread(run) if run and not run.is_settled else None
+        return thread if thread and not thread.has_ended else None
 
     def agent_of(self, task: Task) -> str | None:
         """The agent that was chosen to play every role when the task's thread began."""
-        ref = self.begun(task)
-        return ref.state.agent if ref and ref.state.agent else None
+        thread = self.begun(task)
+        return thread.state.agent if thread else None
 
-    def _ref(self, run: Run) -> ThreadRef | None:
-        return read_thread(self._store, run.thread) if self._store else None
+    def _thread(self, run: Run) -> Thread | None:
+        return self._rolecall.thread_if_any(run.thread) if self._rolecall else None
 
     # -- writing back --
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 from rolecall.agents import presence
+from rolecall.api import Crew, Rolecall, Thread
 from rolecall.nexus import brief, filenames, knowledge_files, resume, tool_map, tools
 from rolecall.nexus.catalog import Catalog
 from rolecall.nexus.resume import Touch
@@ -16,10 +16,7 @@ from rolecall.plan_run.agent_watch import AgentWatch
 from rolecall.plan_run.assignment import Job, writes
 from rolecall.plan_run.board import Board
 from rolecall.plan_run.past import Instance
-from rolecall.threads import lifecycle, thread
-from rolecall.threads.engine import Engine
-from rolecall.threads.state import read_thread
-from rolecall.threads.thread import Chain, Step
+from rolecall.settings import config
 from rolecall.workflow.playbook import Playbook
 from rolecall.workflow.route import status_of
 
@@ -37,26 +34,26 @@ class Session(NamedTuple):
     must_reread: bool = False
 
 
-class Begun(NamedTuple):
-    thread: str
-    session: Session
-    """The owner's session."""
-
-
 @dataclass
 class Opening:
     project: str
-    engine: Engine
+    rolecall: Rolecall
+    crew: Crew
     catalog: Catalog
     board: Board
     watch: AgentWatch
     agent: str | None = None
     """The agent that plays every role, overriding the configuration."""
 
-    def begin(self, job: Job) -> Begun:
-        """Create a thread for a task without running any of it."""
+    def begin(self, job: Job) -> tuple[Thread, Session]:
+        """Create a thread for a task without running any of it. Return it with the owner's session."""
         plain = Playbook(taskflow.make(job.players, self.catalog))
-        book = Playbook(taskflow.make(job.players, self.catalog, partial(self._notes, plain)))
+
+        def name_tools(role: str) -> str:
+            """The tool names that the role's agent uses for the tools mentioned in the role's body."""
+            return brief.notes(tool_map.tool_name(presence.adapter_of(self.crew.cast(plain, role).agent)))
+
+        book = Playbook(taskflow.make(job.players, self.catalog, name_tools))
         owner, others = job.players.owner, self.watch.touches()
         own = self._session(book, owner, others, job.named or job.work_files, job.task)
         sessions = {owner: own}
@@ -64,27 +61,27 @@ class Opening:
             session = self._session(book, role, others)
             if session.instance is not None:
                 sessions[role] = session
-        ref = lifecycle.start(
-            self.engine.store,
+        tasks = self.board.tasks
+        thread = self.rolecall.start(
             book,
-            self._brief(job, first=resume.REREAD if own.must_reread else ""),
-            cwd=self.project,
-            mask=self.engine.mask,
+            brief.brief(
+                job.task,
+                results=[self._result(tasks[dep]) for dep in job.task["deps"] if dep in tasks],
+                decisions=tools.context(self.project)["decisions"],
+                works=[tasks[work] for work in job.works if work in tasks],
+                knowledge=knowledge_files.as_text(self.project),
+                first=resume.REREAD if own.must_reread else "",
+            ),
+            folder=self.project,
             agent=self.agent,
-            bind=self.engine.bind,
             sessions={role: session.told for role, session in sessions.items()},
             also=lambda ident, _draft: self.board.plan(job.task, ident),
         )
-        ident = thread.id_of(ref)
         for session in sessions.values():
             if session.instance is not None:
-                self.watch.past.lend(session.instance.id, ident)
-        self.board.begin(job.task, ident)
-        return Begun(ident, own)
-
-    def _notes(self, book: Playbook, role: str) -> str:
-        """The tool names that the role's agent uses for the tools mentioned in the role's body."""
-        return brief.notes(tool_map.tool_name(presence.adapter_of(self.engine.cast(book, role).agent)))
+                self.watch.past.lend(session.instance.id, thread.id)
+        self.board.begin(job.task, thread.id)
+        return thread, own
 
     def _session(
         self,
@@ -95,14 +92,14 @@ class Opening:
         task: Mapping[str, Any] | None = None,
     ) -> Session:
         """Choose a session by the agent's tier and, for the owner, by the settings of its task."""
-        cast, wish = self.engine.cast(book, role), task or {}
-        by, policy = self.engine.mask.text(cast.name), wish.get("owner_reuse_policy")
+        cast, wish = self.crew.cast(book, role), task or {}
+        by, policy = config.mask().text(cast.name), wish.get("owner_reuse_policy")
         named, past, agent = wish.get("owner_agent_id", ""), self.watch.past, self.catalog.agent(role)
         prior = past.prior(role, by=by, named=named, files=files)
         known = prior.prior if prior else None
         if prior and known and not writes(agent):
             # An agent that may not write is judged by the files its report names and by when they changed.
-            step = Step(self.engine.store, self.engine.store.get(prior.step))
+            step = self.rolecall.find_step(prior.step)
             summary = step.output.get("summary", "") if isinstance(step.output, dict) else ""
             tree = filenames.Tree(self.project)
             read = known.files | filenames.find_names([step.body, str(summary)], tree)
@@ -127,26 +124,14 @@ class Opening:
         told["why"] = decision.reasons[-1].removeprefix("resumed: ")
         return Session(told, prior, decision.must_reread)
 
-    def _brief(self, job: Job, *, first: str) -> str:
-        tasks = self.board.tasks
-        return brief.brief(
-            job.task,
-            results=[self._result(tasks[dep]) for dep in job.task["deps"] if dep in tasks],
-            decisions=tools.context(self.project)["decisions"],
-            works=[tasks[work] for work in job.works if work in tasks],
-            knowledge=knowledge_files.as_text(self.project),
-            first=first,
-        )
-
     def _result(self, task: Mapping[str, Any]) -> brief.Result:
         """The result of the work itself, without the check's verdict, because a completed task has passed its check."""
         run = self.board.run_of(task)
-        ref = read_thread(self.engine.store, run.thread) if run else None
-        if ref is None or ref.state.status != "completed":  # it was completed by hand
+        thread = self.rolecall.thread_if_any(run.thread) if run else None
+        if thread is None or thread.status != "completed":  # it was completed by hand
             return brief.Result(task)
-        chain = Chain(self.engine.store, ref.head)
-        told = next((step for step in chain if status_of(step.output) == taskflow.DONE), chain.last)
-        output = told.output if told and isinstance(told.output, dict) else {}
-        return brief.Result(
-            task, str(output.get("summary", "")), told.role if told else "", thread.id_of(ref)
-        )
+        steps = thread.steps
+        done = [step for step in steps if status_of(step.output) == taskflow.DONE]
+        last = (done or steps)[-1:]
+        output = last[0].output if last and isinstance(last[0].output, dict) else {}
+        return brief.Result(task, str(output.get("summary", "")), last[0].role if last else "", thread.id)

@@ -78,7 +78,7 @@ class Past:
         return max(free, key=lambda one: (bool(files) and one.files.issuperset(files), one.at), default=None)
 
     def why_none(self, agent: str, *, by: str, named: str = "") -> str:
-        """Explain why there is no instance to resume; empty if there never was one."""
+        """Explain why no instance can be resumed; empty if there never was one."""
         known = [one for one in self._instances.values() if one.agent == agent]
         if named:
             known = [one for one in known if one.id == named]

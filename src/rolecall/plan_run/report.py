@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from rolecall.api import Rolecall, Thread
 from rolecall.errors import Hint
-from rolecall.plan_run.board import BLOCKED, COMPLETED, FAILED, NEVER, STOPPED, WAITING, Board, Left
+from rolecall.plan_run.board import BLOCKED, COMPLETED, FAILED, NEVER, STOPPED, WAITING, Board
 from rolecall.plan_run.past import touched_files
 from rolecall.plan_run.schedule import hopeless, reasons
 from rolecall.plan_run.taskflow import PERSON
-from rolecall.store.store import Store
-from rolecall.threads import thread
-from rolecall.threads.state import ThreadRef, read_thread
-from rolecall.threads.thread import Chain
-from rolecall.threads.turn import Turn, next_of
-from rolecall.workflow import registry
-from rolecall.workflow.route import Next, status_of
+from rolecall.workflow.route import status_of
 
 
 @dataclass(frozen=True)
@@ -44,35 +39,15 @@ class Row:
         return {**asdict(self), "files": list(self.files), "remarks": list(self.remarks)}
 
 
-def facts(store: Store, ident: str, owner: str) -> dict[str, Any]:
-    """The fields of a thread's row; only its id if it is not in the store."""
-    ref = read_thread(store, ident)
-    if ref is None:
-        return {"thread": ident}
-    chain = Chain(store, ref.head)
-    steps = list(chain)
-    spoken = [step for step in steps if step.role != PERSON and not step.role.startswith("$")]
-    totals: Mapping[str, Any] = steps[0].payload["totals"] if steps else {}
-    return {
-        "thread": ident,
-        "agent": next((step.agent for step in spoken if step.role == owner), ""),
-        "verdict": (status_of(spoken[0].output) or "") if spoken else "",
-        "tokens": int(totals.get("tokens", 0)),
-        "cost": float(totals.get("cost", 0)),
-        "files": tuple(sorted({file for step in spoken for file in touched_files(step)})),
-    }
-
-
-def question(store: Store, ref: ThreadRef) -> str:
+def question(thread: Thread) -> str:
     """The question a thread asks a person, or the reason it ended."""
-    chain = Chain(store, ref.head)
-    way = next_of(Turn(thread.id_of(ref), chain, registry.load_node(store, chain.start.workflow)))
-    text = way.prompt if isinstance(way, Next) and way.role == PERSON else ref.state.reason
-    return " ".join(str(text).split())
+    due = thread.question().due
+    text = due.prompt if due and due.role == PERSON else thread.reason
+    return " ".join(text.split())
 
 
 def rows(
-    store: Store,
+    rolecall: Rolecall,
     board: Board,
     *,
     limit: int,
@@ -82,41 +57,45 @@ def rows(
     """One row per task, except those in `without`, which were done before."""
     stands = board.standing()
     words = {number: left.word for number, left in stands.left.items()}
-    waits = {
-        number: (BLOCKED, reason)
-        for number, reason in reasons(
-            stands.wants, done=stands.done, running={}, limit=limit, others=words
-        ).items()
+    blocked = reasons(stands.wants, done=stands.done, running={}, limit=limit, others=words)
+    never = hopeless(stands.wants, known={*stands.done, *words})
+    found = []
+    for number, task in board.tasks.items():
+        if number in without:
+            continue
+        left, run, job = stands.left.get(number), board.run_of(task), board.jobs.get(number)
+        if task["status"] == "completed":
+            status, reason = COMPLETED, ""
+        elif left is not None:
+            status, reason = left.status, left.word
+        elif number in never:
+            status, reason = NEVER, never[number]
+        elif number in blocked:
+            status, reason = BLOCKED, blocked[number]
+        else:
+            status, reason = STOPPED, "was not begun before the run was stopped"
+        owner = job.players.owner if job else str(task.get("owner", ""))
+        thread = rolecall.thread_if_any(run.thread) if run else None
+        row = Row(number, task["title"], status, owner, remarks=tuple(dict.fromkeys(remarks.get(number, ()))))
+        if run and owner:
+            row = replace(row, thread=run.thread, **(_facts(thread, owner) if thread else {}))
+        if run and thread and status in (WAITING, FAILED):
+            again = Hint("Run it again", "run_tasks", task=(*run.redoes, number))
+            reason = question(thread) or reason
+            row = replace(row, command=thread.continuation or again)
+        found.append(replace(row, reason=(left.reason if left else "") or reason))
+    return found
+
+
+def _facts(thread: Thread, owner: str) -> dict[str, Any]:
+    """The fields of a row that the steps of its thread tell."""
+    steps = thread.steps[::-1]
+    spoken = [step for step in steps if step.role != PERSON and not step.role.startswith("$")]
+    totals: Mapping[str, Any] = steps[0].payload["totals"] if steps else {}
+    return {
+        "agent": next((step.agent for step in spoken if step.role == owner), ""),
+        "verdict": (status_of(spoken[0].output) or "") if spoken else "",
+        "tokens": int(totals.get("tokens", 0)),
+        "cost": float(totals.get("cost", 0)),
+        "files": tuple(sorted({file for step in spoken for file in touched_files(step)})),
     }
-    for number, reason in hopeless(stands.wants, known={*stands.done, *words}).items():
-        waits[number] = (NEVER, reason)
-    return [
-        _row(store, board, task, stands.left.get(number), waits.get(number), remarks.get(number, ()))
-        for number, task in board.tasks.items()
-        if number not in without
-    ]
-
-
-def _row(
-    store: Store,
-    board: Board,
-    task: Mapping[str, Any],
-    left: Left | None,
-    wait: tuple[str, str] | None,
-    remarks: Sequence[str],
-) -> Row:
-    job, run = board.jobs.get(task["id"]), board.run_of(task)
-    owner = job.players.owner if job else str(task.get("owner", ""))
-    known = facts(store, run.thread, owner) if run and owner else {}
-    if task["status"] == "completed":
-        status, reason = COMPLETED, ""
-    elif left is not None:
-        status, reason = left.status, left.word
-    else:
-        status, reason = wait or (STOPPED, "was not begun before the run was stopped")
-    ref = read_thread(store, run.thread) if status in (WAITING, FAILED) and run else None
-    if ref is not None and run is not None:
-        again = Hint("Run it again", "run_tasks", task=(*run.redoes, task["id"]))
-        known |= {"reason": question(store, ref), "command": thread.continuation(ref) or again}
-    known["reason"] = (left.reason if left else "") or known.get("reason") or reason
-    return Row(task["id"], task["title"], status, owner, remarks=tuple(dict.fromkeys(remarks)), **known)

@@ -1,0 +1,209 @@
+"""`rolecall thread export`, `folder` and `import`: reports of threads, their own work folders, threads of uwf."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Mapping
+from shlex import quote
+from typing import Any
+
+from rolecall.api import Rolecall
+from rolecall.cli import Reply, argument, flag, verb
+from rolecall.cli.arguments import THREAD, in_this_store, open_thread
+from rolecall.cli.output import STORE, Progress, plural, printable, warn
+from rolecall.errors import UsageError
+from rolecall.threads.report import SHORT
+
+# -- export --
+
+
+@verb(
+    "thread export",
+    "write a thread as a report",
+    "rolecall thread export 01M7F72S report.html",
+    THREAD,
+    argument("file", "FILE", "a new .html or .md file"),
+    flag("--full", "do not shorten long texts"),
+    flag("--force", "overwrite the file"),
+    STORE,
+)
+def export(options: Namespace) -> Reply:
+    path = options.file
+    kind = os.path.splitext(path)[1].lower()
+    if kind not in (".html", ".htm", ".md"):
+        raise UsageError(
+            f"{path!r} is neither a .html nor a .md file",
+            hint="Markdown on standard output: `rolecall thread read`.",
+        )
+    if os.path.lexists(path) and not options.force:
+        raise UsageError(f"{path} exists", hint="Name a new file, or overwrite it with --force.")
+    with open_thread(options) as thread:
+        page = thread.export(
+            "markdown" if kind == ".md" else "html",
+            limit=None if options.full else SHORT,
+            warn=warn,
+            phrase=lambda hint: in_this_store(options, hint),
+        )
+        steps = len(thread.steps)
+    data = page.encode("utf-8", "backslashreplace")
+    scratch = f"{path}.{os.getpid()}.part"
+    try:
+        with open(scratch, "xb") as file:
+            file.write(data)
+        # All of the file or nothing; a hard link, unlike a rename, never replaces a file.
+        (os.replace if options.force else os.link)(scratch, path)
+    except FileExistsError as error:
+        raise UsageError(f"{path} exists", hint="Name a new file, or overwrite it with --force.") from error
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    finally:
+        if os.path.exists(scratch):
+            os.unlink(scratch)
+    shown = {"thread": thread.id, "file": path, "steps": steps, "bytes": len(data)}
+    return Reply(shown, f"{path}: {plural(steps, 'step')}, {len(data):,} bytes")
+
+
+# -- folder --
+
+
+@verb(
+    "thread folder show",
+    "show a thread's own work folders and what is in them",
+    "rolecall thread folder show 01M7F72S",
+    THREAD,
+    STORE,
+)
+def show_folders(options: Namespace) -> Reply:
+    with open_thread(options) as thread:
+        folders = thread.folders()
+    blocks = []
+    for folder in folders:
+        lines = [(folder["kind"], folder["path"]), ("state", folder["state"]), ("made for", folder["source"])]
+        lines += [(key, str(folder[key])) for key in ("branch", "base", "from", "problem") if key in folder]
+        if "ahead" in folder:
+            commits = f"{folder['ahead']} ahead of {folder['into']}, {folder['behind']} behind"
+            lines.append(("commits", commits))
+        if folder.get("checkedOut", folder.get("branch")) != folder.get("branch"):
+            lines.append(("checked out", folder["checkedOut"] or "no branch"))
+        for key in ("uncommitted", "changes"):
+            if key in folder:
+                lines.append((key, ("\n" + " " * 13).join(folder[key]) or "nothing"))
+        blocks.append("\n".join(f"{name:12} {value}" for name, value in lines))
+    text = "\n\n".join(blocks) or "it works in the folder it was started in"
+    return Reply({"thread": thread.id, "folders": folders}, text)
+
+
+@verb(
+    "thread folder diff",
+    "show what a thread changed in its own work folders",
+    "rolecall thread folder diff 01M7F72S",
+    THREAD,
+    STORE,
+)
+def show_changes(options: Namespace) -> Reply:
+    with open_thread(options) as thread:
+        text = thread.diff_folders()
+    return Reply({"thread": thread.id, "diff": text}, text.rstrip("\n"))
+
+
+@verb(
+    "thread folder merge",
+    "merge a thread's branch into the one that is checked out",
+    "rolecall thread folder merge 01M7F72S",
+    THREAD,
+    STORE,
+)
+def merge(options: Namespace) -> Reply:
+    with open_thread(options) as thread:
+        merged = thread.merge_folder()
+    text = f"{merged['into']} has everything of {merged['branch']} already"
+    if merged["merged"]:
+        text = f"{merged['branch']} is merged into {merged['into']}: {merged['head']}"
+    return Reply({"thread": thread.id, **merged}, text)
+
+
+@verb(
+    "thread folder remove",
+    "remove a thread's own work folders and its branch",
+    "rolecall thread folder remove 01M7F72S\nrolecall thread folder remove 01M7F72S --force",
+    THREAD,
+    flag("--force", "also what is neither committed nor merged"),
+    STORE,
+)
+def remove(options: Namespace) -> Reply:
+    with open_thread(options) as thread:
+        done = thread.remove_folders(force=options.force)
+    for branch in done["kept"]:
+        print(printable(f"the branch {branch} is kept: it is checked out somewhere else"), file=sys.stderr)
+    text = "\n".join(f"removed {path}" for path in done["removed"]) or "there was nothing to remove"
+    return Reply({"thread": thread.id, **done}, text)
+
+
+@verb(
+    "thread folder prune",
+    "remove the work folders and branches of ended threads whose work is merged",
+    "rolecall thread folder prune --dry-run\nrolecall thread folder prune",
+    flag("--dry-run", "show what would be removed, and remove nothing"),
+    STORE,
+)
+def prune(options: Namespace) -> Reply:
+    with Rolecall(options.store, create=False) as rolecall:
+        done = rolecall.prune_folders(is_dry=options.dry_run)
+    removed = "would remove" if done["dryRun"] else "removed"
+    lines = []
+    for row in done["removed"]:
+        branches = "".join(f" and the branch {branch}" for branch in row["branches"])
+        lines.append(f"{removed} {row['thread']}: {', '.join(row['folders'])}{branches}")
+    lines += [f"kept {row['thread']}: {row['why']}" for row in done["kept"]]
+    return Reply(done, "\n".join(lines) or "no thread has its own folder")
+
+
+# -- import --
+
+
+@verb(
+    "thread import",
+    "take over threads that the predecessor wrote",
+    "rolecall thread import ~/.uncaged/workflow",
+    argument("folder", "DIR", "the storage folder of uwf, with threads.yaml in it"),
+    argument("--cas", "DIR", "where its nodes are, when not (only) in DIR/cas"),
+    flag("--keep-going", "take the intact nodes when some are damaged"),
+    flag("--config", "also import providers, models, agents and keys that are not set here"),
+    STORE,
+)
+def import_folder(options: Namespace) -> Reply:
+    from rolecall.threads.import_uwf import has_config, take_config  # the other verbs do without
+
+    progress = Progress("imported")
+    with Rolecall(options.store) as rolecall:
+        done = rolecall.import_uwf(
+            options.folder, cas=options.cas, keep_going=options.keep_going, progress=progress
+        )
+    progress.clear()
+    has_settings = has_config(options.folder)
+    settings = take_config(options.folder)._asdict() if options.config and has_settings else None
+    if has_settings and not options.config:
+        command = in_this_store(options, f"rolecall thread import {quote(options.folder)} --config")
+        print(
+            f"note: its configuration was not imported; to add what is not set here: {command}",
+            file=sys.stderr,
+        )
+    shown = done._asdict() | {
+        "unread": [unread._asdict() for unread in done.unread],
+        "problems": [problem._asdict() for problem in done.problems],
+        "config": settings,
+    }
+    return Reply(shown, lambda: _text(shown), code=4 if done.unread else 0)
+
+
+def _text(shown: Mapping[str, Any]) -> str:
+    threads, workflows = len(shown["threads"]), len(shown["workflows"])
+    lines = [f"{threads} threads, {workflows} workflows and {shown['nodes']} nodes imported"]
+    lines += [f"kept as it is here: {name}" for name in shown["kept"]]
+    lines += [f"not imported: {unread['name']}: {unread['reason']}" for unread in shown["unread"]]
+    lines += [f"{problem['kind']}: {problem['node']} {problem['text']}" for problem in shown["problems"]]
+    for what, keys in (shown["config"] or {}).items():
+        lines += [f"configuration, {what}: {key}" for key in keys]
+    return "\n".join(lines)
