@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rolecall.cli import NOUNS, main, verbs_of
+from rolecall.cli import NOUNS, main
+from rolecall.cli.parser import verbs_of
 
 if TYPE_CHECKING:
     from conftest import Rolecall

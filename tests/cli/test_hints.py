@@ -13,7 +13,8 @@ from traceback import format_exception
 import pytest
 
 import rolecall
-from rolecall.cli import build_parser, hints
+from rolecall.cli import hints
+from rolecall.cli.parser import build_parser
 from rolecall.errors import Hint, UsageError
 from rolecall.mcp import hints as tool_hints
 
@@ -87,7 +88,7 @@ def test_every_command_that_is_advised_exists(phrase: str) -> None:
 
 
 def _verb(words: list[str]) -> list[str]:
-    from rolecall.cli import verbs_of
+    from rolecall.cli.parser import verbs_of
 
     for count in (2, 1, 0):
         if " ".join(words[1 : 1 + count]) in verbs_of(words[0]):

@@ -22,6 +22,7 @@ OURS_FOR_A_READ = {
     "rolecall.cli",
     "rolecall.cli.cas",
     "rolecall.cli.output",
+    "rolecall.cli.parser",
     "rolecall.errors",
     "rolecall.settings",
     "rolecall.settings.config",

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 import pytest
 from terminal import shown_by
 
-from rolecall.cli import NOUNS, build_parser, verbs_of
+from rolecall.cli import NOUNS
 from rolecall.cli.output import printable, table
+from rolecall.cli.parser import build_parser, verbs_of
 
 if TYPE_CHECKING:
     from conftest import Rolecall

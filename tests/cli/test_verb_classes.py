@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from conftest import SCRIPTS, Rolecall
 
-from rolecall import cli
+from rolecall.cli import NOUNS
+from rolecall.cli.parser import verb_parser, verbs_of
 from rolecall.settings.capabilities import RESTRICTIONS
 from rolecall.settings.verbs import LEADS, OPTIONS, READS, VERBS, named_action
 
-EVERY = {f"{noun} {name}".strip(): verb for noun in cli.NOUNS for name, verb in cli.verbs_of(noun).items()}
+EVERY = {f"{noun} {name}".strip(): verb for noun in NOUNS for name, verb in verbs_of(noun).items()}
 ALL_RESTRICTIONS = {"ROLECALL_RESTRICTIONS": ",".join(RESTRICTIONS)}
 
 
@@ -22,7 +23,7 @@ def test_every_verb_is_classed_and_nothing_else() -> None:
 
 def test_options_that_change_what_a_verb_does_are_options_of_it() -> None:
     for verb, option in OPTIONS:
-        parser = cli.verb_parser(EVERY[verb])
+        parser = verb_parser(EVERY[verb])
         assert f"--{option}" in parser.format_help()
         assert option in {action.dest for action in parser._actions}
 

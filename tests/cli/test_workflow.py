@@ -246,7 +246,7 @@ def test_validate_reads_a_file_once_however_many_roles_nobody_would_play(
 
 
 def test_validate_takes_names_of_the_project_and_of_the_registry(rolecall: Rolecall, project: Path) -> None:
-    assert_error(rolecall("workflow", "validate", cwd=project), 2, "no workflow in this project")
+    assert_error(rolecall("workflow", "validate", cwd=project), 2, "this project has no workflow")
     put = rolecall.json("workflow", "put", "solve-issue.yaml", cwd=project)
     [report] = rolecall.json("workflow", "validate", "solve-issue", cwd=project)
     assert (report["file"], report["hash"], report["valid"]) == (put["hash"], put["hash"], True)

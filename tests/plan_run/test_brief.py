@@ -49,7 +49,7 @@ def test_the_work_that_is_checked_stands_beside_the_task() -> None:
 
 
 def test_the_notes_name_commands_that_there_are() -> None:
-    from rolecall.cli import verbs_of
+    from rolecall.cli.parser import verbs_of
 
     told = notes("mcp__rolecall__{}")
     assert "`mcp__rolecall__nx_task_list`" in told

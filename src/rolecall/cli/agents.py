@@ -20,7 +20,9 @@ from rolecall.agents.protocol import Reply as AgentReply
 from rolecall.checks.doctor import Finding, Place, examine, known_agents, preset_agents
 from rolecall.cli import Reply, argument, flag, hints, verb
 from rolecall.cli.asking import can_ask
+from rolecall.cli.group_view import gist
 from rolecall.cli.output import format_of, printable, table
+from rolecall.cli.thread_play import View, attend
 from rolecall.errors import AgentError, UsageError
 from rolecall.settings import config
 from rolecall.settings.capabilities import RESTRICTIONS, check_supported
@@ -70,7 +72,22 @@ def list_agents(options: Namespace) -> Reply:
     findings = asyncio.run(examine(casts, place, has_flags=False))
     found = {cast.name: finding for cast, finding in zip(casts, findings, strict=True)}
     rows = [_row(name, agent, found.get(name)) for name, agent in wanted.items()]
-    return Reply(rows, lambda: _list_text(options, rows))
+    if options.restrictions:
+        cells = [(row["agent"], _enforced_text(row["restrictions"])) for row in rows if row["restrictions"]]
+        return Reply(rows, table(cells, ("agent", "enforces")))
+    if options.options:
+        lines = []
+        for row in rows:
+            lines += ["", row["agent"]]
+            for option in row["options"]:
+                default = f" = {option['default']}" if option["default"] not in (None, "", []) else ""
+                lines.append(f"  {option['name']}: {option['type']}{default}")
+        return Reply(rows, "\n".join(lines[1:]))
+    shown = []
+    for row in rows:
+        installed = "–" if row["installed"] is None else row["installed"] and (row["version"] or "yes")
+        shown.append((row["agent"], installed or "no", row["about"]))
+    return Reply(rows, table(shown, ("agent", "installed", "what it is")))
 
 
 def _row(name: str, agent: Any, finding: Finding | None) -> dict[str, Any]:
@@ -82,6 +99,13 @@ def _row(name: str, agent: Any, finding: Finding | None) -> dict[str, Any]:
     about = f"{preset} over the Agent Client Protocol"
     if not preset:
         about = " ".join((module.__doc__ or "").partition("\n\n")[0].split()).partition(". ")[0].rstrip(".")
+    options = []
+    for field in fields(agent) if agent is not None else ():
+        is_argument = field.default is MISSING and field.default_factory is MISSING
+        if field.init and not is_argument:
+            default = None if field.default is MISSING else field.default
+            default = list(default) if isinstance(default, tuple) else default
+            options.append({"name": field.name, "type": str(field.type), "default": default})
     return {
         "agent": name,
         "about": about,
@@ -89,23 +113,9 @@ def _row(name: str, agent: Any, finding: Finding | None) -> dict[str, Any]:
         "path": finding.path if finding else None,
         "version": finding.version if finding else None,
         "install": getattr(agent, "install", "") or None,
-        "options": _options(agent) if agent is not None else [],
-        "restrictions": {word: _supports(agent, word) for word in RESTRICTIONS}
-        if agent is not None
-        else None,
+        "options": options,
+        "restrictions": None if agent is None else {word: _supports(agent, word) for word in RESTRICTIONS},
     }
-
-
-def _options(agent: Any) -> list[dict[str, Any]]:
-    """Return the fields with a default; a field without one is the argument itself."""
-    found = []
-    for field in fields(agent):
-        is_argument = field.default is MISSING and field.default_factory is MISSING
-        if not is_argument and field.init:
-            default = None if field.default is MISSING else field.default
-            default = list(default) if isinstance(default, tuple) else default
-            found.append({"name": field.name, "type": str(field.type), "default": default})
-    return found
 
 
 def _supports(agent: Any, restriction: str) -> bool:
@@ -114,25 +124,6 @@ def _supports(agent: Any, restriction: str) -> bool:
     except UsageError:
         return False
     return True
-
-
-def _list_text(options: Namespace, rows: list[dict[str, Any]]) -> str:
-    if options.restrictions:
-        cells = [(row["agent"], _enforced_text(row["restrictions"])) for row in rows if row["restrictions"]]
-        return table(cells, ("agent", "enforces"))
-    if options.options:
-        lines = []
-        for row in rows:
-            lines += ["", row["agent"]]
-            for option in row["options"]:
-                default = f" = {option['default']}" if option["default"] not in (None, "", []) else ""
-                lines.append(f"  {option['name']}: {option['type']}{default}")
-        return "\n".join(lines[1:])
-    lines_of: list[tuple[str, str, str]] = []
-    for row in rows:
-        installed = str(row["version"] or "yes") if row["installed"] else "no"
-        lines_of.append((row["agent"], "–" if row["installed"] is None else installed, row["about"]))
-    return table(lines_of, ("agent", "installed", "what it is"))
 
 
 def _enforced_text(restrictions: Mapping[str, bool]) -> str:
@@ -180,16 +171,26 @@ def test(options: Namespace) -> Reply | int:
     if is_stopped:
         raise KeyboardInterrupt
     shown = mask.value(found)
-    return Reply(shown, lambda: _test_text(shown), code=0 if shown["ok"] else FAILED)
+    usage = shown["usage"] or {}
+    cost = usage.get("cost")
+    tokens = f"{usage.get('input_tokens', 0):,} in, {usage.get('output_tokens', 0):,} out" if usage else ""
+    lines = {
+        "answer": " ".join(shown["answer"].split()) or "(none)",
+        "ending": f"{shown['ending']}{': ' if shown['reason'] else ''}{shown['reason']}",
+        "to do": shown["hint"] if not shown["ok"] else "",
+        "session": shown["session"],
+        "tokens": tokens,
+        "cost": f"${cost:.4f}" if cost is not None else "not reported",
+        "time": f"{shown['seconds']} s",
+    }
+    text = "\n".join(f"{name:8} {value}" for name, value in lines.items() if value)
+    return Reply(shown, text, code=0 if shown["ok"] else FAILED)
 
 
 async def _try(
     options: Namespace, cast: Cast, env: Mapping[str, str], mask: Mask
 ) -> tuple[dict[str, Any], bool]:
     """Return the agent's reply or failure in the same form, and whether a signal stopped it."""
-
-    from rolecall.cli.group_view import gist
-    from rolecall.cli.thread_play import View, attend  # imports the engine, which listing does not need
 
     class Live(View):
         """Shows the agent's messages and actions while it runs."""
@@ -232,19 +233,3 @@ async def _try(
         "seconds": round(time.monotonic() - start, 2),
     }
     return shown, stopped.cancel.is_set()
-
-
-def _test_text(shown: Mapping[str, Any]) -> str:
-    usage = shown["usage"] or {}
-    cost = usage.get("cost")
-    tokens = f"{usage.get('input_tokens', 0):,} in, {usage.get('output_tokens', 0):,} out" if usage else ""
-    lines = {
-        "answer": " ".join(shown["answer"].split()) or "(none)",
-        "ending": f"{shown['ending']}{': ' if shown['reason'] else ''}{shown['reason']}",
-        "to do": shown["hint"] if not shown["ok"] else "",
-        "session": shown["session"],
-        "tokens": tokens,
-        "cost": f"${cost:.4f}" if cost is not None else "not reported",
-        "time": f"{shown['seconds']} s",
-    }
-    return "\n".join(f"{name:8} {value}" for name, value in lines.items() if value)

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from shlex import quote
 
 from rolecall.api import Rolecall, Thread
-from rolecall.cli import argument, hints, under_this_name
+from rolecall.cli import argument, hints
+from rolecall.cli.output import under_this_name
 from rolecall.threads.thread import LIMITS
 
 

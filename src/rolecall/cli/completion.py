@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from argparse import Action, Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
-from rolecall.cli import NOUNS, argument, build_parser, verb, verb_parser, verbs_of
+from rolecall.cli import NOUNS, argument, verb
+from rolecall.cli.parser import build_parser, verb_parser, verbs_of
 from rolecall.errors import RolecallError
 
 _BASH = """\
@@ -140,42 +141,29 @@ def _candidates(words: list[str]) -> Iterator[Candidate]:
         yield from _values(positionals[min(place, len(positionals) - 1)])
 
 
-def _values(action: Action) -> Iterable[Candidate]:
+def _values(action: Action) -> Iterator[Candidate]:
+    # Each case imports what it needs, because most words are completed from the parser alone.
     if action.choices is not None:
-        return ((str(choice), "") for choice in action.choices)
-    if action.metavar == "WORKFLOW" or action.dest == "workflow":
-        return _workflows()
-    if action.metavar == "THREAD":
-        return _threads()
-    return _agents() if action.dest == "agent" else ()
+        yield from ((str(choice), "") for choice in action.choices)
+    elif action.metavar == "WORKFLOW" or action.dest == "workflow":
+        from rolecall.api import reader
 
+        with reader() as rolecall:
+            yield from ((entry.name, entry.path or "") for entry in rolecall.workflow_entries())
+    elif action.metavar == "THREAD":
+        from rolecall.api import reader
 
-# Each case imports what it needs, because most words are completed from the parser alone.
+        with reader() as rolecall:
+            entries = list(islice(rolecall.entries(), _MOST_THREADS))
+            # The whole id too, if its beginning is already typed.
+            for length in (rolecall.short_id_length(), 26) if entries else ():
+                for entry in entries:
+                    yield entry["thread"][-length:], f"{entry['status']} · {entry['title'] or ''}"
+    elif action.dest == "agent":
+        from rolecall import agents
+        from rolecall.agents.acp_presets import PRESETS
+        from rolecall.settings import config
 
-
-def _workflows() -> list[Candidate]:
-    from rolecall.api import reader
-
-    with reader() as rolecall:
-        return [(entry.name, entry.path or "") for entry in rolecall.workflow_entries()]
-
-
-def _threads() -> Iterator[Candidate]:
-    from rolecall.api import reader
-
-    with reader() as rolecall:
-        entries = list(islice(rolecall.entries(), _MOST_THREADS))
-        # The whole id too, if its beginning is already typed.
-        for length in (rolecall.short_id_length(), 26) if entries else ():
-            for entry in entries:
-                yield entry["thread"][-length:], f"{entry['status']} · {entry['title'] or ''}"
-
-
-def _agents() -> Iterator[Candidate]:
-    from rolecall import agents
-    from rolecall.agents.acp_presets import PRESETS
-    from rolecall.settings import config
-
-    presets = (f"acp:{name}" for name in PRESETS)
-    names = [*config.load().get("agents", {}), *agents.PROGRAMS, "builtin", "human", *presets]
-    return ((name, "") for name in dict.fromkeys(names))
+        presets = (f"acp:{name}" for name in PRESETS)
+        names = [*config.load().get("agents", {}), *agents.PROGRAMS, "builtin", "human", *presets]
+        yield from ((name, "") for name in dict.fromkeys(names))

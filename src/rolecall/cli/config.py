@@ -7,9 +7,9 @@ from typing import Any
 
 from rolecall.agents import ADAPTERS
 from rolecall.cli import Reply, argument, flag, hints, verb
-from rolecall.cli.output import read_input, warn
+from rolecall.cli.output import dump_yaml, read_input, warn
 from rolecall.errors import NotFound, RolecallError, UsageError
-from rolecall.settings import config, settings
+from rolecall.settings import config, config_file, settings
 from rolecall.settings.mask import MASKED, masked
 
 _KEY = argument("key", "KEY", "joined by dots: providers.openrouter.baseUrl")
@@ -56,8 +56,6 @@ def get(options: Namespace) -> Reply:
     argument("value", "VALUE", "the value; a JSON array for `args`; - reads standard input"),
 )
 def set_value(options: Namespace) -> Reply:
-    from rolecall.settings import config_file  # imports PyYAML, which reading does not always need
-
     path, file = settings.path_of(options.key), config.config_path()
     text = read_input("-").removesuffix("\n") if options.value == "-" else options.value
     value = settings.value_from(text, path)
@@ -94,8 +92,6 @@ def set_value(options: Namespace) -> Reply:
     _KEY,
 )
 def unset(options: Namespace) -> Reply:
-    from rolecall.settings import config_file
-
     path, file = settings.path_of(options.key), config.config_path()
     value = _look_up(path)  # the key is not checked, so that an unknown one can be removed too
     config_file.change(file, lambda text: config_file.without_value(text, path, source=file))
@@ -105,10 +101,8 @@ def unset(options: Namespace) -> Reply:
 
 @verb("config list", "print all settings, keys masked", "rolecall config list")
 def list_settings(_options: Namespace) -> Reply:
-    from rolecall.workflow.document import dump
-
     found, file = config.load(), config.config_path()
     for problem in settings.problems(found, adapters=_AGENTS):
         warn(f"{file}: {problem}")
     shown = config.mask().value(masked(found, MASKED))
-    return Reply(shown, lambda: f"# {file}\n" + (dump(shown).rstrip() if shown else "# nothing is set"))
+    return Reply(shown, lambda: f"# {file}\n" + (dump_yaml(shown).rstrip() if shown else "# nothing is set"))

@@ -15,8 +15,6 @@ from rolecall.api import Rolecall, reader
 from rolecall.checks import machine
 from rolecall.checks.doctor import (
     Diagnosis,
-    Finding,
-    Need,
     Place,
     Trouble,
     absence,
@@ -165,13 +163,20 @@ def _lines(diagnosis: Diagnosis, others: dict[str, bool], mask: Mask) -> Iterato
     rows = []
     for label, finding in diagnosis.findings.items():
         needs = diagnosis.needs_for(label)
+        roles: dict[str, list[str]] = {}
+        for need in needs:
+            roles.setdefault(need.workflow, []).append(need.role)
+        signed_in = _NONE
+        if finding.signed_in is not None and finding.path:
+            how = finding.signed_in.how.partition(" is ")[0]
+            signed_in = f"yes ({how})" if finding.signed_in.state == "yes" else finding.signed_in.state
         color = "green" if finding.is_ready else "red" if needs else "yellow"
         rows.append(
             (
                 mask.text(finding.agent),  # before the table shortens it
                 finding.version or _NONE,
-                _signed_in(finding),
-                _needed_by(needs) or _NONE,
+                signed_in,
+                "; ".join(f"{name}: {', '.join(names)}" for name, names in roles.items()) or _NONE,
                 colored(finding.state, color),
             )
         )
@@ -199,20 +204,6 @@ def _lines(diagnosis: Diagnosis, others: dict[str, bool], mask: Mask) -> Iterato
     workflows = len({need.workflow for need in diagnosis.needs})
     what = f"{plural(workflows, 'workflow')} can be run" if workflows else "no workflow here"
     yield "\n" + colored(f"ready: {what}", "green")
-
-
-def _signed_in(finding: Finding) -> str:
-    if finding.signed_in is None or not finding.path:
-        return _NONE
-    state, how = finding.signed_in
-    return f"yes ({how.partition(' is ')[0]})" if state == "yes" else state
-
-
-def _needed_by(needs: list[Need]) -> str:
-    roles: dict[str, list[str]] = {}
-    for need in needs:
-        roles.setdefault(need.workflow, []).append(need.role)
-    return "; ".join(f"{workflow}: {', '.join(names)}" for workflow, names in roles.items())
 
 
 def _one_line(text: str) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping
-from typing import Any
 
 from rolecall.api import Rolecall
 from rolecall.cli import Reply, argument, verb
@@ -43,13 +41,8 @@ def status(options: Namespace) -> Reply:
             raise NotFound(
                 str(error), hint="The first machine makes it: `rolecall serve --database URL`."
             ) from error
-    is_alive = any(machine["alive"] for machine in shown["machines"])
-    return Reply(shown, _text(shown), code=0 if is_alive else 1)
-
-
-def _text(shown: Mapping[str, Any]) -> str:
-    machines = shown["machines"]
-    count = sum(machine["alive"] for machine in machines)
+    found = shown["machines"]
+    count = sum(machine["alive"] for machine in found)
     queued = ", ".join(f"{count:,} of {name}" for name, count in shown["queued"].items()) or "none"
     lines = [
         f"{plural(count, 'machine')}, {shown['running']} of {shown['limit']} threads, "
@@ -57,15 +50,13 @@ def _text(shown: Mapping[str, Any]) -> str:
         f"waiting: {queued}",
     ]
     lines += [f"no machine can run {one['workflow']}: {one['reason']}" for one in shown["stuck"]]
-    if not machines:
-        lines.append("No machine has served this store. On each: `rolecall serve --database URL`.")
-        return "\n".join(lines)
     rows = []
-    for machine in machines:
+    for machine in found:
         state = ("leads" if machine["leads"] else "there") if machine["alive"] else "gone"
         busy = f"{machine['busy']} of {machine['slots']}"
         rows.append((machine["machine"], state, busy, machine["per_minute"], machine["process"]))
-    lines.append(table(rows, ("machine", "state", "steps", "a minute", "process")))
-    for machine in machines:
+    nobody = "No machine has served this store. On each: `rolecall serve --database URL`."
+    lines.append(table(rows, ("machine", "state", "steps", "a minute", "process")) if rows else nobody)
+    for machine in found:
         lines += [f"{machine['machine']}: {problem}" for problem in machine["problems"].values()]
-    return "\n".join(lines)
+    return Reply(shown, "\n".join(lines), code=0 if count else 1)

@@ -13,11 +13,9 @@ from rolecall.api import Thread
 from rolecall.cli.arguments import in_this_store
 from rolecall.cli.output import LastLine, printable, say
 from rolecall.cli.thread_outcome import CODES, INTERRUPTED, show_state
-from rolecall.cli.thread_play import View, attend, leave, play, take_steps, view_of
+from rolecall.cli.thread_play import View, attend, leave, take_steps, view_of
 from rolecall.service import control
 from rolecall.settings import config
-
-__all__ = ["follow", "follow_each", "play"]
 
 _PATIENCE = 1.0
 """Seconds between checks of the store when no message arrives."""

@@ -14,7 +14,6 @@ from rolecall.errors import UsageError
 from rolecall.knowledge import cache as vector_cache
 from rolecall.knowledge import index, place, queries, start
 from rolecall.knowledge.globs import problem
-from rolecall.knowledge.query import Answer
 from rolecall.knowledge.search import marks
 from rolecall.nexus.project_paths import now
 from rolecall.settings import config, repository
@@ -135,42 +134,39 @@ def query(options: Namespace) -> int:
         found = desk.ask(options.text, _root(options), limit=options.max, path=options.path, by=by)
     for note in found.notes:
         _note(note)
-    results = [_result(answer, options.text, is_global=options.everywhere) for answer in found.answers]
+    results: list[dict[str, Any]] = []
+    for answer in found.answers:
+        trail = (" › " if answer.is_prose else ".").join(answer.trail)
+        where = {"repository": answer.repository} if options.everywhere else {}
+        results.append(
+            {
+                **where,
+                "path": answer.path,
+                "start": answer.start,
+                "end": answer.end,
+                "heading" if answer.is_prose else "symbol": trail,
+                "score": round(answer.score, 4),
+                "stale": answer.is_stale,
+                "text": answer.text,
+                "marks": marks(answer.text, options.text),
+            }
+        )
     if format_of(options) != "text":
         show(options, {"query": options.text, "results": results, "notes": found.notes})
     elif not results:
         print("nothing was found")
     else:
         for result in results:
-            print(_head(result), *(f"    {line}" for line in _body(result)), "", sep="\n")
+            place_of = f"{result['path']}:{result['start']}-{result['end']}"
+            place_of = os.path.join(result.get("repository", ""), place_of)
+            name = result.get("symbol") or result.get("heading") or ""
+            stale = "  (changed since)" if result["stale"] else ""
+            head = _in_one_line(f"{place_of}  {name}".rstrip() + f"  {result['score']:.3f}{stale}")
+            print(head, *(f"    {line}" for line in _body(result)), "", sep="\n")
     if any(answer.is_stale for answer in found.answers):
         sys.stdout.flush()
         _note("some of these files have changed since they were indexed: `rolecall knowledge sync`")
     return 0 if found.answers else 1
-
-
-def _result(answer: Answer, question: str, *, is_global: bool) -> dict[str, Any]:
-    name = {"heading": " › ".join(answer.trail)} if answer.is_prose else {"symbol": ".".join(answer.trail)}
-    return {
-        **({"repository": answer.repository} if is_global else {}),
-        "path": answer.path,
-        "start": answer.start,
-        "end": answer.end,
-        **name,
-        "score": round(answer.score, 4),
-        "stale": answer.is_stale,
-        "text": answer.text,
-        "marks": marks(answer.text, question),
-    }
-
-
-def _head(result: dict[str, Any]) -> str:
-    where = f"{result['path']}:{result['start']}-{result['end']}"
-    if "repository" in result:
-        where = os.path.join(result["repository"], where)
-    name = result.get("symbol") or result.get("heading") or ""
-    stale = "  (changed since)" if result["stale"] else ""
-    return _in_one_line(f"{where}  {name}".rstrip() + f"  {result['score']:.3f}{stale}")
 
 
 def _body(result: dict[str, Any]) -> list[str]:
@@ -228,10 +224,6 @@ def show_status(options: Namespace) -> Reply:
         "skipped": [{"path": path, "reason": reason} for path, reason in status.skipped],
         "ignoredByGit": status.is_ignored,
     }
-    return Reply(reply, lambda: _status_text(status))
-
-
-def _status_text(status: queries.Status) -> str:
     state, waiting = status.state, [*status.changed, *status.gone]
     size = f"{status.bytes / 1e6:,.1f} MB"
     lines = [
@@ -254,7 +246,7 @@ def _status_text(status: queries.Status) -> str:
         lines.append(f"  left out: {plural(len(status.skipped), 'file')}, for example {example}")
     if not status.is_ignored:
         lines.append("  git does not ignore the index: add `knowledge.db*` to .gitignore")
-    return "\n".join(lines)
+    return Reply(reply, "\n".join(lines))
 
 
 @verb(

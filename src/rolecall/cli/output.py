@@ -10,7 +10,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
-from rolecall.cli import argument, program, under_this_name
+from rolecall.cli import argument, program
 from rolecall.errors import InvalidValue, UsageError
 from rolecall.settings import config
 
@@ -40,6 +40,13 @@ STORE = argument(
 )
 
 
+def under_this_name(text: str) -> str:
+    """Replace `rolecall` in the commands within `text` by the current program name."""
+    if program() == "rolecall":
+        return text
+    return re.sub(r"(?<![\w/.-])rolecall (?=[a-z]|--)", f"{program()} ", text)
+
+
 def format_of(options: Namespace) -> str:
     """Return the requested format, by default text; as `uwf`, the predecessor's commands print JSON in a pipe."""
     if options.format is None and program() == "uwf" and options.verb.name.split()[0] in _PREDECESSORS:
@@ -59,9 +66,7 @@ def show(options: Namespace, value: Any, text: str | Callable[[], str] | None = 
                 hint="--format yaml shows it.",
             ) from exc
     elif kind == "yaml":
-        from rolecall.workflow.document import dump  # imports PyYAML, which is slow
-
-        print(dump(value), end="")
+        print(dump_yaml(value), end="")
     elif text is None:
         print(printable(json.dumps(value, ensure_ascii=False, indent=2)))
     else:
@@ -69,6 +74,12 @@ def show(options: Namespace, value: Any, text: str | Callable[[], str] | None = 
         if options.verb.name.split()[0] in _OWN_WORDS:
             shown = under_this_name(shown)
         print(_render(shown, sys.stdout))
+
+
+def dump_yaml(value: Any) -> str:
+    from rolecall.workflow.document import dump  # imports PyYAML, which is slow
+
+    return dump(value)
 
 
 def show_record(

@@ -107,7 +107,10 @@ def run(options: Namespace) -> int:
             found = None
         with found or nullcontext():
             board, jobs = _look(options, project, found, agents)
-            _show_outlook(options, board, list(_cast(board, jobs, agents, options.agent)))
+            parts = list(_cast(board, jobs, agents, options.agent))
+            missing = [part for part in parts if part.problem]
+            advice = _hints(missing) + ([_propose(missing)] if missing and options.agent else [])
+            show_outlook(options, board, {part.role: str(part) for part in parts}, advice)
         return 0
     with Rolecall(options.store) as rolecall:
         board, jobs = _look(options, project, rolecall, agents)
@@ -202,14 +205,6 @@ def _propose(missing: Sequence[Part]) -> str:
     if not able:
         return "No agent on this machine can; `rolecall agents list` shows all agents."
     return f"These agents can: {', '.join(able)}. With `rolecall plan run --agent {able[0]}` one plays every role."
-
-
-def _show_outlook(options: Namespace, board: Board, parts: Sequence[Part]) -> None:
-    missing = [part for part in parts if part.problem]
-    hints = _hints(missing)
-    if missing and options.agent:
-        hints.append(_propose(missing))
-    show_outlook(options, board, {part.role: str(part) for part in parts}, hints)
 
 
 # -- running --

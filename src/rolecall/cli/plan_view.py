@@ -12,10 +12,10 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rolecall.api import Rolecall
-from rolecall.cli import hints, under_this_name
+from rolecall.cli import hints
 from rolecall.cli.arguments import in_this_store
 from rolecall.cli.group_view import duration, gist
-from rolecall.cli.output import LastLine, format_of, printable, say, short, show, table
+from rolecall.cli.output import LastLine, format_of, printable, say, short, show, table, under_this_name
 from rolecall.cli.thread_play import View, step_line
 from rolecall.plan_run import taskflow
 from rolecall.plan_run.schedule import outlook

@@ -13,7 +13,9 @@ from typing import Any
 from rolecall.api import LoadedWorkflow, Rolecall, Thread, check_limits
 from rolecall.cli import argument, either, flag, verb
 from rolecall.cli.arguments import AGENT, CWD, LIMIT, WORKFLOW
+from rolecall.cli.follow import follow, follow_each
 from rolecall.cli.output import STORE, between, read_file, read_input, say, show
+from rolecall.cli.thread_play import play
 from rolecall.cli.thread_run import print_problem, tell_of_successors, tell_omitted
 from rolecall.errors import UsageError
 from rolecall.service import control, project_file
@@ -80,16 +82,14 @@ def run(options: Namespace) -> int:
                 waiting = "it waits" if len(threads) == 1 else "they wait"
                 say(f"no service is running here: {waiting} for `rolecall serve`", sys.stderr)
             return 0
-        from rolecall.cli import follow  # imports asyncio and the engine, which --detach does not need
-
         if len(tasks) > 1:
             started = starter.start_all(tasks) if is_served else map(starter.start, tasks)
-            return follow.follow_each(options, started, len(tasks), is_served=is_served)
+            return follow_each(options, started, len(tasks), is_served=is_served)
         thread = starter.start(tasks[0])
         print(f"thread {thread.id}", file=sys.stderr, flush=True)
         if is_served:
-            return follow.follow(options, thread)
-        return follow.play(options, thread, steps=None, is_run=True)
+            return follow(options, thread)
+        return play(options, thread, steps=None, is_run=True)
 
 
 def _read_tasks(options: Namespace, workflow: str) -> list[Task]:

@@ -6,8 +6,8 @@ import os
 from argparse import Namespace
 
 from rolecall.api import reader
-from rolecall.cli import Reply, under_this_name, verb
-from rolecall.cli.output import STORE
+from rolecall.cli import Reply, verb
+from rolecall.cli.output import STORE, under_this_name
 from rolecall.cli.thread_read import active_threads, first_command
 from rolecall.service import control, project_file
 from rolecall.settings import config

@@ -13,6 +13,7 @@ from rolecall.cli import argument, asking, verb
 from rolecall.cli.arguments import RUN, THREAD, in_this_store, open_thread
 from rolecall.cli.output import STORE, format_of, parse_json, read_input, show
 from rolecall.cli.thread_outcome import CODES, show_state, tell_continuation
+from rolecall.cli.thread_play import play
 from rolecall.errors import InvalidPayload, UsageError
 from rolecall.store.schema import Type
 from rolecall.threads.prompt import example_output, field_line, required_fields
@@ -73,8 +74,6 @@ def answer(options: Namespace) -> int:
         if not (_play_role if takes_output else _send_text)(options, thread, question):
             return CODES["suspended"] if options.run else 0  # the question was only shown
         if options.run:
-            from rolecall.cli.thread_play import play  # imports asyncio and the engine
-
             return play(options, thread, steps=None, is_run=True)
         show_state(options, thread, step=thread.head)
         tell_continuation(options, thread)

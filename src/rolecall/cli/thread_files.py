@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
 from shlex import quote
-from typing import Any
 
 from rolecall.api import Rolecall
 from rolecall.cli import Reply, argument, flag, verb
@@ -195,15 +193,10 @@ def import_folder(options: Namespace) -> Reply:
         "problems": [problem._asdict() for problem in done.problems],
         "config": settings,
     }
-    return Reply(shown, lambda: _text(shown), code=4 if done.unread else 0)
-
-
-def _text(shown: Mapping[str, Any]) -> str:
-    threads, workflows = len(shown["threads"]), len(shown["workflows"])
-    lines = [f"{threads} threads, {workflows} workflows and {shown['nodes']} nodes imported"]
-    lines += [f"kept as it is here: {name}" for name in shown["kept"]]
-    lines += [f"not imported: {unread['name']}: {unread['reason']}" for unread in shown["unread"]]
-    lines += [f"{problem['kind']}: {problem['node']} {problem['text']}" for problem in shown["problems"]]
-    for what, keys in (shown["config"] or {}).items():
+    lines = [f"{len(done.threads)} threads, {len(done.workflows)} workflows and {done.nodes} nodes imported"]
+    lines += [f"kept as it is here: {name}" for name in done.kept]
+    lines += [f"not imported: {unread.name}: {unread.reason}" for unread in done.unread]
+    lines += [f"{problem.kind}: {problem.node} {problem.text}" for problem in done.problems]
+    for what, keys in (settings or {}).items():
         lines += [f"configuration, {what}: {key}" for key in keys]
-    return "\n".join(lines)
+    return Reply(shown, "\n".join(lines), code=4 if done.unread else 0)

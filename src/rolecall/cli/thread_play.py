@@ -16,9 +16,10 @@ from typing import Any
 from rolecall import agents
 from rolecall.agents.process import survivors
 from rolecall.api import Rolecall, Thread
-from rolecall.cli import hints, report
+from rolecall.cli import hints
 from rolecall.cli.group_view import GroupBlock, duration, gist, tokens_of, unwrap
 from rolecall.cli.output import LastLine, format_of, say, show_record
+from rolecall.cli.parser import report
 from rolecall.cli.thread_outcome import CODES, INTERRUPTED, INTERRUPTION, show_state, tell_continuation
 from rolecall.errors import Conflict, RolecallError
 from rolecall.settings import config

@@ -17,7 +17,7 @@ from time import sleep, time_ns
 from typing import Any, NamedTuple
 
 from rolecall.api import Rolecall, reader
-from rolecall.cli import Reply, argument, flag, hints, under_this_name, verb
+from rolecall.cli import Reply, argument, flag, hints, verb
 from rolecall.cli.arguments import THREAD, in_this_store, open_thread
 from rolecall.cli.output import (
     STORE,
@@ -31,6 +31,7 @@ from rolecall.cli.output import (
     short,
     show_record,
     table,
+    under_this_name,
 )
 from rolecall.threads import report
 from rolecall.threads.state import ENDED, Status

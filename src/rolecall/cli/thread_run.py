@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rolecall.api import Rolecall, Thread
 from rolecall.cli import Reply, argument, flag, hints, verb
 from rolecall.cli.arguments import AGENT, CWD, LIMIT, RUN, THREAD, WORKFLOW, in_this_store, open_thread
+from rolecall.cli.group_view import gist
 from rolecall.cli.output import (
     STORE,
     between,
@@ -29,7 +30,9 @@ from rolecall.cli.output import (
     show_record,
 )
 from rolecall.cli.thread_outcome import CODES, CRASHED, show_state, tell_continuation
+from rolecall.cli.thread_play import play
 from rolecall.errors import UsageError
+from rolecall.service import control
 from rolecall.settings import config
 from rolecall.settings.settings import UWF_PROGRAMS, agent_for, uwf_program
 from rolecall.threads.state import ENDED
@@ -148,8 +151,6 @@ def tell_of_successors(book: Playbook, override: str | None) -> None:
 
 @verb("thread step", "take exactly one step", "rolecall thread step 01M7F72S", THREAD, AGENT, STORE)
 def step(options: Namespace) -> int:
-    from rolecall.cli.thread_play import play  # imports asyncio and the engine, which other verbs do not need
-
     with open_thread(options) as thread:
         return play(options, thread, steps=1, is_run=False)
 
@@ -164,8 +165,6 @@ def step(options: Namespace) -> int:
     STORE,
 )
 def run(options: Namespace) -> int:
-    from rolecall.cli.thread_play import play
-
     with open_thread(options) as thread:
         return play(options, thread, steps=options.steps, is_run=True)
 
@@ -191,8 +190,6 @@ def resume(options: Namespace) -> int:
         elif before == "idle" and answer is None and not limits and not options.agent:
             print("the thread was idle already", file=sys.stderr)
         if options.run:
-            from rolecall.cli.thread_play import play
-
             return play(options, thread, steps=None, is_run=True)
         show_state(options, thread)
         tell_continuation(options, thread)
@@ -228,16 +225,21 @@ def kill(options: Namespace) -> Reply:
     STORE,
 )
 def watch(options: Namespace) -> int:
-    from rolecall.service import control
-
+    is_text = format_of(options) == "text"
     seen, has_explained = 0, False
     with open_thread(options) as thread:
         while True:
             status = thread.status  # before the events, which then include what led to it
             is_stopped = status == "crashed" or thread.needs_person
             for event in thread.events(after=seen):
-                _show_event(options, event)
                 seen = event.seq
+                if is_text:
+                    at = strftime("%H:%M:%S", localtime(event.at / 1000))
+                    line = f"{at} {event.kind:14} {gist(event.kind, event.body)}".rstrip()
+                    print(printable(line), flush=True)
+                else:
+                    head = {"event": event.kind, "thread": event.stream, "seq": event.seq, "at": event.at}
+                    show_record(options, head | dict(event.body))
             if status in ENDED or (is_stopped and not options.follow):
                 break
             sys.stdout.flush()
@@ -252,14 +254,3 @@ def watch(options: Namespace) -> int:
         show_state(options, thread, is_after_events=True)
         tell_continuation(options, thread)
     return CRASHED if status == "crashed" else CODES.get(status, 0)
-
-
-def _show_event(options: Namespace, event: Any) -> None:
-    from rolecall.cli.group_view import gist
-
-    if format_of(options) != "text":
-        head = {"event": event.kind, "thread": event.stream, "seq": event.seq, "at": event.at}
-        show_record(options, head | dict(event.body))
-        return
-    at = strftime("%H:%M:%S", localtime(event.at / 1000))
-    print(printable(f"{at} {event.kind:14} {gist(event.kind, event.body)}".rstrip()), flush=True)

@@ -63,7 +63,28 @@ def _retry(move: Callable[[], Any]) -> Any:
 def list_triggers(options: Namespace) -> Reply | None:
     project = _load_project()
     with reader(options.store) as rolecall:
-        rows = [_row(rolecall, project, trigger) for trigger in project.triggers]
+        store = rolecall.store_if_any
+        rows: list[dict[str, Any]] = []
+        for trigger in project.triggers:
+            now = _now()
+            memory = memories.recall(store, project.name, trigger, now=now)[1] if store else Memory()
+            next_time = None
+            if trigger.schedule is not None and not memory.is_paused:
+                turn = schedule.turn(trigger.schedule, memories.anchor(memory) or now, now)
+                next_time = time_text(turn.next if turn.slot is None else now)
+            rows.append(
+                {
+                    "trigger": trigger.id,
+                    "does": trigger.describe(),
+                    "state": "paused" if memory.is_paused else "on",
+                    "fired": memory.fired,
+                    "last": time_text(memory.fired_at) if memory.fired_at else None,
+                    "next": next_time,
+                    "thread": memory.thread or None,
+                    "skipped": memory.skipped or None,
+                    "problem": memory.problem or None,
+                }
+            )
         id_length = rolecall.short_id_length()
     if not rows and format_of(options) == "text":
         print(f"No trigger is configured in {project.folder}.")
@@ -87,26 +108,6 @@ def list_triggers(options: Namespace) -> Reply | None:
 
 def _moment(text: str | None) -> str:
     return text[5:16].replace("T", " ") if text else "–"
-
-
-def _row(rolecall: Rolecall, project: Project, trigger: Trigger) -> dict[str, Any]:
-    now, store = _now(), rolecall.store_if_any
-    memory = memories.recall(store, project.name, trigger, now=now)[1] if store else Memory()
-    next_time = None
-    if trigger.schedule is not None and not memory.is_paused:
-        turn = schedule.turn(trigger.schedule, memories.anchor(memory) or now, now)
-        next_time = time_text(turn.next if turn.slot is None else now)
-    return {
-        "trigger": trigger.id,
-        "does": trigger.describe(),
-        "state": "paused" if memory.is_paused else "on",
-        "fired": memory.fired,
-        "last": time_text(memory.fired_at) if memory.fired_at else None,
-        "next": next_time,
-        "thread": memory.thread or None,
-        "skipped": memory.skipped or None,
-        "problem": memory.problem or None,
-    }
 
 
 # -- fire --

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -130,9 +129,17 @@ def validate(options: Namespace) -> Reply:
                 hint="Name a file, or put one into the folder `workflows`.",
             )
         reports = [_check(rolecall, name) for name in names]
+    lines = []
+    for report in reports:
+        problems = [Problem(**problem) for problem in report["problems"]]
+        # A problem outside the definition has no line.
+        lines += [str(one) if one.line else str(one).replace(":None:None:", ":", 1) for one in problems]
+        counts = {kind: sum(one.severity == kind for one in problems) for kind in ("error", "warning")}
+        found = ", ".join(plural(count, kind) for kind, count in counts.items() if count)
+        verdict = "valid" if report["valid"] else "not valid"
+        lines.append(f"{report['file']}: {verdict}{f' ({found})' if found else ''}")
     is_valid = all(report["valid"] for report in reports)
-    text = "\n".join(line for report in reports for line in _report_lines(report))
-    return Reply(reports, text, code=0 if is_valid else 2)
+    return Reply(reports, "\n".join(lines), code=0 if is_valid else 2)
 
 
 def _check(rolecall: Rolecall, text: str) -> dict[str, Any]:
@@ -165,15 +172,6 @@ def _check(rolecall: Rolecall, text: str) -> dict[str, Any]:
             for problem in map(word_problem, problems)
         ],
     }
-
-
-def _report_lines(report: dict[str, Any]) -> Iterator[str]:
-    problems = [Problem(**problem) for problem in report["problems"]]
-    for one in problems:  # a problem outside the definition has no line
-        yield str(one) if one.line else str(one).replace(":None:None:", ":", 1)
-    counts = {kind: sum(one.severity == kind for one in problems) for kind in ("error", "warning")}
-    found = ", ".join(plural(count, kind) for kind, count in counts.items() if count)
-    yield f"{report['file']}: {'valid' if report['valid'] else 'not valid'}{f' ({found})' if found else ''}"
 
 
 # -- graph, schema, history, diff --

@@ -1,0 +1,225 @@
+"""Finds a command, parses its options, runs it, and turns errors into exit codes."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from importlib import import_module
+from typing import Any, NoReturn
+
+from rolecall import __version__
+from rolecall.cli import DESCRIPTION, EXAMPLES, MODULES, NOUNS, OLD_OPTIONS, Reply, Verb, output, program
+from rolecall.errors import Damaged, NotFound, RolecallError, UsageError
+from rolecall.settings import config
+
+UWF_NAMES = {
+    "workflow add": "`rolecall workflow put FILE` does this.",
+    "thread exec": "`rolecall thread step THREAD` takes one step, `rolecall thread run THREAD` takes all of them, "
+    "`rolecall run WORKFLOW -p TEXT --detach` leaves them to the service.",
+    "thread stop": "Ctrl-C stops `rolecall thread run` cleanly, `rolecall serve stop` stops the service; threads can "
+    "continue later. `rolecall thread kill THREAD` ends one for good.",
+    "thread cancel": "`rolecall thread kill THREAD` does this.",
+    "thread running": "`rolecall thread list --status running` does this.",
+    "step list": "`rolecall thread steps THREAD` does this.",
+    "step show": "`rolecall thread step-details STEP` does this.",
+    "step read": "`rolecall thread step-details STEP` does this.",
+    "step fork": "`rolecall thread fork STEP` does this.",
+    "step": "`rolecall thread steps THREAD` and `rolecall thread step-details STEP` show steps.",
+    "log": "`rolecall thread watch THREAD` shows the events of a thread, `rolecall serve logs` the log of the service.",
+}
+"""Commands of uwf, and the advice for somebody who types one."""
+
+
+def run(args: list[str]) -> int:
+    """Run the command that the words name, and return its exit code."""
+    try:
+        options = _parse(args)
+        output.color_mode = options.color
+        if config.plays_role():
+            from rolecall.settings.verbs import check_verb  # only agents are restricted
+
+            check_verb(
+                options.verb.name,
+                lambda option: getattr(options, option),
+                restrictions=config.restrictions(),
+                is_in_step=bool(config.run()),
+                may_start_threads=config.may_start_threads(),
+            )
+        reply = options.verb.run(options)
+        if isinstance(reply, Reply):
+            output.show(options, reply.value, reply.text)
+            return reply.code
+        return int(reply or 0)
+    except RolecallError as error:
+        return report(error)
+
+
+def report(error: RolecallError) -> int:
+    """Print an error and its hint; return the exit code."""
+    from rolecall.cli import hints  # only an error needs it
+
+    output.say(f"{output.colored(f'{program()}:', 'red')} {error.message}", sys.stderr)
+    if error.hint:
+        output.say("  " + hints.word(error.hint).replace("\n", "\n  "), sys.stderr)
+    codes = {UsageError: 2, NotFound: 3, Damaged: 4}
+    return next((code for kind, code in codes.items() if isinstance(error, kind)), 5)
+
+
+# -- parsing --
+
+
+def verbs_of(noun: str, word: str = "") -> dict[str, Verb]:
+    """Return a noun's verbs, by name without the noun. `word` limits this to the module with such a verb."""
+    modules = MODULES.get(noun) or {NOUNS[noun][0]: ()}
+    found: dict[str, Verb] = {}
+    for name in [name for name, words in modules.items() if word in words] or modules:
+        module = import_module(name)
+        if hasattr(module, "add_arguments"):  # a module that does not depend on the CLI
+            arguments = (module.add_arguments,)
+            found[""] = Verb(noun, module.HELP, module.EXAMPLE, arguments, module.run, has_reply=False)
+        for one in vars(module).values():
+            if isinstance(one, Verb) and one.name.split()[0] == noun:
+                found[one.name[len(noun) + 1 :]] = one
+    return found
+
+
+def _parse(args: list[str]) -> Namespace:
+    """Parse a command's options. Only its own parser is built, unless its name is incomplete or misspelt."""
+    if args and args[0] in NOUNS:
+        verbs = verbs_of(args[0], "".join(args[1:2]))
+        for words in (2, 1, 0):
+            name = " ".join(args[1 : 1 + words])
+            is_misspelt = not words and len(verbs) > 1 and len(args) > 1 and not args[1].startswith("-")
+            if name in verbs and len(args) > words and not is_misspelt:
+                return _parse_verb(verbs[name], args[1 + words :])
+    commands = set(NOUNS)
+    for count, word in enumerate(args):
+        if word.startswith("-"):
+            break
+        if word not in commands:
+            before, wanted = " ".join(["rolecall", *args[:count]]), nearest(word, sorted(commands))
+            meant = f"Did you mean `{before} {wanted}`? " if wanted else ""
+            raise UsageError(
+                f"unknown command {' '.join(args[: count + 1])!r}",
+                hint=UWF_NAMES.get(" ".join(args[:2]))
+                or UWF_NAMES.get(args[0])
+                or f"{meant}`{before} --help` lists the commands.",
+            )
+        below = [name.split() for name in verbs_of(args[0]) if name.split()[:count] == args[1 : count + 1]]
+        commands = {words[count] for words in below if len(words) > count}
+    else:  # an incomplete command: the help lists the possible continuations
+        args = [*args, "--help"]
+    return build_parser(only=args[0]).parse_args(args)
+
+
+def _parse_verb(chosen: Verb, args: list[str]) -> Namespace:
+    parser = verb_parser(chosen)
+    options = [option for action in parser._actions for option in action.option_strings]
+    renamed, args = OLD_OPTIONS.get(chosen.name, {}), list(args)
+    for at, arg in enumerate(args[: args.index("--")] if "--" in args else args):
+        name, equals, value = arg.partition("=")
+        if name in renamed:
+            print(f"note: {name} is now {renamed[name]}", file=sys.stderr)
+            args[at] = renamed[name] + equals + value
+            continue
+        # A word with spaces is a value, and argparse accepts abbreviated options.
+        if name.startswith("--") and " " not in arg and not any(one.startswith(name) for one in options):
+            wanted = nearest(name, options)
+            raise UsageError(
+                f"unknown option {name}" + (f"; did you mean {wanted}?" if wanted else ""),
+                hint=f"`{parser.prog} --help` shows the options.",
+            )
+    return parser.parse_args(args)
+
+
+def nearest(word: str, known: list[str]) -> str | None:
+    """Return the known word closest to an unknown one."""
+    from difflib import get_close_matches  # only a misspelling needs it
+
+    return next(iter(get_close_matches(word, known, 1, 0.6)), None)
+
+
+def verb_parser(chosen: Verb, *, add_help: bool = True) -> ArgumentParser:
+    parser = Parser(
+        prog=f"{program()} {chosen.name}",
+        description=chosen.help[0].upper() + chosen.help[1:] + ".",
+        epilog=_epilog(chosen.examples),
+        formatter_class=Formatter,
+        add_help=add_help,
+    )
+    for add in (*chosen.arguments, *((output.FORMAT,) if chosen.has_reply else ()), output.COLOR):
+        add(parser)
+    parser.set_defaults(verb=chosen)
+    return parser
+
+
+def build_parser(only: str = "") -> ArgumentParser:
+    """Build the parser with all commands, for help and completion; nouns other than `only` get just their names."""
+    parser = Parser(
+        prog=program(), description=DESCRIPTION, epilog=_epilog(EXAMPLES), formatter_class=Formatter
+    )
+    parser.add_argument("--version", "-V", action="version", version=f"rolecall {__version__}")
+    nouns = parser.add_subparsers(metavar="COMMAND", required=True)
+    for noun, (_, line) in NOUNS.items():
+        verbs = verbs_of(noun) if only in ("", noun) else {}
+        own = [verb_parser(verbs[""], add_help=False)] if "" in verbs else []
+        child = _add_command(nouns, noun, line, line[0].upper() + line[1:] + ".", verbs, own)
+        if verbs.keys() - {""}:
+            _add_verbs(child, verbs)
+    return parser
+
+
+def _add_verbs(parser: ArgumentParser, verbs: dict[str, Verb]) -> None:
+    """Add the verbs of a noun; a verb of two words ("schema list") creates a level of its own."""
+    commands = parser.add_subparsers(metavar="VERB", required="" not in verbs)
+    groups: dict[str, dict[str, Verb]] = {}
+    for name, one in verbs.items():
+        first, _, rest = name.partition(" ")
+        if rest:
+            groups.setdefault(first, {})[rest] = one
+        elif name:  # a verb without a name is the noun itself, whose arguments the parser already has
+            own = verb_parser(one, add_help=False)
+            _add_command(commands, name, one.help, own.description or "", {name: one}, [own])
+    for first, group in groups.items():
+        line = ", ".join(group)
+        _add_verbs(_add_command(commands, first, line, f"{first}: {line}", group, []), group)
+
+
+def _add_command(
+    parent: Any, name: str, line: str, description: str, verbs: dict[str, Verb], parents: list[ArgumentParser]
+) -> ArgumentParser:
+    """Add a command below `parent`, with the examples of its only verb, or the first example of each verb."""
+    examples = [one.examples for one in verbs.values()]
+    if len(examples) > 1:
+        examples = [text.splitlines()[0] for text in examples]
+    made: ArgumentParser = parent.add_parser(
+        name,
+        help=line,
+        description=description,
+        epilog=_epilog("\n".join(examples)),
+        parents=parents,
+        formatter_class=Formatter,
+    )
+    return made
+
+
+class Parser(ArgumentParser):
+    """Raises our errors, and shows the current program name in its help."""
+
+    def format_help(self) -> str:
+        return output.under_this_name(super().format_help())
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, hint=f"{self.format_usage().rstrip()}\n`{self.prog} --help` says more.")
+
+
+class Formatter(RawDescriptionHelpFormatter):
+    """Keeps line breaks. Argparse creates a formatter for every argument, and its own way to find the terminal's width
+    imports the compression modules."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=min(output.columns_of_terminal(), 120) - 2)
+
+
+def _epilog(examples: str) -> str:
+    return "examples:\n" + "\n".join(f"  {line}" for line in examples.splitlines())
