@@ -26,7 +26,7 @@ from rolecall import cli
 from rolecall.service.workers import Workers
 from rolecall.store import disk, files, journal
 from rolecall.store.sqlite import SqliteBackend
-from rolecall.threads import workspace
+from rolecall.threads import compose
 from rolecall.workflow import registry
 
 PATIENCE = 60.0
@@ -117,7 +117,7 @@ def main() -> None:
         os.environ["PYTHONPATH"] = os.path.dirname(__file__)
         Workers.__init__.__kwdefaults__ = {"entry": "refusing_worker"}
         sys.exit(cli.main(sys.argv[1:]))
-    assert registry and workspace and files  # imported here for all forks
+    assert registry and compose and files  # imported here for all forks
     for line in sys.stdin:
         print(json.dumps(carry_out(json.loads(line))), flush=True)
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from rolecall import cli
-from rolecall.settings import mask
-from rolecall.threads import workspace
+from rolecall.settings import config, mask
 from rolecall.workflow import document
 
 SECRET = "sk-0a1b2c3d4e5f6071"
@@ -139,7 +138,7 @@ def test_every_place_of_a_secret_is_masked_in_the_list_and_by_the_mask(
     for section, value in SECRET_PLACES.items():
         (home / "config.yaml").write_text(document.dump({section: value}))
         assert leaks(capfd, ["config", "list"], ["config", "get", section]) == []
-        assert SECRET not in workspace.mask().text(f"It is {SECRET}."), section
+        assert SECRET not in config.mask().text(f"It is {SECRET}."), section
 
 
 def test_a_configuration_is_only_read_for_secrets_where_it_may_have_some() -> None:
@@ -155,7 +154,7 @@ def test_a_configuration_is_only_read_for_secrets_where_it_may_have_some() -> No
 def test_the_names_of_roles_are_no_names_of_secrets(home: Path) -> None:
     overrides = {"agentOverrides": {"rotate-keys": {"token-auditor": "claude-opus"}}}
     (home / "config.yaml").write_text(document.dump(overrides))
-    assert workspace.mask().text("claude-opus") == "claude-opus"
+    assert config.mask().text("claude-opus") == "claude-opus"
 
 
 @pytest.mark.parametrize("broken", BROKEN)

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rolecall.settings import stores
 from rolecall.store.store import Store
-from rolecall.threads import thread, workspace
+from rolecall.threads import thread
 
 if TYPE_CHECKING:
     from conftest import Rolecall
@@ -102,7 +103,7 @@ class Project:
             return thread.find(store, ident).ref.state
 
     def store(self) -> Store:
-        return workspace.open_store(str(self.rolecall.home / "store.db"))
+        return stores.open_store(str(self.rolecall.home / "store.db"))
 
     def tree(self, ident: str) -> Path:
         """The folder in which the worker of the thread works."""

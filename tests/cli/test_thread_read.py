@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from rolecall.settings import stores
 from rolecall.settings.mask import Mask
 from rolecall.store.backend import Record, Ref
 from rolecall.store.ids import thread_id
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
-from rolecall.threads import lifecycle, thread, views, workspace
+from rolecall.threads import compose, lifecycle, thread, views
 from rolecall.threads.listing import Filter, listed
 from rolecall.threads.state import ThreadRef, load
 from rolecall.threads.thread import START_SCHEMA
@@ -93,7 +94,7 @@ class Shelf:
 
     def __init__(self, rolecall: Rolecall, folder: Path) -> None:
         self.folder = folder
-        self.store = workspace.open_store(str(rolecall.home / "store.db"))
+        self.store = stores.open_store(str(rolecall.home / "store.db"))
         (folder / "work").mkdir()
         (folder / "write-text.yaml").write_text(WORKFLOW)
         self.book = registry.load_file(str(folder / "write-text.yaml"))
@@ -105,7 +106,7 @@ class Shelf:
     def run(self, name: str, script: dict[str, Any] = SCRIPT, *, steps: int | None = None) -> str:
         path = self.folder / "script.json"
         path.write_text(json.dumps(script))
-        engine = workspace.engine(self.store, agent=f"scripted:{path}")
+        engine = compose.engine(self.store, agent=f"scripted:{path}")
 
         async def play() -> None:
             async for _ in engine.run(name, cancel=asyncio.Event(), steps=steps):

@@ -15,7 +15,7 @@ from rolecall.service.reload import Definitions, watch
 from rolecall.settings.mask import Mask
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
-from rolecall.threads import lifecycle, thread, workspace
+from rolecall.threads import compose, lifecycle, thread
 from rolecall.workflow import registry
 
 YAML = """\
@@ -275,7 +275,7 @@ def started(stage: Stage, definitions: Definitions) -> str:
 
 def step(stage: Stage, name: str) -> dict[str, Any]:
     async def take() -> None:
-        engine = workspace.engine(stage.store)
+        engine = compose.engine(stage.store)
         await engine.step(name, cancel=asyncio.Event())
 
     asyncio.run(take())

@@ -15,7 +15,8 @@ from disk_fixture import fill_up
 from fakeagent import executable
 from servicestage import PATIENCE, STEPS, Service, gone
 
-from rolecall.threads import thread, workspace
+from rolecall.settings import stores
+from rolecall.threads import thread
 
 MOST = 400
 """More writes than the service makes for two steps, in files of its own each."""
@@ -52,7 +53,7 @@ def test_a_refused_write_of_the_service_costs_no_thread_and_leaves_no_agent(
     service: Service, kind: str, stride: int
 ) -> None:
     url = f"files:{service.folder / 'store'}" if kind == "files" else str(service.home / "store.db")
-    service._store = workspace.open_store(url)
+    service._store = stores.open_store(url)
     refuse = service.folder / "refuse"
     service.program = [sys.executable, refuser.__file__]
     service.env["REFUSE"] = str(refuse)

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from rolecall.errors import NotFound, UsageError
-from rolecall.settings import config
+from rolecall.settings import config, stores
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
-from rolecall.threads import workspace
 
 
 def settings(home: Path, text: str | bytes | None = None, **environ: str) -> config.StoreSettings:
@@ -93,7 +92,7 @@ def test_a_configuration_that_is_a_folder_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("address", ["{}", "sqlite:{}", "sqlite://{}"])
 def test_a_path_opens_a_sqlite_file(tmp_path: Path, address: str) -> None:
     path = tmp_path / "a b" / "s.db"
-    backend = workspace.open_backend(address.format(path))
+    backend = stores.open_backend(address.format(path))
     assert isinstance(backend, SqliteBackend)
     assert not path.parent.exists()
     with Store(backend) as store:
@@ -122,7 +121,7 @@ def test_an_address_that_keeps_nothing_or_means_nothing_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError) as caught:
-        workspace.open_backend(address)
+        stores.open_backend(address)
     assert repr(address) in caught.value.message
     assert "postgresql://" in caught.value.hint
     assert list(tmp_path.iterdir()) == []
@@ -133,22 +132,22 @@ def test_a_name_with_a_colon_is_a_file_like_any_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with Store(workspace.open_backend(name)) as store:
+    with Store(stores.open_backend(name)) as store:
         node = store.put_text("kept")
     assert (tmp_path / name.removeprefix("sqlite:")).is_file()
-    with Store(workspace.open_backend(name, create=False)) as store:
+    with Store(stores.open_backend(name, create=False)) as store:
         assert store.has(node)
 
 
 def test_opening_without_creating_leaves_no_trace(tmp_path: Path) -> None:
     for address in (str(tmp_path / "x" / "s.db"), f"files:{tmp_path / 'y'}"):
         with pytest.raises(NotFound, match="there is no store"):
-            workspace.open_backend(address, create=False)
+            stores.open_backend(address, create=False)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_store_opened_by_address_keeps_what_is_put(tmp_path: Path) -> None:
-    with workspace.open_store(str(tmp_path / "s.db")) as store:
+    with stores.open_store(str(tmp_path / "s.db")) as store:
         node = store.put_text("hello")
-    with workspace.open_store(str(tmp_path / "s.db"), create=False) as store:
+    with stores.open_store(str(tmp_path / "s.db"), create=False) as store:
         assert store.get(node).payload == "hello"

@@ -24,7 +24,7 @@ import stage
 
 from rolecall.agents.adapters.command import command
 from rolecall.agents.protocol import Context, Reply, Usage
-from rolecall.threads import workspace
+from rolecall.threads import compose
 from rolecall.threads.extract import extract as _imported_early  # noqa: F401 - so that no forked child pays for it
 from rolecall.workflow import registry
 
@@ -173,7 +173,7 @@ def carry_out(order: dict[str, Any], play: Play) -> dict[str, Any]:
 
 
 def main(play: Play = play) -> None:
-    assert registry and workspace  # imported here for all forks
+    assert registry and compose  # imported here for all forks
     for line in sys.stdin:
         print(json.dumps(carry_out(json.loads(line), play)), flush=True)
 

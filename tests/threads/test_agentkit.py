@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 from modelserver import ModelServer
 
+from rolecall.settings import stores
 from rolecall.settings.mask import Mask
 from rolecall.store.backend import Ref
 from rolecall.store.store import Store
-from rolecall.threads import lifecycle, workspace
+from rolecall.threads import compose, lifecycle
 from rolecall.threads.engine import Outcome
 from rolecall.threads.thread import Chain, Step
 from rolecall.workflow import registry
@@ -84,7 +85,7 @@ class Bench:
         return f"external:{shlex.join([sys.executable, str(path)])}"
 
     def run(self, agent: str, *, steps: int | None = None) -> list[Outcome]:
-        engine = workspace.engine(self.store, agent=agent)
+        engine = compose.engine(self.store, agent=agent)
 
         async def scene() -> list[Outcome]:
             return [one async for one in engine.run(self.thread, cancel=asyncio.Event(), steps=steps)]
@@ -103,7 +104,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setenv("ROLECALL_HOME", str(tmp_path / "home"))
     (tmp_path / "work").mkdir()
     (tmp_path / "do-things.yaml").write_text(WORKFLOW, encoding="utf-8")
-    with workspace.open_store() as store:
+    with stores.open_store() as store:
         book = registry.load_file(str(tmp_path / "do-things.yaml"))
         started = lifecycle.start(store, book, "Do it.", cwd=str(tmp_path / "work"), mask=Mask([]))
         yield Bench(store, tmp_path, started.id)
@@ -261,10 +262,11 @@ def forged(bench: Bench, change: str) -> str:
     return bench.program(f"""
         import sys
         from rolecall.threads import thread
-        from rolecall.threads import workspace
+        from rolecall.settings import stores
+        from rolecall.threads import compose
         from rolecall.threads.thread import Chain
 
-        store = workspace.open_store()
+        store = stores.open_store()
         chain = Chain(store, thread.find(store, sys.argv[1]).head)
         draft = store.draft()
         schema = {{"type": "object", "title": "do-things.first", "properties": {{"count": {{"type": "integer"}}}},
@@ -338,9 +340,7 @@ def test_an_agent_that_hangs_is_ended_by_a_cancelled_run_and_the_thread_goes_on(
             waits.set()
 
         looking = loop.create_task(look())
-        step = loop.create_task(
-            workspace.engine(bench.store, agent=hanging).step(bench.thread, cancel=cancel)
-        )
+        step = loop.create_task(compose.engine(bench.store, agent=hanging).step(bench.thread, cancel=cancel))
         await asyncio.wait_for(waits.wait(), 60)
         cancel.set()
         await looking
@@ -367,7 +367,7 @@ def test_a_configured_agent_is_an_external_one(bench: Bench) -> None:
         {"agents": {"counter": {"command": command, "args": args}}, "defaultAgent": "counter"}
     )
     (bench.folder / "home" / "config.yaml").write_text(settings, encoding="utf-8")
-    engine = workspace.engine(bench.store)
+    engine = compose.engine(bench.store)
 
     async def scene() -> list[Outcome]:
         return [one async for one in engine.run(bench.thread, cancel=asyncio.Event())]

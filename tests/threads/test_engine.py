@@ -37,7 +37,7 @@ from rolecall.errors import AgentError, Conflict, UsageError
 from rolecall.settings.mask import Mask
 from rolecall.store import holder
 from rolecall.store.store import Store
-from rolecall.threads import commit, lifecycle, thread, workspace
+from rolecall.threads import commit, compose, lifecycle, thread
 from rolecall.threads.extract import Endpoint, extract
 from rolecall.workflow import registry
 
@@ -108,7 +108,7 @@ def test_an_example_runs_through_its_loop_to_the_end(
 ) -> None:
     (tmp_path / "script.json").write_text(json.dumps({"roles": script}))
     name = start(store, registry.load_file(str(EXAMPLES / file)), tmp_path / "work")
-    outcomes = run(workspace.engine(store, agent=f"scripted:{tmp_path / 'script.json'}"), name)
+    outcomes = run(compose.engine(store, agent=f"scripted:{tmp_path / 'script.json'}"), name)
     roles = ["planner", "developer", "reviewer", "developer", "reviewer"]
     assert [step.role for step in steps(store, name)] == roles
     assert [(outcome.status, outcome.role) for outcome in outcomes] == [
@@ -728,5 +728,5 @@ def test_a_missing_work_folder_suspends_until_it_is_there(store: Store, tmp_path
 
 def test_an_unknown_agent_is_an_error_before_anything_is_written_down(store: Store, name: str) -> None:
     with pytest.raises(UsageError, match="no agent is named"):
-        run(workspace.engine(store), name)
+        run(compose.engine(store), name)
     assert state(store, name)["status"] == "idle" and events(store, name) == ["started"]

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from rolecall.settings.stores import open_backend
 from rolecall.store.ids import thread_id
 from rolecall.store.store import Store
 from rolecall.threads import thread
 from rolecall.threads.listing import Filter, listed
-from rolecall.threads.workspace import open_backend
 
 EVERYTHING = Filter(frozenset({*thread.STATUSES, "crashed", "damaged"}), None, 0, None, ())
 NAMES = [thread_id(1_700_000_000_000 + index, bytes(10)) for index in range(4)]

@@ -16,7 +16,7 @@ from rolecall.errors import UsageError
 from rolecall.settings import capabilities
 from rolecall.settings.capabilities import BY_OURSELVES, CLASSES, RESTRICTIONS, check_supported, denied
 from rolecall.store.store import Store
-from rolecall.threads import workspace
+from rolecall.threads import casting
 
 READ_ONLY = LOOP.replace("goal: Work.", "goal: Work.\n    capabilities: [coding, read_only]")
 
@@ -51,7 +51,7 @@ def test_words_that_restrict_nothing_are_left_alone() -> None:
 @pytest.mark.parametrize("spec", ["command:cat", "external:cat", "workflow:other"])
 def test_an_agent_that_cannot_be_held_back_is_refused_before_the_run(spec: str) -> None:
     with pytest.raises(UsageError, match="cannot be held to 'read_only'"):
-        workspace.cast({}, book(READ_ONLY), "worker", override=spec)
+        casting.cast({}, book(READ_ONLY), "worker", override=spec)
 
 
 def test_a_role_is_told_what_it_may_not_do_and_so_is_every_process_of_it(

@@ -16,9 +16,10 @@ from stage import LOOP, answer, attempts, book, run, says, start, steps
 
 from rolecall.agents.protocol import Context, Reply, ToolCall, Turn
 from rolecall.errors import AgentError, UsageError
+from rolecall.settings import config
 from rolecall.settings.mask import MASKED, Mask
 from rolecall.store.store import Store
-from rolecall.threads import commit, lifecycle, thread, workspace
+from rolecall.threads import commit, compose, lifecycle, thread
 from rolecall.workflow.playbook import Playbook
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def mask(home: Path) -> Mask:
-    return workspace.mask()
+    return config.mask()
 
 
 @pytest.fixture
@@ -166,7 +167,7 @@ def test_a_secret_in_the_name_of_an_agent_is_masked(store: Store, mask: Mask, tm
     spec = f"command:/bin/echo --key {SECRETS['ENVIRONMENT_API_KEY']}"
 
     async def collect() -> list[Any]:
-        playing = workspace.engine(store, agent=spec)
+        playing = compose.engine(store, agent=spec)
         return [outcome async for outcome in playing.run(name, cancel=asyncio.Event())]
 
     (outcome,) = asyncio.run(collect())

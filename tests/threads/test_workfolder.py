@@ -20,7 +20,7 @@ from rolecall.settings.mask import Mask
 from rolecall.store import schema
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
-from rolecall.threads import lease, lifecycle, thread, workfolder, workspace
+from rolecall.threads import compose, lease, lifecycle, thread, workfolder
 from rolecall.workflow import document, python, registry, yaml
 from rolecall.workflow.model import from_payload, own_folders, to_payload, type_of, workdir_of
 from rolecall.workflow.playbook import Playbook
@@ -171,7 +171,7 @@ def test_a_workflow_in_python_says_it_too_and_its_functions_are_told(
 ) -> None:
     (tmp_path / "look-around.py").write_text(IN_PYTHON)
     started = start(python.load_python(str(tmp_path / "look-around.py")))
-    engine = workspace.engine(store)
+    engine = compose.engine(store)
 
     async def play() -> None:
         async for _ in engine.run(started["id"], cancel=asyncio.Event()):

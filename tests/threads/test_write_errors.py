@@ -23,9 +23,10 @@ from disk_fixture import fill_up
 from fakeagent import claude_says, executable, fake_claude
 from refuser import PATIENCE
 
+from rolecall.settings import stores
 from rolecall.store import holder
 from rolecall.store.store import Store
-from rolecall.threads import thread, workspace
+from rolecall.threads import thread
 
 NEVER = 10**9
 ONE = """
@@ -162,7 +163,7 @@ def ended(pid: int) -> None:
 @pytest.fixture
 def theatre(tmp_path: Path, server: subprocess.Popen[str], kind: str, agent: str) -> Iterator[Theatre]:
     url = store_url(kind, tmp_path)
-    with workspace.open_store(url) as store:
+    with stores.open_store(url) as store:
         yield Theatre(tmp_path, server, store, url, agent)
 
 
@@ -243,6 +244,6 @@ def test_a_run_on_a_full_disk_ends_with_its_agent_and_goes_on_when_there_is_room
     go.write_text("")
     told, _ = child.communicate(timeout=PATIENCE)
     assert child.returncode == 0, told
-    with workspace.open_store(url) as store:
+    with stores.open_store(url) as store:
         assert [step.number for step in stage.steps(store, ident)] == [1]
         stage.assert_sound(store)

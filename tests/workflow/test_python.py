@@ -15,9 +15,10 @@ from modelserver import ModelServer
 import rolecall
 from rolecall.agents.protocol import Context
 from rolecall.errors import NotFound, UsageError
+from rolecall.settings import stores
 from rolecall.settings.mask import Mask
 from rolecall.store.store import Store
-from rolecall.threads import lifecycle, thread, workspace
+from rolecall.threads import compose, lifecycle, thread
 from rolecall.threads.engine import Engine, Outcome
 from rolecall.threads.thread import Chain, Step
 from rolecall.workflow import registry
@@ -32,7 +33,7 @@ DONE = {"type": "object", "properties": {"done": {"type": "boolean"}}, "required
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("ROLECALL_HOME", str(tmp_path / "home"))
-    with workspace.open_store() as opened:
+    with stores.open_store() as opened:
         yield opened
 
 
@@ -54,7 +55,7 @@ def start(store: Store, book: Playbook, folder: Path) -> str:
 def play(store: Store, book: Playbook, folder: Path, *, live: bool = True, steps: int = 20) -> Played:
     """Run a new thread of `book` to its end; `live` uses the functions at hand instead of the file's."""
     thread = start(store, book, folder)
-    engine = workspace.engine(store)
+    engine = compose.engine(store)
     return run(replace(engine, playbook=lambda _node: book) if live else engine, thread, steps=steps)
 
 
@@ -359,7 +360,7 @@ def test_a_definition_that_changed_under_a_thread_is_refused_with_the_way_on(
     assert old in WORKER
     written(tmp_path, WORKER.replace(old, new))
     with pytest.raises(UsageError, match=f"not what it was .*{changed}") as caught:
-        run(workspace.engine(store), thread)
+        run(compose.engine(store), thread)
     assert "fork the thread" in caught.value.hint
 
 
@@ -367,7 +368,7 @@ def test_a_function_may_change_under_a_thread(store: Store, tmp_path: Path) -> N
     book = registry.load_file(written(tmp_path))
     thread = start(store, book, tmp_path)
     written(tmp_path, WORKER.replace('"done", {', '"in another way", {'))
-    assert run(workspace.engine(store), thread).steps[0].body == "in another way"
+    assert run(compose.engine(store), thread).steps[0].body == "in another way"
 
 
 # -- playing --
@@ -436,7 +437,7 @@ def test_a_function_that_raises_suspends_the_thread_and_can_be_tried_again(
         ("worker", "python:work", "failed")
     ]
     lifecycle.resume(store, thread.find(store, played.last.thread), mask=Mask([]))
-    again = run(replace(workspace.engine(store), playbook=lambda _node: book), played.last.thread)
+    again = run(replace(compose.engine(store), playbook=lambda _node: book), played.last.thread)
     assert (again.last.status, "attempt" in again.steps[0].payload) == ("completed", True)
 
 
@@ -454,7 +455,7 @@ def test_a_function_is_given_up_when_the_run_is_cancelled(store: Store, tmp_path
 
     book = book_of({"worker": work}, once)
     thread = start(store, book, tmp_path)
-    engine = replace(workspace.engine(store), playbook=lambda _node: book)
+    engine = replace(compose.engine(store), playbook=lambda _node: book)
 
     async def scene() -> Outcome:
         cancel = asyncio.Event()

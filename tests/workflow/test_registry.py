@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from rolecall.errors import NotFound, UsageError
+from rolecall.settings import stores
 from rolecall.store.store import Store
-from rolecall.threads import workspace
 from rolecall.workflow import registry
 from rolecall.workflow.model import END, START, Edge, Role, Workflow
 from rolecall.workflow.playbook import Playbook
@@ -29,7 +29,7 @@ graph:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with workspace.open_store(str(tmp_path / "s.db")) as opened:
+    with stores.open_store(str(tmp_path / "s.db")) as opened:
         yield opened
 
 

@@ -66,10 +66,10 @@ def _find_unplayable(
         return
     # Imported here because they import every adapter, which takes much longer than checking a workflow.
     from rolecall.checks.doctor import absence, needs_of
-    from rolecall.threads import workspace
+    from rolecall.threads import casting
 
     for need in needs_of(
-        [book], lambda book, role: workspace.cast(settings, book, role, environment=env), find
+        [book], lambda book, role: casting.cast(settings, book, role, environment=env), find
     ):
         trouble = need.trouble or (absence(need.cast.agent, env) if need.cast else None)
         if need.workflow == name and trouble is not None:

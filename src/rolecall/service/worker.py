@@ -21,14 +21,14 @@ from rolecall.agents import process
 from rolecall.errors import RolecallError
 from rolecall.service.booking import BookingBackend
 from rolecall.service.queue import Slot
-from rolecall.settings import config
+from rolecall.settings import config, stores
 from rolecall.settings.config import StoreSettings
 from rolecall.settings.mask import Mask
 from rolecall.store import holder
 from rolecall.store.backend import Backend, Change, Ref
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
-from rolecall.threads import lifecycle, thread, workspace
+from rolecall.threads import compose, lifecycle, thread
 from rolecall.workflow import registry
 
 
@@ -48,7 +48,7 @@ class StepOrder:
 def run(words: Mapping[str, Any], notes: int) -> None:
     """Take the step that an order asks for; `notes` is the pipe to the service."""
     url, durability = _settings or config.store_settings()
-    take_step(StepOrder(**words), notes, workspace.open_backend(url, durability=durability))
+    take_step(StepOrder(**words), notes, stores.open_backend(url, durability=durability))
 
 
 def take_step(order: StepOrder, notes: int, backend: Backend, **clock: Any) -> None:
@@ -130,7 +130,7 @@ async def _step(store: Store, order: StepOrder) -> dict[str, str]:
 
     try:
         state = thread.find(store, order.thread).state
-        engine = workspace.engine(store, agent=state.agent, folder=state.cwd)
+        engine = compose.engine(store, agent=state.agent, folder=state.cwd)
         engine = replace(engine, find_workflow=find_workflow, lease_ms=order.lease_ms, queues_members=True)
         try:
             await engine.step(order.thread, cancel=cancel)
