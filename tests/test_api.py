@@ -191,7 +191,7 @@ def test_a_limit_suspends_and_a_higher_one_lets_go_on(rc: rolecall.Rolecall) -> 
     thread = rc.start(workflow(), "go", limits={"steps": 1})
     assert thread.run().wait().status == "suspended"
     assert thread.resume(limits={"steps": 5}).run().wait().status == "completed"
-    with pytest.raises(rolecall.UsageError, match="no limit 'hours'"):
+    with pytest.raises(rolecall.UsageError, match="unknown limit 'hours'"):
         rc.start(workflow(), "go", limits={"hours": 1})
     with pytest.raises(rolecall.UsageError, match="above 0"):
         rc.start(workflow(), "go", limits={"steps": 0})
@@ -212,7 +212,7 @@ def test_threads_are_found_by_status_and_words(rc: rolecall.Rolecall) -> None:
     idle = rc.start(workflow(), "mend the printer")
     assert [one.id for one in rc.threads(status="idle")] == [idle.id]
     assert [one.id for one in rc.threads(text="parser")] == [done.id]
-    with pytest.raises(rolecall.UsageError, match="no status"):
+    with pytest.raises(rolecall.UsageError, match="unknown status"):
         list(rc.threads(status="asleep"))
 
 
