@@ -42,7 +42,7 @@ VALUES = {
     "rolecall.threads.report": "*",
     "rolecall.threads.sessions": {"files_of"},
     "rolecall.threads.setup": {"HUMAN", "Cast"},
-    "rolecall.threads.state": {"ENDED", "Status"},
+    "rolecall.threads.state": {"ENDED", "GROUP", "Status"},
     "rolecall.threads.thread": {"LIMITS", "Step"},
     # the language of workflows
     "rolecall.workflow.document": "*",
