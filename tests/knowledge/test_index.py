@@ -38,7 +38,7 @@ def path(tmp_path: Path) -> str:
 
 
 def words(reader: Reader, word: str) -> list[str]:
-    return [each.text for each in reader.stored(reader.by_words(f'"{word}"', limit=10)).values()]
+    return [each.text for each in reader.load(reader.by_words(f'"{word}"', limit=10)).values()]
 
 
 def test_what_was_written_is_read(path: str) -> None:
@@ -47,7 +47,7 @@ def test_what_was_written_is_read(path: str) -> None:
     assert words(reader, "beta") == ["beta two"]
     ids, matrix = reader.vectors()
     assert matrix.shape == (3, 4) and sorted(ids) == list(ids)
-    assert {each.text for each in reader.stored(list(map(int, ids))).values()} == {
+    assert {each.text for each in reader.load(list(map(int, ids))).values()} == {
         "alpha one",
         "beta two",
         "gamma three",

@@ -206,7 +206,7 @@ class Reader:
                 found.update(row for (row,) in rows)
         return found
 
-    def stored(self, ids: Collection[int]) -> dict[int, Stored]:
+    def load(self, ids: Collection[int]) -> dict[int, Stored]:
         """Return passages by id."""
         rows = self._query(f"{_STORED} WHERE passage.id IN ({','.join(map(str, ids))})")
         return {row[0]: _make_stored(*row) for row in rows}

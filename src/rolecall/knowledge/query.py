@@ -121,7 +121,7 @@ def ask(
     stale: dict[tuple[int, str], bool] = {}
     for number, knowledge in enumerate(among):
         reader, largest = knowledge.reader, knowledge.settings.largest_file
-        for each, passage in reader.stored([each for (owner, each), _ in best if owner == number]).items():
+        for each, passage in reader.load([each for (owner, each), _ in best if owner == number]).items():
             texts[number, each] = passage
             if (number, passage.path) not in stale:
                 digest = reader.digest_of(passage.path)
@@ -210,7 +210,7 @@ def _find_by_words(
     sides = reader.by_words(search.any_pair_of(pairs), limit=_QUOTES, files=chosen) if pairs else {}
     whole = terms(asked.name)[:1] if "-" not in asked.name else []  # names with dashes are several words
     named = reader.by_words(search.any_of(whole), limit=_DEFINITIONS, files=chosen) if whole else {}
-    return found, reader.stored({*sides, *named})
+    return found, reader.load({*sides, *named})
 
 
 def _rarest(costs: Mapping[T, int], most: int, *, least: int) -> list[T]:
