@@ -68,6 +68,26 @@ def test_a_workflow_object_runs_to_its_end(rc: rolecall.Rolecall) -> None:
     assert "Said it." in thread.read() and "Said it." in thread.export()
 
 
+def test_members_of_a_group_are_threads_and_the_moderator_sees_them_joined(rc: rolecall.Rolecall) -> None:
+    seen: list[Any] = []
+
+    def decide(context: ThreadContext) -> str:
+        seen.extend(step.output for step in context.steps)
+        return END if context.steps else "counters"
+
+    counters = Role.times(3, Role.function(count))
+    thread = rc.start(Workflow("count-often", {"counters": counters}, decide), "one two")
+    thread.run().wait()
+    assert thread.status == "completed"
+    assert [(one["number"], one["output"]) for one in seen[0]["members"]] == [
+        (n, {"words": 2}) for n in (1, 2, 3)
+    ]
+    assert [(member.status, member.steps[0].role) for member in thread.members] == [
+        ("completed", "counters")
+    ] * 3
+    assert thread.usage["steps"] == 3
+
+
 def test_a_run_goes_on_when_nobody_follows_it(rc: rolecall.Rolecall) -> None:
     thread = rc.start(workflow(), "go")
     run = thread.run()

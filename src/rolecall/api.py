@@ -622,6 +622,12 @@ class Thread:
         return known.note.session if known else ""
 
     @property
+    def members(self) -> list[Thread]:
+        """The members of its latest group that were started, in the order of their numbers."""
+        found = views.groups(self._store, self._ref)[-1:]
+        return [Thread(self.rolecall, one["id"]) for group in found for one in group["members"] if one["id"]]
+
+    @property
     def usage(self) -> Mapping[str, float]:
         """Steps, turns, tokens, cost and minutes so far, including failed attempts. Amounts that no agent reported are
         missing rather than zero."""
@@ -768,7 +774,8 @@ class Thread:
             for event in self.events(after=after):
                 yield Event(self.id, event.kind, event.body)
                 after = event.seq
-            if ref.state.is_over or views.status_of(self._store, ref) == states.Status.CRASHED:
+            is_over = ref.state.is_over or views.needs_person(self._store, ref)
+            if is_over or views.status_of(self._store, ref) == states.Status.CRASHED:
                 return
             sleep(0.2)
 

@@ -94,3 +94,33 @@ def test_a_deadline_passes_while_nothing_happens(service: Service) -> None:
     name = service.enter(service.workflow("late", text), script)
     assert service.ended(name) == ["failed"]
     assert Counter(one["status"] for one in service.steps(name)[0].output["members"]) == {"stopped": 12}
+
+
+def test_members_that_fail_alike_suspend_the_thread_and_resume_tries_them_again(service: Service) -> None:
+    flow = service.workflow("grouped", FLOW)
+    name = service.enter(flow, service.script(member={"fail": {"reason": "the login has expired"}}))
+    assert service.ended(name) == ["suspended"]
+    assert "the login has expired" in service.state(name)["reason"]
+    tried = len(members_of(service, name))
+    assert 3 <= tried < 12
+    service.script(member=done(), last=done("end"))
+    assert service.rolecall("thread", "resume", name).returncode == 0
+    assert service.ended(name) == ["completed"]
+    assert service.steps(name)[0].output["done"] == 12
+
+
+def test_a_thread_of_the_service_can_be_run_here(tmp_path: Path) -> None:
+    with served(tmp_path, "--concurrency", "1") as service:
+        text = FLOW.replace("    workdir: shared\n", "    workdir: shared\n    agent: human\n")
+        name = service.enter(service.workflow("asked", text), service.script(last=done("end")))
+
+        def asked() -> list[ThreadId]:
+            found = [ref.id for ref in members_of(service, name) if ref.state.status == "suspended"]
+            return found if len(found) == 12 and service.thread_status(name) == "waiting" else []
+
+        members = service.until(asked)
+        service.stop()
+        for member in members:
+            service.rolecall("thread", "answer", member, "--output", '{"$status": "done"}')
+        assert service.rolecall("thread", "run", name).returncode == 0
+        assert service.thread_status(name) == "completed"

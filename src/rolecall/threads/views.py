@@ -98,7 +98,7 @@ def card(store: Store, ref: ThreadRef) -> View:
         "done": shown["status"] in thread.ENDED,
         "background": None,
         "steps": head_number(ref, chain),
-        "usage": totals,
+        "usage": {key: value for key, value in totals.items() if key != "members"},
         "limits": {**limits, **start.limits, **ref.state.limits},
         "agents": {role: bound["name"] for role, bound in ref.state.agents.items()},
         "attempts": [{key: attempt[key] for key in _BRIEF} for attempt in attempts[:_NEWEST_ATTEMPTS]],
