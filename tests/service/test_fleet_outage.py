@@ -39,7 +39,9 @@ def test_a_database_that_is_gone_for_20_s_is_waited_for_and_no_step_is_done_agai
         fleet.assert_whole(*names, steps=2)
         assert _lines(fleet.work / "begun") == 3
         assert [event for event in fleet.store.events() if event.kind == "crashed"] == []
-        assert "the database does not answer" in alpha.log() and "the database does not answer" in beta.log()
+        assert (
+            "the database has not answered" in alpha.log() and "the database has not answered" in beta.log()
+        )
 
 
 def _lines(file: Path) -> int:
