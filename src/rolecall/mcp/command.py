@@ -29,10 +29,25 @@ def run(options: Namespace) -> None:
     if options.old_agent is not None:
         print("note: `--agent` is now `--as`", file=sys.stderr)
     agent = options.as_agent if options.as_agent is not None else options.old_agent
+    restrictions = config.restrictions()
+    if agent is not None:
+        from rolecall.nexus import catalog
+
+        restrictions = (*restrictions, *catalog.effective(catalog.load(config.catalog_folder()).agent(agent)))
+    if options.project is None:
+        from rolecall.nexus.project_paths import find
+
+        project = find(os.getcwd())
+    elif os.path.isdir(options.project):
+        project = os.path.abspath(options.project)
+    else:
+        raise UsageError(
+            f"the folder {options.project!r} does not exist", hint="--project names the folder of a project."
+        )
     place = Place(
-        _find_project(options.project),
+        project,
         options.store,
-        tuple(dict.fromkeys((*config.restrictions(), *_read_restrictions(agent)))),
+        tuple(dict.fromkeys(restrictions)),
         agent,
         may_start_threads=not config.run() or config.may_start_threads(),
     )
@@ -51,28 +66,6 @@ def run(options: Namespace) -> None:
     if sys.stdin is not None and sys.stdin.isatty():
         print("waiting for an MCP host on standard input; Ctrl-C ends it", file=sys.stderr)
     stdio.serve(Toolbox(place, groups), instructions)
-
-
-def _find_project(folder: str | None) -> str:
-    """Return the named folder, or the git repository around the current one."""
-    if folder is None:
-        from rolecall.nexus.project_paths import find
-
-        return find(os.getcwd())
-    if not os.path.isdir(folder):
-        raise UsageError(
-            f"the folder {folder!r} does not exist", hint="--project names the folder of a project."
-        )
-    return os.path.abspath(folder)
-
-
-def _read_restrictions(agent: str | None) -> tuple[str, ...]:
-    """Return an agent's restrictions from its entry in the catalogue."""
-    if agent is None:
-        return ()
-    from rolecall.nexus import catalog
-
-    return catalog.effective(catalog.load(config.catalog_folder()).agent(agent))
 
 
 def add_arguments(parser: ArgumentParser) -> None:

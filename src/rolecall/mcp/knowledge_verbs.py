@@ -12,7 +12,6 @@ from typing import Any
 from rolecall.errors import UsageError
 from rolecall.knowledge import globs, queries, start
 from rolecall.knowledge.place import root_of
-from rolecall.knowledge.query import Answer
 from rolecall.mcp.tools import Cancel, Place, Reply
 from rolecall.nexus.project_paths import now
 
@@ -44,22 +43,21 @@ def query(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
     # The best passages come first, so the last texts are cut first; files and lines always stay.
     room, results = _LONGEST_REPLY, []
     for answer in found.answers:
-        results.append(_show(answer, min(_LONGEST_PASSAGE, room)))
-        room -= min(len(answer.text), _LONGEST_PASSAGE, room)
+        length = min(_LONGEST_PASSAGE, room)
+        trail = (" › " if answer.is_prose else ".").join(answer.trail)
+        results.append(
+            {
+                "path": answer.path,
+                "lines": f"{answer.start}-{answer.end}",
+                **({"heading" if answer.is_prose else "symbol": trail} if trail else {}),
+                "score": round(answer.score, 4),
+                **({"stale": True} if answer.is_stale else {}),
+                "text": answer.text[:length],
+                **({"cut": len(answer.text) - length} if len(answer.text) > length else {}),
+            }
+        )
+        room -= min(len(answer.text), length)
     return {"results": results, **({"notes": notes} if notes else {})}
-
-
-def _show(answer: Answer, room: int) -> dict[str, Any]:
-    name = {"heading": " › ".join(answer.trail)} if answer.is_prose else {"symbol": ".".join(answer.trail)}
-    return {
-        "path": answer.path,
-        "lines": f"{answer.start}-{answer.end}",
-        **(name if answer.trail else {}),
-        "score": round(answer.score, 4),
-        **({"stale": True} if answer.is_stale else {}),
-        "text": answer.text[:room],
-        **({"cut": len(answer.text) - room} if len(answer.text) > room else {}),
-    }
 
 
 def init(place: Place, _arguments: dict[str, Any], _cancel: Cancel) -> Reply:

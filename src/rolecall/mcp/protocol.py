@@ -129,9 +129,14 @@ class Session:
         said = _read_version(params) if method != "initialize" else None
         version = said or self._version or HANDSHAKE_VERSIONS[-1]
         is_open = self._version is not None
+        result: dict[str, Any]
         match method:
             case "initialize":
-                result = self._initialize(params)
+                wanted = params.get("protocolVersion")
+                if not isinstance(wanted, str):
+                    raise Refusal(INVALID_PARAMS, "protocolVersion must be a string")
+                self._version = wanted if wanted in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1]
+                result = {"protocolVersion": self._version, "serverInfo": SERVER, **self._offer}
             case "ping" if said is None:
                 result = {}
             case "server/discover" if said is not None:
@@ -148,13 +153,6 @@ class Session:
             case _:
                 raise Refusal(METHOD_NOT_FOUND, f"Method not found: {method}")
         return _frame(ident, "result", encode({**result, **_stamp(version)}))
-
-    def _initialize(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        wanted = params.get("protocolVersion")
-        if not isinstance(wanted, str):
-            raise Refusal(INVALID_PARAMS, "protocolVersion must be a string")
-        self._version = wanted if wanted in HANDSHAKE_VERSIONS else HANDSHAKE_VERSIONS[-1]
-        return {"protocolVersion": self._version, "serverInfo": SERVER, **self._offer}
 
     def _call(self, ident: Ident, params: Mapping[str, Any], version: str) -> Call:
         name, arguments = params.get("name"), params.get("arguments")
