@@ -58,7 +58,14 @@ def assign(tasks: Sequence[Task], catalog: Catalog, *, tree: filenames.Tree) -> 
     """Create a job for every task with a known owner that is neither completed nor Lead's."""
     by_id = {task["id"]: task for task in tasks}
     wanted = [task for task in tasks if task["status"] != "completed" and not is_leads(task)]
-    known = [task for task in wanted if _is_known(task, catalog)]
+    owners = {task["id"]: task.get("owner") or ASSUMED for task in tasks}
+    known = [
+        task
+        for task in wanted
+        if owners[task["id"]] in catalog.agents or STAND_INS.get(owners[task["id"]]) in catalog.agents
+    ]
+    # The tasks that one of our agents did, so that it can be asked to do them again.
+    do = {name for name, agent in catalog.agents.items() if agent.category == "do"}
     checks: dict[float, list[float]] = {}
     for task in known:
         if _owner(task, catalog).category == "check":
@@ -82,7 +89,7 @@ def assign(tasks: Sequence[Task], catalog: Catalog, *, tree: filenames.Tree) -> 
                 is_assumed=not task.get("owner"),
             )
         else:
-            works = [by_id[dep] for dep in task["deps"] if dep in by_id and _is_work(by_id[dep], catalog)]
+            works = [by_id[dep] for dep in task["deps"] if owners.get(dep) in do]
             ids = tuple(work["id"] for work in works)
             doers = tuple(dict.fromkeys(_owner(work, catalog).id for work in works))
             reason = f"it is the check of {', '.join(map(str, ids))}" if works else "it is a check itself"
@@ -102,17 +109,6 @@ def _owner(task: Task, catalog: Catalog) -> Agent:
 def writes(agent: Agent) -> bool:
     """Whether an agent of the catalogue may change files."""
     return not {"no_file_edit", "read_only"}.intersection(agent.capabilities)
-
-
-def _is_work(task: Task, catalog: Catalog) -> bool:
-    """Whether one of our agents did the task, so that it can be asked to do it again."""
-    owner = task.get("owner") or ASSUMED
-    return owner in catalog.agents and catalog.agents[owner].category == "do"
-
-
-def _is_known(task: Task, catalog: Catalog) -> bool:
-    owner = task.get("owner") or ASSUMED
-    return owner in catalog.agents or STAND_INS.get(owner) in catalog.agents
 
 
 def refuse(unknown: Sequence[Task], catalog: Catalog) -> None:

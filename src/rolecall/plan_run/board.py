@@ -25,8 +25,6 @@ BLOCKED, NEVER, LEADS, ELSEWHERE = "blocked", "never", "lead", "elsewhere"
 
 Task = Mapping[str, Any]
 Assign = Callable[[Sequence[Task]], Assigned]
-_OF_THE_RUN = ("status",)
-"""The task fields that change when a task runs; all others describe what somebody wants."""
 _OPENED_AGAIN = "was opened again after this run had completed it; run the plan again to do it once more"
 """It is not reopened automatically, because two programs that disagree about a task would repeat it endlessly."""
 
@@ -108,17 +106,16 @@ class Board:
             hint = "Give each a number of its own, then try again."
             raise Damaged(f"{path} has {count} tasks with the number {number}", hint=hint)
         self.tasks = by_id
-        if any(self._lacks_job(task) for task in tasks):
-            self.jobs, unknown = self._assign(tasks)
-            self.unknown = {task["id"]: task for task in unknown}
-
-    def _lacks_job(self, task: Task) -> bool:
-        """Whether a task is new or has changed since it was assigned, because any program may write the list."""
-        if task["status"] == "completed" or is_leads(task):
-            return False
-        job = self.jobs.get(task["id"])
-        known = job.task if job else self.unknown.get(task["id"])
-        return known is None or (known != task and _wanted(known) != _wanted(task))
+        # Any program may write the list, so a task may be new or have changed since it was assigned.
+        for task in tasks:
+            if task["status"] == "completed" or is_leads(task):
+                continue
+            job = self.jobs.get(task["id"])
+            known = job.task if job else self.unknown.get(task["id"])
+            if known is None or {**known, "status": ""} != {**task, "status": ""}:
+                self.jobs, unknown = self._assign(tasks)
+                self.unknown = {one["id"]: one for one in unknown}
+                break
 
     def is_asked_for(self, number: float) -> bool:
         return self._only is None or number in self._only
@@ -131,7 +128,12 @@ class Board:
     def standing(self, running: Collection[float] = ()) -> Standing:
         """The state of all tasks except those in `running`."""
         redone = {work: number for number, run in self._open_runs() for work in run.redoes}
-        left = {number: one for number, one in self.left.items() if not self._is_answered(number, one)}
+        left = dict(self.left)
+        for number, one in self.left.items():
+            run = self.run_of(self.tasks[number]) if number in self.tasks else None
+            thread = self._thread(run) if run and one.status == WAITING else None
+            if thread is not None and thread.status != "suspended":  # a person has answered in the meantime
+                del left[number]
         wants, done, unsettled = [], set(), []
         for number, task in self.tasks.items():
             if task["status"] == "completed":
@@ -146,12 +148,6 @@ class Board:
                 else:
                     left[number] = stands
         return Standing(wants, left, done, unsettled)
-
-    def _is_answered(self, number: float, left: Left) -> bool:
-        """Whether a person has answered a waiting task's question in the meantime."""
-        run = self.run_of(self.tasks[number]) if number in self.tasks else None
-        thread = self._thread(run) if run and left.status == WAITING else None
-        return thread is not None and thread.status != "suspended"
 
     def _open_runs(self) -> list[tuple[float, Run]]:
         return [
@@ -278,7 +274,3 @@ class Board:
         run_record.save(
             self._project, self.runs, {run_record.key(one) for one in (*self.tasks.values(), task)}
         )
-
-
-def _wanted(task: Task) -> dict[str, Any]:
-    return {name: value for name, value in task.items() if name not in _OF_THE_RUN}

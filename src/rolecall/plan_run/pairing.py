@@ -75,19 +75,13 @@ def pair(task: Task, *, owner: str, checks: Iterable[float] = ()) -> Pair:
         return Pair(checker, "its acceptance says what a reader finds")
     if documents:
         return Pair("", f"{documents}: nothing of it runs")
-    if _is_refactoring(task):
+    asked = [point.strip(" -*\t") for point in re.split(r"[\n;.]", task["acceptance"])]
+    others = [point for point in asked if point and not _TESTS_PASS.match(point)]
+    is_pure = _PURE.search(f"{title}\n{task.get('approach', '')}")
+    if _REFACTORING.match(title) or is_pure or (others and all(map(_KEEPS_BEHAVIOUR.match, others))):
         return Pair("", "it keeps the behaviour as it is")
     if _TYPES_ONLY.match(title):
         return Pair("", "it changes types only")
     if _BESIDE.match(title):
         return Pair("", "it changes text beside the code")
     return Pair(checker, "its acceptance says how the result behaves")
-
-
-def _is_refactoring(task: Task) -> bool:
-    """Whether the title says so, or the acceptance criteria only ask that nothing changes."""
-    if _REFACTORING.match(task["title"]) or _PURE.search(f"{task['title']}\n{task.get('approach', '')}"):
-        return True
-    asked = [point.strip(" -*\t") for point in re.split(r"[\n;.]", task["acceptance"])]
-    others = [point for point in asked if point and not _TESTS_PASS.match(point)]
-    return bool(others) and all(_KEEPS_BEHAVIOUR.match(point) for point in others)

@@ -68,10 +68,22 @@ def roles_of(players: Players) -> list[str]:
 def make(players: Players, catalog: Catalog, notes: Callable[[str], str] = lambda _role: "") -> Workflow:
     """Build the workflow of a task; `notes` returns text to add to a role's body, such as tool names."""
     asked = diagnosticians(players)
-    schemas = {name: _work_schema() for name in players.doers}
-    schemas |= {name: _diagnosis_schema(players) for name in asked}
+    schemas = dict.fromkeys(players.doers, _WORK)
+    who = "Who has to try again, with your correction; or that the task itself is wrong, or that you cannot tell."
+    again = (f"again_{name}" for name in _can_go_again(players))
+    diagnosis = _object(
+        status=_status(who, *again, "task_wrong", BLOCKED),
+        cause=_text("Why it failed, with path:line."),
+        correction=_text(
+            "The smallest correction and how to see that it worked; or what the task should say."
+        ),
+    )
+    schemas |= dict.fromkeys(asked, diagnosis)
     if players.checker:
-        schemas[players.checker] = _check_schema(players.checker)
+        schemas[players.checker] = _object(
+            status=_status("Your verdict.", *verdicts(players.checker), BLOCKED),
+            summary=_text("What decided the verdict, in one to three sentences."),
+        )
     roles = {}
     for name, schema in schemas.items():
         agent = catalog.agent(name)
@@ -91,7 +103,7 @@ def make(players: Players, catalog: Catalog, notes: Callable[[str], str] = lambd
     return Workflow(
         NAME,
         description="Does a task, has it checked, and asks a person when it has failed twice.",
-        roles={**roles, PERSON: _person()},
+        roles={**roles, PERSON: _PERSON},
         graph=_graph(players, asked),
         conditions=conditions,
         limits=Limits(steps=MOST_STEPS),
@@ -101,30 +113,8 @@ def make(players: Players, catalog: Catalog, notes: Callable[[str], str] = lambd
 # -- roles --
 
 
-def _person() -> Role:
-    return Role(
-        description="decides how a task goes on that has failed",
-        prompt="Look at what was tried and why it failed. Then send the task another way, change it, or end it.",
-        schema={"oneOf": [_answer(status, field, about) for status, field, about in _ANSWERS]},
-        agent="human",
-    )
-
-
-_ANSWERS = (
-    ("another_way", "how", "What to do differently."),
-    ("change_task", "change", "What the task asks for now: what to drop, relax or add."),
-    ("plan_again", "why", "Which decision does not hold. The task ends; the plan is taken up again."),
-    ("stop", "why", "Why the task is left."),
-)
-
-
-def _answer(status: str, field: str, about: str) -> dict[str, Any]:
-    text = {**_text(about), "examples": [about.partition(".")[0].partition(":")[0].lower()]}
-    return _object({"status": {"const": status}, field: text})
-
-
-def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": dict(properties), "required": list(properties)}
+def _object(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(properties)}
 
 
 def _status(about: str, *words: str) -> dict[str, Any]:
@@ -135,37 +125,32 @@ def _text(about: str) -> dict[str, Any]:
     return {"type": "string", "minLength": 1, "description": about}
 
 
-def _work_schema() -> dict[str, Any]:
-    files = "Files you created, changed or removed, as paths from the project's folder; empty if none."
-    return _object(
-        {
-            "status": _status("Only what meets the whole acceptance is done.", DONE, *_NOT_DONE),
-            "summary": _text("What was done, or what is in the way, in one to three sentences."),
-            "files": {"type": "array", "items": {"type": "string"}, "description": files},
-        }
-    )
-
-
-def _check_schema(checker: str) -> dict[str, Any]:
-    return _object(
-        {
-            "status": _status("Your verdict.", *verdicts(checker), BLOCKED),
-            "summary": _text("What decided the verdict, in one to three sentences."),
-        }
-    )
-
-
-def _diagnosis_schema(players: Players) -> dict[str, Any]:
-    who = "Who has to try again, with your correction; or that the task itself is wrong, or that you cannot tell."
-    again = (f"again_{name}" for name in _can_go_again(players))
-    correction = "The smallest correction and how to see that it worked; or what the task should say."
-    return _object(
-        {
-            "status": _status(who, *again, "task_wrong", BLOCKED),
-            "cause": _text("Why it failed, with path:line."),
-            "correction": _text(correction),
-        }
-    )
+_ANSWERS = (
+    ("another_way", "how", "What to do differently."),
+    ("change_task", "change", "What the task asks for now: what to drop, relax or add."),
+    ("plan_again", "why", "Which decision does not hold. The task ends; the plan is taken up again."),
+    ("stop", "why", "Why the task is left."),
+)
+_PERSON = Role(
+    description="decides how a task goes on that has failed",
+    prompt="Look at what was tried and why it failed. Then send the task another way, change it, or end it.",
+    schema={
+        "oneOf": [
+            _object(
+                status={"const": status},
+                **{field: {**_text(about), "examples": [about.partition(".")[0].partition(":")[0].lower()]}},
+            )
+            for status, field, about in _ANSWERS
+        ]
+    },
+    agent="human",
+)
+_FILES = "Files you created, changed or removed, as paths from the project's folder; empty if none."
+_WORK = _object(
+    status=_status("Only what meets the whole acceptance is done.", DONE, *_NOT_DONE),
+    summary=_text("What was done, or what is in the way, in one to three sentences."),
+    files={"type": "array", "items": {"type": "string"}, "description": _FILES},
+)
 
 
 def _can_go_again(players: Players) -> list[str]:
