@@ -645,6 +645,10 @@ class Thread:
         """The groups that played a role, each with its members."""
         return views.groups(self._store, self._ref)
 
+    def group_standing(self) -> views.View | None:
+        """How many members of the current group have ended, and the threads of those that the service runs."""
+        return views.group_standing(self._store, self._ref)
+
     def current_group(self) -> views.View | None:
         """The group that plays a role now, with its members."""
         return views.current_group(self._store, self._ref)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rolecall.api import Rolecall
+from rolecall.api import Thread
 from rolecall.cli.output import short
 from rolecall.threads.report import call_text
 
@@ -16,6 +16,7 @@ _TITLE = 32
 _AGENT = 16
 _MOST_FAILURES = 5
 """How many failed members are printed as lines of their own."""
+_FATES = ("done", "failed", "stopped", "waits", "short")
 
 
 def unwrap(kind: str, body: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
@@ -38,11 +39,13 @@ class _Member:
 
 
 class GroupBlock:
-    """The state of a group, from the events of its thread."""
+    """The state of a group: from the events of its members if they run here, else from the store."""
 
     def __init__(self, role: str, count: int) -> None:
         self.role = role
         self._count = count
+        self._is_elsewhere = False
+        self._looked = 0.0
         self._since = time.monotonic()
         self._working: dict[int, _Member] = {}
         self._fates: dict[int, str] = {}
@@ -76,22 +79,48 @@ class GroupBlock:
         self._tally[fate] += 1
         if fate != "failed" or before == fate:
             return ""
-        self._told += 1
-        if self._told > _MOST_FAILURES:
-            return ""
-        return f"✗ {self.role} {number}/{self._count}: {reason.removeprefix(f'{self.role}: ')}"
+        return self._tell(number, reason.removeprefix(f"{self.role}: "))
 
-    def lines(self, rolecall: Rolecall, height: int) -> list[str]:
+    def merge(self, kind: str, body: Mapping[str, Any]) -> str:
+        """Count a member whose files were merged or set aside. Return a line to print for good in the second case."""
+        self._tally[kind] += 1
+        return (
+            self._tell(body["number"], f"set aside: {body['reason']}") if kind == "member_set_aside" else ""
+        )
+
+    def _tell(self, number: int, words: str) -> str:
+        self._told += 1
+        return f"✗ {self.role} {number}/{self._count}: {words}" if self._told <= _MOST_FAILURES else ""
+
+    def _look(self, thread: Thread) -> None:
+        """Read from the store how the members stand that the service runs."""
+        self._looked = time.monotonic()
+        standing = thread.group_standing()
+        if standing is None:
+            return
+        self._is_elsewhere = True
+        self._tally = Counter({key: standing[key] for key in ("done", "failed", "stopped", "waits")})
+        before = self._working
+        self._working = {
+            number: before.get(number) or _Member(one) for number, one in standing["open"].items()
+        }
+
+    def lines(self, thread: Thread, height: int) -> list[str]:
         """At most `height` lines: the counts, then those at work that began first."""
-        working = len(self._working)
-        waiting = self._count - working - sum(self._tally.values())
+        if not self._fates and time.monotonic() - self._looked >= 1:
+            self._look(thread)
+        merged, set_aside = self._tally["member_merged"], self._tally["member_set_aside"]
+        working, at_work = len(self._working), "started" if self._is_elsewhere else "running"
+        waiting = self._count - working - sum(self._tally[fate] for fate in _FATES)
         counts = [
             f"{self._tally['done']:,} of {self._count:,} done",
             f"{self._tally['failed']:,} failed" if self._tally["failed"] else "",
             f"{self._tally['stopped']:,} stopped" if self._tally["stopped"] else "",
             f"{self._tally['waits']:,} waiting for a person" if self._tally["waits"] else "",
-            f"{working:,} running" if working else "",
-            f"{waiting:,} to come" if waiting else "",
+            f"{working:,} {at_work}" if working else "",
+            f"{waiting:,} to come" if waiting > 0 else "",
+            f"{merged:,} merged" if merged else "",
+            f"{set_aside:,} set aside" if set_aside else "",
             duration(time.monotonic() - self._since),
         ]
         tokens = self._tokens + sum(member.tokens for member in self._working.values())
@@ -99,15 +128,16 @@ class GroupBlock:
         head = f"… {self.role} · " + " · ".join(filter(None, counts))
         room = min(height - 1, working)
         shown = sorted(self._working.items())[: room if room == working else max(0, room - 1)]
-        rows = [self._row(rolecall, number, member) for number, member in shown]
+        rows = [self._row(thread, number, member) for number, member in shown]
         if room > 0 and len(shown) < working:
-            rows.append(f"  and {working - len(shown):,} more running")
+            rows.append(f"  and {working - len(shown):,} more {at_work}")
         return [head, *rows]
 
-    def _row(self, rolecall: Rolecall, number: int, member: _Member) -> str:
+    def _row(self, thread: Thread, number: int, member: _Member) -> str:
         if not member.title:  # it was started by an earlier process
-            known = rolecall.thread_if_any(member.thread)
+            known = thread.rolecall.thread_if_any(member.thread)
             member.title = known.state.title if known else " "
+            member.agent = member.agent or (known.state.agent or "" if known else "")
         title = (
             member.title.removeprefix(f"{self.role} ").removeprefix(f"{number}/{self._count}").lstrip(": ")
         )

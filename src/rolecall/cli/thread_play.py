@@ -15,7 +15,7 @@ from typing import Any
 
 from rolecall import agents
 from rolecall.agents.process import survivors
-from rolecall.api import Rolecall, Thread
+from rolecall.api import Thread
 from rolecall.cli import hints
 from rolecall.cli.group_view import GroupBlock, duration, gist, tokens_of, unwrap
 from rolecall.cli.output import LastLine, format_of, say, show_record
@@ -133,8 +133,8 @@ class EventRecords(View):
 class StepLines(View):
     """Prints a line per finished step, and below them the current activity: a line, or a block for a group."""
 
-    def __init__(self, rolecall: Rolecall) -> None:
-        self._rolecall = rolecall
+    def __init__(self, thread: Thread) -> None:
+        self._thread = thread
         self._now = LastLine()
         self._role = self._agent = self._latest = ""
         self._since = 0.0
@@ -153,13 +153,16 @@ class StepLines(View):
         elif kind == "member":
             if self._group and (line := self._group.event(body)):
                 self._say(line)
+        elif kind in ("member_merged", "member_set_aside"):
+            if self._group and (line := self._group.merge(kind, body)):
+                self._say(line)
         elif kind == "step_started":
             self._role, self._agent = str(body["role"]), str(body["agent"])
             self._since, self._tokens, self._latest = time.monotonic(), 0, ""
         elif kind == "usage":
             self._tokens = tokens_of(body)
         elif kind == "step":
-            self._say(step_line(self._rolecall.find_step(body["step"])))
+            self._say(step_line(self._thread.rolecall.find_step(body["step"])))
             self._role, self._group = "", None
         elif kind == "attempt_failed":
             self._failure = f"{body['role']}: {body['error']}"
@@ -172,7 +175,7 @@ class StepLines(View):
 
     def tick(self) -> None:
         if self._group:
-            self._now.draw(*self._group.lines(self._rolecall, self._now.height))
+            self._now.draw(*self._group.lines(self._thread, self._now.height))
             return
         if not self._role:
             return
@@ -196,7 +199,7 @@ class StepLines(View):
 
 def view_of(options: Namespace, thread: Thread, *, has_events: bool) -> View:
     if format_of(options) == "text":
-        return StepLines(thread.rolecall)
+        return StepLines(thread)
     return EventRecords(options, thread=thread.id) if has_events else View()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from rolecall.errors import Damaged, Hint, NotFound, RolecallError, UsageError
 from rolecall.store import holder
-from rolecall.store.ids import NODE_ID_LENGTH, is_thread_id, thread_time
+from rolecall.store.ids import NODE_ID_LENGTH, is_thread_id, member_id, thread_time
 from rolecall.store.store import Store
 from rolecall.threads import report, thread
 from rolecall.threads.state import GROUP, Status, ThreadRef, group_name, read_members, read_note
@@ -135,6 +135,21 @@ def current_group(store: Store, ref: ThreadRef) -> View | None:
         view = {"number": member.state.member, "status": status, "id": member.id, "title": member.state.title}
         members.append(view | ({"reason": member.state.reason} if member.state.reason else {}))
     return {"role": roster["role"], "step": None, "count": roster["count"], "members": members}
+
+
+def group_standing(store: Store, ref: ThreadRef) -> View | None:
+    """How the group that the service runs for a thread stands, from the group's ref alone: counts, and in `open` the
+    threads of unfinished members by their numbers. None if there is none."""
+    held = store.ref(group_name(ref.id))
+    standing = held.state.get("standing") if held else None
+    if held is None or standing is None:
+        return None
+    at, source = store.get(held.target or "").payload["at"], f"{ref.id}/{held.target}"
+    return {
+        **{key: standing.get(key, 0) for key in ("done", "failed", "stopped")},
+        "waits": len(standing.get("waits", ())),
+        "open": {number: member_id(at, number, source) for number in map(int, standing.get("open", ()))},
+    }
 
 
 def needs_person(store: Store, ref: ThreadRef) -> bool:
