@@ -11,7 +11,6 @@ import errno
 import gc
 import os
 import sys
-import warnings
 
 from rolecall import __version__
 
@@ -211,6 +210,8 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout = None  # a full disk would fail again at exit
         if error.errno in (errno.EMFILE, errno.ENFILE):
             print("  Allow more open files: `ulimit -n 1024`, for example.", file=sys.stderr)
+            import warnings  # `--version` does without
+
             # An event loop that could not open its files reports that again when it is garbage-collected.
             sys.unraisablehook = lambda _: None
             warnings.simplefilter("ignore")

@@ -149,7 +149,7 @@ class _Server:
             self._write(replies[0])
 
     def _answer(self, part: bytes | Call | None) -> Iterable[bytes] | None:
-        """Return the frame of a reply in pieces, or None if there is no reply."""
+        """Return the frame of a reply in pieces, or None for a notification or a cancelled call."""
         if not isinstance(part, Call):
             return None if part is None else [part]
         try:
