@@ -234,6 +234,8 @@ def test_show_and_read_fold_the_members_and_unfold_them_on_request(rolecall: Rol
     assert "reviewer (step 2): 5 of 6 members are done, 1 failed" in shown
     assert f"\n2  failed  {group['members'][1]['id']}  b · reviewer: " in shown
 
+    steps = rolecall("thread", "steps", ended, env={"COLUMNS": "120"}).stdout.splitlines()
+    assert steps[3].endswith("5 of 6 members are done, 1 failed")
     folded = rolecall("thread", "read", ended, "--quota", "20000").stdout
     assert "5 of 6 members are done, 1 failed." in folded
     assert "- 2 b: failed: " in folded

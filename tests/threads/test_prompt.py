@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -158,6 +159,20 @@ def test_newest_step_without_bound_is_cut_and_says_so() -> None:
     text = ask(newest_first=[PastStep(1, "a", {"n": 1}, "x" * (NEWEST_STEP_LIMIT + 1234))]).text
     assert len(text) < NEWEST_STEP_LIMIT + 5000
     assert "[1,234 more characters. To read them:" in text
+
+
+def test_a_group_too_large_to_show_is_cut_between_members_and_says_so() -> None:
+    members = [{"number": number, "output": "x" * 1000} for number in range(1, 201)]
+    output = {"status": "done", "members": members, "count": 200}
+    prompt = ask(newest_first=[PastStep(1, "a", output, "", "group")])
+    assert '"number": 90' in prompt.text
+    assert '"number": 110' not in prompt.text
+    assert re.search(r"\[10\d more members. To read them: `rolecall", prompt.text)
+    # Its text is kept whole: rendered again without the command it would be another.
+    assert [part.step for part in prompt.parts if part.name == "step"] == [None]
+    small = ask(newest_first=[PastStep(1, "a", {**output, "members": members[:5]}, "", "group")])
+    assert [part.step for part in small.parts if part.name == "step"] == [1]
+    assert "more members" not in small.text
 
 
 def test_session_that_goes_on_gets_only_steps_after_its_last_turn() -> None:

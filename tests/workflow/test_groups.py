@@ -162,6 +162,8 @@ def test_editors_know_groups(sound: Workflow) -> None:
         ("    partly: $FAIL", "    half: $FAIL", "37:5 error: the schema of reviewer has no status 'half'"),
         ("output.finding", "output.found", "36:32 error: {{output.found}} has no value after reviewer"),
         ("{{count}}\"", "{{item}}\"", "36:32 error: {{item}} has no value after reviewer"),
+        ("[claude, codex]", "workflow:review-files", "16:12 error: members of 'reviewer' are played by the workflow"),
+        ("[claude, codex]", "[claude, workflow:review-files]", "16:12 error: members of 'reviewer' are played by the"),
         ("goal: List the files.", "agent: [a, b]", "4:5 error: the role 'lister' has 'agent' of a group, but is"),
     ],
 )  # fmt: skip

@@ -34,7 +34,7 @@ from rolecall.cli.output import (
     under_this_name,
 )
 from rolecall.threads import report
-from rolecall.threads.state import ENDED, Status
+from rolecall.threads.state import ENDED, GROUP, Status
 
 _PAGE = 50
 _ACTIVE = frozenset(set(Status) - set(ENDED))
@@ -307,7 +307,9 @@ def list_steps(options: Namespace) -> Reply:
                 short(step["agent"], 24),
                 step["status"] or "",
                 report.duration(step["durationMs"]),
-                _fields_text(step["output"]),
+                _fields_text(step["output"])
+                if step["agent"] != GROUP
+                else report.joined_text(step["output"]),
             )
             for step in steps
         ]

@@ -496,6 +496,11 @@ class _Lint:
                 self._check_team(name, role.group)
             else:
                 self._check_item_uses(name, role.group)
+            for member in member_roles(self._workflow, name):
+                agent = self._roles[member].agent if member in self._roles else None
+                if f"workflow:{self._workflow.name}" in (agent, *role.group.agents):
+                    message = f"members of {name!r} are played by the workflow that they belong to"
+                    self._error(("roles", member, "agent"), message, "It would never end.")
             self._check_join(name, role.group)
             self._check_member_folders(name, role.group, functions)
 
