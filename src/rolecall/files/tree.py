@@ -1,0 +1,261 @@
+"""Snapshots of work folders as git trees.
+
+The objects are in repositories of our own below the home folder, one for each repository that people work in. Such a
+repository borrows the objects of the one it belongs to, has an index for each folder, and no refs. Nothing is written
+into the user's repository, none of its hooks or filters runs, and a folder without git works the same way.
+
+A tree has the files that git would show as tracked or untracked, byte for byte: links as links, modes kept, a nested
+repository as the commit that is checked out in it. Ignored files, empty folders, files above `LARGEST` and files that
+look like secrets are not in it; the last two are named in the snapshot.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
+from hashlib import sha256
+from typing import NamedTuple
+
+from rolecall.errors import NotFound, StorageError, UsageError
+from rolecall.files import git
+from rolecall.settings.repository import root_around
+
+LARGEST = 10 * 1024**2
+"""Files with more bytes are left out."""
+MOST_FILES = 200_000
+"""A folder with more files gets no snapshot."""
+SECRETS = (
+    *(
+        ".env",
+        ".env.*",
+        "*.pem",
+        "*.key",
+        "*.p12",
+        "*.pfx",
+        "*.keystore",
+        "*.jks",
+        "id_rsa",
+        "id_dsa",
+        "id_ecdsa",
+    ),
+    *("id_ed25519", ".netrc", ".pgpass", ".npmrc", ".pypirc", ".htpasswd", "credentials.json", "*.kdbx"),
+)
+"""Names of files that are left out, whatever the folder; `.env.example` and the like are kept."""
+_HARMLESS = ("*.example", "*.sample", "*.template", "*.dist")
+_MOST_LOOSE = 1_000
+"""With more objects in files of their own, they are packed."""
+_ATTRIBUTES = "* -text -eol -filter -ident -working-tree-encoding\n"
+_CONFIG = (
+    "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tautocrlf = false\n\tuntrackedCache = false\n"
+)
+_FSYNC = ("core.fsync=objects", "core.fsyncMethod=batch")
+
+
+class Snapshot(NamedTuple):
+    tree: str
+    """The id of a git tree."""
+    repository: str
+    """The name of our repository that has it."""
+    omitted: tuple[str, ...] = ()
+    """The files that were left out because they are too large or look like secrets, sorted."""
+
+
+class Changed(NamedTuple):
+    """A file that differs between two trees."""
+
+    path: str
+    kind: str
+    """`added`, `changed` or `removed`."""
+    added: int | None
+    """Lines added; None for a binary file."""
+    removed: int | None
+
+
+class TooManyFiles(StorageError):
+    """A folder has more files than a snapshot records."""
+
+
+class Trees:
+    """The snapshots below one home folder."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    # -- taking --
+
+    def take(self, folder: str, *, source: str | None = None) -> Snapshot:
+        """Record the files of the work tree around `folder` or, outside git, of the folder itself. `source` is the
+        folder from whose repository objects are borrowed, if `folder` is a temporary copy of it."""
+        top = find_top(folder)
+        ours = self._prepare(source or top)
+        index = os.path.join(ours, "indexes", sha256(os.fsencode(top)).hexdigest()[:32])
+        with _lock(index):
+            env = {"GIT_DIR": ours, "GIT_WORK_TREE": top, "GIT_INDEX_FILE": index}
+            if not os.path.exists(index):
+                # The entries of the user's index have the files that are tracked although they are ignored.
+                entries = git.ask(top, "ls-files", "--stage", "-z") if root_around(top) == top else None
+                known = entries.out if entries is not None and entries.code == 0 else b""
+                git.run(top, "update-index", "-z", "--index-info", env=env, stdin=known)
+                git.ask(top, "update-index", "-q", "--really-refresh", env=env)  # fails if files differ
+            listed = ("--modified", "--deleted", "--others", "--exclude-standard")
+            paths = sorted({*git.run(top, "ls-files", "-z", *listed, env=env).words})
+            if len(paths) > MOST_FILES:
+                raise TooManyFiles(f"{top} has more than {MOST_FILES:,} files")
+            omitted = [path for path in paths if _is_left_out(top, path.rstrip("/"))]
+            kept = sorted({*paths} - {*omitted})
+            for option, chosen in (("--force-remove", omitted), ("--add", kept)):
+                if chosen:
+                    words = "\0".join(path.rstrip("/") for path in chosen)
+                    options = ("-z", "--replace", "--remove", option, "--stdin")
+                    git.run(top, "update-index", *options, env=env, input=os.fsencode(words), settings=_FSYNC)
+            tree = git.run(top, "write-tree", env=env, settings=_FSYNC).text
+        self._pack_loose(ours)
+        return Snapshot(tree, os.path.basename(ours), tuple(path.rstrip("/") for path in omitted))
+
+    def _prepare(self, source: str) -> str:
+        """Make our repository for a user's repository or folder, unless it exists, and return its path."""
+        common = git.ask(source, "rev-parse", "--path-format=absolute", "--git-common-dir").text
+        theirs = common if root_around(source) else ""
+        name = sha256(os.fsencode(theirs or source)).hexdigest()[:16]
+        ours = os.path.join(self._place, name)
+        if not os.path.exists(os.path.join(ours, "HEAD")):
+            for folder in ("objects/info", "objects/pack", "refs", "info", "indexes"):
+                os.makedirs(os.path.join(ours, folder), mode=0o700, exist_ok=True)
+            files = {"info/attributes": _ATTRIBUTES, "config": _CONFIG, "HEAD": "ref: refs/heads/none\n"}
+            if theirs:
+                files = {"objects/info/alternates": f"{theirs}/objects\n", **files}
+            for path, text in files.items():  # HEAD last: it marks the repository as complete
+                _write(os.path.join(ours, path), text)
+        if theirs:
+            # The global list of ignored files is read by git itself; this one belongs to the user's repository.
+            with suppress(FileNotFoundError):
+                shutil.copyfile(
+                    os.path.join(theirs, "info", "exclude"), os.path.join(ours, "info", "exclude")
+                )
+        return ours
+
+    def _pack_loose(self, ours: str) -> None:
+        """Pack objects that are in files of their own, once there are many."""
+        objects = os.path.join(ours, "objects")
+        # Ids are evenly spread, so one of the 256 folders tells how many there are.
+        with suppress(FileNotFoundError):
+            if len(os.listdir(os.path.join(objects, "17"))) * 256 > _MOST_LOOSE:
+                git.run(ours, "repack", "-q", "-d", "-l", "--keep-unreachable", "-a", env={"GIT_DIR": ours})
+
+    # -- reading --
+
+    def check_out(self, snapshot: Snapshot, folder: str) -> None:
+        """Write the files of a tree into a folder that is empty or does not exist. A nested repository becomes an
+        empty folder."""
+        os.makedirs(folder, exist_ok=True)
+        if os.listdir(folder):
+            raise UsageError(f"{folder} is not empty", hint="Name a new folder.")
+        ours = self._repository(snapshot)
+        with tempfile.TemporaryDirectory(prefix="rolecall-") as scratch:
+            env = {"GIT_DIR": ours, "GIT_WORK_TREE": folder, "GIT_INDEX_FILE": os.path.join(scratch, "index")}
+            git.run(folder, "read-tree", snapshot.tree, env=env)
+            git.run(folder, "checkout-index", "--all", "--quiet", env=env)
+
+    def changes(self, before: Snapshot, after: Snapshot) -> list[Changed]:
+        """The files that differ, by path."""
+        if before.tree == after.tree:
+            return []
+        found = self._compare(before, after, "--numstat", "--no-renames", "-z").words
+        kinds = self._compare(before, after, "--name-status", "--no-renames", "-z").words
+        words = {"A": "added", "D": "removed"}
+        kind_of = {
+            path: words.get(letter, "changed") for letter, path in zip(kinds[::2], kinds[1::2], strict=True)
+        }
+        changed = []
+        for line in found:
+            added, removed, path = line.split("\t", 2)
+            counts = (int(count) if count != "-" else None for count in (added, removed))
+            changed.append(Changed(path, kind_of[path], *counts))
+        return changed
+
+    def diff(self, before: Snapshot, after: Snapshot, paths: Iterable[str] = ()) -> str:
+        """A unified diff of two trees, of all files or of those below `paths`."""
+        return self._compare(before, after, "--patch", "--find-renames", "--", *paths).out.decode(
+            "utf-8", "replace"
+        )
+
+    def read(self, snapshot: Snapshot, path: str) -> bytes:
+        """The bytes of one file."""
+        found = git.ask(self._place, "cat-file", "blob", f"{snapshot.tree}:{path}", env=self._env(snapshot))
+        if found.code:
+            raise NotFound(f"there is no file {path!r} in the tree {snapshot.tree[:12]}")
+        return found.out
+
+    def is_whole(self, snapshot: Snapshot) -> bool:
+        """Whether every object of the tree can be read."""
+        listed = ("rev-list", "--objects", "--missing=error", "--quiet", snapshot.tree)
+        try:
+            return git.ask(self._place, *listed, env=self._env(snapshot)).code == 0
+        except NotFound:
+            return False
+
+    def _compare(self, before: Snapshot, after: Snapshot, *words: str) -> git.Result:
+        env = self._env(after)
+        if before.repository != after.repository:
+            env["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = os.path.join(self._repository(before), "objects")
+        trees = (before.tree, after.tree)
+        options, paths = (
+            (words[: words.index("--")], words[words.index("--") :]) if "--" in words else (words, ())
+        )
+        return git.run(self._place, "diff-tree", "-r", *options, *trees, *paths, env=env)
+
+    def _env(self, snapshot: Snapshot) -> dict[str, str]:
+        return {"GIT_DIR": self._repository(snapshot), "GIT_LITERAL_PATHSPECS": "1"}
+
+    def _repository(self, snapshot: Snapshot) -> str:
+        ours = os.path.join(self._place, snapshot.repository)
+        if not os.path.exists(os.path.join(ours, "HEAD")):
+            raise NotFound(
+                f"the files of the tree {snapshot.tree[:12]} are not on this machine",
+                hint="Import them with the bundle that has them.",
+            )
+        return ours
+
+
+def find_top(folder: str) -> str:
+    """The folder that a snapshot covers: the work tree around `folder`, or the folder itself if it is outside git or
+    ignored there."""
+    folder = os.path.realpath(folder)
+    top = root_around(folder)
+    if top is None or (top != folder and git.ask(top, "check-ignore", "-q", "--", folder).code == 0):
+        return folder
+    return top
+
+
+def _is_left_out(top: str, path: str) -> bool:
+    """Whether a file is too large, looks like a secret, or cannot be recorded."""
+    name, whole = os.path.basename(path), os.path.join(top, path)
+    if any(fnmatchcase(name, secret) for secret in SECRETS):
+        return not any(fnmatchcase(name, harmless) for harmless in _HARMLESS)
+    try:
+        found = os.lstat(whole)
+    except OSError:  # it was deleted
+        return False
+    if stat.S_ISDIR(found.st_mode):  # a nested repository, whose commit is recorded
+        return git.commit(whole, "HEAD") is None
+    return stat.S_ISREG(found.st_mode) and (found.st_size > LARGEST or not os.access(whole, os.R_OK))
+
+
+@contextmanager
+def _lock(index: str) -> Iterator[None]:
+    with open(f"{index}.used", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):  # left by a git that was killed
+            os.unlink(f"{index}.lock")
+        yield
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text)

@@ -1,0 +1,247 @@
+"""Snapshots of folders: compared with git's own trees, with the folder itself, and after a kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rolecall.errors import NotFound, UsageError
+from rolecall.files import tree
+from rolecall.files.tree import Changed, Snapshot, Trees
+
+NAMES = st.one_of(
+    st.sampled_from(
+        [
+            "a",
+            "b.txt",
+            "c d",
+            "ü",
+            "-x",
+            "line\nbreak",
+            'quote"',
+            "*",
+            "[a]",
+            ":(top)",
+            "é\u0301",
+            "back\\slash",
+        ]
+    ),
+    st.text(
+        st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=8
+    ).filter(
+        lambda name: name not in (".", "..") and not name.lower().startswith(".git") and ".env" not in name
+    ),
+)
+FILES = st.dictionaries(
+    st.lists(NAMES, min_size=1, max_size=3).map(tuple),
+    st.one_of(
+        st.tuples(st.just("file"), st.binary(max_size=40)),
+        st.tuples(st.just("program"), st.sampled_from([b"#!/bin/sh\r\n", b"a\r\nb\n", b"\0"])),
+        st.tuples(st.just("link"), st.sampled_from([b"a", b"../b.txt", b"nowhere", b"/etc"])),
+    ),
+    max_size=8,
+)
+
+
+def git(folder: Path, *words: str, **env: str) -> str:
+    plain = {"HOME": str(folder), "PATH": os.environ["PATH"], "GIT_CONFIG_NOSYSTEM": "1", **env}
+    names = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "init.defaultBranch=main")
+    done = subprocess.run(
+        ["git", "-C", str(folder), *names, *words], capture_output=True, env=plain, check=True
+    )
+    return done.stdout.decode().rstrip("\n")
+
+
+def write(folder: Path, files: dict[tuple[str, ...], tuple[str, bytes]]) -> None:
+    for parts, (kind, data) in files.items():
+        path = folder.joinpath(*parts)
+        if any(parent.is_symlink() or parent.is_file() for parent in path.parents) or os.path.lexists(path):
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if kind == "link":
+            os.symlink(data, os.fsencode(path))
+        else:
+            path.write_bytes(data)
+            path.chmod(0o755 if kind == "program" else 0o644)
+
+
+def contents(folder: Path) -> dict[str, tuple[object, ...]]:
+    """Every file below a folder without its .git: its kind and its bytes."""
+    found: dict[str, tuple[object, ...]] = {}
+    for top, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name != ".git"]
+        for name in [*files, *(name for name in folders if os.path.islink(os.path.join(top, name)))]:
+            path = os.path.join(top, name)
+            key = os.path.relpath(path, folder)
+            if os.path.islink(path):
+                found[key] = ("link", os.readlink(path))
+            else:
+                is_program = bool(os.stat(path).st_mode & stat.S_IXUSR)
+                found[key] = ("file", Path(path).read_bytes(), is_program)
+    return found
+
+
+def repository(folder: Path, **files: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    git(folder, "init", "--quiet")
+    for name, text in (files or {"a": "1\n"}).items():
+        (folder / name).write_text(text)
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--message", "first")
+    return folder
+
+
+@settings(max_examples=30)
+@given(before=FILES, after=FILES, has_git=st.booleans(), crlf=st.booleans())
+def test_a_tree_is_the_one_git_makes_and_is_written_back_byte_for_byte(
+    before: dict[tuple[str, ...], tuple[str, bytes]],
+    after: dict[tuple[str, ...], tuple[str, bytes]],
+    has_git: bool,
+    crlf: bool,
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        place, work = Path(name), Path(name, "work")
+        work.mkdir()
+        if has_git:
+            git(work, "init", "--quiet")
+            if crlf:
+                git(work, "config", "core.autocrlf", "true")
+        write(work, before)
+        trees = Trees(str(place / "trees"))
+        first = trees.take(str(work))
+        write(work, {("more", *parts): entry for parts, entry in after.items()})
+        second = trees.take(str(work))
+
+        plain = {"GIT_DIR": str(place / "plain"), "GIT_WORK_TREE": str(work)}
+        git(place, "init", "--quiet", "--bare", str(place / "plain"))
+        git(work, "add", "--all", **plain)
+        assert second.tree == git(work, "write-tree", **plain)
+        for number, snapshot in enumerate((first, second)):
+            trees.check_out(snapshot, str(place / f"out{number}"))
+        assert contents(place / "out1") == contents(work)
+        assert {change.kind for change in trees.changes(first, second)} <= {"added"}
+        assert len(trees.changes(first, second)) == len(contents(work)) - len(contents(place / "out0"))
+        assert trees.is_whole(second)
+
+
+def test_nothing_is_written_into_the_users_repository(tmp_path: Path) -> None:
+    work = repository(tmp_path / "work")
+    hooks = work / ".git" / "hooks"
+    for hook in ("post-index-change", "pre-commit", "fsmonitor"):
+        (hooks / hook).write_text(f"#!/bin/sh\ntouch {tmp_path / 'ran'}\n")
+        (hooks / hook).chmod(0o755)
+    git(work, "config", "core.fsmonitor", str(hooks / "fsmonitor"))
+    git(work, "config", "filter.evil.clean", f"touch {tmp_path / 'ran'}; cat")
+    (work / ".gitattributes").write_text("*.txt filter=evil text eol=crlf\n")
+    (work / "new.txt").write_text("one\n")
+    before = sorted(path for path in (work / ".git").rglob("*"))
+    times = [path.stat().st_mtime_ns for path in before]
+    Trees(str(tmp_path / "trees")).take(str(work))
+    assert sorted((work / ".git").rglob("*")) == before
+    assert [path.stat().st_mtime_ns for path in before] == times
+    assert not (tmp_path / "ran").exists()
+
+
+def test_ignored_files_are_out_untracked_and_tracked_ones_in(tmp_path: Path) -> None:
+    work = repository(tmp_path / "work", kept="1\n")
+    (work / "forced.log").write_text("tracked though ignored\n")
+    git(work, "add", "--force", "forced.log")
+    (work / ".gitignore").write_text("*.log\nbuild/\n")
+    (work / ".git" / "info" / "exclude").write_text("mine\n")
+    (work / "build").mkdir()
+    for name in ("other.log", "build/x", "mine", "new"):
+        (work / name).write_text("2\n")
+    trees = Trees(str(tmp_path / "trees"))
+    trees.check_out(trees.take(str(work)), str(tmp_path / "out"))
+    assert contents(tmp_path / "out").keys() == {"kept", "forced.log", ".gitignore", "new"}
+
+
+def test_large_files_and_secrets_are_left_out_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tree, "LARGEST", 10)
+    work = repository(tmp_path / "work", grows="1\n")
+    trees = Trees(str(tmp_path / "trees"))
+    assert trees.take(str(work)).omitted == ()
+    (work / "grows").write_text("12345678901")
+    for name in (".env", ".env.example", "id_rsa"):
+        (work / name).write_text("x\n")
+    snapshot = trees.take(str(work))
+    assert snapshot.omitted == (".env", "grows", "id_rsa")
+    trees.check_out(snapshot, str(tmp_path / "out"))
+    assert contents(tmp_path / "out").keys() == {".env.example"}
+
+
+def test_a_nested_repository_is_its_commit(tmp_path: Path) -> None:
+    work = repository(tmp_path / "work")
+    inner = repository(work / "inner", b="1\n")
+    (work / "empty").mkdir()
+    git(work / "empty", "init", "--quiet")
+    trees = Trees(str(tmp_path / "trees"))
+    first = trees.take(str(work))
+    assert first.omitted == ("empty",)  # it has no commit that could be recorded
+    (inner / "b").write_text("2\n")
+    git(inner, "commit", "--quiet", "--all", "--message", "second")
+    second = trees.take(str(work))
+    assert [change.path for change in trees.changes(first, second)] == ["inner"]
+
+
+def test_changes_and_diff_of_two_trees(tmp_path: Path) -> None:
+    work = repository(tmp_path / "work", a="1\n2\n", gone="x\n")
+    (work / "binary").write_bytes(b"\0")
+    trees = Trees(str(tmp_path / "trees"))
+    before = trees.take(str(work))
+    (work / "a").write_text("1\n3\n4\n")
+    (work / "gone").unlink()
+    (work / "binary").write_bytes(b"\0\1")
+    after = trees.take(str(work))
+    assert trees.changes(before, after) == [
+        Changed("a", "changed", 2, 1),
+        Changed("binary", "changed", None, None),
+        Changed("gone", "removed", 0, 1),
+    ]
+    assert "-2\n+3\n+4\n" in trees.diff(before, after)
+    assert "gone" not in trees.diff(before, after, ["a"])
+    assert trees.read(after, "a") == b"1\n3\n4\n"
+    with pytest.raises(NotFound):
+        trees.read(after, "gone")
+
+
+def test_a_folder_in_use_is_not_overwritten_and_a_missing_repository_is_an_error(tmp_path: Path) -> None:
+    work = repository(tmp_path / "work")
+    trees = Trees(str(tmp_path / "trees"))
+    snapshot = trees.take(str(work))
+    with pytest.raises(UsageError, match="not empty"):
+        trees.check_out(snapshot, str(work))
+    with pytest.raises(NotFound, match="not on this machine"):
+        trees.check_out(snapshot._replace(repository="0" * 16), str(tmp_path / "out"))
+    assert not trees.is_whole(Snapshot("0" * 40, snapshot.repository))
+
+
+def test_a_snapshot_is_whole_after_a_kill_at_any_moment(tmp_path: Path) -> None:
+    """Each round changes a file and kills the process that takes the snapshot a little later than before."""
+    work = repository(tmp_path / "work", **{f"f{number}": f"{number}\n" for number in range(50)})
+    trees = Trees(str(tmp_path / "trees"))
+    program = "import sys\nfrom rolecall.files.tree import Trees\nprint(flush=True)\nTrees(sys.argv[1]).take(sys.argv[2])"
+    for number in range(10):
+        (work / f"f{number}").write_text("changed\n")
+        words = [sys.executable, "-c", program, str(tmp_path / "trees"), str(work)]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            for _ in range(number * 40_000):
+                pass
+            os.killpg(process.pid, signal.SIGKILL)
+        snapshot = trees.take(str(work))
+        assert trees.is_whole(snapshot)
+        trees.check_out(snapshot, str(tmp_path / f"out{number}"))
+        assert contents(tmp_path / f"out{number}") == contents(work)
