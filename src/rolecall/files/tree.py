@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -100,8 +99,8 @@ class Trees:
             if not os.path.exists(index):
                 # The entries of the user's index have the files that are tracked although they are ignored.
                 entries = git.ask(top, "ls-files", "--stage", "-z") if root_around(top) == top else None
-                known = entries.out if entries is not None and entries.code == 0 else b""
-                git.run(top, "update-index", "-z", "--index-info", env=env, stdin=known)
+                tracked = entries.out if entries is not None and entries.code == 0 else b""
+                git.run(top, "update-index", "-z", "--index-info", env=env, stdin=tracked)
                 git.ask(top, "update-index", "-q", "--really-refresh", env=env)  # fails if files differ
             listed = ("--modified", "--deleted", "--others", "--exclude-standard")
             paths = sorted({*git.run(top, "ls-files", "-z", *listed, env=env).words})
@@ -109,35 +108,44 @@ class Trees:
                 raise TooManyFiles(f"{top} has more than {MOST_FILES:,} files")
             omitted = [path for path in paths if _is_left_out(top, path.rstrip("/"))]
             kept = sorted({*paths} - {*omitted})
-            for option, chosen in (("--force-remove", omitted), ("--add", kept)):
-                if chosen:
-                    words = "\0".join(path.rstrip("/") for path in chosen)
-                    options = ("-z", "--replace", "--remove", option, "--stdin")
-                    git.run(top, "update-index", *options, env=env, input=os.fsencode(words), settings=_FSYNC)
-            tree = git.run(top, "write-tree", env=env, settings=_FSYNC).text
-        self._pack_loose(ours)
+            # The tree of the index and the files that were left out of it, so that a folder that has not changed costs
+            # one comparison. It is removed before the index changes.
+            known = f"{index}.tree"
+            tree, *before = _read(known).split("\0")
+            if kept or not tree or omitted != before:
+                with suppress(FileNotFoundError):
+                    os.unlink(known)
+                for option, chosen in (("--force-remove", omitted), ("--add", kept)):
+                    if chosen:
+                        words = "\0".join(path.rstrip("/") for path in chosen)
+                        options = ("-z", "--replace", "--remove", option, "--stdin")
+                        given = os.fsencode(words)
+                        git.run(top, "update-index", *options, env=env, stdin=given, settings=_FSYNC)
+                tree = git.run(top, "write-tree", env=env, settings=_FSYNC).text
+                _write(known, "\0".join([tree, *omitted]))
+                self._pack_loose(ours)
         return Snapshot(tree, os.path.basename(ours), tuple(path.rstrip("/") for path in omitted))
 
     def _prepare(self, source: str) -> str:
         """Make our repository for a user's repository or folder, unless it exists, and return its path."""
-        common = git.ask(source, "rev-parse", "--path-format=absolute", "--git-common-dir").text
-        theirs = common if root_around(source) else ""
-        name = sha256(os.fsencode(theirs or source)).hexdigest()[:16]
-        ours = os.path.join(self._place, name)
+        theirs = ""
+        if root := root_around(source):
+            theirs = os.path.join(root, ".git")
+            if os.path.isfile(theirs):  # a worktree or a submodule
+                theirs = git.run(root, "rev-parse", "--path-format=absolute", "--git-common-dir").text
+        ours = os.path.join(self._place, sha256(os.fsencode(theirs or source)).hexdigest()[:16])
         if not os.path.exists(os.path.join(ours, "HEAD")):
             for folder in ("objects/info", "objects/pack", "refs", "info", "indexes"):
                 os.makedirs(os.path.join(ours, folder), mode=0o700, exist_ok=True)
-            files = {"info/attributes": _ATTRIBUTES, "config": _CONFIG, "HEAD": "ref: refs/heads/none\n"}
             if theirs:
-                files = {"objects/info/alternates": f"{theirs}/objects\n", **files}
-            for path, text in files.items():  # HEAD last: it marks the repository as complete
-                _write(os.path.join(ours, path), text)
-        if theirs:
-            # The global list of ignored files is read by git itself; this one belongs to the user's repository.
-            with suppress(FileNotFoundError):
-                shutil.copyfile(
-                    os.path.join(theirs, "info", "exclude"), os.path.join(ours, "info", "exclude")
-                )
+                _write(os.path.join(ours, "objects", "info", "alternates"), f"{theirs}/objects\n")
+            _write(os.path.join(ours, "info", "attributes"), _ATTRIBUTES)
+            _write(os.path.join(ours, "config"), _CONFIG)
+            _write(os.path.join(ours, "HEAD"), "ref: refs/heads/none\n")  # last: the repository is complete
+        # Git reads the user's global list of ignored files, but not the list of their repository.
+        excluded = os.path.join("info", "exclude")
+        if theirs and _read(os.path.join(theirs, excluded)) != _read(os.path.join(ours, excluded)):
+            _write(os.path.join(ours, excluded), _read(os.path.join(theirs, excluded)))
         return ours
 
     def _pack_loose(self, ours: str) -> None:
@@ -256,6 +264,16 @@ def _lock(index: str) -> Iterator[None]:
         yield
 
 
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
 def _write(path: str, text: str) -> None:
-    with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+    """Write a file whole or not at all."""
+    with open(f"{path}.{os.getpid()}", "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
         file.write(text)
+    os.replace(file.name, path)
