@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,11 @@ NAMES = st.one_of(
     st.text(
         st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=8
     ).filter(
-        lambda name: name not in (".", "..") and not name.lower().startswith(".git") and ".env" not in name
+        lambda name: (
+            name not in (".", "..")
+            and not name.lower().startswith(".git")
+            and not any(fnmatchcase(name, secret) for secret in tree.SECRETS)
+        )
     ),
 )
 FILES = st.dictionaries(

@@ -15,6 +15,7 @@ import fcntl
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
@@ -47,12 +48,17 @@ SECRETS = (
 )
 """Names of files that are left out, whatever the folder; `.env.example` and the like are kept."""
 _HARMLESS = ("*.example", "*.sample", "*.template", "*.dist")
+_SMALL = 500
+"""A folder with at most this many entries is looked at without git."""
+_TICK_NS = 50_000_000
+"""Longer than a time stamp of any file system lasts."""
 _MOST_LOOSE = 1_000
 """With more objects in files of their own, they are packed."""
 _ATTRIBUTES = "* -text -eol -filter -ident -working-tree-encoding\n"
 _CONFIG = (
     "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tautocrlf = false\n\tuntrackedCache = false\n"
 )
+_KINDS = {"A": "added", "D": "removed"}
 _FSYNC = ("core.fsync=objects", "core.fsyncMethod=batch")
 
 
@@ -94,6 +100,12 @@ class Trees:
         top = find_top(folder)
         ours = self._prepare(source or top)
         index = os.path.join(ours, "indexes", sha256(os.fsencode(top)).hexdigest()[:32])
+        # How the folder looked, its tree, and the files that were left out of it. Removed before the index changes.
+        known = f"{index}.tree"
+        look = _look_at(top)
+        before = _read(known).split("\0")
+        if look and before[0] == look:
+            return Snapshot(before[1], os.path.basename(ours), tuple(before[2:]))
         with _lock(index):
             env = {"GIT_DIR": ours, "GIT_WORK_TREE": top, "GIT_INDEX_FILE": index}
             if not os.path.exists(index):
@@ -103,36 +115,33 @@ class Trees:
                 git.run(top, "update-index", "-z", "--index-info", env=env, stdin=tracked)
                 git.ask(top, "update-index", "-q", "--really-refresh", env=env)  # fails if files differ
             listed = ("--modified", "--deleted", "--others", "--exclude-standard")
-            paths = sorted({*git.run(top, "ls-files", "-z", *listed, env=env).words})
+            paths = {path.rstrip("/") for path in git.run(top, "ls-files", "-z", *listed, env=env).words}
             if len(paths) > MOST_FILES:
                 raise TooManyFiles(f"{top} has more than {MOST_FILES:,} files")
-            omitted = [path for path in paths if _is_left_out(top, path.rstrip("/"))]
-            kept = sorted({*paths} - {*omitted})
-            # The tree of the index and the files that were left out of it, so that a folder that has not changed costs
-            # one comparison. It is removed before the index changes.
-            known = f"{index}.tree"
-            tree, *before = _read(known).split("\0")
-            if kept or not tree or omitted != before:
+            omitted = sorted(path for path in paths if _is_left_out(top, path))
+            kept = sorted(paths - {*omitted})
+            before = _read(known).split("\0")
+            tree = before[1] if before[1:] else ""
+            if kept or not tree or omitted != before[2:]:
                 with suppress(FileNotFoundError):
                     os.unlink(known)
                 for option, chosen in (("--force-remove", omitted), ("--add", kept)):
                     if chosen:
-                        words = "\0".join(path.rstrip("/") for path in chosen)
-                        options = ("-z", "--replace", "--remove", option, "--stdin")
-                        given = os.fsencode(words)
-                        git.run(top, "update-index", *options, env=env, stdin=given, settings=_FSYNC)
+                        given, options = (
+                            os.fsencode("\0".join(chosen)),
+                            ("-z", "--replace", "--remove", option),
+                        )
+                        git.run(
+                            top, "update-index", *options, "--stdin", env=env, stdin=given, settings=_FSYNC
+                        )
                 tree = git.run(top, "write-tree", env=env, settings=_FSYNC).text
-                _write(known, "\0".join([tree, *omitted]))
                 self._pack_loose(ours)
-        return Snapshot(tree, os.path.basename(ours), tuple(path.rstrip("/") for path in omitted))
+            _write(known, "\0".join([look, tree, *omitted]))
+        return Snapshot(tree, os.path.basename(ours), tuple(omitted))
 
     def _prepare(self, source: str) -> str:
         """Make our repository for a user's repository or folder, unless it exists, and return its path."""
-        theirs = ""
-        if root := root_around(source):
-            theirs = os.path.join(root, ".git")
-            if os.path.isfile(theirs):  # a worktree or a submodule
-                theirs = git.run(root, "rev-parse", "--path-format=absolute", "--git-common-dir").text
+        theirs = find_git_folder(source)
         ours = os.path.join(self._place, sha256(os.fsencode(theirs or source)).hexdigest()[:16])
         if not os.path.exists(os.path.join(ours, "HEAD")):
             for folder in ("objects/info", "objects/pack", "refs", "info", "indexes"):
@@ -174,17 +183,17 @@ class Trees:
         """The files that differ, by path."""
         if before.tree == after.tree:
             return []
-        found = self._compare(before, after, "--numstat", "--no-renames", "-z").words
-        kinds = self._compare(before, after, "--name-status", "--no-renames", "-z").words
-        words = {"A": "added", "D": "removed"}
-        kind_of = {
-            path: words.get(letter, "changed") for letter, path in zip(kinds[::2], kinds[1::2], strict=True)
-        }
+        words = self._compare(before, after, "--raw", "--numstat", "--no-renames", "-z").words
+        # First `:MODE MODE ID ID LETTER` and the path of each file, then `ADDED\tREMOVED\tPATH`.
+        size = next(
+            (at for at, word in enumerate(words) if not at % 2 and not word.startswith(":")), len(words)
+        )
+        kinds = {words[at + 1]: _KINDS.get(words[at][-1], "changed") for at in range(0, size, 2)}
         changed = []
-        for line in found:
-            added, removed, path = line.split("\t", 2)
+        for word in words[size:]:
+            added, removed, path = word.split("\t", 2)
             counts = (int(count) if count != "-" else None for count in (added, removed))
-            changed.append(Changed(path, kind_of[path], *counts))
+            changed.append(Changed(path, kinds[path], *counts))
         return changed
 
     def diff(self, before: Snapshot, after: Snapshot, paths: Iterable[str] = ()) -> str:
@@ -239,6 +248,37 @@ def find_top(folder: str) -> str:
     if top is None or (top != folder and git.ask(top, "check-ignore", "-q", "--", folder).code == 0):
         return folder
     return top
+
+
+def find_git_folder(folder: str) -> str:
+    """The git folder that the worktrees of a repository share; empty outside git."""
+    root = root_around(folder)
+    if root is None:
+        return ""
+    place = os.path.join(root, ".git")
+    if os.path.isfile(place):  # a worktree or a submodule
+        place = os.path.join(root, _read(place).removeprefix("gitdir:").strip())
+        place = os.path.join(place, _read(os.path.join(place, "commondir")).strip())
+    return os.path.realpath(place)
+
+
+def _look_at(folder: str) -> str:
+    """A digest of the names, modes, sizes and times of everything in a small folder. Empty if it is large, or if a file
+    has changed so recently that it could change again within the same time stamp."""
+    seen, waiting, newest = list[tuple[str, int, int, int, int]](), [folder], 0
+    began = time.time_ns()
+    while waiting:
+        with os.scandir(waiting.pop()) as found:
+            for entry in found:
+                facts = entry.stat(follow_symlinks=False)
+                newest = max(newest, facts.st_ctime_ns)
+                seen.append((entry.path, facts.st_mode, facts.st_size, facts.st_ctime_ns, facts.st_ino))
+                if len(seen) > _SMALL:
+                    return ""
+                if entry.name != ".git" and entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+    is_settled = newest < began - _TICK_NS
+    return sha256(os.fsencode(repr(sorted(seen)))).hexdigest() if is_settled else ""
 
 
 def _is_left_out(top: str, path: str) -> bool:
