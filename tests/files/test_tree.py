@@ -236,7 +236,7 @@ def test_a_snapshot_is_whole_after_a_kill_at_any_moment(tmp_path: Path) -> None:
     """Each round changes a file and kills the process that takes the snapshot a little later than before."""
     work = repository(tmp_path / "work", **{f"f{number}": f"{number}\n" for number in range(50)})
     trees = Trees(str(tmp_path / "trees"))
-    program = "import sys\nfrom rolecall.files.tree import Trees\nprint(flush=True)\nTrees(sys.argv[1]).take(sys.argv[2])"
+    program = "import sys; from rolecall.files.tree import Trees; print(flush=True); Trees(sys.argv[1]).take(sys.argv[2])"
     for number in range(10):
         (work / f"f{number}").write_text("changed\n")
         words = [sys.executable, "-c", program, str(tmp_path / "trees"), str(work)]
