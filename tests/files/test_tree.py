@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from rolecall.errors import NotFound, UsageError
 from rolecall.files import tree
-from rolecall.files.tree import Changed, Snapshot, Trees
+from rolecall.files.snapshot import Changed, Snapshot
+from rolecall.files.tree import Trees
 
 NAMES = st.one_of(
     st.sampled_from(
@@ -236,7 +237,7 @@ def test_a_snapshot_is_whole_after_a_kill_at_any_moment(tmp_path: Path) -> None:
     """Each round changes a file and kills the process that takes the snapshot a little later than before."""
     work = repository(tmp_path / "work", **{f"f{number}": f"{number}\n" for number in range(50)})
     trees = Trees(str(tmp_path / "trees"))
-    program = "import sys; from rolecall.files.tree import Trees; print(flush=True); Trees(sys.argv[1]).take(sys.argv[2])"
+    program = "import sys; from rolecall.files import tree; print(flush=1); tree.Trees(sys.argv[1]).take(sys.argv[2])"
     for number in range(10):
         (work / f"f{number}").write_text("changed\n")
         words = [sys.executable, "-c", program, str(tmp_path / "trees"), str(work)]

@@ -14,16 +14,16 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-import tempfile
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from hashlib import sha256
-from typing import NamedTuple
 
 from rolecall.errors import NotFound, StorageError, UsageError
 from rolecall.files import git
+from rolecall.files.snapshot import Changed, Snapshot
 from rolecall.settings.repository import root_around
 
 LARGEST = 10 * 1024**2
@@ -62,26 +62,6 @@ _KINDS = {"A": "added", "D": "removed"}
 _FSYNC = ("core.fsync=objects", "core.fsyncMethod=batch")
 
 
-class Snapshot(NamedTuple):
-    tree: str
-    """The id of a git tree."""
-    repository: str
-    """The name of our repository that has it."""
-    omitted: tuple[str, ...] = ()
-    """The files that were left out because they are too large or look like secrets, sorted."""
-
-
-class Changed(NamedTuple):
-    """A file that differs between two trees."""
-
-    path: str
-    kind: str
-    """`added`, `changed` or `removed`."""
-    added: int | None
-    """Lines added; None for a binary file."""
-    removed: int | None
-
-
 class TooManyFiles(StorageError):
     """A folder has more files than a snapshot records."""
 
@@ -94,18 +74,22 @@ class Trees:
 
     # -- taking --
 
+    def recall(self, folder: str, *, source: str | None = None) -> Snapshot | None:
+        """The snapshot of a small folder that has not changed since it was taken; None if it must be taken again."""
+        top = find_top(folder)
+        ours = self._prepare(source or top)
+        look, *known = _read(f"{_index_of(ours, top)}.tree").split("\0")
+        if not look or look != _look_at(top):
+            return None
+        return Snapshot(known[0], os.path.basename(ours), tuple(known[1:]))
+
     def take(self, folder: str, *, source: str | None = None) -> Snapshot:
         """Record the files of the work tree around `folder` or, outside git, of the folder itself. `source` is the
         folder from whose repository objects are borrowed, if `folder` is a temporary copy of it."""
         top = find_top(folder)
         ours = self._prepare(source or top)
-        index = os.path.join(ours, "indexes", sha256(os.fsencode(top)).hexdigest()[:32])
-        # How the folder looked, its tree, and the files that were left out of it. Removed before the index changes.
-        known = f"{index}.tree"
-        look = _look_at(top)
-        before = _read(known).split("\0")
-        if look and before[0] == look:
-            return Snapshot(before[1], os.path.basename(ours), tuple(before[2:]))
+        index = _index_of(ours, top)
+        known, look = f"{index}.tree", _look_at(top)
         with _lock(index):
             env = {"GIT_DIR": ours, "GIT_WORK_TREE": top, "GIT_INDEX_FILE": index}
             if not os.path.exists(index):
@@ -120,6 +104,7 @@ class Trees:
                 raise TooManyFiles(f"{top} has more than {MOST_FILES:,} files")
             omitted = sorted(path for path in paths if _is_left_out(top, path))
             kept = sorted(paths - {*omitted})
+            # How the folder looked, its tree, and the files that were left out. Removed before the index changes.
             before = _read(known).split("\0")
             tree = before[1] if before[1:] else ""
             if kept or not tree or omitted != before[2:]:
@@ -173,11 +158,30 @@ class Trees:
         os.makedirs(folder, exist_ok=True)
         if os.listdir(folder):
             raise UsageError(f"{folder} is not empty", hint="Name a new folder.")
+        self._fill(snapshot, folder)
+
+    def restore(self, snapshot: Snapshot, folder: str, *, source: str | None = None) -> None:
+        """Make the files of a folder those of a snapshot: other files that a snapshot has are removed, ignored ones and
+        those that are left out stay."""
+        top = find_top(folder)
+        now = self.take(top, source=source)
+        if now.tree != snapshot.tree:
+            for change in self.changes(now, snapshot):
+                if change.kind == "removed":
+                    os.unlink(os.path.join(top, change.path))
+            self._fill(snapshot, top)
+
+    def _fill(self, snapshot: Snapshot, folder: str) -> None:
+        """Write the files of a tree over those of a folder."""
         ours = self._repository(snapshot)
-        with tempfile.TemporaryDirectory(prefix="rolecall-") as scratch:
-            env = {"GIT_DIR": ours, "GIT_WORK_TREE": folder, "GIT_INDEX_FILE": os.path.join(scratch, "index")}
+        index = os.path.join(ours, "indexes", f"filling-{os.getpid()}-{threading.get_ident()}")
+        env = {"GIT_DIR": ours, "GIT_WORK_TREE": folder, "GIT_INDEX_FILE": index}
+        try:
             git.run(folder, "read-tree", snapshot.tree, env=env)
-            git.run(folder, "checkout-index", "--all", "--quiet", env=env)
+            git.run(folder, "checkout-index", "--all", "--force", "--quiet", env=env)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(index)
 
     def changes(self, before: Snapshot, after: Snapshot) -> list[Changed]:
         """The files that differ, by path."""
@@ -293,6 +297,10 @@ def _is_left_out(top: str, path: str) -> bool:
     if stat.S_ISDIR(found.st_mode):  # a nested repository, whose commit is recorded
         return git.commit(whole, "HEAD") is None
     return stat.S_ISREG(found.st_mode) and (found.st_size > LARGEST or not os.access(whole, os.R_OK))
+
+
+def _index_of(ours: str, top: str) -> str:
+    return os.path.join(ours, "indexes", sha256(os.fsencode(top)).hexdigest()[:32])
 
 
 @contextmanager

@@ -8,6 +8,7 @@ finally succeeds links to the attempts before it.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from typing import Any
 from rolecall.agents import process, protocol
 from rolecall.errors import AgentError, Conflict, ExtractError, Hint, RolecallError, UsageError
 from rolecall.files import treestate
+from rolecall.files.snapshot import Snapshot, StepTree, load_tree
+from rolecall.files.tree import Trees
 from rolecall.settings import capabilities
 from rolecall.settings.mask import Mask
 from rolecall.store.store import Draft, Store
@@ -33,6 +36,7 @@ from rolecall.threads.thread import (
     ERROR_SCHEMA,
     PROMPT_SCHEMA,
     SUSPENSION_SCHEMA,
+    TREE_ATTEMPT_SCHEMA,
 )
 from rolecall.threads.turn import ERROR, Turn, contained, unless
 from rolecall.workflow import reply
@@ -40,7 +44,7 @@ from rolecall.workflow.model import SUSPEND
 from rolecall.workflow.route import Next
 
 _OF_SESSION = ("head", "role", "by", "session", "session_total")
-_OF_ANSWER = ("since", "recalled", "raw", "detail", "children", "unread")
+_OF_ANSWER = ("since", "recalled", "raw", "detail", "children", "unread", "tree")
 _MOST_RUNS = 8
 """How many run ids a note keeps. An agent may start a process for every command; the newest ids find the others."""
 _NOT_SEARCHED = "The repository cannot be searched for this task: look for yourself."
@@ -130,6 +134,7 @@ async def _ask(
     if deniable is not None:  # the role's restrictions were checked earlier; our own process may add some
         capabilities.check_supported(cast.name, words, deniable)
 
+    await attempt.find_files()
     attempt.note_asking(cast.name, run=run)
     context = protocol.Context(
         thread=attempt.thread, role=attempt.role, start=attempt.turn.task, workdir=Path(attempt.workdir),
@@ -146,11 +151,13 @@ async def _ask(
         ):  # adapters are third-party code and may raise anything
             given = await protocol.ask(cast.agent, text, context=context)
     except AgentError as error:
+        await attempt.leave_files()
         if not error.is_session_lost or decision.session is None:
             raise
         attempt.fail(error.message, error)
         attempt.lost_sessions |= {decision.session}
         return await _ask(setup, attempt, cast, cancel, play)
+    await attempt.leave_files()
     return attempt.note_answer(given)
 
 
@@ -223,8 +230,10 @@ class Attempt:
         fork: Fork | None = None,
         origin: Origin | None = None,
         recall: Recaller = no_knowledge,
+        trees: Trees | None = None,
     ) -> None:
-        """`is_owner` is False in an external agent's process, because the process that started it owns the note."""
+        """`is_owner` is False in an external agent's process, because the process that started it owns the note.
+        Without `trees` the files of the step are not recorded."""
         self.store = store
         self.mask = mask
         self.watch = watch
@@ -241,6 +250,7 @@ class Attempt:
         self._fork = fork
         self._origin = origin
         self._recall = recall
+        self._trees = trees
 
         self._ref = read_note(store, self.thread)
         self.note = self._ref.note if self._ref else Note()
@@ -316,6 +326,7 @@ class Attempt:
             return
         for run in filter(None, (self.note.run, *self.note.runs)):
             await process.end_leftovers(run)
+        await self.leave_files()
         self.fail("the process that ran this attempt is gone")
 
     def _decide_session(self, cast: Cast) -> Decision:
@@ -396,6 +407,7 @@ class Attempt:
             session=(not self.session.is_fork and self.session.session) or "",
             session_total=_usage(self.session.total),
             session_reason=self.session.reason,
+            tree=self.note.tree,
         )
         self._write(note, "step_started", {"role": self.role, "agent": self.agent, "number": self.number})
 
@@ -415,6 +427,39 @@ class Attempt:
             self._write(self.note._replace(runs=runs[-_MOST_RUNS:]), kind, given)
         else:
             self._tell(kind, given)
+
+    # -- files --
+
+    async def find_files(self) -> None:
+        """Record the files that the role finds."""
+        found = await self._take_files()
+        self.note = self.note._replace(tree=self._dump_tree(StepTree(found, found)) if found else {})
+
+    async def leave_files(self) -> None:
+        """Record the files that the role has left, and what it has changed."""
+        known = load_tree(self.note.tree)
+        left = await self._take_files() if known else None
+        if self._trees is not None and known is not None and left is not None:
+            changed = []
+            if left.tree != known.found.tree:
+                changed = await asyncio.to_thread(self._trees.changes, known.found, left)
+            tree = StepTree(known.found, left, tuple(changed))
+            self.note = self.note._replace(tree=self._dump_tree(tree))
+
+    def _dump_tree(self, tree: StepTree) -> dict[str, Any]:
+        return dict(self.mask.value(_plain(tree.dump())))
+
+    async def _take_files(self) -> Snapshot | None:
+        if self._trees is None or not self._is_owner:
+            return None
+        # The repository of a copy goes with the copy, so its objects are not borrowed.
+        source = self.turn.chain.start.cwd if self.turn.workdir_of(self.role) == "copy" else None
+        try:
+            known = self._trees.recall(self.workdir, source=source)
+            return known or await asyncio.to_thread(self._trees.take, self.workdir, source=source)
+        except (RolecallError, OSError) as error:
+            self.remark(f"the files of this step are not recorded: {error}")
+            return None
 
     # -- the answer --
 
@@ -573,7 +618,9 @@ class Attempt:
             "number": self.number,
             **self.put_context(draft),
         }
-        return draft.put_as(ATTEMPT_SCHEMA, filled(fields, keep=("agent",)))
+        return draft.put_as(
+            TREE_ATTEMPT_SCHEMA if note.tree else ATTEMPT_SCHEMA, filled(fields, keep=("agent",))
+        )
 
     # -- the contents of the step --
 
@@ -591,6 +638,7 @@ class Attempt:
             "session_reason": note.session_reason,
             "session_total": note.session_total,
             "children": note.children,
+            "tree": note.tree,
         }
 
     def _prompt_part(self, draft: Draft, part: prompt.Part) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from rolecall.agents.presence import check_present
 from rolecall.errors import ExtractError, RolecallError, UsageError
+from rolecall.files.tree import Trees
 from rolecall.settings import config, form, yaml12
 from rolecall.settings.repository import nearest
 from rolecall.settings.settings import EXTRACT_OF_PROJECT, extract_endpoint
@@ -95,6 +96,7 @@ def engine(
         mask=config.mask(),
         bind=binder(agent),
         find_workflow=find_workflow,
+        trees=Trees(config.folder_in_home("trees")),
         work=config.work_folder(),
         recall=recall,
         close=close,

@@ -68,6 +68,7 @@ class Engine(Setup):
                 fork=sessions.fork_of(self.store, state),
                 origin=sessions.origin_of(self.store, state, way.role),
                 recall=self.recall,
+                trees=self.trees,
             )
         except UsageError as error:  # its work folder is missing
             return self._settle(
@@ -99,9 +100,11 @@ class Engine(Setup):
         function = attempt.turn.playbook.functions[attempt.role]
         agent = f"python:{name_of(function)}"
         await attempt.close_left_behind()
+        await attempt.find_files()
         attempt.note_asking(agent, run=self.token())
         try:
             given = await attempt.turn.call(attempt.role, function, workdir=attempt.workdir, cancel=cancel)
+            await attempt.leave_files()
         except UsageError as error:
             attempt.fail(error.message, error)
             return self._settle(held, Failed(f"{attempt.role}: {error.message}"))

@@ -73,7 +73,10 @@ async def play(setup: Setup, run: Run, held: Held, attempt: Attempt, cancel: Can
     """Play the role with its group: run the members here, or queue them for the service."""
     files = MemberFiles(setup, attempt.turn, held.ref(), attempt.role)
     try:
-        ref = setup.store.ref(group_name(held.thread)) or _store_roster(setup, held, attempt, files)
+        ref = setup.store.ref(group_name(held.thread))
+        if ref is None:
+            await attempt.find_files()
+            ref = _store_roster(setup, held, attempt, files)
         members = Members(setup, held, attempt, ref, files)
         return await (members.queue(cancel) if setup.queues_members else members.run(run, cancel))
     except UsageError as error:
@@ -103,7 +106,9 @@ def _store_roster(setup: Setup, held: Held, attempt: Attempt, files: MemberFiles
         fields["location"] = way.location
     roster = draft.put_as(ROSTER_SCHEMA, fields)
     draft.put_schema(STEP_SCHEMA)  # an external agent needs it to store the first step
-    state = {"deadline": now + int(group.deadline * 60_000)} if group.deadline else {}
+    state: dict[str, Any] = {"deadline": now + int(group.deadline * 60_000)} if group.deadline else {}
+    if attempt.note.tree:
+        state["tree"] = attempt.note.tree
     draft.move(group_name(held.thread), None, roster, state)
     draft.event(held.thread, "group", {"role": way.role, "count": len(items), "group": roster})
     [ref] = draft.commit(durable=True)
@@ -496,7 +501,9 @@ class Members:
         }
         attempt, body = self._attempt, _cut(texts)
         attempt.started_at = self._roster.at
-        attempt.note = attempt.note._replace(usage={key: round(value, 10) for key, value in usage.items()})
+        usage_of_all = {key: round(value, 10) for key, value in usage.items()}
+        attempt.note = attempt.note._replace(usage=usage_of_all, tree=ref.state.get("tree", {}))
+        await attempt.leave_files()
         steps = max(1, int(used["steps"]))
         result = Result(
             output,

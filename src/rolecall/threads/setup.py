@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from rolecall.agents import protocol
 from rolecall.errors import NotFound, UsageError
+from rolecall.files.tree import Trees
 from rolecall.settings import capabilities
 from rolecall.settings.mask import Mask
 from rolecall.store import holder
@@ -81,6 +82,8 @@ class Setup:
     """Whether a thread uses the agents that were bound when it started."""
     find_workflow: Callable[[str, str], str] = no_workflows
     """(name, folder) -> the id of the stored workflow, for roles that are played by a workflow."""
+    trees: Trees | None = None
+    """Records the files of each step; None records none."""
     work: str | None = None
     """Where those threads' own folders are created."""
     recall: Recaller = no_knowledge

@@ -175,6 +175,8 @@ class Note(NamedTuple):
     usage: Mapping[str, Any] = {}
     detail: Mapping[str, Any] = {}
     completed_at: int | None = None
+    tree: Mapping[str, Any] = {}
+    """The files that the role found and left, as `StepTree` stores them."""
     step: str = ""
     """The id of the step that an external agent put into the store."""
     unread: bool = False

@@ -17,6 +17,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from rolecall.errors import Damaged, Hint, NotFound, RolecallError, UsageError
+from rolecall.files.snapshot import StepTree, load_tree
 from rolecall.store import canonical
 from rolecall.store.backend import Ref
 from rolecall.store.ids import is_thread_id, node_id, thread_id
@@ -102,6 +103,12 @@ RECORD_SCHEMA = _type(
 `given` is the step from an agent that knows only uwf's fields."""
 GROUP_RECORD_SCHEMA = {**RECORD_SCHEMA, "properties": {**RECORD_SCHEMA["properties"], "group": _REF}}
 """The `detail` of a step that joins a group: it links the roster."""
+_TREE = {"type": "object"}
+TREE_RECORD_SCHEMA = {
+    **RECORD_SCHEMA,
+    "properties": {**RECORD_SCHEMA["properties"], "group": _REF, "tree": _TREE},
+}
+"""The `detail` of a step with the files that its role found and left, as `files/snapshot.py` stores them."""
 ATTEMPT_SCHEMA = _type(
     "rolecall.attempt",
     {"start": _REF, "head": _REF, "role": _TEXT, "agent": _TEXT, "started_at": _INTEGER, "cwd": _TEXT},
@@ -123,6 +130,10 @@ ATTEMPT_SCHEMA = _type(
         "number": _INTEGER,
     },
 )
+TREE_ATTEMPT_SCHEMA = {
+    **ATTEMPT_SCHEMA,
+    "properties": {**ATTEMPT_SCHEMA["properties"], "tree": _TREE},
+}
 DETAIL_SCHEMA = _type(
     "rolecall.detail",
     {"turns": {"type": "array", "items": {"type": "object"}}},
@@ -500,6 +511,11 @@ class Step:
         kept = self._store.get(node).payload if node else None
         return kept if isinstance(kept, dict) else {}
 
+    @property
+    def tree(self) -> StepTree | None:
+        """The files that its role found and left, if they were recorded."""
+        return load_tree(self.payload.get("tree"))
+
     def attempts(self) -> "Iterator[Mapping[str, Any]]":
         """Details of each failed attempt before the step, newest first."""
         node = self.payload.get("attempt")
@@ -587,14 +603,16 @@ def put_step(draft: Draft, fields: Mapping[str, Any]) -> str:
     record["turns"] = [draft.put_as(ANSWER_SCHEMA, {"role": "assistant", "content": raw})] if raw else []
     if fields.get("detail"):
         record["work"] = fields["detail"]
-    detail = draft.put_as(GROUP_RECORD_SCHEMA if "group" in record else RECORD_SCHEMA, record)
+    # The oldest type that has all its fields, because a node's id also depends on its type.
+    schema = GROUP_RECORD_SCHEMA if "group" in record else RECORD_SCHEMA
+    detail = draft.put_as(TREE_RECORD_SCHEMA if "tree" in record else schema, record)
     node: str = draft.put_as(STEP_SCHEMA, {**step, "detail": detail})
     return node
 
 
 @cache
 def _record_types() -> frozenset[str]:
-    schemas = (RECORD_SCHEMA, GROUP_RECORD_SCHEMA)
+    schemas = (RECORD_SCHEMA, GROUP_RECORD_SCHEMA, TREE_RECORD_SCHEMA)
     return frozenset(node_id(META, canonical.encode(schema)) for schema in schemas)
 
 

@@ -1,0 +1,61 @@
+"""The files of a step as values: the tree that its role found, the tree that it left, and what differs.
+
+`tree.py` takes snapshots and reads them. On the command line's read path.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+MOST_CHANGES = 100
+"""How many changed files a step names; the trees have all of them."""
+
+
+class Snapshot(NamedTuple):
+    tree: str
+    """The id of a git tree."""
+    repository: str
+    """The name of our repository that has it."""
+    omitted: tuple[str, ...] = ()
+    """The files that were left out because they are too large or look like secrets, sorted."""
+
+
+class Changed(NamedTuple):
+    """A file that differs between two trees."""
+
+    path: str
+    kind: str
+    """`added`, `changed` or `removed`."""
+    added: int | None
+    """Lines added; None for a binary file."""
+    removed: int | None
+
+
+class StepTree(NamedTuple):
+    found: Snapshot
+    left: Snapshot
+    changed: tuple[Changed, ...] = ()
+    more: int = 0
+    """How many more files changed than are named."""
+
+    def dump(self) -> dict[str, Any]:
+        """The stored form. A step that changed nothing has only the tree that it found."""
+        stored: dict[str, Any] = {"found": self.found.tree, "repository": self.found.repository}
+        if self.left.tree != self.found.tree:
+            stored["left"] = self.left.tree
+        if self.left.omitted:
+            stored["omitted"] = list(self.left.omitted[:MOST_CHANGES])
+        if self.changed:
+            stored["changed"] = [list(change) for change in self.changed[:MOST_CHANGES]]
+        if more := self.more + max(0, len(self.changed) - MOST_CHANGES):
+            stored["more"] = more
+        return stored
+
+
+def load_tree(stored: Mapping[str, Any] | None) -> StepTree | None:
+    if not stored:
+        return None
+    repository, omitted = stored["repository"], tuple(stored.get("omitted", ()))
+    found = Snapshot(stored["found"], repository)
+    left = Snapshot(stored.get("left", stored["found"]), repository, omitted)
+    changed = tuple(Changed(*change) for change in stored.get("changed", ()))
+    return StepTree(found, left, changed, stored.get("more", 0))
