@@ -262,7 +262,16 @@ class Service:
         assert self.store.backend.names("queue/") == []
         leases = [ref.name for ref in self.store.refs("thread/") if "lease" in ref.state]
         assert leases == []
-        known = {"store.db", "store.db-wal", "store.db-shm", "service.lock", "service.log", "work", "cache"}
+        known = {
+            "store.db",
+            "store.db-wal",
+            "store.db-shm",
+            "service.lock",
+            "service.log",
+            "work",
+            "cache",
+            "trees",
+        }
         assert {path.name for path in self.home.iterdir()} <= known
         assert [problem for done in verify(self.store) for problem in done.problems] == []
 
