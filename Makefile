@@ -1,6 +1,6 @@
 # Needs git, make, Python 3.11 or later and the package registries; installs the rest into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-agents test-agents-all install-agents check bench mutants clean
+.PHONY: help demo test soak test-agents test-agents-all install-agents check bench mutants clean
 
 BIN := .venv/bin
 AGENTS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/rolecall-agents
@@ -14,6 +14,10 @@ demo: .venv/installed ## set up and show the main job
 
 test: .venv/tested ## set up and run every test but those of test-agents
 	$(BIN)/python -m pytest -n 4 --dist worksteal $(PYTEST_ARGS)
+
+soak: .venv/tested ## kill everything at random, for longer than the tests do
+	SOAK=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS) \
+		tests/service/test_chaos.py tests/service/test_group_chaos.py tests/threads/test_group_kills.py
 
 test-agents: .venv/tested install-agents ## test claude, codex and codex-acp with the real programs, as agents and as hosts
 	ROLECALL_TEST_AGENTS='$(AGENTS)' scripts/offline $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS) \

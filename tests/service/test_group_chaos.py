@@ -6,18 +6,17 @@ What is killed, and when, is as in `test_chaos.py`. A thread that waits for its 
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from servicestage import done
-from test_chaos import OVER, Chaos
+from test_chaos import IS_SOAK, OVER, Chaos
 
 from rolecall.threads.state import group_name, read_threads
 
-KILLS = int(os.environ.get("CHAOS_KILLS", "25"))
+KILLS = 200 if IS_SOAK else 20
 SIZE = 100
 FLOW = f"""
 name: {{name}}

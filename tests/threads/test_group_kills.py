@@ -7,6 +7,7 @@ runs the thread and is killed by SIGKILL at a random place, until the thread has
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from rolecall.threads.state import Status, group_name, read_members
 
 KILLS = 12
 """How many processes die on each thread."""
+ROUNDS = 6 if "SOAK" in os.environ else 1
 AT_ONCE = 8
 
 
@@ -63,13 +65,14 @@ def order(
     return answer
 
 
+@pytest.mark.parametrize("round", range(ROUNDS))
 @pytest.mark.parametrize(
     "places", [("commit", "committed"), ("instruction",), ("start", "read", "trace", "answer")]
 )
 def test_no_finished_member_is_asked_again(
-    server: subprocess.Popen[str], store: Store, tmp_path: Path, places: tuple[str, ...]
+    server: subprocess.Popen[str], store: Store, tmp_path: Path, places: tuple[str, ...], round: int
 ) -> None:
-    moments = random.Random(places[0])
+    moments = random.Random(f"{places[0]} {round}")
     name = stage.start(store, stage.book(group_actor.FLOW), tmp_path / "work")
     log = tmp_path / name
     kills, running = 0, Counter[int]()
