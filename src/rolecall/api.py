@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import threading
 
     from rolecall.agents.protocol import Cancel
+    from rolecall.files import merge
     from rolecall.knowledge import place, queries
     from rolecall.knowledge.query import Answer
     from rolecall.nexus import memory, project_paths, tools
@@ -931,6 +932,14 @@ class Thread:
     def merge_folder(self) -> dict[str, Any]:
         """Merge the thread's branch into the branch that is checked out where the thread was started."""
         return handover.merge(self._store, self._ref)
+
+    async def queue_merge(
+        self, check: Sequence[str] = (), *, cancel: Cancel | None = None
+    ) -> merge.Merged | merge.SetAside:
+        """Merge the thread's worktree into the folder it was started in, one thread at a time. If that conflicts, or
+        the command `check` fails in the folder afterwards, the folder is as it was, and the conflict is returned."""
+        env = config.environment()
+        return await handover.queue_merge(self._store, self._ref, check, env=env, cancel=cancel)
 
     def remove_folders(self, *, force: bool = False) -> dict[str, Any]:
         """Remove the thread's own folders and branch. Work that exists nowhere else is removed only with `force`."""

@@ -13,7 +13,7 @@ import pytest
 import stage
 
 from rolecall.settings.mask import Mask
-from rolecall.threads import handover, lifecycle, member_files, thread
+from rolecall.threads import handover, lifecycle, thread
 from rolecall.threads.engine import Engine, Outcome
 
 FLOW = """
@@ -191,7 +191,7 @@ def test_a_check_that_fails_sets_the_member_aside_and_the_rest_goes_on(project: 
 def test_a_check_has_a_time_limit_and_ends_with_what_it_started(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(member_files, "CHECK_SECONDS", 0.5)
+    monkeypatch.setattr(handover, "CHECK_SECONDS", 0.5)
     pids = project.place / "pids"
     check = f"check: [sh, -c, 'sleep 300 & echo $! > {pids}; wait']"
     ident = project.start(flow("merge: queue", check, times=1))

@@ -18,6 +18,7 @@ _PHRASES = {
     "fork_to_workflow": "rolecall thread fork THREAD --workflow {workflow}",
     "list_steps": "rolecall thread steps {thread}",
     "list_threads": "rolecall thread list --all",
+    "merge_folder": "rolecall thread folder merge {thread}",
     "merge_or_force": "`rolecall thread folder merge {thread}`, or add --force",
     "name_cas": "add --cas DIR",
     "raise_limit": "rolecall thread resume {thread} --limit {limit} --run",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ from rolecall.cli.plan_view import (
 from rolecall.cli.project import PROJECT, project_of
 from rolecall.cli.thread_play import EventRecords, attend
 from rolecall.errors import NotFound, RolecallError, UsageError
+from rolecall.files import git
 from rolecall.nexus import catalog, dispatch
 from rolecall.nexus.filenames import Tree
 from rolecall.plan_run import taskflow
@@ -85,6 +87,11 @@ class Part(NamedTuple):
         default=[],
     ),
     AGENT,
+    flag(
+        "--worktrees",
+        "do each task in a git worktree of its own, and merge it into the project when it is done",
+    ),
+    argument("--check", "COMMAND", "with --worktrees: must succeed after each merge, or the merge is undone"),
     flag("--dry-run", "show who would do what in which order; run nothing"),
     PROJECT,
     STORE,
@@ -98,6 +105,17 @@ def run(options: Namespace) -> int:
         raise UsageError(
             f"the plan is not decided yet:{issues}",
             hint="`rolecall plan decide ID TEXT` records a decision, `rolecall plan remove ID` drops an issue.",
+        )
+    if options.check and not options.worktrees:
+        raise UsageError("--check runs after merges, and nothing is merged", hint="Add --worktrees.")
+    try:
+        check = shlex.split(options.check or "")
+    except ValueError as error:
+        raise UsageError(f"--check cannot be read: {error}") from error
+    if options.worktrees and not git.staged(project, ".nexus"):
+        raise UsageError(
+            "the worktrees of tasks would be without .nexus, because it is not in git",
+            hint="Commit it: `git add .nexus && git commit`.",
         )
     agents = catalog.load(config.catalog_folder())
     if options.dry_run:
@@ -115,7 +133,7 @@ def run(options: Namespace) -> int:
     with Rolecall(options.store) as rolecall:
         board, jobs = _look(options, project, rolecall, agents)
         _refuse_gaps(_cast(board, jobs, agents, options.agent), options.agent)
-        return _run_tasks(options, project, rolecall, board, agents)
+        return _run_tasks(options, project, rolecall, board, agents, check)
 
 
 def _look(
@@ -211,7 +229,12 @@ def _propose(missing: Sequence[Part]) -> str:
 
 
 def _run_tasks(
-    options: Namespace, project: str, rolecall: Rolecall, board: Board, agents: catalog.Catalog
+    options: Namespace,
+    project: str,
+    rolecall: Rolecall,
+    board: Board,
+    agents: catalog.Catalog,
+    check: Sequence[str],
 ) -> int:
     view = TaskLines(rolecall) if format_of(options) == "text" else EventRecords(options)
     crews: dict[str | None, Crew] = {}
@@ -241,6 +264,8 @@ def _run_tasks(
                     tell,
                     options.at_once,
                     options.agent,
+                    "worktree" if options.worktrees else None,
+                    check,
                 ).run()
             finally:
                 for crew in crews.values():
@@ -252,7 +277,7 @@ def _run_tasks(
     rows, is_stopped = asyncio.run(run())
     show_rows(options, board, rows, mask, id_length=rolecall.short_id_length())
     statuses = {row.status for row in rows}
-    needs_person = "waiting" in statuses
+    needs_person = bool(statuses & {"waiting", "set_aside"})
     if is_stopped or (needs_person and format_of(options) == "text"):
         sys.stdout.flush()
         print(f"{'continue' if is_stopped else 'then'}: {repeat_command(options)}", file=sys.stderr)

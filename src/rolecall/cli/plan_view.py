@@ -39,6 +39,8 @@ def repeat_command(options: Namespace) -> str:
     words = ["rolecall plan run", *(f"--task {number}" for number in options.task)]
     words += [f"--at-once {options.at_once}"] if options.at_once != DEFAULT_AT_ONCE else []
     words += [f"--agent {quote(options.agent)}"] if options.agent else []
+    words += ["--worktrees"] if options.worktrees else []
+    words += [f"--check {quote(options.check)}"] if options.check else []
     return printable(_here(options, " ".join(words)))
 
 
@@ -112,6 +114,7 @@ class TaskLines(View):
             "completed": "■ completed",
             "waiting": "? waits for a person",
             "failed": "✗ failed",
+            "set_aside": "✗ set aside",
             "stopped": "■ stopped",
         }
         reason = body.get("reason") if body["status"] != "completed" else ""
@@ -167,7 +170,7 @@ def _result(
     yield f"{done} of {len(board.tasks)} tasks are completed"
     for row in rows:
         if row.reason and row.status not in ("completed", "stopped"):
-            yield f"{row.task}{':' if row.status in ('waiting', 'failed') else ''} {row.reason}"
+            yield f"{row.task}{':' if row.status in ('waiting', 'failed', 'set_aside') else ''} {row.reason}"
         for remark in row.remarks:
             yield f"{row.task}: ⚠ {remark}"
         if row.command:
@@ -176,6 +179,8 @@ def _result(
             purpose = "answer" if is_answer else "try it again"
             if command.startswith("rolecall plan "):
                 purpose = "begin it again"
+            if row.status == "set_aside":
+                purpose = "merge it by hand"
             yield f"  {purpose}: {_here(options, command)}"
     if done == len(board.tasks):
         yield f"close the cycle: {_in_project(options, 'rolecall task close')}"

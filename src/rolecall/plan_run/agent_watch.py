@@ -101,8 +101,9 @@ class AgentWatch:
             fields = {"agent_name": role, "agent_id": instance, "at": project_paths.now()}
             self._track(lambda: tracker.record_start(self._project, **fields))
 
-    def finish_step(self, task: float, ident: str, step: Step) -> list[Overlap]:
-        """Record a step, and return the files that another task has touched in the meantime."""
+    def finish_step(self, task: float, ident: str, step: Step, *, is_apart: bool = False) -> list[Overlap]:
+        """Record a step, and return the files that another task has touched in the meantime. `is_apart` means that the
+        task has a folder of its own."""
         instance = self.past.add(ident, step)
         files, at = touched_files(step), moment(step.payload["completed_at"])
         self._active.setdefault(ident, {}).setdefault(instance.id, step.role)
@@ -112,6 +113,8 @@ class AgentWatch:
                 agent, step.role, at, step.body if is_it else "", files if is_it else frozenset()
             )
 
+        if is_apart:
+            return []
         span = _Span(task, files, step.payload["started_at"], step.payload["completed_at"])
         found = []
         for other in self._spans:

@@ -20,6 +20,8 @@ from rolecall.plan_run.schedule import Want
 from rolecall.store.holder import describe
 
 COMPLETED, WAITING, FAILED, STOPPED = "completed", "waiting", "failed", "stopped"
+SET_ASIDE = "set_aside"
+"""Done in a worktree, but not merged."""
 BLOCKED, NEVER, LEADS, ELSEWHERE = "blocked", "never", "lead", "elsewhere"
 """Statuses in the report: `waiting` for a person, `blocked` by another task, `never` for what cannot begin."""
 
@@ -37,6 +39,8 @@ class Left(NamedTuple):
     """Completes the sentence "task 3 …", as in `is Lead's`."""
     reason: str = ""
     """The same reason in more detail."""
+    conflict: Mapping[str, Any] = {}
+    """What its work conflicts with, as data."""
 
 
 class Standing(NamedTuple):

@@ -17,6 +17,7 @@ from rolecall.plan_run.assignment import Job, writes
 from rolecall.plan_run.board import Board
 from rolecall.plan_run.past import Instance
 from rolecall.settings import config
+from rolecall.workflow.model import Workdir
 from rolecall.workflow.playbook import Playbook
 from rolecall.workflow.route import status_of
 
@@ -44,6 +45,8 @@ class Opening:
     watch: AgentWatch
     agent: str | None = None
     """The agent that plays every role, overriding the configuration."""
+    workdir: Workdir | None = None
+    """The folder in which tasks are done."""
 
     def begin(self, job: Job) -> tuple[Thread, Session]:
         """Create a thread for a task without running any of it. Return it with the owner's session."""
@@ -53,7 +56,7 @@ class Opening:
             """The tool names that the role's agent uses for the tools mentioned in the role's body."""
             return brief.notes(tool_map.tool_name(presence.adapter_of(self.crew.cast(plain, role).agent)))
 
-        book = Playbook(taskflow.make(job.players, self.catalog, name_tools))
+        book = Playbook(taskflow.make(job.players, self.catalog, name_tools, self.workdir))
         owner, others = job.players.owner, self.watch.touches()
         own = self._session(book, owner, others, job.named or job.work_files, job.task)
         sessions = {owner: own}

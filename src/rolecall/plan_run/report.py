@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from rolecall.api import Rolecall, Thread
 from rolecall.errors import Hint
-from rolecall.plan_run.board import BLOCKED, COMPLETED, FAILED, NEVER, STOPPED, WAITING, Board
+from rolecall.plan_run.board import BLOCKED, COMPLETED, FAILED, NEVER, SET_ASIDE, STOPPED, WAITING, Board
 from rolecall.plan_run.past import touched_files
 from rolecall.plan_run.schedule import hopeless, reasons
 from rolecall.plan_run.taskflow import PERSON
@@ -34,6 +34,8 @@ class Row:
     """Other observations, such as a file that two tasks touched at once."""
     command: str = ""
     """The command that continues it."""
+    conflict: Mapping[str, Any] = field(default_factory=dict)
+    """What its work conflicts with if it is set aside, as `files/merge.py` reports it."""
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "files": list(self.files), "remarks": list(self.remarks)}
@@ -83,6 +85,9 @@ def rows(
             again = Hint("Run it again", "run_tasks", task=(*run.redoes, number))
             reason = question(thread) or reason
             row = replace(row, command=thread.continuation or again)
+        if left and thread and status == SET_ASIDE:
+            onward = Hint("Merge it by hand", "merge_folder", thread=thread.id)
+            row = replace(row, command=onward, conflict=left.conflict)
         found.append(replace(row, reason=(left.reason if left else "") or reason))
     return found
 

@@ -8,25 +8,27 @@ person waits, and everything that does not depend on it continues.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from rolecall.agents.protocol import Cancel
 from rolecall.api import Crew, Rolecall, Thread
-from rolecall.errors import RolecallError
+from rolecall.errors import AgentError, RolecallError, StorageError, UsageError
+from rolecall.files.merge import SetAside
 from rolecall.nexus import run_record
 from rolecall.nexus.catalog import Catalog
 from rolecall.plan_run import report, schedule, taskflow
 from rolecall.plan_run.agent_watch import AgentWatch
 from rolecall.plan_run.assignment import Job
-from rolecall.plan_run.board import COMPLETED, FAILED, STOPPED, WAITING, Board, Left
+from rolecall.plan_run.board import COMPLETED, FAILED, SET_ASIDE, STOPPED, WAITING, Board, Left, Task
 from rolecall.plan_run.opening import Opening
 from rolecall.plan_run.past import touched_files
 from rolecall.plan_run.report import Row
 from rolecall.threads.state import ENDED
 from rolecall.threads.thread import Step
+from rolecall.workflow.model import Workdir
 from rolecall.workflow.route import status_of
 
 Tell = Callable[[str, float | None, Mapping[str, Any]], None]
@@ -46,6 +48,10 @@ class Runner:
     limit: int = 3
     agent: str | None = None
     """The agent that plays every role, overriding the configuration."""
+    workdir: Workdir | None = None
+    """The folder in which new tasks are done."""
+    check: Sequence[str] = ()
+    """The command that must succeed after the work of a task was merged."""
 
     def __post_init__(self) -> None:
         self.watch = AgentWatch(self.project, self.rolecall, partial(self._remark, None))
@@ -57,6 +63,7 @@ class Runner:
             self.board,
             self.watch,
             self.agent,
+            self.workdir,
         )
         self._running: dict[float, asyncio.Task[None]] = {}
         self._files: dict[float, frozenset[str]] = {}
@@ -89,8 +96,9 @@ class Runner:
             if not self.cancel.is_set():
                 stands = self.board.standing(self._running)
                 for task in stands.unsettled:
-                    self._remark(task["id"], *self.board.settle(task))
-                    self.tell("settled", task["id"], {"status": COMPLETED, "reason": "its thread is done"})
+                    await self._settle(task)
+                if stands.unsettled:
+                    stands = self.board.standing(self._running)
                 wanted = {want.id: want for want in stands.wants}
                 now = schedule.startable(
                     stands.wants, done=stands.done, running=self._files, limit=self.limit
@@ -107,7 +115,19 @@ class Runner:
                     del self._running[number], self._files[number]
                     work.result()
         for job, thread in self._paused.values():
-            self._leave(job, thread)
+            await self._leave(job, thread)
+
+    async def _settle(self, task: Task) -> None:
+        """Record a task whose thread completed outside this run."""
+        run = self.board.run_of(task)
+        thread = self.rolecall.thread_if_any(run.thread) if run else None
+        if thread and (left := await self._merge(thread)):
+            self.board.left[task["id"]] = left
+            told = {"thread": thread.id, "status": left.status, "reason": left.reason}
+        else:
+            self._remark(task["id"], *self.board.settle(task))
+            told = {"status": COMPLETED, "reason": "its thread is done"}
+        self.tell("settled", task["id"], told)
 
     # -- one task --
 
@@ -126,10 +146,10 @@ class Runner:
                 if outcome.role in job.players.doers and self._has_to_wait(job, thread):
                     self._paused[job.id] = (job, thread)
                     return
-            self._leave(job, thread)
+            await self._leave(job, thread)
         except RolecallError as exc:
             if thread is not None and thread.has_ended:  # a person ended it in the meantime
-                self._leave(job, thread)
+                await self._leave(job, thread)
             else:
                 reason = f"{exc.message}. {exc.hint}" if exc.hint else exc.message
                 self._set_aside(job, thread, Left(FAILED, "could not be run", reason), reason)
@@ -145,10 +165,12 @@ class Runner:
         self._files[job.id] |= job.work_files
         return False
 
-    def _leave(self, job: Job, thread: Thread) -> None:
+    async def _leave(self, job: Job, thread: Thread) -> None:
         """Record the state of a thread after it stopped: done, waiting for a person, ended or interrupted."""
         status = thread.status
-        if status == "completed":
+        if status == "completed" and (left := await self._merge(thread)):
+            self._set_aside(job, thread, left, left.reason)
+        elif status == "completed":
             self._remark(job.id, *self.board.settle(job.task))
             self._report_end(job, thread, COMPLETED, "")
         elif status == "suspended":
@@ -157,6 +179,28 @@ class Runner:
             self._set_aside(job, thread, Left(FAILED, "has failed"), thread.reason)
         else:
             self._set_aside(job, thread, Left(STOPPED, "was stopped"), "interrupted")
+
+    async def _merge(self, thread: Thread) -> Left | None:
+        """Merge what a task did in a worktree into the project, or return why it was not merged."""
+        if "removed" in thread.state.folders.get("worktree", {"removed": True}):
+            return None
+        try:
+            result = await thread.queue_merge(self.check, cancel=self.cancel)
+        except AgentError:  # stopped during the check
+            return Left(STOPPED, "was stopped", "interrupted")
+        except (UsageError, StorageError) as exc:
+            reason = f"{exc.message}. {exc.hint}" if exc.hint else exc.message
+            return Left(SET_ASIDE, "could not be merged", reason)
+        if not isinstance(result, SetAside):
+            return None
+        threads = {change.thread for file in result.files for change in file.changed_by}
+        tasks = [
+            str(number)
+            for number, task in self.board.tasks.items()
+            if (run := self.board.run_of(task)) and run.thread in threads
+        ]
+        whose = f", also changed by task {' and '.join(tasks)}" if tasks else ""
+        return Left(SET_ASIDE, "was set aside", f"{result.reason}{whose}", result.as_json())
 
     def _set_aside(self, job: Job, thread: Thread | None, left: Left, reason: str) -> None:
         self.board.left[job.id] = left
@@ -177,6 +221,10 @@ class Runner:
             thread, session = self._opening.begin(job)
             who = {"owner": job.players.owner, "checker": job.players.checker, "session": dict(session.told)}
             self.tell("begun", job.id, {"thread": thread.id, "title": job.task["title"], **who})
+            if count := thread.state.folders.get("worktree", {}).get("omitted"):
+                self._remark(
+                    job.id, f"its worktree does not have the project's uncommitted changes ({count})"
+                )
             return thread
         if thread.state.status == "suspended":
             thread.resume(is_run_here=True)
@@ -192,7 +240,8 @@ class Runner:
             self.watch.start_step(thread, str(body["role"]), str(body["agent"]), int(body["number"]))
         elif kind == "step":
             step = self.rolecall.find_step(body["step"])
-            for overlap in self.watch.finish_step(job.id, thread.id, step):
+            is_apart = "worktree" in thread.state.folders
+            for overlap in self.watch.finish_step(job.id, thread.id, step, is_apart=is_apart):
                 self._remark(job.id, overlap.text)
                 other = next(number for number in overlap.tasks if number != job.id)
                 self.remarks.setdefault(other, []).append(overlap.text)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from rolecall.nexus.catalog import Catalog, effective
-from rolecall.workflow.model import END, FAIL, START, Condition, Edge, Limits, Role, Workflow
+from rolecall.workflow.model import END, FAIL, START, Condition, Edge, Limits, Role, Workdir, Workflow
 
 NAME = "run-task"
 """The workflow name used to configure agents, as in `agentOverrides.run-task.engineer`."""
@@ -65,7 +65,12 @@ def roles_of(players: Players) -> list[str]:
     return list(dict.fromkeys(filter(None, named)))
 
 
-def make(players: Players, catalog: Catalog, notes: Callable[[str], str] = lambda _role: "") -> Workflow:
+def make(
+    players: Players,
+    catalog: Catalog,
+    notes: Callable[[str], str] = lambda _role: "",
+    workdir: Workdir | None = None,
+) -> Workflow:
     """Build the workflow of a task; `notes` returns text to add to a role's body, such as tool names."""
     asked = diagnosticians(players)
     schemas = dict.fromkeys(players.doers, _WORK)
@@ -107,6 +112,7 @@ def make(players: Players, catalog: Catalog, notes: Callable[[str], str] = lambd
         graph=_graph(players, asked),
         conditions=conditions,
         limits=Limits(steps=MOST_STEPS),
+        workdir=workdir,
     )
 
 

@@ -9,18 +9,27 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from rolecall.errors import Conflict, Hint, RolecallError, UsageError
+from rolecall.agents import process
+from rolecall.agents.protocol import Cancel
+from rolecall.errors import AgentError, Conflict, Hint, RolecallError, UsageError
 from rolecall.files import git, treestate
 from rolecall.files import merge as merge_files
+from rolecall.files.merge import Checked, Merged, SetAside, Work
 from rolecall.store import holder
 from rolecall.store.store import Store
 from rolecall.threads import workfolder
-from rolecall.threads.state import ThreadRef, move, read_threads
+from rolecall.threads.state import ThreadRef, check_run, move, read_threads
 from rolecall.threads.workfolder import Folder
+
+CHECK_SECONDS = 1800
+"""How long the check of a merge may take."""
+MOST_OUTPUT = 20_000
+"""How many bytes of a check's output are kept."""
 
 # -- looking --
 
@@ -111,21 +120,15 @@ def _diff_from_base(folder: Folder, *options: str) -> git.Result:
 def merge(store: Store, ref: ThreadRef) -> dict[str, Any]:
     """Merge a thread's branch into the branch that is checked out where the thread was started. Uncommitted work is
     committed first; the worktree is kept."""
-    folder = ref.state.folders.get("worktree")
-    if folder is None or "removed" in folder:
-        raise UsageError(
-            f"thread {ref.id} has no worktree to merge",
-            hint=Hint("Take what a thread did in a copy from there by hand", "diff_folder", thread=ref.id),
-        )
-    _refuse_running(store, ref)
+    folder = _worktree_of(store, ref)
     source, path, branch = folder["source"], folder["path"], folder["branch"]
-    title = f"thread {ref.id}: {ref.state.title}"
+    work = work_of(ref, folder)
     with merge_files.lock(source):
         into = merge_files.check_target(source)
-        is_committed = merge_files.commit_work(merge_files.Work(ref.id, title, branch, path))
+        is_committed = merge_files.commit_work(work)
         before = git.commit(source, "HEAD")
         # The user asked for this merge into their own branch, so their hooks run as usual.
-        words = ("merge", "--quiet", "--no-edit", "-m", f"Merge {title}", branch)
+        words = ("merge", "--quiet", "--no-edit", "-m", f"Merge {work.title}", branch)
         result = git.ask(source, *words, settings=git.identity(source), with_hooks=True)
         if result.code:
             if git.commit(source, "MERGE_HEAD") is None:
@@ -154,6 +157,74 @@ def merge(store: Store, ref: ThreadRef) -> dict[str, Any]:
         draft.event(ref.id, "folder_merged", merged)
         draft.commit()
     return merged
+
+
+async def queue_merge(
+    store: Store,
+    ref: ThreadRef,
+    check: Sequence[str] = (),
+    *,
+    env: Mapping[str, str],
+    cancel: Cancel | None = None,
+) -> Merged | SetAside:
+    """Merge a thread's branch as a group merges those of its members: it is set aside if it conflicts or the check
+    fails. Raise AgentError if `cancel` is set during the check."""
+    folder = _worktree_of(store, ref)
+    run = await prepare_check(ref.id, check, cwd=ref.state.cwd or folder["source"], env=env, cancel=cancel)
+    result = await merge_files.merge(folder["source"], work_of(ref, folder), run)
+    draft = store.draft()
+    if isinstance(result, SetAside):
+        draft.event(ref.id, "folder_set_aside", {"branch": result.branch, "reason": result.reason})
+    elif result.commit:
+        draft.event(ref.id, "folder_merged", {"branch": folder["branch"], "head": result.commit})
+    draft.commit()
+    return result
+
+
+def work_of(ref: ThreadRef, folder: Folder) -> Work:
+    return Work(ref.id, f"thread {ref.id}: {ref.state.title}", folder["branch"], folder["path"])
+
+
+def _worktree_of(store: Store, ref: ThreadRef) -> Folder:
+    folder = ref.state.folders.get("worktree")
+    if folder is None or "removed" in folder:
+        raise UsageError(
+            f"thread {ref.id} has no worktree to merge",
+            hint=Hint("Take what a thread did in a copy from there by hand", "diff_folder", thread=ref.id),
+        )
+    _refuse_running(store, ref)
+    return folder
+
+
+async def prepare_check(
+    thread: str, command: Sequence[str], *, cwd: str, env: Mapping[str, str], cancel: Cancel | None
+) -> merge_files.Check | None:
+    """Prepare the command that checks each merge of a thread; None if there is none. A check that a dead process left
+    running is ended."""
+    if not command:
+        return None
+    run = check_run(thread)
+    await process.end_leftovers(run)
+
+    async def check() -> Checked:
+        try:
+            done = await process.run(
+                command,
+                cwd=Path(cwd),
+                env=process.add_mark(env, run),
+                timeout=CHECK_SECONDS,
+                cancel=cancel,
+                max_output=MOST_OUTPUT,
+            )
+        except AgentError as error:  # it cannot be started, which is nobody's fault
+            raise UsageError(f"the check cannot run: {error.message}", hint=error.hint) from error
+        if done.ending == "interrupted":
+            raise done.error()
+        output = "\n".join(filter(None, (done.stdout.strip(), done.stderr.strip()[-MOST_OUTPUT:])))
+        reason = f"the check failed: {done.reason.partition(': ')[0]}"
+        return Checked(tuple(command), done.ending == "completed", reason, output)
+
+    return check
 
 
 # -- removing --

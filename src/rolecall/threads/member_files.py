@@ -10,27 +10,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from rolecall.agents import process
 from rolecall.agents.protocol import Cancel
-from rolecall.errors import AgentError, StorageError, UsageError
+from rolecall.errors import StorageError, UsageError
 from rolecall.files import git, merge
-from rolecall.files.merge import Checked, Merged, SetAside, Work
+from rolecall.files.merge import Merged, SetAside, Work
 from rolecall.settings.capabilities import must_not_write
 from rolecall.threads import workfolder
+from rolecall.threads.handover import prepare_check, work_of
 from rolecall.threads.setup import Setup
-from rolecall.threads.state import ThreadRef, check_run
+from rolecall.threads.state import ThreadRef
 from rolecall.threads.turn import Turn
 from rolecall.threads.workfolder import Folder
 from rolecall.workflow.model import Group, member_workdir
-
-CHECK_SECONDS = 1800
-"""How long a check may take."""
-MOST_OUTPUT = 20_000
-"""How many bytes of a check's output are kept."""
 
 
 class Place(NamedTuple):
@@ -94,9 +87,8 @@ class MemberFiles:
             folder = git.run(cwd, "rev-parse", "--show-toplevel").text
         await asyncio.to_thread(merge.refuse_overlaps, folder, works.values())
 
-        if group.check:  # of a runner that died
-            await process.end_leftovers(check_run(self._parent.id))
-        check = partial(self._check, group.check, Path(cwd), cancel) if group.check else None
+        env = self._setup.environment_of(self._turn.workflow.roles[self._role])
+        check = await prepare_check(self._parent.id, group.check, cwd=cwd, env=env, cancel=cancel)
         results: dict[int, Merged | SetAside] = {}
         for number, work in works.items():
             try:
@@ -106,21 +98,6 @@ class MemberFiles:
             self._tell(number, work, result)
             await asyncio.sleep(0)  # git blocks the event loop, and the lease must be renewed
         return results
-
-    async def _check(self, command: tuple[str, ...], cwd: Path, cancel: Cancel) -> Checked:
-        env = self._setup.environment_of(self._turn.workflow.roles[self._role])
-        env = process.add_mark(env, check_run(self._parent.id))
-        try:
-            done = await process.run(
-                command, cwd=cwd, env=env, timeout=CHECK_SECONDS, cancel=cancel, max_output=MOST_OUTPUT
-            )
-        except AgentError as error:  # it cannot be started, which is no member's fault
-            raise UsageError(f"the check cannot run: {error.message}", hint=error.hint) from error
-        if done.ending == "interrupted":
-            raise done.error()
-        output = "\n".join(filter(None, (done.stdout.strip(), done.stderr.strip()[-MOST_OUTPUT:])))
-        reason = f"the check failed: {done.reason.partition(': ')[0]}"
-        return Checked(command, done.ending == "completed", reason, output)
 
     def _tell(self, number: int, work: Work, result: Merged | SetAside) -> None:
         told: dict[str, Any] = {"number": number, "thread": work.thread, "branch": work.branch}
@@ -139,7 +116,3 @@ def describe(result: Merged | SetAside) -> dict[str, Any]:
     if isinstance(result, SetAside):
         return {"status": "set_aside", "reason": result.reason, "conflict": result.as_json()}
     return {"reason": f"what changed during its merge is on the branch {result.left}"} if result.left else {}
-
-
-def work_of(ref: ThreadRef, folder: Folder) -> Work:
-    return Work(ref.id, f"thread {ref.id}: {ref.state.title}", folder["branch"], folder["path"])
