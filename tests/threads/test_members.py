@@ -510,19 +510,41 @@ def test_an_unknown_cost_counts_as_all_that_was_reserved(store: Store, tmp_path:
 
 
 def test_a_member_that_needs_more_than_its_share_gets_it(store: Store, tmp_path: Path) -> None:
-    calls: dict[int, int] = {}
-
-    def review(prompt: str, context: Any) -> Any:
-        number = number_in(prompt) if "which is" in prompt else 1
-        calls[number] = calls.get(number, 0) + 1
-        if number == 1 and calls[number] == 1:
-            return Reply("no frontmatter", session="s", usage=Usage(60, 0))
+    def review(prompt: str, _context: Any) -> Reply:
+        if number_in(prompt) == 1 and "Blue." not in prompt:
+            return Reply("---\n$status: $SUSPEND\nreason: Which colour?\n---\n", usage=Usage(60, 0))
         return Reply(answer("fine"), usage=Usage(10, 0))
 
     name = start(store, flow(limits="limits: {tokens: 100}", at_once=2), tmp_path / "work")
-    run(engine(store, cast_of(review, range(2))), name)
-    # The answer of the first cannot be read, so its attempt has failed with more tokens than its share.
-    assert joined(store, name)["failed"] == 1
+    playing = engine(store, cast_of(review, range(2)))
+    assert run(playing, name)[-1].status == "waiting"
+    first = next(read_members(store, name))
+    assert first.state.limits["tokens"] == 50
+    lifecycle.resume(store, first, mask=Mask([]), answer="Blue.")
+    run(playing, name)
+    assert joined(store, name)["done"] == 2
+    assert members_of(store, name)[0].state.limits["tokens"] == 90
+
+
+@pytest.mark.parametrize(("on_limit", "asked"), [("suspend", 2), ("wait", 4)])
+def test_a_group_waits_for_what_running_members_give_back_or_is_suspended(
+    store: Store, tmp_path: Path, on_limit: str, asked: int
+) -> None:
+    """The first member uses up its share while the second runs, which uses almost nothing."""
+
+    async def review(prompt: str, _context: Any) -> Reply:
+        number = number_in(prompt)
+        while number == 2 and len(members_of(store, name)) < 2:
+            await asyncio.sleep(0)
+        for _ in range(50 if number == 2 else 0):
+            await asyncio.sleep(0)
+        return Reply(answer("fine"), usage=Usage(50 if number == 1 else 1, 0))
+
+    made = flow(more=f"on_limit: {on_limit}", limits="limits: {tokens: 100}", at_once=2)
+    name = start(store, made, tmp_path / "work")
+    run(engine(store, cast_of(review, range(4))), name)
+    assert len(members_of(store, name)) == asked
+    assert state(store, name)["status"] == ("completed" if on_limit == "wait" else "suspended")
 
 
 # -- interruptions --
@@ -638,6 +660,49 @@ def test_every_item_goes_through_a_workflow_with_a_group_of_its_own(store: Store
     inner = [ref for member in members_of(store, name) for ref in members_of(store, member.id)]
     assert [joined(store, ref.id)["done"] for ref in inner] == [3, 3]
     assert_sound(store)
+
+
+def test_a_member_whose_workflow_waits_for_persons_is_waited_for(store: Store, tmp_path: Path) -> None:
+    registry.register(store, flow())
+    agents = cast_of(fine)
+
+    def cast(_book: Any, role: str) -> Cast:
+        if role == "flows":
+            return Cast("workflow:fan-out", workflow("fan-out"))
+        return Cast(HUMAN if role == "reviewer" else "test", agents[role])
+
+    def find(found: str, folder: str) -> str:
+        return registry.find(store, found, folder=folder).node or ""
+
+    name = start(store, book(OUTER), tmp_path / "work")
+    playing = engine(store, agents, cast=cast, find_workflow=find)
+    assert run(playing, name)[-1].status == "waiting"
+    outer = list(read_members(store, name))
+    assert "is waiting" in outer[0].state.reason and outer[0].state.waits_for_person
+    for member in outer:
+        [inner] = members_of(store, member.id)
+        for asked in read_members(store, inner.id):
+            reply(store, asked)
+        lifecycle.resume(store, member, mask=Mask([]))
+    run(playing, name)
+    assert state(store, name)["status"] == "completed"
+    assert joined(store, name)["done"] == 2
+
+
+def test_a_workflow_that_plays_itself_in_a_group_stops_at_the_deepest_level(
+    store: Store, tmp_path: Path
+) -> None:
+    made = book(OUTER.replace("workflow:fan-out", "workflow:outer").replace('["x", "y"]', '["x"]'))
+    registry.register(store, made)
+
+    def find(found: str, folder: str) -> str:
+        return registry.find(store, found, folder=folder).node or ""
+
+    name = start(store, made, tmp_path / "work")
+    run(engine(store, workflow("outer"), find_workflow=find), name)
+    assert state(store, name)["status"] == "failed"
+    reasons = [ref.state.reason for ref in read_threads(store) if "deep" in ref.state.reason]
+    assert reasons and "Look for a role that is played by the workflow it belongs to." in reasons[0]
 
 
 def test_a_group_leaves_its_events(store: Store, tmp_path: Path) -> None:

@@ -59,14 +59,16 @@ def commit(
 
 
 def settle(
-    store: Store, ref: ThreadRef, way: Route, onward: str = "", *, mask: Mask, watch: Watch
+    store: Store, ref: ThreadRef, way: Route, onward: str = "", *, asks: str = "", mask: Mask, watch: Watch
 ) -> Outcome:
-    """End or suspend a thread without a step; `onward` is the command that continues it."""
+    """End or suspend a thread without a step; `onward` is the command that continues it, and `asks` the thread that
+    plays its role and waits for a person."""
     status, role, reason = status_after(way)
     reason = mask.text(reason)
     draft = store.draft()
     draft.event(ref.id, status.value, {"reason": reason})
-    move(draft, ref, ref.state.moved(status, role=role or ref.state.role, reason=reason, onward=onward))
+    fields = {"role": role or ref.state.role, "reason": reason, "onward": onward, "asks": asks}
+    move(draft, ref, ref.state.moved(status, **fields))
     draft.commit(durable=True)
     watch(status.value, {"reason": reason})
     return Outcome(ref.id, ref.head, status, role, reason)

@@ -134,8 +134,8 @@ class Engine(Setup):
         except UsageError as error:  # an output that cannot be stored, such as NaN
             return self._give_up(held, attempt, error, None)
 
-    def _settle(self, held: Held, way: Route, onward: str = "") -> Outcome:
-        return settle(self.store, held.ref(), way, onward, mask=self.mask, watch=self.watch)
+    def _settle(self, held: Held, way: Route, onward: str = "", asks: str = "") -> Outcome:
+        return settle(self.store, held.ref(), way, onward, asks=asks, mask=self.mask, watch=self.watch)
 
     def _give_up(self, held: Held, attempt: Attempt, error: RolecallError, cancel: Cancel | None) -> Outcome:
         """Record the failed attempt and suspend the thread for a person, or let the moderator decide."""
@@ -149,4 +149,7 @@ class Engine(Setup):
             return Outcome(held.thread, held.head, Status.IDLE, attempt.role, "interrupted")
         hint = f". {error.hint}" if error.hint else ""
         reason = f"{attempt.role}: {error.message}{hint}"
-        return self._settle(held, Suspended(reason), f"resume {held.thread} --run")
+        asks = ""
+        if isinstance(error, AgentError) and error.ending == "suspended":
+            asks = nested.find_asking(self.store, error.session or "")
+        return self._settle(held, Suspended(reason), f"resume {held.thread} --run", asks)

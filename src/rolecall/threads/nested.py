@@ -78,6 +78,13 @@ def _start(setup: Setup, parent: Attempt, workflow: str, prompt: str) -> str:
     return child.id
 
 
+def find_asking(store: Store, child: str) -> str:
+    """The child, if it waits for a person; empty if it is suspended for another reason."""
+    ref = read_thread(store, child) if child else None
+    asks = ref is not None and (ref.state.waits_for_person or ref.state.status == Status.WAITING)
+    return child if asks else ""
+
+
 def sum_usage(store: Store, ref: ThreadRef) -> Usage:
     """The total usage of all its steps and failed attempts."""
     used = [step.payload for step in Chain(store, ref.head)]

@@ -84,6 +84,8 @@ class ThreadState(NamedTuple):
     """Why it is suspended, failed, killed or discarded."""
     onward: str = ""
     """The command that continues a suspended thread."""
+    asks: str = ""
+    """The thread that plays the role, if this one is suspended because that one waits for a person."""
     lease: Mapping[str, Any] = {}
     """The process that runs it, as `store/holder.py` describes it."""
     ended_at: int | None = None
@@ -104,12 +106,12 @@ class ThreadState(NamedTuple):
 
     @property
     def waits_for_person(self) -> bool:
-        """Whether a role has asked for a person, rather than failed."""
-        return self.status == Status.SUSPENDED and not self.onward.startswith("resume ")
+        """Whether a role, or a thread that plays it, has asked for a person, rather than failed."""
+        return self.status == Status.SUSPENDED and (bool(self.asks) or not self.onward.startswith("resume "))
 
     def moved(self, status: Status, **fields: Any) -> "ThreadState":
         """The state after a change of status, without the lease and other fields that no longer apply."""
-        return self._replace(status=status, lease={}, reason="", onward="")._replace(**fields)
+        return self._replace(status=status, lease={}, reason="", onward="", asks="")._replace(**fields)
 
     def dump(self) -> dict[str, Any]:
         """The state as it is stored: fields without a value are left out."""

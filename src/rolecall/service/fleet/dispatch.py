@@ -159,6 +159,7 @@ class Dispatcher:
     def sweep(self) -> Verdict:
         """Order the next steps of all threads with slots that have no order or whose order is lost, and cancel the
         orders of threads that have ended."""
+        queue.wake_parents(self.store, now=self.store.now())  # in case nobody leads
         room = self._room()
         self.has_slots, self.lease_ends_at = bool(room.slots), None
         named = {slot.state["order"] for slot in room.slots if "order" in slot.state}
