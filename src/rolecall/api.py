@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import asyncio
     import dataclasses
     import queue
+    import shutil
     import tempfile
     import threading
 
@@ -72,7 +73,7 @@ else:
             return getattr(import_module(self._name), name)
 
     asyncio, dataclasses, queue = _Module("asyncio"), _Module("dataclasses"), _Module("queue")
-    tempfile, threading = _Module("tempfile"), _Module("threading")
+    shutil, tempfile, threading = _Module("shutil"), _Module("tempfile"), _Module("threading")
     place, queries = _Module("rolecall.knowledge.place"), _Module("rolecall.knowledge.queries")
     memory, tools = _Module("rolecall.nexus.memory"), _Module("rolecall.nexus.tools")
     project_paths = _Module("rolecall.nexus.project_paths")
@@ -182,6 +183,8 @@ class Rolecall:
         if self._store is not None:
             self._store.close()
         if self._scratch is not None:
+            kept = config.trees_folder(os.path.realpath(os.path.join(self._scratch.name, "store.db")))
+            shutil.rmtree(kept, ignore_errors=True)
             self._scratch.cleanup()
 
     @property

@@ -109,12 +109,12 @@ def warm_up() -> None:
         ref = lifecycle.start(
             store, workflow, "Warm up.", cwd=folder, mask=Mask([]), agent=f"scripted:{script}"
         )
-        asyncio.run(_step(store, StepOrder(thread.id_of(ref), "warm-up", "here")))
+        asyncio.run(_step(store, StepOrder(thread.id_of(ref), "warm-up", "here"), is_trial=True))
         _warm = store
 
 
-async def _step(store: Store, order: StepOrder) -> dict[str, str]:
-    """Take the step; return an empty result, or the error that prevented it."""
+async def _step(store: Store, order: StepOrder, *, is_trial: bool = False) -> dict[str, str]:
+    """Take the step; return an empty result, or the error that prevented it. The files of a trial are not recorded."""
     cancel = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, cancel.set)
 
@@ -132,6 +132,8 @@ async def _step(store: Store, order: StepOrder) -> dict[str, str]:
         state = thread.find(store, order.thread).state
         engine = compose.engine(store, agent=state.agent, folder=state.cwd)
         engine = replace(engine, find_workflow=find_workflow, lease_ms=order.lease_ms, queues_members=True)
+        if is_trial:
+            engine = replace(engine, trees=None)
         try:
             await engine.step(order.thread, cancel=cancel)
         finally:

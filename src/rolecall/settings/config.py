@@ -128,6 +128,14 @@ def versions_folder(store: str | None = None, environ: Mapping[str, str] = os.en
     return os.path.join(home(environ), "versions", key)
 
 
+def trees_folder(address: str, environ: Mapping[str, str] = os.environ) -> str:
+    """The folder with the files that the steps of the store at a full address found and left. Each store has its own,
+    so that files which no step names any more can be removed."""
+    from hashlib import sha256
+
+    return os.path.join(home(environ), "trees", sha256(address.encode()).hexdigest()[:16])
+
+
 def cache_folder(environ: Mapping[str, str] = os.environ) -> str:
     """The folder for data that can be rebuilt at any time."""
     return os.path.join(home(environ), "cache")

@@ -13,6 +13,7 @@ extract:        {provider | baseUrl, model, apiKey | apiKeyEnv, timeout}
 catalog:        a folder with agents and skills to use instead of our own
 memory:         {autoDelete, unreadDays, …}  whether notes may be deleted without asking, and the thresholds for that
 project:        {unplannedEdits}             block (the default), warn or off: edits in a host while no task is planned
+trees:          {keep}                       whether steps record the files that their roles found and left
 store:          a path or an address, or {url, durability}
 
 A key is sent only to the endpoint it is configured with, never to one from another section.
@@ -142,6 +143,7 @@ _SETTINGS: Record[dict[str, Any]] = Record(
         "extract": EXTRACT,
         "memory": _MEMORY,
         "project": Record(dict, "project", {"unplannedEdits": Choice(*_GATES)}),
+        "trees": Record(dict, "trees", {"keep": Flag()}),
         "catalog": Text("the path of a folder", is_line=True, is_secret=True),
         "store": Either(
             "a path or a mapping",
@@ -270,6 +272,11 @@ def _section(settings: Settings, key: str) -> Mapping[str, Any]:
 
 def _as_mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
+
+
+def keeps_trees(settings: Settings) -> bool:
+    """Whether steps record the files that their roles found and left."""
+    return _section(settings, "trees").get("keep") is not False
 
 
 # -- agents --

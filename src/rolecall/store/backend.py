@@ -130,6 +130,10 @@ class Backend(Protocol):
     """
 
     @property
+    def address(self) -> str:
+        """Where the store is, without a password. The same for everybody on this machine who opens it."""
+
+    @property
     def clock(self) -> Callable[[], int] | None:
         """The server's clock in milliseconds, which all machines share; None if all users are on this machine."""
 

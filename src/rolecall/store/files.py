@@ -53,6 +53,7 @@ class FilesBackend:
     def __init__(self, path: str, *, create: bool = True, cas: str | None = None) -> None:
         self.path = path
         self._root = Path(path).absolute()
+        self.address = f"files:{os.path.realpath(path)}"
         self._lock: int | None = None
         self._swept = False
         self._unsynced: list[Path] = []

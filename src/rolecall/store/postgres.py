@@ -111,6 +111,7 @@ class PostgresBackend(SqlTables):
         self._inside = False
         self._clock_ahead_ms = 0
         self._server = _Server(url, schema)
+        self.address = str(self._server)
         self._writers, self._order = (_lock_key(schema, purpose) for purpose in ("writers", "order"))
         with self._server.translate_errors():
             self._db = self._connect()

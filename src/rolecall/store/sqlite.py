@@ -88,6 +88,7 @@ class SqliteBackend(SqlTables):
 
     def __init__(self, path: str, *, create: bool = True, durability: Durability = "heads") -> None:
         self.path = path = os.path.abspath(path)  # an absolute path is never taken for a URI or for memory
+        self.address = os.path.realpath(path)
         self._durability = durability
         self._inside = False
         self._synchronous = ""

@@ -15,7 +15,7 @@ from rolecall.errors import ExtractError, RolecallError, UsageError
 from rolecall.files.tree import Trees
 from rolecall.settings import config, form, yaml12
 from rolecall.settings.repository import nearest
-from rolecall.settings.settings import EXTRACT_OF_PROJECT, extract_endpoint
+from rolecall.settings.settings import EXTRACT_OF_PROJECT, extract_endpoint, keeps_trees
 from rolecall.settings.yaml12 import Problem
 from rolecall.store.clock import timestamp
 from rolecall.store.store import Store
@@ -96,13 +96,18 @@ def engine(
         mask=config.mask(),
         bind=binder(agent),
         find_workflow=find_workflow,
-        trees=Trees(config.folder_in_home("trees")),
+        trees=trees_of(store) if keeps_trees(settings) else None,
         work=config.work_folder(),
         recall=recall,
         close=close,
         watch=watch,
         shares_process=shares_process,
     )
+
+
+def trees_of(store: Store) -> Trees:
+    """The files that the steps of a store found and left."""
+    return Trees(config.trees_folder(store.backend.address))
 
 
 def _for_children(environment: dict[str, str]) -> dict[str, str]:
