@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rolecall.threads import agentkit
     from rolecall.workflow.model import END, Limits
     from rolecall.workflow.playbook import Message, RoleResult, ThreadContext
-    from rolecall.workflow.python import Role, Workflow, compile
+    from rolecall.workflow.python import Joined, MemberResult, Role, Workflow, compile
 
 __all__ = [
     "END",
@@ -25,7 +25,9 @@ __all__ = [
     "Context",
     "Event",
     "ExtractError",
+    "Joined",
     "Limits",
+    "MemberResult",
     "Message",
     "Project",
     "Reply",
@@ -51,7 +53,7 @@ _HOMES = {
     "rolecall.agents.adapters.external": ("external",),
     "rolecall.agents.protocol": ("Agent", "Context", "Reply", "Usage"),
     "rolecall.api": ("Event", "Project", "Rolecall", "Run", "Thread", "open"),
-    "rolecall.workflow.python": ("Role", "Workflow", "compile"),
+    "rolecall.workflow.python": ("Joined", "MemberResult", "Role", "Workflow", "compile"),
     "rolecall.errors": ("AgentError", "ExtractError", "RolecallError", "UsageError"),
     "rolecall.workflow.playbook": ("Message", "RoleResult", "ThreadContext"),
     "rolecall.workflow.model": ("END", "Limits"),

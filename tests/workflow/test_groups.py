@@ -17,7 +17,7 @@ from rolecall.store.store import META
 from rolecall.workflow import condition, document, group, yaml
 from rolecall.workflow.model import Group, Workflow, from_payload, to_payload, type_of
 from rolecall.workflow.playbook import Message
-from rolecall.workflow.python import Joined, Member, Role, check
+from rolecall.workflow.python import Joined, MemberResult, Role, check
 from rolecall.workflow.python import Workflow as PythonWorkflow
 
 FILE = """\
@@ -369,8 +369,8 @@ def test_a_group_is_read_with_the_type_of_its_members() -> None:
     assert found == Joined(
         "partly",
         (
-            Member(1, "done", Review("none"), "T", item=1),
-            Member(2, "failed", None, "T", item=1, reason="no login"),
+            MemberResult(1, "done", Review("none"), "T", item=1),
+            MemberResult(2, "failed", None, "T", item=1, reason="no login"),
         ),
     )
     assert found.outputs == [Review("none")]

@@ -80,7 +80,7 @@ class TeamOptions(GroupOptions, total=False):
 
 
 @dataclass(frozen=True)
-class Member(Generic[M]):
+class MemberResult(Generic[M]):
     """One member in the output of a group."""
 
     number: int
@@ -102,7 +102,7 @@ class Joined(Generic[M]):
 
     status: str
     """done, partly or failed."""
-    members: tuple[Member[M], ...]
+    members: tuple[MemberResult[M], ...]
     """In the order of the list."""
 
     @property
@@ -193,7 +193,7 @@ class Role(Generic[M]):
         members = []
         for one in message.output["members"]:
             output = one["output"] and self._read_output(one["output"])
-            members.append(Member(**{**one, "output": output}))
+            members.append(MemberResult(**{**one, "output": output}))
         return cast(M, Joined(message.output["status"], tuple(members)))
 
     def _read_output(self, output: Mapping[str, Any]) -> Any:
