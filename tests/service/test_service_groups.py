@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -124,3 +125,25 @@ def test_a_thread_of_the_service_can_be_run_here(tmp_path: Path) -> None:
             service.rolecall("thread", "answer", member, "--output", '{"$status": "done"}')
         assert service.rolecall("thread", "run", name).returncode == 0
         assert service.thread_status(name) == "completed"
+
+
+def test_members_with_worktrees_are_merged_by_the_service(service: Service) -> None:
+    folder = service.work
+    folder.mkdir(exist_ok=True)
+    for words in (
+        ("init", "--quiet", "--initial-branch=main"),
+        ("-c", "user.name=S", "-c", "user.email=s@b", "commit", "--quiet", "--allow-empty", "-m", "first"),
+    ):
+        subprocess.run(["git", "-C", str(folder), *words], check=True)
+    text = FLOW.replace(
+        "workdir: shared", "workdir: worktree\n    merge: queue\n    check: [test, -e, written]"
+    )
+    # The name of a member's worktree ends with its id.
+    write = ["sh", "-c", "touch written file-$(basename $(dirname $PWD))"]
+    name = service.enter(
+        service.workflow("merged", text), service.script(member=done(run=[write]), last=done("end"))
+    )
+    assert service.ended(name) == ["completed"]
+    group = service.steps(name)[0].output
+    assert (group["status"], group["done"]) == ("done", 12)
+    assert {path.name for path in folder.glob("file-*")} == {f"file-{one['id']}" for one in group["members"]}

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 import stage
 
+from rolecall.service.fleet.needs import find_need
 from rolecall.settings.mask import Mask
 from rolecall.threads import handover, lifecycle, thread
 from rolecall.threads.engine import Engine, Outcome
+from rolecall.threads.state import read_members
 
 FLOW = """
 name: write-parts
@@ -333,6 +335,21 @@ def test_a_member_that_failed_is_not_merged(project: Project) -> None:
     assert [member["status"] for member in group["members"]] == ["done", "failed"]
     assert (project.folder / "one").exists()
     assert not (project.folder / "two").exists()
+
+
+def test_queued_members_find_their_worktrees_and_are_merged_where_they_are(project: Project) -> None:
+    ident = project.start(flow("merge: queue", times=2))
+    playing = project.engine({1: {"one": "1\n"}, 2: {"two": "2\n"}}, queues_members=True)
+    assert stage.run(playing, ident)[-1].status == "waiting"
+    members = list(read_members(project.store, ident))
+    paths = [ref.state.folders["worktree"]["path"] for ref in members]
+    assert all((Path(path) / "lines").exists() for path in paths)
+    need = find_need(project.store, thread.find(project.store, ident), "test")
+    assert need.files == (paths[0],)
+    for ref in members:
+        stage.run(playing, ref.id)
+    assert stage.run(playing, ident)[-1].status == "completed"
+    assert (project.folder / "two").read_text() == "2\n"
 
 
 def test_a_fork_of_a_member_has_a_worktree_that_begins_at_its_branch(project: Project) -> None:

@@ -130,7 +130,7 @@ class Dispatcher:
                 continue
             need = Need()
             with suppress(RolecallError):  # the step itself reports what is wrong
-                need = find_need(self.store, ref.state, self.agent_of(ref.state))
+                need = find_need(self.store, ref, self.agent_of(ref.state))
             if room.has_taker(need):
                 found[str(ref.id)] = (slot, ref, need)
             else:

@@ -21,7 +21,7 @@ from rolecall.settings import config
 from rolecall.settings.settings import builtin_options, configured_agent, unknown_agent
 from rolecall.store.store import Store
 from rolecall.threads.setup import HUMAN
-from rolecall.threads.state import ThreadState
+from rolecall.threads.state import ThreadRef, read_members
 from rolecall.workflow import registry
 
 _FRESH = {True: 30.0, False: 3.0}
@@ -46,11 +46,17 @@ class Need(NamedTuple):
         return cls(agent, tuple(files))
 
 
-def find_need(store: Store, state: ThreadState, agent: str) -> Need:
-    """What the next step of a thread needs, given the thread's state and the name of its agent."""
+def find_need(store: Store, ref: ThreadRef, agent: str) -> Need:
+    """What the next step of a thread needs, given the name of its agent."""
+    state = ref.state
     workflow = registry.read_node(store, state.workflow)[0]
     role = workflow.roles.get(state.role or "")
-    own = [folder["path"] for folder in state.folders.values() if "removed" not in folder]
+    places = [*state.folders.values()]
+    if role is not None and role.group is not None and role.group.merge == "queue":
+        # Members are merged where the first one was begun, so the others begin there too.
+        first = next(read_members(store, ref.id), None)
+        places += first.state.folders.values() if first else ()
+    own = [folder["path"] for folder in places if "removed" not in folder]
     files = own or [state.cwd or ""]
     if (python := workflow.python) is not None:
         # Stored as FILE, FILE:VARIABLE or MODULE:VARIABLE.
