@@ -11,6 +11,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from rolecall.threads import lifecycle
 from rolecall.threads.engine import Cast, Engine
 from rolecall.threads.state import Status
 from rolecall.workflow import registry
-from rolecall.workflow.playbook import Playbook
+from rolecall.workflow.playbook import Playbook, RoleResult, ThreadContext
 
 _OVERHEAD = 1.2
 _MEMBER_MS = 20.0
@@ -44,13 +45,16 @@ graph: {{$START: worker, worker: $END}}
 _MANY = f"""\
 name: answer-many
 roles:
+  lister:
+    prompt: List the items.
+    schema: {{type: object, properties: {{items: {{type: array, items: {{type: integer}}}}}}, required: [items]}}
   worker:
-    each: $split(start.prompt, ',')
+    each: steps[-1].output.items
     at_once: {_AT_ONCE}
     workdir: shared
     prompt: Answer {{{{item}}}}.
     schema: {_SCHEMA}
-graph: {{$START: worker, worker: $END}}
+graph: {{$START: lister, lister: worker, worker: $END}}
 """
 
 _LANGGRAPH = """\
@@ -125,13 +129,16 @@ class Runner:
 
     def _book(self, node: str) -> Playbook:
         if node not in self._books:
-            self._books[node] = registry.load_node(self._store, node)
+            book = registry.load_node(self._store, node)
+            self._books[node] = replace(book, functions={"lister": self._list})
         return self._books[node]
+
+    async def _list(self, context: ThreadContext) -> RoleResult:
+        return RoleResult("", {"items": list(range(int(context.start)))})
 
     def members(self, count: int) -> Mapping[str, Any]:
         """One thread with a group of `count` members; return its output."""
-        items = ",".join(map(str, range(count)))
-        thread = self._start("answer-many", items)
+        thread = self._start("answer-many", str(count))
         self._loop.run_until_complete(self._run(thread))
         found = self._store.ref(f"thread/{thread}")
         assert found is not None and found.state["status"] == Status.COMPLETED, found

@@ -210,6 +210,58 @@ def test_every_agent_of_a_list_is_checked_and_a_team_needs_none(rolecall: Roleca
     assert (problem["line"], problem["severity"]) == (6, "warning")
 
 
+IN_PYTHON = """
+from dataclasses import dataclass
+from rolecall import END, Role, RoleResult, ThreadContext, Workflow
+
+@dataclass
+class Lines:
+    lines: list[str]
+
+@dataclass
+class Count:
+    words: int
+
+@dataclass
+class Total:
+    total: int
+
+async def split(context: ThreadContext) -> RoleResult:
+    return RoleResult("Split.", {"lines": context.start.split(",")})
+
+async def count(context: ThreadContext) -> RoleResult:
+    return RoleResult(f"{context.number} of {context.count}", {"words": len(context.item.split())})
+
+async def total(context: ThreadContext) -> RoleResult:
+    joined = counters.read(context.steps[-1])
+    return RoleResult("Total.", {"total": sum(one.words for one in joined.outputs)})
+
+counters = Role.each("steps[-1].output.lines", Role.function(count, Count), at_once=2)
+
+def moderator(context: ThreadContext) -> str:
+    order = ["split", "counters", "total"]
+    done = len(context.steps)
+    if done == 2:
+        assert counters.read(context.steps[-1]).status == "done"
+    return order[done] if done < 3 else END
+
+workflow = Workflow(
+    "count-words",
+    {"split": Role.function(split, Lines), "counters": counters, "total": Role.function(total, Total)},
+    moderator,
+)
+"""
+
+
+def test_functions_find_their_item_and_a_moderator_the_joined_result(
+    rolecall: Rolecall, tmp_path: Path
+) -> None:
+    (tmp_path / "count-words.py").write_text(IN_PYTHON)
+    done = rolecall("run", "count-words.py", "-p", "a b c,d,e f", cwd=tmp_path, check=0)
+    assert "✓ 2 counters · done: 3 of 3 members are done" in done.stdout
+    assert "total: 6" in done.stdout
+
+
 # -- afterwards --
 
 

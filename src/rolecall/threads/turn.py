@@ -93,7 +93,10 @@ class Turn:
         return None
 
     def context(self, *, workdir: str) -> ThreadContext:
-        return ThreadContext(self.thread, self.task, self.messages, workdir)
+        context = ThreadContext(self.thread, self.task, self.messages, workdir)
+        if (member := self.chain.start.member) is None:
+            return context
+        return replace(context, item=member.item, number=member.number, count=member.group.size)
 
     async def call(
         self, role: str, function: RoleFunction, *, workdir: str, cancel: protocol.Cancel
