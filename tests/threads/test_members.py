@@ -692,7 +692,8 @@ def test_a_member_whose_workflow_waits_for_persons_is_waited_for(store: Store, t
 def test_a_workflow_that_plays_itself_in_a_group_stops_at_the_deepest_level(
     store: Store, tmp_path: Path
 ) -> None:
-    made = book(OUTER.replace("workflow:fan-out", "workflow:outer").replace('["x", "y"]', '["x"]'))
+    # Its YAML names another workflow: one that names itself is refused when it is read.
+    made = book(OUTER.replace('["x", "y"]', '["x"]'))
     registry.register(store, made)
 
     def find(found: str, folder: str) -> str:
