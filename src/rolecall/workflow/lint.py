@@ -526,23 +526,22 @@ class _Lint:
     def _check_item_uses(self, name: str, group: Group) -> None:
         """Check `each`, and the names that the goal and the procedure of the members use."""
         properties: dict[str, Any] = {"number": {"type": "integer"}, "count": {"type": "integer"}}
-        scope: list[Variant] = [({"properties": properties, "required": [*properties]},)]
         if group.each is not None:
             items = self._check_each(name, group.each) or ((),)
-            item = {"oneOf": [_drop_branches(one) for one in items]}
-            with_item = {**properties, "item": item}
-            scope = [({"properties": with_item, "required": [*with_item]},)]
+            properties["item"] = {"oneOf": [_drop_branches(one) for one in items]}
+        scope: tuple[Variant, ...] = (({"properties": properties, "required": [*properties]},),)
         role = self._roles[name]
         for key, text in (("prompt", role.prompt), ("procedure", role.procedure)):
             path = ("roles", name, key)
             for flaw in template.problems(text):
                 self._error(path, f"{flaw.message}{_line_in(text, flaw.line)}")
             for use in [use for use in template.variables(text) if use.path != (".",)]:
-                inner = _section_scopes(use.inside, [tuple(scope)])
-                found = _resolve(use.path, [tuple(scope)], inner)
+                found = _resolve(use.path, [scope], _section_scopes(use.inside, [scope]))
                 tag, line = "{{" + use.name + "}}", _line_in(text, use.line)
                 if found is None:
-                    known = [*outcome.names_in(scope), *_fields_of_item(scope)]
+                    item = outcome.find(scope, ("item",))
+                    fields = outcome.names_in(item.variants) if item else []
+                    known = [*properties, *(f"item.{field}" for field in fields)]
                     hint = did_you_mean(use.name, known, what="Available")
                     self._error(path, f"{tag} has no value for a member of {name}{line}", hint)
                 elif use.kind == "variable" and not found.always and not _is_guarded(use):
@@ -620,15 +619,12 @@ class _Lint:
             agents = group.agents or (role.agent or "",)
             if all(agent == "human" or agent.startswith("workflow:") for agent in agents):
                 continue
-            message = f"members of {name!r} may write at the same time into one folder"
+            who = f"{member!r} and other members" if group.roles else "members"
             hint = (
                 "Add `workdir: worktree` for a folder each, `capabilities: [read_only]` if they only read, "
                 "or `workdir: shared` if this is intended."
             )
-            if group.roles:
-                message = (
-                    f"{member!r} and other members of {name!r} may write at the same time into one folder"
-                )
+            message = f"{who} of {name!r} may write at the same time into one folder"
             self._error(("roles", member), message, hint, at_key=True)
 
     def _check_capability(self, word: str, path: Path) -> None:
@@ -732,11 +728,6 @@ def _resolve(
     # An object without declared fields may contain the name, so nothing is reported.
     is_open = any(outcome.find(scope, path[:1], is_nested=True) for scope in inner)
     return Resolved(((),), True) if is_open else None
-
-
-def _fields_of_item(scope: Sequence[Variant]) -> list[str]:
-    item = outcome.find(scope, ("item",))
-    return [f"item.{name}" for name in outcome.names_in(item.variants)] if item else []
 
 
 def _names(scopes: Sequence[tuple[Variant, ...]]) -> list[str]:
