@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import signal
 import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
 AGENT = """\
 #!/bin/sh
 number=$(grep -o 'Write part [0-9]*' | head -n 1 | grep -o '[0-9]*$')
+[ "$number" ] || exit 1  # its runner died before it had given the prompt
 echo "$number" >> "$ASKED"
 echo "$number" > "part $number"
 printf -- '---\\nnote: part %s\\n---\\nWrote it.\\n' "$number"
@@ -94,6 +99,24 @@ def test_a_runner_killed_during_any_check_merges_everything_once(
     assert not check.exists() or ") Z " in check.read_text()
     # Only the merge that was being checked is checked again.
     assert len((tmp_path / "checks").read_text().split()) == 4
+
+
+def test_a_runner_killed_at_random_moments_merges_everything_once(rolecall: Rolecall, tmp_path: Path) -> None:
+    project = Project(rolecall, tmp_path, times=6, check=["sh", "-c", "sleep 0.1; test -e first"])
+    ident, seed = project.start(), random.randrange(10**6)
+    moments = random.Random(seed)
+    argv = [str(Path(sys.executable).parent / "rolecall"), "thread", "run", ident]
+    env = {**os.environ, "ROLECALL_HOME": str(rolecall.home), "ASKED": str(tmp_path / "asked")}
+    for _ in range(12):
+        with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(moments.uniform(0.3, 2))
+            child.kill()
+    assert project.run(ident).returncode == 0, seed
+    assert project.git("rev-list", "--count", "--merges", "HEAD") == "6", seed
+    assert len(list(project.folder.glob("part *"))) == 6
+    assert project.git("status", "--porcelain") == ""
+    assert project.git("branch", "--list", "rolecall/left-*") == ""
 
 
 def test_killing_a_thread_whose_runner_died_ends_its_check(rolecall: Rolecall, tmp_path: Path) -> None:
