@@ -413,6 +413,17 @@ def test_one_merges_at_a_time(repo: Repository) -> None:
     assert len(list(repo.folder.glob("file-*"))) == 5
 
 
+def test_whoever_waits_for_a_turn_can_be_stopped(repo: Repository) -> None:
+    work, looks = repo.member("one", {"new": "x\n"}), iter([False, False, True])
+
+    async def wait() -> None:
+        await merge.merge(str(repo.folder), work, is_stopped=lambda: next(looks))
+
+    with merge.lock(str(repo.folder)), pytest.raises(Conflict, match="stopped before"):
+        asyncio.run(wait())
+    assert not (repo.folder / "new").exists()
+
+
 CHILD = """\
 import asyncio, sys
 from rolecall.files import merge

@@ -106,69 +106,25 @@ class SetAside(NamedTuple):
 Check = Callable[[], Awaitable[Checked]]
 
 
-async def merge(folder: str, work: Work, check: Check | None = None) -> Merged | SetAside:
+async def merge(
+    folder: str,
+    work: Work,
+    check: Check | None = None,
+    *,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> Merged | SetAside:
     """Merge a thread's work into the branch that is checked out in `folder`, then run the check. Work that is merged
-    already is not merged again. Raises UsageError if the folder cannot take any merge now."""
-    async with _wait_for(folder) as lock:
+    already is not merged again. Raise UsageError if the folder cannot take any merge now, Conflict if `is_stopped`
+    before it is this merge's turn."""
+    async with _wait_for(folder, is_stopped) as lock:
         left = _undo_unchecked(folder)
         check_target(folder)
-        try:
-            commit_work(work)
-        except UsageError as error:
-            return SetAside(work.branch, error.message, left=left)
-        before, head = git.commit(folder, "HEAD"), git.commit(folder, f"refs/heads/{work.branch}")
-        if before is None or head is None:
-            return SetAside(work.branch, f"the branch {work.branch} is gone", left=left)
-        if git.contains(folder, before, head):
+        made = _commit_merge(folder, work)
+        if isinstance(made, SetAside):
+            return made._replace(left=left)
+        if made is None:
             return Merged(None, left)
-
-        answer = git.ask(
-            folder,
-            "merge-tree",
-            "--write-tree",
-            "-z",
-            "HEAD",
-            work.branch,
-            settings=("merge.conflictStyle=zdiff3",),
-        )
-        if answer.code > 1 or not answer.out:
-            if not git.ask(folder, "merge-base", before, head).out:
-                return SetAside(
-                    work.branch, f"the branch {work.branch} has no commit in common with the folder"
-                )
-            raise StorageError(f"git merge-tree failed in {folder}: {answer.err}", hint="It needs git 2.38.")
-        if answer.code:
-            files = tuple(_conflicts(folder, before, head, answer.out))
-            listed = ", ".join(file.path for file in files[:5]) + (", …" if files[5:] else "")
-            return SetAside(work.branch, f"conflicts in {listed}", files, left=left)
-
-        tree = answer.words[0]
-        message = f"Merge {work.title}\n\n{_TRAILER}: {work.thread}\n"
-        after = git.run(
-            folder,
-            "commit-tree",
-            tree,
-            "-p",
-            before,
-            "-p",
-            head,
-            "-m",
-            message,
-            settings=git.identity(folder),
-        ).text
-        # Git itself would bring back a file that somebody deleted.
-        added = _names(folder, "--diff-filter=A", before, after)
-        hidden = (path for path in added if os.path.lexists(os.path.join(folder, path)))
-        _refuse({*git.uncommitted(folder), *hidden}, _names(folder, before, after), folder)
-        git.run(folder, "update-ref", _UNCHECKED, after)
-        words = ("merge", "--quiet", "--ff-only", "--no-overwrite-ignore", after)
-        moved = git.ask(folder, *words, holding=(lock.fileno(),))
-        if moved.code:
-            _undo_unchecked(folder)
-            raise UsageError(
-                f"{work.branch} cannot be merged into {folder}: {moved.err}",
-                hint="Nothing was changed. Commit or stash what you changed there, then go on.",
-            )
+        _move_to(folder, made, lock)
         try:
             checked = await check() if check else None
         except BaseException:
@@ -176,8 +132,53 @@ async def merge(folder: str, work: Work, check: Check | None = None) -> Merged |
             raise
         if checked is None or checked.is_passed:
             git.run(folder, "update-ref", "-d", _UNCHECKED)
-            return Merged(after, left)
+            return Merged(made, left)
         return SetAside(work.branch, checked.reason, check=checked, left=_undo_unchecked(folder) or left)
+
+
+def _commit_merge(folder: str, work: Work) -> str | SetAside | None:
+    """Make the merge commit without touching the folder, and return its id; None if there is nothing to merge."""
+    branch = work.branch
+    try:
+        commit_work(work)
+    except UsageError as error:
+        return SetAside(branch, error.message)
+    ours, theirs = git.commit(folder, "HEAD"), git.commit(folder, f"refs/heads/{branch}")
+    if ours is None or theirs is None:
+        return SetAside(branch, f"the branch {branch} is gone")
+    if git.contains(folder, ours, theirs):
+        return None
+    if not git.ask(folder, "merge-base", ours, theirs).out:
+        return SetAside(branch, f"the branch {branch} has no commit in common with the folder")
+
+    settings = ("merge.conflictStyle=zdiff3",)
+    result = git.ask(folder, "merge-tree", "--write-tree", "-z", "HEAD", branch, settings=settings)
+    if result.code > 1 or not result.out:
+        raise StorageError(f"git merge-tree failed in {folder}: {result.err}", hint="It needs git 2.38.")
+    if result.code:
+        files = tuple(_conflicts(folder, ours, theirs, result.out))
+        listed = ", ".join(file.path for file in files[:5]) + (", …" if files[5:] else "")
+        return SetAside(branch, f"conflicts in {listed}", files)
+    message = f"Merge {work.title}\n\n{_TRAILER}: {work.thread}\n"
+    words = ("commit-tree", result.words[0], "-p", ours, "-p", theirs, "-m", message)
+    return git.run(folder, *words, settings=git.identity(folder)).text
+
+
+def _move_to(folder: str, commit: str, lock: IO[str]) -> None:
+    """Move a folder to a merge commit. Raise UsageError if it has uncommitted changes in the same files."""
+    before = f"{commit}^1"
+    # Git itself would bring back a file that somebody deleted.
+    added = _names(folder, "--diff-filter=A", before, commit)
+    hidden = (path for path in added if os.path.lexists(os.path.join(folder, path)))
+    _refuse({*git.uncommitted(folder), *hidden}, _names(folder, before, commit), folder)
+    git.run(folder, "update-ref", _UNCHECKED, commit)
+    words = ("merge", "--quiet", "--ff-only", "--no-overwrite-ignore", commit)
+    moved = git.ask(folder, *words, holding=(lock.fileno(),))
+    if moved.code:
+        _undo_unchecked(folder)
+        raise UsageError(
+            f"nothing can be merged into {folder}: {moved.err}", hint="Put that right, then go on."
+        )
 
 
 def refuse_overlaps(folder: str, works: Iterable[Work]) -> None:
@@ -252,9 +253,11 @@ def lock(folder: str) -> Iterator[IO[str]]:
 
 
 @asynccontextmanager
-async def _wait_for(folder: str) -> AsyncIterator[IO[str]]:
+async def _wait_for(folder: str, is_stopped: Callable[[], bool]) -> AsyncIterator[IO[str]]:
     with ExitStack() as stack:
         while True:
+            if is_stopped():
+                raise Conflict(f"stopped before anything was merged into {folder}")
             try:
                 file = stack.enter_context(lock(folder))
                 break
@@ -284,7 +287,7 @@ def _undo_unchecked(folder: str) -> str:
     with tempfile.TemporaryDirectory() as scratch:
         private = {"GIT_INDEX_FILE": os.path.join(scratch, "index")}
         git.run(folder, "read-tree", after, env=private)
-        git.run(folder, *update, env=private, stdin=_joined(paths))
+        git.run(folder, *update, env=private, stdin=_as_input(paths))
         found = git.run(folder, "write-tree", env=private).text
     others = set(_names(folder, found, after)) & set(_names(folder, found, before))
     left = ""
@@ -298,7 +301,7 @@ def _undo_unchecked(folder: str) -> str:
         git.run(folder, "update-ref", f"refs/heads/{left}", kept)
 
     # With the files as they are now in the index, git takes exactly these back, and keeps what else is staged.
-    git.run(folder, *update, stdin=_joined(paths))
+    git.run(folder, *update, stdin=_as_input(paths))
     git.run(folder, "read-tree", "-m", "-u", found, before)
     if head == after:
         git.run(folder, "update-ref", "-m", "rolecall: undo an unchecked merge", "HEAD", before, after)
@@ -306,7 +309,7 @@ def _undo_unchecked(folder: str) -> str:
     return left
 
 
-def _joined(paths: Iterable[str]) -> bytes:
+def _as_input(paths: Iterable[str]) -> bytes:
     return b"".join(os.fsencode(path) + b"\0" for path in paths)
 
 

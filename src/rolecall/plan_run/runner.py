@@ -15,7 +15,7 @@ from typing import Any
 
 from rolecall.agents.protocol import Cancel
 from rolecall.api import Crew, Rolecall, Thread
-from rolecall.errors import AgentError, RolecallError, StorageError, UsageError
+from rolecall.errors import AgentError, RolecallError, UsageError
 from rolecall.files.merge import SetAside
 from rolecall.nexus import run_record
 from rolecall.nexus.catalog import Catalog
@@ -186,9 +186,9 @@ class Runner:
             return None
         try:
             result = await thread.queue_merge(self.check, cancel=self.cancel)
-        except AgentError:  # stopped during the check
+        except AgentError:  # `cancel` was set
             return Left(STOPPED, "was stopped", "interrupted")
-        except (UsageError, StorageError) as exc:
+        except UsageError as exc:
             reason = f"{exc.message}. {exc.hint}" if exc.hint else exc.message
             return Left(SET_ASIDE, "could not be merged", reason)
         if not isinstance(result, SetAside):

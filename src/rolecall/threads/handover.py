@@ -16,7 +16,7 @@ from typing import Any
 
 from rolecall.agents import process
 from rolecall.agents.protocol import Cancel
-from rolecall.errors import AgentError, Conflict, Hint, RolecallError, UsageError
+from rolecall.errors import AgentError, Conflict, Hint, RolecallError, StorageError, UsageError
 from rolecall.files import git, treestate
 from rolecall.files import merge as merge_files
 from rolecall.files.merge import Checked, Merged, SetAside, Work
@@ -168,10 +168,10 @@ async def queue_merge(
     cancel: Cancel | None = None,
 ) -> Merged | SetAside:
     """Merge a thread's branch as a group merges those of its members: it is set aside if it conflicts or the check
-    fails. Raise AgentError if `cancel` is set during the check."""
+    fails. Raise AgentError if `cancel` is set meanwhile."""
     folder = _worktree_of(store, ref)
     run = await prepare_check(ref.id, check, cwd=ref.state.cwd or folder["source"], env=env, cancel=cancel)
-    result = await merge_files.merge(folder["source"], work_of(ref, folder), run)
+    result = await merge_one(folder["source"], work_of(ref, folder), run, cancel)
     draft = store.draft()
     if isinstance(result, SetAside):
         draft.event(ref.id, "folder_set_aside", {"branch": result.branch, "reason": result.reason})
@@ -179,6 +179,19 @@ async def queue_merge(
         draft.event(ref.id, "folder_merged", {"branch": folder["branch"], "head": result.commit})
     draft.commit()
     return result
+
+
+async def merge_one(
+    folder: str, work: Work, check: merge_files.Check | None, cancel: Cancel | None
+) -> Merged | SetAside:
+    """Merge one thread's work when it is its turn. Raise AgentError if `cancel` is set meanwhile."""
+    is_stopped = cancel.is_set if cancel else lambda: False
+    try:
+        return await merge_files.merge(folder, work, check, is_stopped=is_stopped)
+    except Conflict as error:
+        raise AgentError(error.message, ending="interrupted") from error
+    except StorageError as error:  # git failed
+        raise UsageError(error.message, hint=error.hint) from error
 
 
 def work_of(ref: ThreadRef, folder: Folder) -> Work:

@@ -2,8 +2,8 @@
 
 A member's worktree begins at the parent's state: at the branch of the parent's own worktree, with what is uncommitted
 there, or at the commit that is checked out where the parent was started. Members that must not write need none if the
-parent has one: they work in that. The queue merges members into that worktree or
-that folder, in the order in which they finished. Merging again is safe, so a crash needs no record of its own.
+parent has one: they work in that. The queue merges members into that worktree or that folder, in the order in which
+they finished. Merging again is safe, so a crash needs no record of its own.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from rolecall.agents.protocol import Cancel
-from rolecall.errors import StorageError, UsageError
 from rolecall.files import git, merge
 from rolecall.files.merge import Merged, SetAside, Work
 from rolecall.settings.capabilities import must_not_write
 from rolecall.threads import workfolder
-from rolecall.threads.handover import prepare_check, work_of
+from rolecall.threads.handover import merge_one, prepare_check, work_of
 from rolecall.threads.setup import Setup
 from rolecall.threads.state import ThreadRef
 from rolecall.threads.turn import Turn
@@ -74,7 +73,7 @@ class MemberFiles:
     async def merge(self, members: Mapping[int, ThreadRef], cancel: Cancel) -> dict[int, Merged | SetAside]:
         """Merge the work of members, given by their numbers, in the order in which they finished. Raise UsageError
         before anything is merged if the folder has uncommitted changes in the same files, AgentError if `cancel` is set
-        during a check."""
+        meanwhile."""
         group = self._turn.workflow.roles[self._role].group or Group()
         if group.merge != "queue":
             return {}
@@ -91,10 +90,7 @@ class MemberFiles:
         check = await prepare_check(self._parent.id, group.check, cwd=cwd, env=env, cancel=cancel)
         results: dict[int, Merged | SetAside] = {}
         for number, work in works.items():
-            try:
-                results[number] = result = await merge.merge(folder, work, check)
-            except StorageError as error:  # git failed
-                raise UsageError(error.message, hint=error.hint) from error
+            results[number] = result = await merge_one(folder, work, check, cancel)
             self._tell(number, work, result)
             await asyncio.sleep(0)  # git blocks the event loop, and the lease must be renewed
         return results
