@@ -35,7 +35,7 @@ graph:
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
-    with served(tmp_path, "--concurrency", "1") as running:
+    with served(tmp_path, "--at-once", "1") as running:
         yield running
 
 
@@ -43,7 +43,7 @@ def members_of(service: Service, name: str) -> list[ThreadRef]:
     return [ref for ref in read_threads(service.store) if ref.state.parent == name]
 
 
-def test_a_group_larger_than_the_concurrency_does_not_lock_itself(service: Service) -> None:
+def test_a_group_larger_than_the_service_does_not_lock_itself(service: Service) -> None:
     flow = service.workflow("grouped", FLOW)
     name = service.enter(flow, service.script(member=done(), last=done("end")))
     assert service.ended(name) == ["completed"]
@@ -52,6 +52,14 @@ def test_a_group_larger_than_the_concurrency_does_not_lock_itself(service: Servi
     assert Counter(ref.state.status for ref in members_of(service, name)) == {"completed": 12}
     service.stop()
     service.assert_clean()
+
+
+def test_members_run_at_once_although_their_workflow_does_not(tmp_path: Path) -> None:
+    with served(tmp_path, "--concurrency", "1") as service:
+        meet = f"touch $$.here; until test $(ls {service.work} | wc -l) -ge 4; do sleep 0.05; done"
+        script = service.script(member=done(run=[["sh", "-c", meet]]), last=done("end"))
+        name = service.enter(service.workflow("grouped", FLOW), script)
+        assert service.ended(name) == ["completed"]
 
 
 def test_persons_are_waited_for_without_a_slot_or_a_process(service: Service) -> None:
@@ -73,7 +81,7 @@ def test_persons_are_waited_for_without_a_slot_or_a_process(service: Service) ->
 
 
 def test_killing_the_thread_ends_its_members_and_their_agents(tmp_path: Path) -> None:
-    with served(tmp_path, "--concurrency", "8") as service:
+    with served(tmp_path) as service:
         flow = service.workflow("grouped", FLOW)
         name = service.enter(flow, service.script(member=done(run=[["sleep", "300"]])))
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from rolecall.service.policy import Rate, ServicePolicy
 
 DAY_MS = 86_400_000
+MEMBERS = ""
+"""The name under which members of groups are counted, whatever their workflow."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class Waiting:
     """The agent that its next step calls; empty if its calls are not rate-limited."""
     is_begun: bool = False
     """Whether it ran before and was resumed. Such a thread is never discarded, however busy its workflow is."""
+    is_member: bool = False
+    """Whether it is a member of a group. The group bounds how many run at once, not the workflow's concurrency."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class State:
 
     waiting: Sequence[Waiting] = ()
     admitted: Mapping[str, int] = field(default_factory=dict)
-    """For each workflow, how many threads were admitted and have not ended."""
+    """For each workflow, how many threads were admitted and have not ended; members of groups under `MEMBERS`."""
     due: Sequence[Due] = ()
     calls: Mapping[str, Sequence[int]] = field(default_factory=dict)
     """Recent call times of each agent, by its name in the policy's rates."""
@@ -83,7 +87,7 @@ def decide(policy: ServicePolicy, state: State, now: int) -> Verdict:
     admit, left = [], []
     for one in sorted(state.waiting, key=turn_of):
         most, running, total = policy.of(one.workflow).concurrency, admitted[one.workflow], admitted.total()
-        if running >= most:
+        if running >= most and not one.is_member:
             reason = f"{one.workflow} has {_threads(running)} running (concurrency {most})"
         elif total >= policy.limit:
             reason = f"the service has {_threads(total)} running (limit {policy.limit})"
@@ -93,7 +97,7 @@ def decide(policy: ServicePolicy, state: State, now: int) -> Verdict:
             wait[one.thread] = reason
             left.append(one)
         else:
-            admitted[one.workflow] += 1
+            admitted[MEMBERS if one.is_member else one.workflow] += 1
             admit.append(one.thread)
     discard = _find_discarded(policy, left, admitted)
     still = {thread: reason for thread, reason in wait.items() if thread not in discard}

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from rolecall.errors import Conflict, Damaged
-from rolecall.service.admission import DAY_MS, Due, State, Waiting, decide, recent
+from rolecall.service.admission import DAY_MS, MEMBERS, Due, State, Waiting, decide, recent
 from rolecall.service.policy import Rate, ServicePolicy
 from rolecall.store import holder
 from rolecall.store.backend import Ref
@@ -75,12 +75,16 @@ def standing(
 ) -> State:
     """The input for admission. If a workflow's queue may overflow, all its waiting threads are read; otherwise only as
     many as may be admitted and some more, or `at_least` that many."""
-    admitted = Counter(name.split("/")[1] for name in store.backend.names("slot/"))
+    places = ((ref.name.split("/")[1], ref.state.get("member")) for ref in _refs(store, "slot/"))
+    admitted = Counter(MEMBERS if is_member else workflow for workflow, is_member in places)
     room = max(0, policy.limit - sum(admitted.values()))
+    has_groups = bool(store.backend.names("group/", limit=1))
     found: list[Waiting] = []
     for workflow in waiting_workflows(store):
         rule, prefix = policy.of(workflow), f"queue/{workflow}/"
         free = min(room, max(0, rule.concurrency - admitted.get(workflow, 0)))
+        if has_groups:  # whose members are admitted even if their workflow is busy
+            free = room
         may_overflow = rule.overflow == "drop" or (
             rule.max_queue is not None
             and len(store.backend.names(prefix, limit=rule.max_queue + 1)) > rule.max_queue
@@ -164,8 +168,8 @@ def _waiting(refs: Iterable[Ref]) -> Iterator[Waiting]:
     for ref in refs:
         if match := _ENTRY.fullmatch(ref.name):
             workflow, priority, since, ident = match.groups()
-            is_begun = ref.state.get("begun") is True
-            yield Waiting(ident, workflow, 9 - int(priority), int(since), is_begun=is_begun)
+            is_begun, is_member = (ref.state.get(key) is True for key in ("begun", "member"))
+            yield Waiting(ident, workflow, 9 - int(priority), int(since), "", is_begun, is_member)
 
 
 # -- verbs --
@@ -179,7 +183,8 @@ def admit(store: Store, one: Waiting, *, now: int, call: Call | None = None) -> 
         return None
 
     def enter(draft: Draft, ref: ThreadRef) -> ThreadState:
-        draft.move(thread.slot_name(one.workflow, one.thread), None, state={"since": now})
+        slot = {"since": now, **({"member": True} if one.is_member else {})}
+        draft.move(thread.slot_name(one.workflow, one.thread), None, state=slot)
         told = {"queued_at": one.since, "waited_ms": max(0, now - one.since), **BY_SERVICE}
         draft.event(one.thread, "started", told)
         if call is not None:

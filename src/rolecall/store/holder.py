@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 LEASE_MS = 60_000
@@ -16,7 +17,13 @@ LEASE_MS = 60_000
 
 def me(token: str) -> dict[str, Any]:
     """This process as a lease's holder; `token` distinguishes two runs of one process."""
-    return {**process(os.getpid()), "token": token}
+    return {**_process_once(os.getpid()), "token": token}
+
+
+@lru_cache(1)
+def _process_once(pid: int) -> dict[str, Any]:
+    """Our own process, which stays the same as long as its id does."""
+    return process(pid)
 
 
 def process(pid: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -270,7 +270,7 @@ class Attempt:
         self._prompt: prompt.Prompt | None = None
         self._steps_shown: dict[int | None, str] = {}
 
-    @property
+    @cached_property
     def number(self) -> int:
         return (self.turn.last or self.turn.chain).number + 1
 
@@ -442,7 +442,12 @@ class Attempt:
         if self._trees is not None and known is not None and left is not None:
             changed = []
             if left.tree != known.found.tree:
-                changed = await asyncio.to_thread(self._trees.changes, known.found, left)
+                try:
+                    changed = await asyncio.to_thread(self._trees.changes, known.found, left)
+                except (RolecallError, OSError) as error:  # another machine has recorded the first tree
+                    self.remark(f"the changes of this step are not known: {error}")
+                    self.note = self.note._replace(tree={})
+                    return
             tree = StepTree(known.found, left, tuple(changed))
             self.note = self.note._replace(tree=self._dump_tree(tree))
 

@@ -262,7 +262,7 @@ def enter_queue(draft: Draft, ident: str, state: ThreadState, entry: Mapping[str
     once it has `begun`, it is not discarded."""
     place = state.service or QueuePlace(0, 0)
     name = thread.queue_name(state.name, ident, priority=place.priority, at=place.queued_at)
-    draft.move(name, None, state=dict(entry))
+    draft.move(name, None, state={**entry, **({"member": True} if state.member else {})})
 
 
 def _make_folders(store: Store, ref: ThreadRef) -> ThreadRef:

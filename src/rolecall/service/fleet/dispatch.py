@@ -145,8 +145,7 @@ class Dispatcher:
         ident = order_id(ref.id, ref.head, before=before) if before else self.orders.next_id(ref.id, ref.head)
         priority = ref.state.service.priority if ref.state.service else self.policy.of(workflow).priority
         self.orders.give(Order(ident, ref.id, workflow, ref.head, need.text), machine.name, priority=priority)
-        since = slot.state.get("since", 0)
-        self._note(slot, {"since": since, "order": ident, "need": need.text, "machine": machine.executor})
+        self._note(slot, {**slot.state, "order": ident, "need": need.text, "machine": machine.executor})
 
     def _note(self, slot: Ref, state: Mapping[str, Any]) -> None:
         # If another process was faster, or the thread was killed, the order finds nothing to do.
