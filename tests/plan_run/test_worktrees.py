@@ -96,6 +96,10 @@ def test_a_check_that_fails_sets_the_task_aside(crew: Crew, project: Path) -> No
     assert told["rows"][2]["status"] == "completed"
     assert not (project / "bad").exists()
     assert (project / "good").exists()
+    text = crew.rolecall("plan", "run", "--worktrees", "--check", "test ! -e bad", cwd=project, check=7)
+    assert "[1] ✗ set aside: the check failed" in text.stdout + text.stderr
+    assert f"merge it by hand: rolecall thread folder merge {told['rows'][1]['thread']}" in text.stdout
+    assert "then: rolecall plan run --worktrees --check 'test ! -e bad'" in text.stderr
 
 
 def test_killed_during_a_check_the_next_run_merges_once_and_asks_nobody(crew: Crew, project: Path) -> None:
