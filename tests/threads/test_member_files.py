@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -319,6 +321,26 @@ def test_a_folder_without_worktrees_suspends_before_anybody_is_asked(project: Pr
     assert "writer: " in outcome.reason
     assert "repository" in outcome.reason
     assert len(project.prompts) == 1
+
+
+def test_a_folder_that_nothing_can_be_merged_into_suspends_before_anybody_is_asked(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.git("switch", "--quiet", "--detach")
+    [*_, outcome] = stage.run(project.engine({}), project.start(flow("merge: queue")))
+    assert "no branch is checked out" in outcome.reason
+    project.git("switch", "--quiet", "main")
+    old = project.place / "bin/git"
+    old.parent.mkdir()
+    real = shutil.which("git")
+    old.write_text(
+        f'#!/bin/sh\ncase "$*" in *" version") echo git version 2.34.1;; *) exec {real} "$@";; esac\n'
+    )
+    old.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{old.parent}:{os.environ['PATH']}")
+    [*_, outcome] = stage.run(project.engine({}), project.start(flow("merge: queue")))
+    assert "merging needs git 2.38, and this is git version 2.34.1" in outcome.reason
+    assert len(project.prompts) == 2  # only the planner, each time
 
 
 def test_a_member_that_failed_is_not_merged(project: Project) -> None:

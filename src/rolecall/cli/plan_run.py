@@ -33,7 +33,7 @@ from rolecall.cli.plan_view import (
 from rolecall.cli.project import PROJECT, project_of
 from rolecall.cli.thread_play import EventRecords, attend
 from rolecall.errors import NotFound, RolecallError, UsageError
-from rolecall.files import git
+from rolecall.files import git, merge
 from rolecall.nexus import catalog, dispatch
 from rolecall.nexus.filenames import Tree
 from rolecall.plan_run import taskflow
@@ -112,11 +112,13 @@ def run(options: Namespace) -> int:
         check = shlex.split(options.check or "")
     except ValueError as error:
         raise UsageError(f"--check cannot be read: {error}") from error
-    if options.worktrees and not git.staged(project, ".nexus"):
-        raise UsageError(
-            "the worktrees of tasks would be without .nexus, because it is not in git",
-            hint="Commit it: `git add .nexus && git commit`.",
-        )
+    if options.worktrees:
+        if not git.staged(project, ".nexus"):
+            raise UsageError(
+                "the worktrees of tasks would be without .nexus, because it is not in git",
+                hint="Commit it: `git add .nexus && git commit`.",
+            )
+        merge.check_ready(project)
     agents = catalog.load(config.catalog_folder())
     if options.dry_run:
         try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import re
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
@@ -154,7 +155,9 @@ def _commit_merge(folder: str, work: Work) -> str | SetAside | None:
     settings = ("merge.conflictStyle=zdiff3",)
     result = git.ask(folder, "merge-tree", "--write-tree", "-z", "HEAD", branch, settings=settings)
     if result.code > 1 or not result.out:
-        raise StorageError(f"git merge-tree failed in {folder}: {result.err}", hint="It needs git 2.38.")
+        raise StorageError(
+            f"git merge-tree failed in {folder}: {result.err}", hint="Repair that, then try again."
+        )
     if result.code:
         files = tuple(_conflicts(folder, ours, theirs, result.out))
         listed = ", ".join(file.path for file in files[:5]) + (", …" if files[5:] else "")
@@ -203,6 +206,15 @@ def _refuse(mine: set[str], theirs: Iterable[str], folder: str) -> None:
 
 
 # -- the two sides --
+
+
+def check_ready(folder: str) -> None:
+    """Raise UsageError if nothing could be merged into a folder, before work is done that is to be merged."""
+    told = git.run(folder, "version").text
+    numbers = re.findall(r"\d+", told)[:2]
+    if [int(number) for number in numbers] < [2, 38]:
+        raise UsageError(f"merging needs git 2.38, and this is {told}", hint="Install a newer git.")
+    check_target(folder)
 
 
 def check_target(folder: str) -> str:

@@ -39,6 +39,7 @@ class MemberFiles:
         self._turn = turn
         self._parent = parent
         self._role = role
+        self._group = turn.workflow.roles[role].group or Group()
         self._plans: dict[str, Folder] = {}
         """The plan of the first member's folder by kind; those of the others begin alike."""
 
@@ -57,6 +58,8 @@ class MemberFiles:
                 workfolder.for_step(self._setup.store, self._parent.id, self._turn.chain, kind)
                 merge.commit_work(work_of(self._parent, own))
             self._plans[kind] = workfolder.plan(kind, member, cwd=cwd, work=self._setup.work, parent=own)
+            if self._group.merge == "queue":
+                merge.check_ready(self._find_target()[0])
         return Place(cwd, {kind: workfolder.plan_like(self._plans[kind], member)})
 
     def make(self, folders: Mapping[str, Folder]) -> None:
@@ -74,26 +77,28 @@ class MemberFiles:
         """Merge the work of members, given by their numbers, in the order in which they finished. Raise UsageError
         before anything is merged if the folder has uncommitted changes in the same files, AgentError if `cancel` is set
         meanwhile."""
-        group = self._turn.workflow.roles[self._role].group or Group()
-        if group.merge != "queue":
+        if self._group.merge != "queue":
             return {}
         order = sorted(members.items(), key=lambda one: (one[1].ref.updated, one[0]))
         works = {number: work_of(ref, ref.state.folders["worktree"]) for number, ref in order}
-        own, cwd = self._own("worktree"), self._turn.chain.start.cwd
-        if own is not None:
-            folder, cwd = own["path"], own["cwd"]
-        else:
-            folder = git.run(cwd, "rev-parse", "--show-toplevel").text
+        folder, cwd = self._find_target()
         await asyncio.to_thread(merge.refuse_overlaps, folder, works.values())
 
         env = self._setup.environment_of(self._turn.workflow.roles[self._role])
-        check = await prepare_check(self._parent.id, group.check, cwd=cwd, env=env, cancel=cancel)
+        check = await prepare_check(self._parent.id, self._group.check, cwd=cwd, env=env, cancel=cancel)
         results: dict[int, Merged | SetAside] = {}
         for number, work in works.items():
             results[number] = result = await merge_one(folder, work, check, cancel)
             self._tell(number, work, result)
             await asyncio.sleep(0)  # git blocks the event loop, and the lease must be renewed
         return results
+
+    def _find_target(self) -> tuple[str, str]:
+        """The folder that members are merged into, and the folder in it where the check runs."""
+        if own := self._own("worktree"):
+            return own["path"], own["cwd"]
+        cwd = self._turn.chain.start.cwd
+        return git.run(cwd, "rev-parse", "--show-toplevel").text, cwd
 
     def _tell(self, number: int, work: Work, result: Merged | SetAside) -> None:
         told: dict[str, Any] = {"number": number, "thread": work.thread, "branch": work.branch}
