@@ -88,7 +88,9 @@ def ended(rolecall: Rolecall, project: Path) -> str:
 def test_a_terminal_shows_the_members_at_work_and_counts_the_others(
     rolecall: Rolecall, project: Path
 ) -> None:
-    terminal = Terminal("thread", "run", start(rolecall, project), home=rolecall.home)
+    terminal = Terminal(
+        "thread", "run", start(rolecall, project), home=rolecall.home, path=os.environ["PATH"]
+    )
     terminal.expect("0 of 6 done · 3 running · 3 to come")
     terminal.expect("3 c ·")
     block = terminal.screen()
@@ -115,7 +117,9 @@ def test_a_terminal_shows_the_members_at_work_and_counts_the_others(
 
 
 def test_a_small_terminal_is_not_overrun(rolecall: Rolecall, project: Path) -> None:
-    terminal = Terminal("thread", "run", start(rolecall, project), home=rolecall.home, rows=4)
+    terminal = Terminal(
+        "thread", "run", start(rolecall, project), home=rolecall.home, path=os.environ["PATH"], rows=4
+    )
     terminal.expect("0 of 6 done · 3 running · 3 to come")
     terminal.expect("and 2 more running")
     assert [row.split(" · ")[0] for row in terminal.screen()[1:]] == [
@@ -130,7 +134,7 @@ def test_a_small_terminal_is_not_overrun(rolecall: Rolecall, project: Path) -> N
 
 def test_a_group_that_goes_on_is_counted_from_where_it_was(rolecall: Rolecall, project: Path) -> None:
     thread = start(rolecall, project)
-    first = Terminal("thread", "run", thread, home=rolecall.home)
+    first = Terminal("thread", "run", thread, home=rolecall.home, path=os.environ["PATH"])
     first.expect("3 c ·")
     let_go(project, "a")
     first.expect("1 of 6 done")
@@ -140,7 +144,7 @@ def test_a_group_that_goes_on_is_counted_from_where_it_was(rolecall: Rolecall, p
     assert card["group"] == {"role": "reviewer", "count": 6, "done": 1, "open": 3}
     assert "members      reviewer: 1 done, 3 not running, of 6" in rolecall("thread", "show", thread).stdout
 
-    second = Terminal("thread", "run", thread, home=rolecall.home)
+    second = Terminal("thread", "run", thread, home=rolecall.home, path=os.environ["PATH"])
     second.expect("1 of 6 done · 3 running · 2 to come")
     second.expect("2 b ·")
     let_go(project, "bcdef")
@@ -295,6 +299,16 @@ def test_show_and_read_fold_the_members_and_unfold_them_on_request(rolecall: Rol
     unfolded = rolecall("thread", "read", ended, "--quota", "20000", "--members").stdout
     assert "### 1 a" in unfolded
     assert '"finding": "nothing in a"' in unfolded
+
+
+def test_a_member_is_read_by_itself_with_its_item_and_its_thread(rolecall: Rolecall, ended: str) -> None:
+    [group] = rolecall.json("thread", "show", ended, "--members")["groups"]
+    member = group["members"][2]["id"]
+    assert f"member       3 of the group of {ended}" in rolecall("thread", "show", member).stdout
+    found = rolecall.json("thread", "read", member)
+    assert "<prompt>\nLook at c\n</prompt>" in found["text"]
+    assert "Review it." in found["text"]
+    assert (found["steps"], found["earlier"]) == (1, 0)
 
 
 @pytest.mark.parametrize("kind", ["html", "md"])

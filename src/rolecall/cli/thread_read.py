@@ -84,6 +84,7 @@ def _card_text(card: Mapping[str, Any]) -> str:
         ("members", _group_text(card["group"]) if "group" in card else ""),
         ("run by", card["lease"]["holder"] if card["lease"] else ""),
         ("forked from", card["forkedFrom"]),
+        ("member", f"{card['member']} of the group of {card['parent']}" if "member" in card else ""),
         ("work folder", card["cwd"]),
         *report.own_folders(card),
     ]

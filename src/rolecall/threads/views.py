@@ -389,6 +389,10 @@ def read(
     hint on how to read more."""
     chain = Chain(store, ref.head)
     steps = numbered(ref, chain)
+    # The steps of a member are numbered on from those of the thread above it.
+    member = chain.start.member
+    above = Chain(store, member.group.above).last if member else None
+    first = above.number + 1 if above else 1
     if before is not None:
         _skip_to(store, steps, before, ref)
     head = ""
@@ -408,9 +412,14 @@ def read(
     try:
         for step, number in steps:
             view = _brief(store, step, number, roles)
+            if member and "{{" in view["goal"]:
+                from rolecall.workflow import template  # needed only for members
+
+                about = {"item": member.item, "number": member.number, "count": member.group.size}
+                view["goal"] = template.render(view["goal"], about)
             goal = "" if any(step.role == other["role"] for other in chosen) else view["goal"]
             used += len(_SEPARATOR) + len(show(view, goal))
-            room = len(_SEPARATOR) + len(notice(step.id, number)) if number > 1 else 0
+            room = len(_SEPARATOR) + len(notice(step.id, number)) if number > first else 0
             if chosen and used + room > quota:
                 break
             chosen.append(view)
@@ -419,7 +428,7 @@ def read(
             raise
         problem = error.message
 
-    earlier = chosen[-1]["number"] - 1 if chosen else 0
+    earlier = chosen[-1]["number"] - first if chosen else 0
     parts = [head] if head else []
     if problem:
         parts.append(f"*({earlier} earlier steps cannot be read: {problem})*")
