@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -713,3 +716,50 @@ def test_a_group_leaves_its_events(store: Store, tmp_path: Path) -> None:
     assert "group" in events(store, name)
     over = [body["body"]["status"] for kind, body in told if kind == "member" and body["kind"] == "over"]
     assert over == ["done"] * 3
+
+
+HERE = Path(__file__).parent
+DIES = """
+import asyncio, os, signal, sys
+from pathlib import Path
+import stage, test_members
+from rolecall.agents.adapters.command import command
+
+store, name, pids = stage.open_store(Path(sys.argv[1])), sys.argv[2], Path(sys.argv[3])
+agents = test_members.cast_of(test_members.fine)
+agents["reviewer"] = command(["/bin/sh", "-c", "echo $$ >> pids; exec sleep 300"])
+
+async def die() -> None:
+    while not pids.exists() or len(pids.read_text().split()) < 2:
+        await asyncio.sleep(0.02)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+async def main() -> None:
+    dying = asyncio.create_task(die())
+    await stage.engine(store, agents).step(name, cancel=asyncio.Event())
+    await stage.engine(store, agents).step(name, cancel=asyncio.Event())
+
+asyncio.run(main())
+"""
+
+
+def is_living(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except FileNotFoundError:
+        return False
+
+
+def test_agents_that_a_dead_runner_left_end_with_the_members_they_play(store: Store, tmp_path: Path) -> None:
+    """The first runner dies while two members work; the second finds that the deadline has passed."""
+    name = start(store, flow(more="deadline: 60", at_once=2), tmp_path / "work")
+    pids = tmp_path / "work" / "pids"
+    words = [sys.executable, "-c", DIES, str(tmp_path / "store.db"), name, str(pids)]
+    assert subprocess.run(words, cwd=HERE, timeout=60, check=False).returncode == -signal.SIGKILL
+    left = [int(pid) for pid in pids.read_text().split()]
+    group = store.ref(group_name(name))
+    assert group is not None and group.state["deadline"] and len(left) == 2
+    store.move(group.name, group, group.target, {"deadline": 1})
+    run(engine(store, cast_of(fine)), name)
+    assert [one["status"] for one in joined(store, name)["members"]] == ["stopped"] * 3
+    assert not any(is_living(pid) for pid in left)

@@ -21,7 +21,7 @@ from rolecall.store import canonical, holder
 from rolecall.store.backend import Ref
 from rolecall.store.ids import NodeId, ThreadId, member_id
 from rolecall.store.store import Draft
-from rolecall.threads import lifecycle, thread
+from rolecall.threads import killing, lifecycle, thread
 from rolecall.threads.attempt import Attempt, Result
 from rolecall.threads.commit import Outcome, commit, settle
 from rolecall.threads.group import Amounts, Decision, Fate, Standing, fate_of, load_standing, plan
@@ -371,9 +371,10 @@ class Members:
         ident = self._id(number)
         try:
             await run(ident, partial(self._tell, number), stop)
-        except (Conflict, StorageError) as error:
-            if isinstance(error, StorageError):
-                raise
+        except Conflict:
+            pass  # it was killed, or another process runs it
+        except StorageError:
+            raise
         except RolecallError as error:
             ref = thread.find(self._store, ident)
             if not ref.state.is_over:
@@ -405,9 +406,13 @@ class Members:
         standing = self._standing
         for number in [*standing.open, *standing.waits, *standing.short]:
             ref = thread.find(self._store, self._id(number))
-            if not ref.state.has_ended:
+            if ref.state.has_ended:
+                pass
+            elif self._setup.queues_members:  # the service ends their processes
                 ref, _ = lifecycle.kill(self._store, ref, reason, mask=self._setup.mask)
                 lifecycle.tell_service(ref)
+            else:
+                ref = killing.kill(self._store, ref, reason, mask=self._setup.mask).ref
             self._note_ref(ref)
 
     # -- endings --
