@@ -415,6 +415,11 @@ def shut_down(db: psycopg.Connection[Any]) -> None:
         line.shutdown(socket.SHUT_RDWR)
 
 
+def address_of(url: str, schema: str = "rolecall") -> str:
+    """The address of a store without user and password."""
+    return str(_Server(url, schema))
+
+
 # -- errors --
 
 
