@@ -153,7 +153,7 @@ def plan(
         told = f"the first {ALIKE} members failed for the same reason: {standing.reason}"
         return Decision() if standing.open else Decision(suspend=told)
     if standing.lacks:
-        return Decision() if standing.open else Decision(suspend="limit", lacks=standing.lacks)
+        return Decision() if standing.open else _lack(standing.lacks)
 
     room = max(0, group.at_once - len(standing.open))
     last = min(standing.count, standing.next + room - 1)
@@ -166,8 +166,7 @@ def plan(
     for place, number in enumerate(todo):
         lacks = next((key for key, amount in left.items() if amount < (key in _WHOLE or 1e-6)), "")
         if lacks:
-            is_stuck = not (standing.open or start)
-            return Decision(start, suspend="limit" if is_stuck else "", lacks=lacks)
+            return Decision(start, lacks=lacks) if standing.open or start else _lack(lacks)
         granted = {}
         for key, amount in left.items():
             share = min(amount, own(number).get(key, amount / (len(todo) - place)))
@@ -176,3 +175,7 @@ def plan(
             granted[key] = standing.short.get(number, {}).get(key, 0) + share
         start[number] = granted
     return Decision(start)
+
+
+def _lack(limit: str) -> Decision:
+    return Decision(suspend=f"too little is left of the limit on {limit} for the next member", lacks=limit)
