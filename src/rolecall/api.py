@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import threading
 
     from rolecall.agents.protocol import Cancel
-    from rolecall.files import merge
+    from rolecall.files import merge, tree
     from rolecall.knowledge import place, queries
     from rolecall.knowledge.query import Answer
     from rolecall.nexus import memory, project_paths, tools
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         lifecycle,
         listing,
         report,
+        step_files,
         thread,
         turn,
         views,
@@ -84,6 +85,7 @@ else:
     lifecycle, turn = _Module("rolecall.threads.lifecycle"), _Module("rolecall.threads.turn")
     listing, report = _Module("rolecall.threads.listing"), _Module("rolecall.threads.report")
     thread, views = _Module("rolecall.threads.thread"), _Module("rolecall.threads.views")
+    step_files, tree = _Module("rolecall.threads.step_files"), _Module("rolecall.files.tree")
     stores, states = _Module("rolecall.settings.stores"), _Module("rolecall.threads.state")
     holder = _Module("rolecall.store.holder")
     document, playbook = _Module("rolecall.workflow.document"), _Module("rolecall.workflow.playbook")
@@ -679,6 +681,10 @@ class Thread:
     def _playbook(self) -> Playbook:
         return registry.load_node(self._store, self.workflow)
 
+    @property
+    def _trees(self) -> tree.Trees:
+        return tree.Trees(config.trees_folder(self._store.backend.address))
+
     # -- running --
 
     def run(self, *, steps: int | None = None, agent: str | None = None) -> Run:
@@ -910,6 +916,40 @@ class Thread:
             return report.markdown(card, steps, limit=limit)
         return html_report.page(self._store, self._ref, card, steps, limit=limit, warn=warn)
 
+    # -- the files of its steps --
+
+    def file_changes(self, *, newest: int | None = None) -> list[views.View]:
+        """The files that each step changed, with lines added and removed, oldest first; of the `newest` steps if given.
+        Steps that changed none are left out."""
+        return views.file_changes(self._store, self._ref, newest)
+
+    def check_out(self, folder: Folder, *, at: int | str | None = None) -> views.View:
+        """Write the files that a step left into a new or empty folder; `at` is a number, an id or `"start"`, by default
+        the last step."""
+        place = os.path.abspath(folder)
+        return step_files.check_out(self._store, self._trees, self._ref, place, _name_step(at))
+
+    def diff_files(
+        self, other: Thread | None = None, *, at: int | str | None = None, role: str | None = None
+    ) -> list[views.View]:
+        """What the thread changed in its files, as a list of files and as a patch. `at` is a step, or `"A..B"` for what
+        changed after step A up to step B; with `role`, there is one entry for each step of that role. With `other`, how
+        the last files of that thread differ from the last files of this one."""
+        if other is None:
+            return step_files.compare(self._store, self._trees, self._ref, at=_name_step(at), role=role)
+        if at is not None or role is not None:
+            raise UsageError("two threads are compared by their last files, without `at` and `role`")
+        return step_files.compare_threads(self._store, self._trees, self._ref, other._ref)
+
+    def blame(
+        self, path: str, *, lines: tuple[int, int] | None = None, at: int | str | None = None
+    ) -> views.View:
+        """The step, role, agent and prompt behind each line of a file, or behind the `lines` from the first to the
+        second. `path` begins at the top of the work tree; `at` is a step, by default the last."""
+        return step_files.trace_lines(
+            self._store, self._trees, self._ref, path, lines=lines, at=_name_step(at)
+        )
+
     # -- its own folders --
 
     def folders(self) -> list[dict[str, Any]]:
@@ -947,6 +987,10 @@ class Thread:
     def remove_folders(self, *, force: bool = False) -> dict[str, Any]:
         """Remove the thread's own folders and branch. Work that exists nowhere else is removed only with `force`."""
         return handover.remove(self._store, self._ref, force=force)
+
+
+def _name_step(at: int | str | None) -> str | None:
+    return None if at is None else str(at)
 
 
 def _check_agents(book: Playbook, state: ThreadState, agent: str | None) -> None:

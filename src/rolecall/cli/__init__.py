@@ -61,7 +61,7 @@ MODULES = {
         "rolecall.cli.thread_run": ("start", "step", "run", "resume", "kill", "watch", "fork"),
         "rolecall.cli.thread_answer": ("answer",),
         "rolecall.cli.thread_read": ("show", "list", "steps", "read", "step-details", "diff"),
-        "rolecall.cli.thread_files": ("export", "folder", "import"),
+        "rolecall.cli.thread_files": ("export", "checkout", "blame", "folder", "import"),
     },
     "serve": {"rolecall.cli.serve": (), "rolecall.cli.serve_status": ("status", "stop", "logs")},
     "plan": {

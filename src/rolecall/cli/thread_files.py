@@ -1,18 +1,21 @@
-"""`rolecall thread export`, `folder` and `import`: reports of threads, their own work folders, threads of uwf."""
+"""`rolecall thread export`, `checkout`, `blame`, `folder` and `import`: reports of threads, the files of their steps,
+their own work folders, threads of uwf."""
 
 from __future__ import annotations
 
 import os
 import sys
 from argparse import Namespace
+from collections.abc import Mapping
 from shlex import quote
+from typing import Any
 
 from rolecall.api import Rolecall
 from rolecall.cli import Reply, argument, flag, verb
 from rolecall.cli.arguments import THREAD, in_this_store, open_thread
-from rolecall.cli.output import STORE, Progress, plural, printable, warn
+from rolecall.cli.output import STORE, Progress, plural, printable, short, warn
 from rolecall.errors import UsageError
-from rolecall.threads.report import SHORT
+from rolecall.threads.report import SHORT, shortened
 
 # -- export --
 
@@ -61,6 +64,75 @@ def export(options: Namespace) -> Reply:
             os.unlink(scratch)
     shown = {"thread": thread.id, "file": path, "steps": steps, "bytes": len(data)}
     return Reply(shown, f"{path}: {plural(steps, 'step')}, {len(data):,} bytes")
+
+
+# -- the files of steps --
+
+
+@verb(
+    "thread checkout",
+    "write the files of a step into a folder",
+    "rolecall thread checkout 01M7F72S ../as-it-ended\nrolecall thread checkout 01M7F72S --at 3 ../as-of-step-3",
+    THREAD,
+    argument("folder", "DIR", "a new or empty folder"),
+    argument("--at", "STEP", "a step's id or number, or start (default: the last)"),
+    STORE,
+)
+def check_out(options: Namespace) -> Reply:
+    with open_thread(options) as thread:
+        done = thread.check_out(options.folder, at=options.at)
+    for path in done["omitted"]:
+        print(printable(f"not recorded, so not written: {path}"), file=sys.stderr)
+    which = f"step {done['number']} left" if done["step"] else "the first step found"
+    return Reply(done, f"{done['folder']} has the files that {which}")
+
+
+@verb(
+    "thread blame",
+    "name the step, role, agent and prompt behind each line of a file",
+    "rolecall thread blame 01M7F72S src/login.py\nrolecall thread blame 01M7F72S src/login.py:42",
+    THREAD,
+    argument(
+        "file", "FILE[:LINE]", "its path from the top of the work tree; LINE may be a range such as 40-60"
+    ),
+    argument(
+        "--at", "STEP", "as the file was after this step: an id, a number, or start (default: the last)"
+    ),
+    STORE,
+)
+def blame(options: Namespace) -> Reply:
+    path, lines = options.file, None
+    name, _, place = path.rpartition(":")
+    first, _, last = place.partition("-")
+    if name and first.isdecimal() and (not last or last.isdecimal()):
+        path, lines = name, (int(first), int(last or first))
+    with open_thread(options) as thread:
+        found = thread.blame(path, lines=lines, at=options.at)
+    return Reply(found, lambda: _blame_text(found))
+
+
+def _blame_text(found: Mapping[str, Any]) -> str:
+    """The lines, each behind its step, then the prompts of these steps: whole if there is one, else one line each."""
+    steps = found["steps"]
+    names = {"before": "before the thread", "between": "between steps"}
+    for step in steps.values():
+        number = "failed" if step["number"] is None else step["number"]
+        member = f" of {step['thread']}" if step["thread"] != found["thread"] else ""
+        step["name"] = f"{number} {step['role']}{member}"
+    labels = [steps[line["step"]]["name"] if line["step"] else names[line["from"]] for line in found["lines"]]
+    width = max(map(len, labels), default=0)
+    digits = len(str(found["lines"][-1]["line"])) if found["lines"] else 0
+    shown = [
+        f"{label:{width}}  {line['line']:{digits}}  {line['text']}"
+        for label, line in zip(labels, found["lines"], strict=True)
+    ]
+    for ident, step in steps.items():
+        shown += ["", f"{step['name']} · {step['agent']} · {ident}"]
+        prompt = step["prompt"].strip()
+        shown.append(
+            shortened(prompt, SHORT) if len(steps) == 1 else short(step["edgePrompt"].strip() or prompt, 100)
+        )
+    return "\n".join(shown)
 
 
 # -- folder --

@@ -33,10 +33,13 @@ from rolecall.cli.output import (
     table,
     under_this_name,
 )
+from rolecall.errors import UsageError
 from rolecall.threads import report
 from rolecall.threads.state import ENDED, GROUP, Status
 
 _PAGE = 50
+_FILES_OF = 20
+"""How many of the newest steps `thread show` lists with their files, so that long threads are shown as fast."""
 _ACTIVE = frozenset(set(Status) - set(ENDED))
 
 
@@ -53,6 +56,8 @@ def show_thread(options: Namespace) -> Reply:
         card = with_command(options, thread.summary())
         if options.members:
             card["groups"] = thread.groups()
+        if card["status"] != Status.DAMAGED:
+            card["files"] = thread.file_changes(newest=_FILES_OF)
     if card["status"] == Status.DAMAGED:
         text = f"thread {card['thread']} is {colored_status(Status.DAMAGED)}: {card['reason']}"
         return Reply(card, text, code=4)
@@ -92,6 +97,8 @@ def _card_text(card: Mapping[str, Any]) -> str:
     if used := report.usage_table(card["usage"]):
         headings, rows = used
         lines += ["", table(rows, headings)]
+    if card["files"]:
+        lines += ["", table(list(_file_rows(card["files"])), ("", "role", "files"))]
     # The card lists the newest attempt first; people read them in chronological order.
     lines += [
         f"failed attempt of {one['role']}: {short(one['error'], 200)}" for one in reversed(card["attempts"])
@@ -114,6 +121,13 @@ def _card_text(card: Mapping[str, Any]) -> str:
         ]
         lines += ["", heading, *([table(rows, ("", "status", "thread", "title"))] if rows else [])]
     return "\n".join([*lines, "", card["continue"]] if card["continue"] else lines)
+
+
+def _file_rows(steps: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
+    for step in steps:
+        first, *others = report.changes_text(step, report.BRIEF_CHANGES)
+        yield step["number"], step["role"], first
+        yield from (("", "", line) for line in others)
 
 
 def _group_text(group: Mapping[str, Any]) -> str:
@@ -299,22 +313,33 @@ def list_steps(options: Namespace) -> Reply:
     shown = {"thread": thread.id, "workflow": first["workflow"], "steps": [first, *steps]}
 
     def text() -> str:
-        rows = [(0, first["hash"], "(start)", "", "", "", first["prompt"])]
-        rows += [
-            (
-                step["number"],
-                step["hash"],
-                step["role"],
-                short(step["agent"], 24),
-                step["status"] or "",
-                report.duration(step["durationMs"]),
-                _fields_text(step["output"])
-                if step["agent"] != GROUP
-                else report.joined_text(step["output"]),
+        has_files = any(step.get("changes") for step in steps)
+        headings = (
+            "",
+            "step",
+            "role",
+            "agent",
+            "status",
+            "time",
+            *(["files"] if has_files else []),
+            "output",
+        )
+        rows = [(0, first["hash"], "(start)", "", "", "", *([""] if has_files else []), first["prompt"])]
+        for step in steps:
+            output = step["output"]
+            rows.append(
+                (
+                    step["number"],
+                    step["hash"],
+                    step["role"],
+                    short(step["agent"], 24),
+                    step["status"] or "",
+                    report.duration(step["durationMs"]),
+                    *([report.changes_total(step)] if has_files else []),
+                    report.joined_text(output) if step["agent"] == GROUP else _fields_text(output),
+                )
             )
-            for step in steps
-        ]
-        return table(rows, ("", "step", "role", "agent", "status", "time", "output"))
+        return table(rows, headings, spared=("files",))
 
     return Reply(shown, text)
 
@@ -376,15 +401,29 @@ def show_step(options: Namespace) -> Reply:
 
 @verb(
     "thread diff",
-    "show where two threads part",
-    "rolecall thread diff 01M7F72S 01M7F80A",
+    "show where two threads part, or what changed in files",
+    "rolecall thread diff 01M7F72S 01M7F80A\nrolecall thread diff 01M7F72S --files\n"
+    "rolecall thread diff 01M7F72S --files --at 2..5",
     argument("one", "THREAD", "a thread"),
-    argument("other", "THREAD", "another thread"),
+    argument("other", "THREAD", "another thread; not needed with --files", nargs="?"),
+    flag("--files", "the files: what a thread changed, or how those of two threads differ"),
+    argument("--at", "STEP|A..B", "with --files: what one step changed, or what changed after A up to B"),
+    argument("--role", "ROLE", "with --files: what each step of this role changed"),
     STORE,
 )
 def compare_threads(options: Namespace) -> Reply:
+    if options.other is None and not options.files:
+        raise UsageError("there is nothing to compare", hint="Name another thread, or add --files.")
+    if not options.files and (options.at or options.role):
+        raise UsageError("--at and --role select steps whose files are compared", hint="Add --files.")
     with Rolecall(options.store, create=False) as rolecall:
-        found = rolecall.thread(options.one).diff(rolecall.thread(options.other))
+        one = rolecall.thread(options.one)
+        other = rolecall.thread(options.other) if options.other else None
+        if options.files or other is None:
+            parts = one.diff_files(other, at=options.at, role=options.role)
+            threads = [thread.id for thread in (one, other) if thread]
+            return Reply({"threads": threads, "parts": parts}, colored_diff(_patch_text(parts)))
+        found = one.diff(other)
     if found["common"] is None:
         lines = ["the threads share nothing"]
     else:
@@ -400,3 +439,13 @@ def compare_threads(options: Namespace) -> Reply:
     if not found["steps"] and not found["prompt"]:
         lines.append("and no further")
     return Reply(found, colored_diff("\n".join(lines)))
+
+
+def _patch_text(parts: Iterable[Mapping[str, Any]]) -> str:
+    """The patches, each below the step that it belongs to; programs that apply patches skip such lines."""
+    shown = []
+    for part in parts:
+        if part["changes"]:
+            heading = [f"step {part['number']}: {part['role']}"] if part["step"] else []
+            shown.append("\n".join([*heading, part["diff"].rstrip("\n")]))
+    return "\n\n".join(shown) or "no file changed"

@@ -213,6 +213,10 @@ class Trees:
             raise NotFound(f"there is no file {path!r} in the tree {snapshot.tree[:12]}")
         return found.out
 
+    def objects_of(self, snapshot: Snapshot) -> str:
+        """The folder with the objects of a tree that are not borrowed."""
+        return os.path.join(self._repository(snapshot), "objects")
+
     def is_whole(self, snapshot: Snapshot) -> bool:
         """Whether every object of the tree can be read."""
         listed = ("rev-list", "--objects", "--missing=error", "--quiet", snapshot.tree)
@@ -224,7 +228,7 @@ class Trees:
     def _compare(self, before: Snapshot, after: Snapshot, *words: str) -> git.Result:
         env = self._env(after)
         if before.repository != after.repository:
-            env["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = os.path.join(self._repository(before), "objects")
+            env["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = self.objects_of(before)
         trees = (before.tree, after.tree)
         options, paths = (
             (words[: words.index("--")], words[words.index("--") :]) if "--" in words else (words, ())

@@ -39,14 +39,14 @@ _TABLE: Mapping[Action, str] = {
     READS: """
         workflow show, workflow list, workflow graph, workflow schema, workflow history, workflow diff,
         thread watch, thread show, thread list, thread steps, thread read, thread step-details, thread diff,
-        thread folder show, thread folder diff, serve status, serve logs, fleet status, trigger list,
+        thread blame, thread folder show, thread folder diff, serve status, serve logs, fleet status, trigger list,
         plan status, task list, task ready, task graph, history search, artifact write,
         memory list, memory read, memory gc, rule list, rule read,
         knowledge query, knowledge status, knowledge show, config get, config list, agents list,
         completion, status, help, version,
         cas get, cas has, cas refs, cas walk, cas verify, cas stats, cas schema list, cas schema get""",
     WRITES: """
-        thread export, thread folder merge, thread folder remove, thread folder prune, memory add,
+        thread export, thread checkout, thread folder merge, thread folder remove, thread folder prune, memory add,
         knowledge init, knowledge sync, knowledge forget, cas put, cas put-text, cas export, cas schema put""",
     RUNS: "doctor, validate, workflow validate, conformance run",
     ADDS_TASKS: "task add",

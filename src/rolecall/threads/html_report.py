@@ -25,6 +25,7 @@ from rolecall.threads.report import (
     call_text,
     duration,
     facts,
+    files_of,
     heading,
     joined_text,
     member_title,
@@ -142,7 +143,10 @@ def page(
     warn: Callable[[str], object] = lambda _text: None,
 ) -> str:
     """The page of a thread, with its path through the workflow and the changes in its own folders."""
-    files = dict.fromkeys(file for step in steps for file in step.get("files") or ())
+    files: dict[str, None] = {}
+    for step in steps:
+        paths = [change["path"] for change in step.get("changes") or ()]
+        files |= dict.fromkeys(paths or step.get("files") or ())
     diffs = {}
     for kind, folder in ref.state.folders.items():
         try:
@@ -383,9 +387,7 @@ def _step(step: View, colours: Mapping[str, str], limit: int | None) -> str:
         for child in step.get("children") or ():
             parts.append(f'<div class="small">Played by thread {_safe(child)}</div>')
         parts.append(_answer(step, limit))
-    if step.get("files"):
-        names = ", ".join(f"<code>{_safe(name)}</code>" for name in step["files"])
-        parts.append(f'<div class="small">Files: {names}</div>')
+    parts.append(_step_files(step))
     if step.get("prompt"):
         parts.append(_fold("Prompt", step["prompt"], limit))
     parts.append(_turns(besides(step), limit))
@@ -411,12 +413,18 @@ def _answer(step: View, limit: int | None) -> str:
     return "".join(parts)
 
 
+def _step_files(view: View) -> str:
+    names = ", ".join(f"<code>{_safe(line)}</code>" for line in files_of(view))
+    return f'<div class="small">Files: {names}</div>' if names else ""
+
+
 def _attempt(attempt: View, limit: int | None) -> str:
     parts = [f"<h3>Failed attempt: {_safe(attempt['role'])}</h3>"]
     parts.append(f'<div class="small">{_safe(" · ".join([*facts(attempt), attempt["hash"]]))}</div>')
     parts.append(f'<div class="text plain">{_safe(shortened(attempt["error"], limit))}</div>')
     if attempt.get("raw"):
         parts.append(_fold("What the agent gave", attempt["raw"], limit))
+    parts.append(_step_files(attempt))
     if attempt.get("prompt"):
         parts.append(_fold("Prompt", attempt["prompt"], limit))
     parts.append(_turns(besides(attempt), limit))

@@ -81,6 +81,36 @@ def facts(step: View) -> list[str]:
     return [word for word in said if word]
 
 
+def change_text(change: View) -> str:
+    """A file that changed, with lines added and removed, such as `src/login.py +12 -3`."""
+    added, removed = change["added"], change["removed"]
+    marks = [change["kind"]] if change["kind"] != "changed" else []
+    if added is None:
+        marks.append("binary")
+    elif not marks and not added and not removed:
+        marks.append("mode")
+    lines = [f"+{added:,}"] if added else []
+    lines += [f"-{removed:,}"] if removed else []
+    return " ".join([change["path"], *([f"({', '.join(marks)})"] if marks else []), *lines])
+
+
+def changes_text(step: View, most: int | None = None) -> list[str]:
+    """The files that a step changed, one per line, at most `most` of them."""
+    changes = step.get("changes") or ()
+    rest = len(changes[most:]) * (most is not None) + step.get("moreChanges", 0)
+    return [*map(change_text, changes[:most]), *([f"and {rest:,} more"] if rest else [])]
+
+
+def changes_total(step: View) -> str:
+    """How many files a step changed and, if all of them are known, by how many lines; empty if it changed none."""
+    changes, more = step.get("changes") or (), step.get("moreChanges", 0)
+    if not changes:
+        return ""
+    files = f"{len(changes) + more:,} file{'' if len(changes) == 1 else 's'}"
+    added, removed = (sum(change[key] or 0 for change in changes) for key in ("added", "removed"))
+    return files if more else f"{files} +{added:,} -{removed:,}"
+
+
 Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
 """Headings, and rows of the same length."""
 
@@ -130,6 +160,7 @@ def pretty(value: Any) -> str:
 _BRIEF_CALLS = 12
 _BRIEF_EDGE = 600
 _BRIEF_MEMBERS = 12
+BRIEF_CHANGES = 12
 MEMBERS = 50
 """How many members of a group a report unfolds by default."""
 
@@ -182,6 +213,8 @@ def step_markdown(
     parts += [f"*Played by thread {child}*" for child in step.get("children") or ()]
     if calls := [call for turn in step.get("turns") or () for call in turn["tool_calls"]]:
         parts.append(_calls_in_brief(calls, phrase(Hint("See them", "show_step", step=step["hash"]))))
+    if changes := changes_text(step, BRIEF_CHANGES):
+        parts.append("Files:\n\n" + "\n".join(f"- {line}" for line in changes))
     if (members := members_of(step)) is not None:
         more = phrase(Hint("See them", "show_step", step=step["hash"]))
         return "\n\n".join([*parts, *_members_markdown(step["output"], members, unfolded, more)])
@@ -266,7 +299,14 @@ def start_markdown(card: View, prompt: str) -> str:
 
 def detail_markdown(step: View, *, with_prompt: bool = False, limit: int | None = SHORT) -> str:
     """Everything about one step: prompt, answer, tool calls, files, failed attempts."""
-    shown = {**step, "attempts": [], "turns": [], "body": shortened(step.get("body", ""), limit)}
+    shown = {
+        **step,
+        "attempts": [],
+        "turns": [],
+        "changes": [],
+        "moreChanges": 0,
+        "body": shortened(step.get("body", ""), limit),
+    }
     parts = [step_markdown(shown, unfolded=None if limit is None else MEMBERS)]
     told = {
         "session": " · ".join(filter(None, (step.get("session"), step.get("sessionReason")))),
@@ -276,14 +316,20 @@ def detail_markdown(step: View, *, with_prompt: bool = False, limit: int | None 
         parts.append("\n".join(f"- {key}: {value}" for key, value in told.items()))
     if step.get("usage"):
         parts.append("- usage: " + ", ".join(f"{key} {value}" for key, value in step["usage"].items()))
-    if step.get("files"):
-        parts.append("### Files\n\n" + "\n".join(f"- {name}" for name in step["files"]))
+    if files := files_of(step):
+        parts.append("### Files\n\n" + "\n".join(f"- {line}" for line in files))
     if with_prompt and step.get("prompt"):
         parts.append("### Prompt\n\n" + fenced(shortened(step["prompt"], limit)))
     parts += _turns_markdown(besides(step), limit)
     for attempt in step.get("attempts") or ():
         parts.append(attempt_markdown(attempt, with_prompt=with_prompt, limit=limit))
     return "\n\n".join(parts)
+
+
+def files_of(step: View) -> list[str]:
+    """The files that a step changed and those that were not recorded; if none are known, those that the agent named."""
+    omitted = [f"{path} (not recorded)" for path in step.get("omitted") or ()]
+    return [*(changes_text(step) or step.get("files") or ()), *omitted]
 
 
 def attempt_markdown(attempt: View, *, with_prompt: bool = False, limit: int | None = SHORT) -> str:
@@ -295,6 +341,8 @@ def attempt_markdown(attempt: View, *, with_prompt: bool = False, limit: int | N
     ]
     if attempt.get("raw"):
         parts.append(fenced(shortened(attempt["raw"], limit)))
+    if files := files_of(attempt):
+        parts.append("Files:\n\n" + "\n".join(f"- {line}" for line in files))
     if with_prompt and attempt.get("prompt"):
         parts.append("Prompt:\n\n" + fenced(shortened(attempt["prompt"], limit)))
     return "\n\n".join([*parts, *_turns_markdown(besides(attempt), limit)])

@@ -6,9 +6,12 @@ the command line's read path: modules that only some views need are imported ins
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 from rolecall.errors import Damaged, Hint, NotFound, RolecallError, UsageError
+from rolecall.files.snapshot import load_tree
 from rolecall.store import holder
 from rolecall.store.ids import NODE_ID_LENGTH, is_thread_id, member_id, thread_time
 from rolecall.store.store import Store
@@ -246,7 +249,27 @@ def step_entry(step: Step, number: int) -> View:
         "status": _status_in(output),
         "session": payload.get("session"),
         "usage": payload.get("usage") or {},
+        **_changes_in(payload),
     }
+
+
+def _changes_in(fields: Mapping[str, Any]) -> View:
+    """The files that a step or an attempt changed, and how many more there are; empty if they were not recorded."""
+    tree = load_tree(fields.get("tree"))
+    if tree is None:
+        return {}
+    return {"changes": [change._asdict() for change in tree.changed], "moreChanges": tree.more}
+
+
+def file_changes(store: Store, ref: ThreadRef, newest: int | None = None) -> list[View]:
+    """The files that each of the `newest` steps changed, oldest first, as far as the steps can be read."""
+    found = []
+    with suppress(NotFound, Damaged):
+        for step, number in islice(numbered(ref, Chain(store, ref.head)), newest):
+            changes = _changes_in(step.payload)
+            if changes.get("changes"):
+                found.append({"step": step.id, "number": number, "role": step.role, **changes})
+    return found[::-1]
 
 
 def _status_in(output: Any) -> str | None:
@@ -304,6 +327,7 @@ def details(store: Store, step: Step, number: int) -> View:
         "prompt": step.prompt,
         **_detail(store, payload.get("detail")),
         "cwd": payload.get("cwd", ""),
+        "omitted": list(step.tree.left.omitted) if step.tree else [],
         "sessionReason": payload.get("session_reason", ""),
         "children": payload.get("children", []),
         "attempts": list(attempts_from(store, payload.get("attempt"), with_texts=True)),
@@ -340,6 +364,7 @@ def attempts_from(store: Store, node: str | None, *, with_texts: bool) -> Iterat
             view["raw"] = store.get(raw).payload if raw else ""
             view["prompt"] = thread.prompt_text(store, prompt) if prompt else ""
             view["turns"] = thread.turns_of(store, payload.get("detail"))
+            view |= _changes_in(payload)
         yield view
         node = payload.get("previous")
 

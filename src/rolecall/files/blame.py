@@ -1,0 +1,88 @@
+"""The state of the files that each line of a file comes from.
+
+The states become commits of a temporary repository, which borrows the objects of ours; git follows the lines through
+them, also through merges and renames.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from rolecall.errors import NotFound
+from rolecall.files import git
+from rolecall.files.snapshot import Snapshot
+from rolecall.files.tree import Trees
+
+
+class State(NamedTuple):
+    """The files at one time. `parents` are the places of earlier states in the same list, the main one first."""
+
+    files: Snapshot
+    parents: tuple[int, ...] = ()
+
+
+class Line(NamedTuple):
+    number: int
+    """Counted from 1."""
+    text: str
+    state: int
+    """The place of the state that brought the line."""
+
+
+def blame(
+    trees: Trees, states: Sequence[State], newest: int, path: str, lines: tuple[int, int] | None = None
+) -> list[Line]:
+    """The lines of a file in the state at the place `newest`, or those from the first to the second of `lines`."""
+    data = trees.read(states[newest].files, path)
+    total = data.count(b"\n") + (data[-1:] not in (b"", b"\n"))
+    if lines is not None and not 1 <= lines[0] <= lines[1] <= total:
+        raise NotFound(f"{path} has {total:,} lines, not the lines {lines[0]} to {lines[1]}")
+    objects = dict.fromkeys(trees.objects_of(state.files) for state in states)
+    with TemporaryDirectory(prefix="rolecall-") as place:
+        os.makedirs(os.path.join(place, "objects", "info"))
+        os.makedirs(os.path.join(place, "refs"))
+        for name, text in (
+            ("objects/info/alternates", "".join(f"{folder}\n" for folder in objects)),
+            ("config", "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"),
+            ("HEAD", "ref: refs/heads/states\n"),
+        ):
+            with open(os.path.join(place, name), "w", encoding="utf-8", errors="surrogateescape") as file:
+                file.write(text)
+        env = {"GIT_DIR": place, "GIT_LITERAL_PATHSPECS": "1"}
+        commits = "".join(_commit(at, state) for at, state in enumerate(states))
+        stream = f"{commits}reset refs/heads/states\nfrom :{newest + 1}\n"
+        git.run(place, "fast-import", "--quiet", "--force", env=env, stdin=stream.encode())
+        span = ("-L", f"{lines[0]},{lines[1]}") if lines else ()
+        options = ("--porcelain", "--no-textconv", "--ignore-revs-file=", *span)
+        found = git.run(place, "blame", *options, "HEAD", "--", path, env=env)
+    return _read_blame(found.out)
+
+
+def _commit(at: int, state: State) -> str:
+    """A commit for `git fast-import`. Its message is its place in the list, its time makes it later than those
+    before."""
+    message = str(at)
+    lines = ["commit refs/heads/states", f"mark :{at + 1}", f"committer Rolecall <> {at + 1} +0000"]
+    lines += [f"data {len(message)}", message]
+    lines += [f"{'merge' if number else 'from'} :{parent + 1}" for number, parent in enumerate(state.parents)]
+    return "\n".join([*lines, f'M 040000 {state.files.tree} ""', ""])
+
+
+def _read_blame(out: bytes) -> list[Line]:
+    found: list[Line] = []
+    places: dict[bytes, int] = {}
+    commit, number = b"", 0
+    is_header = True
+    for line in out.split(b"\n"):
+        if line.startswith(b"\t"):
+            found.append(Line(number, line[1:].decode("utf-8", "replace"), places[commit]))
+            is_header = True
+        elif is_header and line:
+            commit, number = line.split()[0], int(line.split()[2])
+            is_header = False
+        elif line.startswith(b"summary "):
+            places[commit] = int(line.split()[1])
+    return found

@@ -1,0 +1,230 @@
+"""The files that the steps of a thread left: written into a folder, compared, and traced line by line to a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from rolecall.errors import Hint, NotFound, UsageError
+from rolecall.files import blame
+from rolecall.files.blame import State
+from rolecall.files.snapshot import Snapshot, load_tree
+from rolecall.files.tree import Trees
+from rolecall.store.store import Node, Store
+from rolecall.threads import thread, views
+from rolecall.threads.setup import HUMAN
+from rolecall.threads.state import GROUP, ThreadRef, read_thread
+from rolecall.threads.thread import Chain, Step
+from rolecall.threads.views import View
+
+
+class Left(NamedTuple):
+    files: Snapshot
+    step: Step | None
+    """The step that left them; None for the files before the first step."""
+
+
+def find_left(store: Store, ref: ThreadRef, at: str | None = None) -> Left:
+    """The files after the step `at` (a number, an id or `start`; by default the last). A step in which no agent works
+    changes none."""
+    node, _ = views.step_named(store, ref.id, at or None)
+    for step in Chain(store, node).with_above():
+        if step.tree is not None:
+            return Left(step.tree.left, step)
+        _refuse_unrecorded(ref, step)
+    for step in reversed([*Chain(store, ref.head).with_above()]):
+        if step.tree is not None:
+            return Left(step.tree.found, None)
+        _refuse_unrecorded(ref, step)
+    raise NotFound(f"no role of thread {ref.id} has worked on files yet")
+
+
+def _refuse_unrecorded(ref: ThreadRef, step: Step) -> None:
+    if step.role not in (thread.PERSON, thread.FORK) and step.agent != HUMAN:
+        raise NotFound(
+            f"the files of step {step.number} of thread {ref.id} were not recorded",
+            hint=Hint("See why", "show_step", step=step.id),
+        )
+
+
+def check_out(store: Store, trees: Trees, ref: ThreadRef, folder: str, at: str | None = None) -> View:
+    """Write the files after a step into a folder that is empty or does not exist."""
+    left = find_left(store, ref, at)
+    try:
+        trees.check_out(left.files, folder)
+    except OSError as error:
+        raise UsageError(
+            f"{folder} cannot be written: {error.strerror}", hint="Name a new folder."
+        ) from error
+    return {
+        "thread": ref.id,
+        "step": left.step.id if left.step else None,
+        "number": left.step.number if left.step else 0,
+        "folder": folder,
+        "tree": left.files.tree,
+        "omitted": list(left.files.omitted),
+    }
+
+
+# -- differences --
+
+
+def compare(
+    store: Store, trees: Trees, ref: ThreadRef, *, at: str | None = None, role: str | None = None
+) -> list[View]:
+    """What the thread changed, or what changed after step `A` up to step `B` if `at` is `A..B`, or what one step
+    changed. With `role`, what each step of that role changed."""
+    first, dots, last = (at or "..").partition("..")
+    if dots and role is None:
+        return [
+            _part(trees, find_left(store, ref, first or "start").files, find_left(store, ref, last).files)
+        ]
+    if dots:
+        since, _ = views.step_named(store, ref.id, first or "start")
+        steps = list(_after(Chain(store, views.step_named(store, ref.id, last or None)[0]), since))[::-1]
+    else:
+        steps = [Step(store, store.get(views.step_named(store, ref.id, at)[0]))]
+    chosen = [step for step in steps if role in (None, step.role)]
+    if not chosen:
+        raise NotFound(f"thread {ref.id} has no step of {role} there")
+    parts = []
+    for step in chosen:
+        if step.tree is None:
+            _refuse_unrecorded(ref, step)
+        else:
+            parts.append(_part(trees, step.tree.found, step.tree.left, step))
+    return parts
+
+
+def compare_threads(store: Store, trees: Trees, one: ThreadRef, other: ThreadRef) -> list[View]:
+    """How the files that two threads left last differ."""
+    return [_part(trees, find_left(store, one).files, find_left(store, other).files)]
+
+
+def _after(chain: Chain, node: str) -> Iterator[Step]:
+    for step in chain:
+        if step.id == node:
+            return
+        yield step
+
+
+def _part(trees: Trees, found: Snapshot, left: Snapshot, step: Step | None = None) -> View:
+    return {
+        "step": step.id if step else None,
+        "number": step.number if step else None,
+        "role": step.role if step else None,
+        "found": found.tree,
+        "left": left.tree,
+        "changes": [change._asdict() for change in trees.changes(found, left)],
+        "diff": trees.diff(found, left) if found.tree != left.tree else "",
+    }
+
+
+# -- who wrote a line --
+
+
+def trace_lines(
+    store: Store,
+    trees: Trees,
+    ref: ThreadRef,
+    path: str,
+    *,
+    lines: tuple[int, int] | None = None,
+    at: str | None = None,
+) -> View:
+    """Each line of a file after a step, with the step or the failed attempt that wrote it. A line of a member of a
+    group, or of a thread that played the role, is traced to the step of that thread."""
+    left = find_left(store, ref, at)
+    history = _History(store)
+    node, _ = views.step_named(store, ref.id, at)
+    newest = history.follow(ref.id, Chain(store, node).with_above())
+    if newest is None:  # before the first step
+        newest = history.add(left.files, [], None)
+    found = blame.blame(trees, history.states, newest, path, lines)
+    told, known = [], dict[str, View]()
+    for line in found:
+        writer = history.writers[line.state]
+        source = "before" if line.state == 0 else "between" if writer is None else writer.kind
+        told.append({"line": line.number, "text": line.text, "from": source, "step": writer and writer.id})
+        if writer is not None and writer.id not in known:
+            known[writer.id] = _describe(store, writer)
+    return {"thread": ref.id, "path": path, "lines": told, "steps": known}
+
+
+class _Writer(NamedTuple):
+    kind: str
+    """`step` or `attempt`."""
+    id: str
+    thread: str
+    number: int | None
+    fields: Mapping[str, Any]
+
+
+def _describe(store: Store, writer: _Writer) -> View:
+    prompt = writer.fields.get("prompt")
+    return {
+        "thread": writer.thread,
+        "number": writer.number,
+        "role": writer.fields["role"],
+        "agent": writer.fields["agent"],
+        "edgePrompt": writer.fields.get("edge_prompt", ""),
+        "prompt": thread.prompt_text(store, prompt) if prompt else "",
+    }
+
+
+class _History:
+    """The states of the files of a thread, the oldest first, and who brought each of them; None if no step did."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.states: list[State] = []
+        self.writers: list[_Writer | None] = []
+        self._places: dict[str, int] = {}
+        """The newest state of each tree."""
+
+    def follow(self, ident: str, chain: Iterable[Step], last: int | None = None) -> int | None:
+        """Add the states of a chain after the state `last`, and return the place of the newest."""
+        for step in reversed(list(chain)):
+            for attempt in reversed(list(_attempts(self._store, step.payload.get("attempt")))):
+                last = self._add_work(_Writer("attempt", attempt.id, ident, None, attempt.payload), last)
+            last = self._add_work(_Writer("step", step.id, ident, step.number, step.payload), last, step)
+        return last
+
+    def _add_work(self, writer: _Writer, last: int | None, step: Step | None = None) -> int | None:
+        tree = load_tree(writer.fields.get("tree"))
+        if tree is None:
+            return last
+        if last is None or self.states[last].files.tree != tree.found.tree:
+            # Members that share a folder find what another one left.
+            known = self._places.get(tree.found.tree)
+            last = self.add(tree.found, [] if last is None else [last], None) if known is None else known
+        if tree.left.tree == tree.found.tree:
+            return last
+        parents = [last]
+        for player in _players(self._store, step) if step else ():
+            tip = self.follow(player.id, Chain(self._store, player.head), last)
+            parents.append(last if tip is None else tip)
+        return self.add(tree.left, parents, writer)
+
+    def add(self, files: Snapshot, parents: list[int], writer: _Writer | None) -> int:
+        self.states.append(State(files, tuple(dict.fromkeys(parents))))
+        self.writers.append(writer)
+        self._places[files.tree] = len(self.states) - 1
+        return len(self.states) - 1
+
+
+def _attempts(store: Store, node: str | None) -> Iterator[Node]:
+    while node is not None:
+        attempt = store.get(node)
+        yield attempt
+        node = attempt.payload.get("previous")
+
+
+def _players(store: Store, step: Step) -> Iterator[ThreadRef]:
+    """The threads that did the work of a step: members of a group that are done, or a workflow that played the role."""
+    ids = list(step.payload.get("children") or ())
+    if step.agent == GROUP:
+        ids = [member["id"] for member in step.output.get("members") or () if member["status"] == "done"]
+    for ident in filter(None, ids):
+        if (ref := read_thread(store, ident)) is not None:
+            yield ref
