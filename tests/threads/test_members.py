@@ -33,6 +33,7 @@ from rolecall.store.store import Store
 from rolecall.threads import commit, killing, lifecycle, thread
 from rolecall.threads.engine import HUMAN, Cast, Engine
 from rolecall.threads.state import ThreadRef, group_name, read_members, read_threads
+from rolecall.threads.thread import Chain
 from rolecall.workflow import registry
 
 FLOW = """
@@ -114,6 +115,30 @@ def joined(store: Store, name: str) -> dict[str, Any]:
     step = next(step for step in steps(store, name) if step.agent == "group")
     output: dict[str, Any] = step.output
     return output
+
+
+@pytest.mark.parametrize(("count", "is_shown"), [(20, True), (21, False)])
+def test_members_are_not_shown_the_long_list_that_they_come_from(
+    store: Store, tmp_path: Path, count: int, is_shown: bool
+) -> None:
+    prompts: dict[int, str] = {}
+
+    def review(prompt: str, _context: Any) -> str:
+        prompts[number_in(prompt)] = prompt
+        return answer("fine")
+
+    files = [f"file-{number}.py" for number in range(1, count + 1)]
+    name = start(store, flow(), tmp_path / "work")
+    run(engine(store, cast_of(review, files)), name)
+    assert len(prompts) == count
+    for number, prompt in prompts.items():
+        assert f"Review file-{number}.py" in prompt
+        assert ("file-19.py" in prompt) == (is_shown or number == 19)
+        assert (f"({count} items, among them yours)" in prompt) != is_shown
+        assert "Here they are." in prompt
+    # What was asked can be read again word for word.
+    kept = {ref.state.member: Chain(store, ref.head).last for ref in members_of(store, name)}
+    assert {number: step.prompt for number, step in kept.items() if step} == prompts
 
 
 def test_each_item_has_a_member_and_one_step_joins_them(store: Store, tmp_path: Path) -> None:

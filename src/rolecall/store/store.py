@@ -111,7 +111,8 @@ class Store:
         wanted = [node for node in ids if node not in self._recent and is_node_id(node)]
         try:
             for record in self.backend.records(wanted) if wanted else ():
-                self._read(record)
+                if len(record.data) <= _LARGE:  # a larger one would be decoded and not kept
+                    self._read(record)
         except RolecallError:
             pass  # `linked` reports the problem with each node
 

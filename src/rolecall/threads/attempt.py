@@ -13,7 +13,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
+from itertools import count
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from rolecall.threads.thread import (
     PROMPT_SCHEMA,
     SUSPENSION_SCHEMA,
     TREE_ATTEMPT_SCHEMA,
+    Chain,
 )
 from rolecall.threads.turn import ERROR, Turn, contained, unless
 from rolecall.workflow import reply
@@ -48,6 +50,8 @@ _OF_ANSWER = ("since", "recalled", "raw", "detail", "children", "unread", "tree"
 _MOST_RUNS = 8
 """How many run ids a note keeps. An agent may start a process for every command; the newest ids find the others."""
 _NOT_SEARCHED = "The repository cannot be searched for this task: look for yourself."
+_LONG_LIST = 20
+"""Members of a group are not shown the list that their items come from if it has more items than this."""
 _LITERAL = 60
 """Parts of a prompt up to this length are stored inline rather than as nodes."""
 
@@ -387,10 +391,14 @@ class Attempt:
         return self._prompt
 
     def _past_steps(self) -> Iterator[prompt.PastStep]:
-        for step in self.turn.chain.with_above():
+        for step in self.turn.chain:
             if step.role != thread.FORK:
                 self._steps_shown[step.number] = step.id
                 yield prompt.PastStep(step.number, step.role, step.output, step.body, step.agent)
+        if (member := self.turn.chain.start.member) is not None:
+            for node, past in _steps_above(self.store, member.group.above).read(member.item):
+                self._steps_shown[past.number] = node
+                yield past
 
     def note_asking(self, agent: str, *, run: str = "") -> None:
         """Note the agent before it is asked; `run` marks the processes that it will start."""
@@ -752,3 +760,40 @@ def _plain(value: Any) -> Any:
 def filled(fields: Mapping[str, Any], keep: tuple[str, ...] = ()) -> dict[str, Any]:
     """Drop fields without a value, so that adding a field later does not change existing ids."""
     return {key: value for key, value in fields.items() if value not in (None, "", {}, [], ()) or key in keep}
+
+
+class _StepsAbove:
+    """The steps before a group, as its members are shown them: read once for all members that this process runs, and
+    only as far as they are shown."""
+
+    def __init__(self, chain: Chain) -> None:
+        self._unread = (step for step in chain if step.role != thread.FORK)
+        self._read: list[tuple[str, prompt.PastStep]] = []
+
+    def read(self, item: Any) -> Iterator[tuple[str, prompt.PastStep]]:
+        """Each step with its id, newest first. The list that has the `item` of a member is left out if it is long:
+        every member would pay for it."""
+        for place in count():
+            if place == len(self._read):
+                step = next(self._unread, None)
+                if step is None:
+                    return
+                whole = step.output
+                output = _leave_out_list(whole, item)
+                is_cut = output != whole
+                past = prompt.PastStep(step.number, step.role, output, step.body, step.agent, is_cut)
+                self._read.append((step.id, past))
+            yield self._read[place]
+
+
+@lru_cache(maxsize=8)
+def _steps_above(store: Store, head: str) -> _StepsAbove:
+    return _StepsAbove(Chain(store, head))
+
+
+def _leave_out_list(value: Any, item: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _leave_out_list(inner, item) for key, inner in value.items()}
+    if isinstance(value, list) and len(value) > _LONG_LIST and item in value:
+        return f"({len(value):,} items, among them yours)"
+    return value

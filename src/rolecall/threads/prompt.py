@@ -37,6 +37,8 @@ class PastStep:
     output: Mapping[str, Any]
     body: str = ""
     agent: str = ""
+    is_cut: bool = False
+    """Whether something of its output was left out."""
 
 
 @dataclass(frozen=True)
@@ -271,7 +273,7 @@ def _show_history(steps: Iterable[PastStep], *, since: int, quota: int, show_com
     for step in steps:
         if step.number <= since:
             break
-        is_whole = len(step.body) <= NEWEST_STEP_LIMIT and not _cut_members(step)[1]
+        is_whole = len(step.body) <= NEWEST_STEP_LIMIT and not step.is_cut and not _cut_members(step)[1]
         part = Part("step", show_step(step, show_command), step.number if is_whole else None)
         if shown and len(part.text) > left:
             break
