@@ -315,9 +315,11 @@ class Rolecall:
         workflow: str | Workflow | None = None,
         prompt: str | None = None,
         agent: str | None = None,
+        keep_files: bool = False,
     ) -> Thread:
         """Create a thread that shares the steps of another up to a step. `name` is a thread, `THREAD#N` or a step's id;
-        `at` is a number, an id or `"start"` in that thread, by default its head."""
+        `at` is a number, an id or `"start"` in that thread, by default its head. It works in a folder of its own with
+        the files of that step, or, with `keep_files`, with the files as they are now."""
         node, source = views.step_named(self.store, name, None if at is None else str(at))
         loaded = None if workflow is None else self.load_workflow(workflow)
         if agent:
@@ -333,6 +335,7 @@ class Rolecall:
             agent=agent,
             bind=casting.binder(agent or (source.state.agent if source else None)),
             work=config.work_folder(),
+            trees=None if keep_files else config.trees_folder(self.store.backend.address),
         )
         if loaded:
             registry.remember(ref.state.workflow, loaded.playbook)
@@ -830,7 +833,7 @@ class Thread:
     def question(self) -> Question:
         """What the thread needs next, to show it to a person."""
         chain = self._chain
-        now = turn.Turn(self.id, chain, self._playbook)
+        now = turn.Turn(self.id, chain, self._playbook, self.state.folders)
         way = turn.next_of(now)
         before = next((step for step in chain if step.role not in (thread.PERSON, thread.FORK)), None)
         if isinstance(way, route.Next):
@@ -858,9 +861,13 @@ class Thread:
         workflow: str | Workflow | None = None,
         prompt: str | None = None,
         agent: str | None = None,
+        keep_files: bool = False,
     ) -> Thread:
-        """Create a thread that shares the steps up to `at` (a number, an id or `"start"`; by default the head)."""
-        return self.rolecall.fork(self.id, at=at, workflow=workflow, prompt=prompt, agent=agent)
+        """Create a thread that shares the steps up to `at` (a number, an id or `"start"`; by default the head), in a
+        folder of its own with the files of that step. With `keep_files` it has the files as they are now."""
+        return self.rolecall.fork(
+            self.id, at=at, workflow=workflow, prompt=prompt, agent=agent, keep_files=keep_files
+        )
 
     def kill(self, reason: str = "killed by a program") -> killing.Killed:
         """End the thread for good, and stop the process that runs it and its agent. The result names that process."""
@@ -960,7 +967,7 @@ class Thread:
         """The files that differ in the thread's own folders; None if it has none, or git cannot tell."""
         changed: list[list[str] | None] = []
         with suppress(RolecallError):  # the repository is gone or broken
-            changed = [handover.changed_files(kind, folder) for kind, folder in self.state.folders.items()]
+            changed = [handover.changed_files(folder) for folder in self.state.folders.values()]
         if all(files is None for files in changed):
             return None
         return list(dict.fromkeys(file for files in changed for file in files or ()))

@@ -256,7 +256,7 @@ def test_folders_that_were_made_read_only_can_be_removed(start: Start, project: 
     (project / "cache").chmod(0o555)
     folder = start(book("copy"))["folders"]["copy"]
     assert Path(folder["path"], "cache").stat().st_mode & 0o777 == 0o555
-    script = f"from rolecall.threads import workfolder; workfolder.discard('copy', {folder!r})"
+    script = f"from rolecall.threads import workfolder; workfolder.discard({folder!r})"
     subprocess.run([*as_a_plain_user(), sys.executable, "-c", script], check=True)
     assert not os.path.lexists(os.path.dirname(folder["path"]))
 

@@ -16,6 +16,7 @@ _PHRASES = {
     "diff_folder": "rolecall thread folder diff {thread}",
     "fork_thread": "rolecall thread fork {thread}",
     "fork_to_workflow": "rolecall thread fork THREAD --workflow {workflow}",
+    "keep_files": "add --keep-files",
     "list_steps": "rolecall thread steps {thread}",
     "list_threads": "rolecall thread list --all",
     "merge_folder": "rolecall thread folder merge {thread}",

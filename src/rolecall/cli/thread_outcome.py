@@ -82,11 +82,13 @@ def _result(options: Namespace, thread: Thread) -> dict[str, Any] | None:
     folders = thread.state.folders
     if folders and (changed := thread.changed_files()) is not None:
         found["files"] = changed
-    can_merge = found["files"] and "worktree" in folders and "removed" not in folders["worktree"]
+    has_branch = any("branch" in folder and "removed" not in folder for folder in folders.values())
     return {
         **found,
         "read": in_this_store(options, f"rolecall thread read {thread.id}"),
-        "merge": in_this_store(options, f"rolecall thread folder merge {thread.id}") if can_merge else None,
+        "merge": in_this_store(options, f"rolecall thread folder merge {thread.id}")
+        if found["files"] and has_branch
+        else None,
     }
 
 

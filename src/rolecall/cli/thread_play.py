@@ -70,9 +70,9 @@ def leave(options: Namespace, thread: Thread, *, step: str | None, is_run: bool,
 def _other_command(options: Namespace, thread: Thread, error: RolecallError) -> str | None:
     """Return the command that continues the thread if repeating this one would fail again; None if it may succeed."""
     if isinstance(error, FileChanged):
-        return f"rolecall thread fork {thread.id} --workflow {quote(error.place)}"
+        return f"rolecall thread fork {thread.id} --keep-files --workflow {quote(error.place)}"
     if isinstance(error, FileGone):
-        return f"rolecall thread fork {thread.id} --workflow '…'"
+        return f"rolecall thread fork {thread.id} --keep-files --workflow '…'"
     if options.agent and not is_known_agent(config.load(), options.agent, (*agents.ADAPTERS, HUMAN)):
         return f"{hints.command(thread.continuation or '')} --agent '…'"
     return None

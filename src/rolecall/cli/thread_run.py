@@ -82,12 +82,13 @@ def start(options: Namespace) -> None:
 
 @verb(
     "thread fork",
-    "make a new thread that continues from a step of another",
-    "rolecall thread fork 01M7F72S",
+    "make a new thread that continues from a step of another, with the files of that step",
+    "rolecall thread fork 01M7F72S --at 3\nrolecall thread fork 01M7F72S --keep-files --workflow fix-issue",
     argument("thread", "THREAD|STEP", "a thread, THREAD#N, or a step's id"),
     argument("--at", "STEP|N|start", "where (default: at the thread's head)"),
     argument("--workflow -w", "NAME", "continue with another workflow or version"),
     argument("-p --prompt", "TEXT", "continue with another task; @FILE and - read it"),
+    flag("--keep-files", "continue with the files as they are now, not in a folder of its own"),
     AGENT,
     STORE,
 )
@@ -95,12 +96,25 @@ def fork(options: Namespace) -> None:
     prompt = None if options.prompt is None else read_input(options.prompt)
     with Rolecall(options.store) as rolecall:
         thread = rolecall.fork(
-            options.thread, at=options.at, workflow=options.workflow, prompt=prompt, agent=options.agent
+            options.thread,
+            at=options.at,
+            workflow=options.workflow,
+            prompt=prompt,
+            agent=options.agent,
+            keep_files=options.keep_files,
         )
+        folders = thread.state.folders
+        places = [folder["cwd"] for folder in folders.values() if "files" in folder]
+        for place in places:
+            print(printable(f"the files of the step are in {place}"), file=sys.stderr)
+        if not places and not options.keep_files:
+            note = "the files of this step are not recorded, so the fork has the files as they are now"
+            print(f"note: {note}", file=sys.stderr)
         onward = in_this_store(options, thread.continuation or "")
         shown = {
             "thread": thread.id,
             "forkedFrom": {"step": thread.state.forked_from},
+            "folders": folders,
             "continue": onward,
         }
         _show_new_thread(options, thread, shown, "continue")

@@ -161,14 +161,15 @@ class Trees:
         self._fill(snapshot, folder)
 
     def restore(self, snapshot: Snapshot, folder: str, *, source: str | None = None) -> None:
-        """Make the files of a folder those of a snapshot: other files that a snapshot has are removed, ignored ones and
-        those that are left out stay."""
+        """Make the files of a folder those of a snapshot: other files that a snapshot has are removed; ignored files,
+        those that are left out and nested repositories stay."""
         top = find_top(folder)
         now = self.take(top, source=source)
         if now.tree != snapshot.tree:
             for change in self.changes(now, snapshot):
-                if change.kind == "removed":
-                    os.unlink(os.path.join(top, change.path))
+                path = os.path.join(top, change.path)
+                if change.kind == "removed" and (os.path.islink(path) or not os.path.isdir(path)):
+                    os.unlink(path)
             self._fill(snapshot, top)
 
     def _fill(self, snapshot: Snapshot, folder: str) -> None:

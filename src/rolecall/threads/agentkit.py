@@ -86,7 +86,7 @@ async def _take_step(function: AgentFunction, name: str, role: str, instruction:
         engine = compose.engine(store)
         ref = thread.find(store, name)
         chain = Chain(store, ref.head)
-        turn = Turn(ref.id, chain, engine.playbook(chain.start.workflow))
+        turn = Turn(ref.id, chain, engine.playbook(chain.start.workflow), ref.state.folders)
         way = next_of(turn)
         if not isinstance(way, Next) or way.role != role:
             due = f"{way.role} is" if isinstance(way, Next) else "no role is"

@@ -26,6 +26,7 @@ from rolecall.files.snapshot import Snapshot, StepTree, load_tree
 from rolecall.files.tree import Trees
 from rolecall.settings import capabilities
 from rolecall.settings.mask import Mask
+from rolecall.settings.repository import root_around
 from rolecall.store.store import Draft, Store
 from rolecall.threads import adoption, prompt, thread, workfolder
 from rolecall.threads.sessions import REREAD, Decision, Fork, Origin, StoredMemory, decide, usage_of
@@ -465,8 +466,11 @@ class Attempt:
     async def _take_files(self) -> Snapshot | None:
         if self._trees is None or not self._is_owner:
             return None
-        # The repository of a copy goes with the copy, so its objects are not borrowed.
-        source = self.turn.chain.start.cwd if self.turn.workdir_of(self.role) == "copy" else None
+        # The repository of a copy goes with the copy, so its objects are not borrowed. The files of a fork outside git
+        # belong to the folder that its first thread shared.
+        start, kind = self.turn.chain.start.cwd, self.turn.workdir_of(self.role)
+        is_fork = kind == "shared" and self.turn.cwd != start
+        source = start if kind == "copy" or (is_fork and root_around(self.workdir) is None) else None
         try:
             known = self._trees.recall(self.workdir, source=source)
             return known or await asyncio.to_thread(self._trees.take, self.workdir, source=source)
@@ -710,10 +714,9 @@ class Attempt:
 
 def _workdir(store: Store, turn: Turn, way: Next) -> str:
     """The role's work folder in this workflow, or the edge's `location` relative to it."""
-    cwd, kind = turn.chain.start.cwd, turn.workdir_of(way.role)
-    if kind != "shared":
-        cwd = workfolder.for_step(store, turn.thread, turn.chain, kind)
-    folder = os.path.join(cwd, os.path.expanduser(way.location)) if way.location else cwd
+    folder = workfolder.for_step(
+        store, turn.thread, turn.chain, turn.workdir_of(way.role), location=way.location
+    )
     if not os.path.isdir(folder):
         raise UsageError(
             f"the work folder {folder!r} does not exist", hint="Make it, or fork the thread with another one."

@@ -148,7 +148,7 @@ def answer(
     refuse_running(store, ref)
     if ref.state.has_ended:
         raise UsageError(f"thread {ref.id} is {ref.state.status}")
-    turn = Turn(ref.id, Chain(store, ref.head), playbook)
+    turn = Turn(ref.id, Chain(store, ref.head), playbook, ref.state.folders)
     way = next_of(turn)
     if not isinstance(way, Next):
         why = f": {way.reason}" if isinstance(way, Suspended | Stuck) else ""

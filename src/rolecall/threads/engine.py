@@ -54,7 +54,7 @@ class Engine(Setup):
         playbook = self.playbook(chain.start.workflow)
         if self.keeps_agents and state.agents:
             playbook = replace(playbook, bound=state.agents)
-        turn = Turn(held.thread, chain, playbook)
+        turn = Turn(held.thread, chain, playbook, state.folders)
         playbook, way = turn.playbook, next_of(turn)
         if not isinstance(way, Next):
             return self._settle(held, way)

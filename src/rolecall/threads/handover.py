@@ -41,7 +41,7 @@ def show(kind: str, folder: Folder) -> dict[str, Any]:
         return shown
     path, is_there = folder["path"], os.path.isdir(folder["path"])
     try:
-        if kind == "copy":
+        if "branch" not in folder:
             return shown | ({"changes": _copy_changes(folder)} if is_there else {})
         source, branch = folder["source"], folder["branch"]
         counts = git.run(source, "rev-list", "--left-right", "--count", f"HEAD...refs/heads/{branch}").text
@@ -72,12 +72,12 @@ def _scan_pair(folder: Folder) -> tuple[treestate.State, treestate.State]:
     return treestate.scan(folder["source"]), treestate.scan(folder["path"])
 
 
-def changed_files(kind: str, folder: Folder) -> list[str] | None:
+def changed_files(folder: Folder) -> list[str] | None:
     """The files that a thread added, changed or removed in its own folder, committed or not. None if the folder no
     longer exists."""
     if "removed" in folder or not os.path.isdir(folder["path"]):
         return None
-    if kind == "worktree":
+    if "branch" in folder:
         return _diff_from_base(folder, "--name-only", "-z").words
     return sorted(path for _, path in treestate.differences(*_scan_pair(folder)))
 
@@ -86,7 +86,7 @@ def diff(kind: str, folder: Folder) -> str:
     """A unified diff of all changes, committed or not, including new files."""
     if not os.path.isdir(folder["path"]):
         raise UsageError(f"the thread's {kind} {folder['path']} is not there")
-    if kind == "worktree":
+    if "branch" in folder:
         return _diff_from_base(folder).out.decode("utf-8", "replace")
     parts = []
     for word, path in sorted(treestate.differences(*_scan_pair(folder)), key=lambda found: found[1]):
@@ -199,8 +199,9 @@ def work_of(ref: ThreadRef, folder: Folder) -> Work:
 
 
 def _worktree_of(store: Store, ref: ThreadRef) -> Folder:
-    folder = ref.state.folders.get("worktree")
-    if folder is None or "removed" in folder:
+    found = ref.state.folders.values()
+    folder = next((folder for folder in found if "branch" in folder and "removed" not in folder), None)
+    if folder is None:
         raise UsageError(
             f"thread {ref.id} has no worktree to merge",
             hint=Hint("Take what a thread did in a copy from there by hand", "diff_folder", thread=ref.id),
@@ -249,7 +250,7 @@ def remove(store: Store, ref: ThreadRef, *, force: bool = False) -> dict[str, An
     _refuse_running(store, ref)
     folders = ref.state.folders
     found = {} if force else folders
-    if losses := [loss for kind, folder in found.items() for loss in _find_losses(kind, folder)]:
+    if losses := [loss for folder in found.values() for loss in _find_losses(folder)]:
         raise UsageError(
             f"removing the folders of thread {ref.id} would lose {' and '.join(losses)}",
             hint=Hint("Keep a worktree's work, or remove it all", "merge_or_force", thread=ref.id),
@@ -261,8 +262,8 @@ def remove(store: Store, ref: ThreadRef, *, force: bool = False) -> dict[str, An
         move(draft, ref, ref.state._replace(folders=gone))
         draft.commit(durable=True)
     removed = [folder["path"] for folder in folders.values() if os.path.lexists(folder["path"])]
-    for kind, folder in folders.items():
-        workfolder.discard(kind, folder)
+    for folder in folders.values():
+        workfolder.discard(folder)
     branches = [(folder["source"], folder["branch"]) for folder in folders.values() if "branch" in folder]
     # Git refuses to delete a branch that is checked out elsewhere.
     return {"removed": removed, "kept": [branch for top, branch in branches if git.has_branch(top, branch)]}
@@ -297,16 +298,16 @@ def prune(store: Store, *, is_dry: bool = False) -> dict[str, Any]:
 def _reason_to_keep(ref: ThreadRef, folders: Mapping[str, Folder]) -> str:
     if not ref.state.has_ended and any("removed" not in one for one in folders.values()):
         return f"the thread is {ref.state.status} and may continue"
-    losses = (_find_losses(kind, folder, is_merge_needed=True) for kind, folder in folders.items())
+    losses = (_find_losses(folder, is_merge_needed=True) for folder in folders.values())
     return " and ".join(loss for found in losses for loss in found)
 
 
-def _find_losses(kind: str, folder: Folder, *, is_merge_needed: bool = False) -> Iterator[str]:
+def _find_losses(folder: Folder, *, is_merge_needed: bool = False) -> Iterator[str]:
     """Work that would be lost with a folder; with `is_merge_needed`, even if another thread's branch has it."""
     path, is_there = folder["path"], os.path.isdir(folder["path"])
     if "removed" in folder:
         return
-    if kind == "copy":
+    if "branch" not in folder:
         if is_there and (changes := _copy_changes(folder)):
             yield f"what differs in {path} ({', '.join(changes[:5])}{', …' if changes[5:] else ''})"
         return

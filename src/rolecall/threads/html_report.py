@@ -150,7 +150,7 @@ def page(
     diffs = {}
     for kind, folder in ref.state.folders.items():
         try:
-            changed = handover.changed_files(kind, folder)
+            changed = handover.changed_files(folder)
             if changed is not None:
                 files, diffs[kind] = dict.fromkeys(changed), handover.diff(kind, folder)
         except RolecallError as error:  # the repository is missing or broken

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from rolecall.errors import Conflict, Hint, UsageError
+from rolecall.files.tree import Trees
 from rolecall.settings import config
 from rolecall.settings.service_socket import poke
 from rolecall.store import holder
@@ -130,11 +131,16 @@ def fork(
     agent: str | None = None,
     bind: Bind | None = None,
     work: str | None = None,
+    trees: str | None = None,
 ) -> ThreadRef:
     """Create a thread that shares the chain up to `at` (a start or a step). A different workflow or prompt adds a new
-    start; otherwise a fork is just one ref. Its own folders begin with the current state of those of `source`: a
-    worktree at the last commit there, a copy as a copy. The fork keeps the agents of `source`, unless an `agent` or a
-    workflow is given."""
+    start; otherwise a fork is just one ref. The fork keeps the agents of `source`, unless an `agent` or a workflow is
+    given.
+
+    It works in folders of its own, with the files of that step. `trees` is the folder of the repositories that have
+    them. Without it, or if the step did not record its files, the fork shares the folder that `source` shares, and its
+    own folders begin with the current state of those of `source`: a worktree at the last commit there, a copy as a
+    copy."""
     chain, head = Chain(store, at), at
     if workflow is not None or prompt is not None:
         draft = store.draft()
@@ -163,7 +169,9 @@ def fork(
         state = state._replace(agent=agent)
     if bind and (agent is not None or workflow is not None or source is None):
         state = state._replace(agents=bind(book))
-    return _add_thread(store, head, book, state, "forked", {"from": at}, work=work, source=source)
+    return _add_thread(
+        store, head, book, state, "forked", {"from": at}, work=work, source=source, trees=trees
+    )
 
 
 def _limits_at(store: Store, chain: Chain) -> dict[str, float]:
@@ -210,6 +218,7 @@ def _add_thread(
     *,
     work: str | None,
     source: ThreadRef | None = None,
+    trees: str | None = None,
     queue: int | None = None,
     also: Also | None = None,
 ) -> ThreadRef:
@@ -222,15 +231,28 @@ def _add_thread(
         raise UsageError(f"the thread could not take its next step: {way.reason}")
 
     # Problems with its folders are reported before the thread exists.
-    kinds = own_folders(book.workflow)
+    kinds: list[str] = [*own_folders(book.workflow)]
     if member := chain.start.member:  # a fork of a member
         kinds = [kind for kind in [turn.workdir_of(member.role)] if kind != "shared"]
+    files: dict[str, workfolder.Files] = {}
+    if trees is not None:
+        for kind in (*kinds, "fork"):
+            if found := workfolder.files_at(store, chain, source, kind, trees):
+                files[kind] = found
+        if not all(Trees(trees).is_whole(found.snapshot) for found in files.values()):
+            raise UsageError(
+                "the files of this step are not on this machine, or not complete",
+                hint=Hint("Fork with the files as they are now", "keep_files"),
+            )
+    if "fork" in files and any(turn.workdir_of(role) == "shared" for role in turn.workflow.roles):
+        kinds.append("fork")
     known = source.state.folders if source else {}
     if source is not None and "copy" in kinds and "copy" in known:
         refuse_running(store, source)  # a folder cannot be copied consistently while a process writes to it
     cwd = chain.start.cwd
     folders: dict[str, Mapping[str, Any]] = {
-        kind: workfolder.plan(kind, ident, cwd=cwd, work=work, parent=known.get(kind)) for kind in kinds
+        kind: workfolder.plan(kind, ident, cwd=cwd, work=work, parent=known.get(kind), files=files.get(kind))
+        for kind in kinds
     }
 
     state = state._replace(
@@ -275,8 +297,8 @@ def _make_folders(store: Store, ref: ThreadRef) -> ThreadRef:
         for kind, folder in folders.items():
             workfolder.make(kind, folder)
     except BaseException as error:
-        for kind, folder in folders.items():
-            workfolder.discard(kind, folder)
+        for folder in folders.values():
+            workfolder.discard(folder)
         draft = store.draft()
         draft.event(ref.id, "not_started", {"reason": str(error)})
         for place in (ref.ref, *thread.in_service(store, ref)):
@@ -331,7 +353,7 @@ def resume(
         # The role is called again with the same prompt, followed by the answer.
         role = _role_that_waits(chain, ref)
         book = registry.load_node(store, chain.start.workflow)
-        called = called_with(Turn(ref.id, chain, book), role)
+        called = called_with(Turn(ref.id, chain, book, ref.state.folders), role)
         said = {"reason": ref.state.reason, "answer": words, "role": role}
         said |= {"prompt": called.prompt} if called.prompt else {}
         said |= {"location": called.location} if called.location else {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from rolecall.agents.protocol import Cancel
@@ -49,13 +50,14 @@ class MemberFiles:
         """Decide where a new member works that plays `role`. Nothing is made yet."""
         cwd, kind = self._turn.chain.start.cwd, member_workdir(self._turn.workflow, self._role, role)
         if kind == "shared":
-            return Place(cwd)
-        own = self._own(kind)
+            return Place(self._turn.cwd)
+        workdir, own = self._own(kind)
+        make_own = partial(workfolder.for_step, self._setup.store, self._parent.id, self._turn.chain, workdir)
         if own is not None and must_not_write(self._turn.workflow.roles[role].capabilities):
-            return Place(workfolder.for_step(self._setup.store, self._parent.id, self._turn.chain, kind))
+            return Place(make_own())
         if kind not in self._plans:
             if own is not None and kind == "worktree":
-                workfolder.for_step(self._setup.store, self._parent.id, self._turn.chain, kind)
+                make_own()
                 merge.commit_work(work_of(self._parent, own))
             self._plans[kind] = workfolder.plan(kind, member, cwd=cwd, work=self._setup.work, parent=own)
             if self._group.merge == "queue":
@@ -66,10 +68,14 @@ class MemberFiles:
         for kind, folder in folders.items():
             workfolder.make(kind, folder)
 
-    def _own(self, kind: str) -> Folder | None:
-        """The parent's own folder of this kind."""
-        folder = self._parent.state.folders.get(kind)
-        return None if folder is None or "removed" in folder else folder
+    def _own(self, kind: str) -> tuple[str, Folder | None]:
+        """The parent's own folder that those of this kind begin like: one of this kind, or the one that the roles of a
+        fork share. The first value is the `workdir` of the roles that work there."""
+        folders = self._parent.state.folders
+        for workdir, folder in ((kind, folders.get(kind)), ("shared", folders.get("fork"))):
+            if folder and "removed" not in folder and (kind != "worktree" or "branch" in folder):
+                return workdir, folder
+        return kind, None
 
     # -- merging --
 
@@ -95,7 +101,8 @@ class MemberFiles:
 
     def _find_target(self) -> tuple[str, str]:
         """The folder that members are merged into, and the folder in it where the check runs."""
-        if own := self._own("worktree"):
+        _, own = self._own("worktree")
+        if own is not None:
             return own["path"], own["cwd"]
         cwd = self._turn.chain.start.cwd
         return git.run(cwd, "rev-parse", "--show-toplevel").text, cwd

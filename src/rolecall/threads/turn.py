@@ -18,7 +18,16 @@ from rolecall.store.schema import Type
 from rolecall.threads import thread
 from rolecall.threads.thread import FORK, PERSON, Chain, Member, Step
 from rolecall.workflow import route
-from rolecall.workflow.model import END, START, SUSPEND, Role, Workdir, member_workdir, workdir_of
+from rolecall.workflow.model import (
+    END,
+    START,
+    SUSPEND,
+    Role,
+    Workdir,
+    member_workdir,
+    own_folders,
+    workdir_of,
+)
 from rolecall.workflow.playbook import Message, Moderator, Playbook, RoleFunction, RoleResult, ThreadContext
 from rolecall.workflow.route import Ended, Failed, Next, Route, Stuck, Suspended
 
@@ -31,9 +40,18 @@ T = TypeVar("T")
 class Turn:
     """A thread at its head, together with the workflow that decides what comes next."""
 
-    def __init__(self, name: str, chain: Chain, playbook: Playbook) -> None:
+    def __init__(
+        self,
+        name: str,
+        chain: Chain,
+        playbook: Playbook,
+        folders: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """`folders` are the thread's own."""
         self.thread = name
         self.chain = chain
+        self.cwd: str = (folders or {}).get("fork", {}).get("cwd") or chain.start.cwd
+        """The folder that its roles share."""
         if chain.start.member is not None:
             playbook = _playbook_of_member(playbook, chain.start.member)
         self.playbook = playbook
@@ -46,7 +64,7 @@ class Turn:
     @property
     def start_view(self) -> dict[str, str]:
         """The start as conditions and templates see it."""
-        return {"workflow": self.workflow.name, "prompt": self.task, "cwd": self.chain.start.cwd}
+        return {"workflow": self.workflow.name, "prompt": self.task, "cwd": self.cwd}
 
     @cached_property
     def last(self) -> Step | None:
@@ -69,10 +87,15 @@ class Turn:
         return self.workflow.roles[name]
 
     def workdir_of(self, role: str) -> Workdir:
-        """The kind of folder that a role works in. A group has none, only its members have."""
+        """The kind of folder that a role works in. For a group, whose members work elsewhere, it is the folder into
+        which their work is merged."""
         if member := self.chain.start.member:
             return member_workdir(self.workflow, member.group.role, role)
-        return "shared" if self.role(role).group else workdir_of(self.workflow, role)
+        group = self.role(role).group
+        if group is None:
+            return workdir_of(self.workflow, role)
+        is_own = group.merge == "queue" and "worktree" in own_folders(self.workflow)
+        return "worktree" if is_own else "shared"
 
     def over_limit(self, role: str, raised: Mapping[str, float], used: Mapping[str, Any]) -> Reached | None:
         """The limit that forbids another step, or None. A thread's limit for one role is named `ROLE.steps`."""
@@ -288,7 +311,7 @@ def _ask_moderator(
     steps = Messages(turn.chain, newest=Message(role, body, output)) if is_new else turn.messages
     is_error = isinstance(output, Mapping) and output.get("$status") == ERROR
     error = ExtractError(str(output.get("reason", "")), raw=body) if is_error else None
-    context = ThreadContext(turn.thread, turn.task, steps, turn.chain.start.cwd, error)
+    context = ThreadContext(turn.thread, turn.task, steps, turn.cwd, error)
     try:
         with contained("the moderator"):
             chosen = moderator(context)

@@ -206,7 +206,7 @@ def role_due(store: Store, ref: ThreadRef, chain: Chain) -> str | None:
     from rolecall.workflow.route import Next
 
     try:
-        way = next_of(Turn(ref.id, chain, load_node(store, chain.start.workflow)))
+        way = next_of(Turn(ref.id, chain, load_node(store, chain.start.workflow), ref.state.folders))
     except RolecallError:
         return None  # the workflow cannot be read here, but the rest of the thread can
     return way.role if isinstance(way, Next) else None

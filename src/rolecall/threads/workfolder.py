@@ -1,9 +1,13 @@
 """A thread's own folders: a git worktree on its own branch, or a copy of the folder it was started in.
 
-The workflow decides which of them a role works in (`workdir`). Their paths are written to the thread's state, under
-`folders`, before anything is made, so that a crash leaves no unknown folder and the next step makes what is missing. A
-marker file beside a folder shows that it is complete. A folder in which a role has worked is never made again, and is
-removed only at a person's request. `handover.py` shows, merges and removes the work in it.
+The workflow decides which of them a role works in (`workdir`). A fork begins with the files of its step: they are
+written into its worktree and its copy, and its roles that share a folder work in `fork`, a worktree or a plain folder
+of its own, instead of the folder where the first thread was started.
+
+The paths are written to the thread's state, under `folders`, before anything is made, so that a crash leaves no unknown
+folder and the next step makes what is missing. A marker file beside a folder shows that it is complete. A folder in
+which a role has worked is never made again, and is removed only at a person's request. `handover.py` shows, merges and
+removes the work in it.
 """
 
 from __future__ import annotations
@@ -16,31 +20,93 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from shlex import quote
-from typing import Any
+from typing import Any, NamedTuple
 
-from rolecall.errors import StorageError, UsageError
+from rolecall.errors import Hint, StorageError, UsageError
 from rolecall.files import git
+from rolecall.files.snapshot import Snapshot
+from rolecall.files.tree import Trees, find_top
+from rolecall.settings.repository import root_around
 from rolecall.store.store import Store
-from rolecall.threads.state import read_note, read_thread
-from rolecall.threads.thread import Chain
+from rolecall.threads.state import ThreadRef, read_note, read_thread
+from rolecall.threads.thread import Chain, Step
 
 Folder = Mapping[str, Any]
 """`path`, `cwd` (the folder inside it where roles work), `source` (the folder it was made from). A worktree has its
 `branch`, its first commit (`base`) and the number of uncommitted changes it does not include (`omitted`). `from` is the
-folder of the thread that was forked. `removed` means that a person removed it."""
+folder of the thread that was forked, and `files` the snapshot that a fork begins with: its `tree`, `repository` and
+`place`. `removed` means that a person removed it."""
 
 BRANCHES = "rolecall/"
 MOST_BYTES = 10 * 1024**3
 MOST_FILES = 500_000
 
 
+class Files(NamedTuple):
+    """The files that a fork begins with."""
+
+    snapshot: Snapshot
+    place: str
+    """The folder of our repositories, one of which has them."""
+    at: int
+    """When they were like that."""
+
+
+# -- the files of a step --
+
+
+def files_at(store: Store, chain: Chain, source: ThreadRef | None, kind: str, place: str) -> Files | None:
+    """The files in a folder of this kind after the last step of `chain`: those that its newest step there left, else
+    those that the first step there of the thread `source` found. None if that step did not record them."""
+    places = list(_places(store, source, kind, chain.start.cwd))
+    step = next(_steps_in(chain, places), None)
+    is_left = step is not None
+    if step is None and source is not None:
+        *_, step = [None, *_steps_in(Chain(store, source.head), places)]
+    # Outside git the snapshot of a subfolder has only the files of that.
+    if step is None or step.tree is None or find_top(step.payload["cwd"]) not in places:
+        return None
+    if is_left:
+        return Files(step.tree.left, place, step.payload["completed_at"])
+    return Files(step.tree.found, place, step.payload["started_at"])
+
+
+def _places(store: Store, ref: ThreadRef | None, kind: str, cwd: str) -> Iterator[str]:
+    """The folders of this kind in which a thread and those it was forked from have worked, newest first."""
+    while ref is not None:
+        if folder := ref.state.folders.get(kind):
+            yield os.path.realpath(folder["path"])
+        ref = read_thread(store, ref.state.forked_thread) if ref.state.forked_thread else None
+    if kind == "fork":
+        yield find_top(cwd)
+
+
+def _steps_in(chain: Chain, places: list[str]) -> Iterator[Step]:
+    """The steps, newest first, in which somebody other than a person worked in one of these folders."""
+    for step in chain:
+        is_asked = not step.role.startswith("$") and step.agent != "human"
+        if is_asked and any(_is_in(step.payload["cwd"], place) for place in places):
+            yield step
+
+
+def _is_in(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")
+
+
 # -- planning: problems are found before anything is made --
 
 
 def plan(
-    kind: str, ident: str, *, cwd: str, work: str | None, parent: Folder | None = None
+    kind: str,
+    ident: str,
+    *,
+    cwd: str,
+    work: str | None,
+    parent: Folder | None = None,
+    files: Files | None = None,
 ) -> dict[str, Any]:
-    """Plan a folder for a new thread without making it. `parent` is the folder of the thread it is forked from."""
+    """Plan a folder for a new thread without making it. `parent` is the folder of the thread it is forked from, `files`
+    is what it begins with."""
     if work is None:
         raise UsageError(
             f"the workflow works in a {kind}, and there is no place to make it in",
@@ -48,8 +114,19 @@ def plan(
         )
     place = os.path.join(work, ident)
     parent = None if parent is None or "removed" in parent else parent
-    plan_kind = _plan_worktree if kind == "worktree" else _plan_copy
-    return {key: value for key, value in plan_kind(ident, cwd, place, parent).items() if value}
+    top = find_top(cwd) if kind == "fork" else ""
+    is_repository = top and root_around(top) == top and git.commit(top, "HEAD") is not None
+    if kind == "worktree" or is_repository:
+        planned = _plan_worktree(kind, ident, cwd, place, parent, files)
+    elif kind == "fork":
+        path = os.path.join(place, "fork")
+        planned = {"path": path, "cwd": path, "source": cwd}
+    else:
+        planned = _plan_copy(cwd, place, parent)
+    if files is not None:
+        snapshot = files.snapshot
+        planned["files"] = {"tree": snapshot.tree, "repository": snapshot.repository, "place": files.place}
+    return {key: value for key, value in planned.items() if value}
 
 
 def plan_like(folder: Folder, ident: str) -> Folder:
@@ -61,7 +138,9 @@ def plan_like(folder: Folder, ident: str) -> Folder:
     return {**planned, "branch": f"{BRANCHES}{ident}"} if "branch" in folder else planned
 
 
-def _plan_worktree(ident: str, cwd: str, place: str, parent: Folder | None) -> dict[str, Any]:
+def _plan_worktree(
+    kind: str, ident: str, cwd: str, place: str, parent: Folder | None, files: Files | None
+) -> dict[str, Any]:
     answer = git.ask(cwd, "rev-parse", "--is-inside-work-tree", "--show-toplevel")
     inside, _, top = answer.text.partition("\n")
     if inside == "false":
@@ -74,35 +153,40 @@ def _plan_worktree(ident: str, cwd: str, place: str, parent: Folder | None) -> d
             f"{cwd} is in no git repository, so it cannot have worktrees ({answer.err})",
             hint="Start the thread in a repository, or use `workdir: copy`, which needs none.",
         )
-    if parent is not None and not git.has_branch(top, parent["branch"]):
+    if parent is not None and not ("branch" in parent and git.has_branch(top, parent["branch"])):
         parent = None
-    base = git.commit(top, f"refs/heads/{parent['branch']}" if parent else "HEAD")
+    newest = f"refs/heads/{parent['branch']}" if parent else "HEAD"
+    base = git.commit(top, newest)
+    if files is not None:  # the commit that was checked out then, as far as its date tells
+        older = git.ask(top, "rev-list", "-1", "--first-parent", f"--min-age={files.at // 1000}", newest)
+        base = older.text or base
     if base is None:
         raise UsageError(
             f"the repository {top} has no commit, so nothing can be checked out from it",
             hint="Make a first commit, or use `workdir: copy`.",
         )
     inner = os.path.relpath(cwd, top)
-    if inner != "." and git.ask(top, "cat-file", "-t", f"{base}:{inner}").text != "tree":
+    if inner != "." and files is None and git.ask(top, "cat-file", "-t", f"{base}:{inner}").text != "tree":
         raise UsageError(
             f"the folder {inner!r} is not in the commit {base[:12]}, so a worktree would be without it",
             hint="Commit it first, or use `workdir: copy`.",
         )
-    path = os.path.join(place, "tree")
+    path = os.path.join(place, "tree" if kind == "worktree" else kind)
     origin = parent["path"] if parent else top
+    has_changes = files is None and os.path.isdir(origin)
     return {
         "path": path,
         "cwd": os.path.normpath(os.path.join(path, inner)),
         "source": top,
-        "branch": f"{BRANCHES}{ident}",
+        "branch": f"{BRANCHES}{ident}" if kind == "worktree" else f"{BRANCHES}{ident}-{kind}",
         "base": base,
         "from": parent["path"] if parent else None,
-        "omitted": len(git.uncommitted(origin)) if os.path.isdir(origin) else 0,
+        "omitted": len(git.uncommitted(origin)) if has_changes else 0,
     }
 
 
-def _plan_copy(_ident: str, cwd: str, place: str, parent: Folder | None) -> dict[str, Any]:
-    origin = os.path.realpath(parent["path"]) if parent and os.path.isdir(parent["path"]) else cwd
+def _plan_copy(cwd: str, place: str, parent: Folder | None) -> dict[str, Any]:
+    origin = os.path.realpath(parent["cwd"]) if parent and os.path.isdir(parent["cwd"]) else cwd
     if os.path.commonpath([origin, os.path.realpath(place)]) == origin:
         raise UsageError(
             f"{cwd} holds the place that copies are made in ({place}), so it cannot be copied there",
@@ -140,7 +224,12 @@ def make(kind: str, folder: Folder) -> None:
         with _lock(folder):
             if not _is_whole(folder):
                 _delete(folder["path"])
-                _make_worktree(folder) if kind == "worktree" else _make_copy(folder)
+                if "branch" in folder:
+                    _make_worktree(folder)
+                elif kind == "copy":
+                    _make_copy(folder)
+                if "files" in folder:
+                    _write_files(folder)
                 with open(_mark(folder), "x", encoding="ascii"):
                     pass
     except OSError as error:
@@ -150,10 +239,10 @@ def make(kind: str, folder: Folder) -> None:
         ) from error
 
 
-def discard(kind: str, folder: Folder) -> None:
+def discard(folder: Folder) -> None:
     """Delete a folder with everything in it, and its branch."""
     _delete(folder["path"])
-    if kind == "worktree":
+    if "branch" in folder:
         # Forced twice, because git locks a worktree while it creates it.
         git.ask(folder["source"], "worktree", "remove", "--force", "--force", folder["path"])
         git.ask(folder["source"], "branch", "--quiet", "-D", folder["branch"])
@@ -209,6 +298,22 @@ def _make_copy(folder: Folder) -> None:
             os.unlink(entry.path)
 
 
+def _write_files(folder: Folder) -> None:
+    """Write the files that a fork begins with."""
+    path, files = folder["path"], folder["files"]
+    trees, snapshot = Trees(files["place"]), Snapshot(files["tree"], files["repository"])
+    if not os.path.exists(path):
+        trees.check_out(snapshot, path)
+    elif find_top(path) == os.path.realpath(path):
+        trees.restore(snapshot, path, source=folder["source"])
+    else:  # a copy of a folder without git, in a repository around the home folder
+        raise UsageError(
+            f"{path} is in a repository that is not the thread's",
+            hint=Hint("Fork with the files as they are now", "keep_files"),
+        )
+    os.makedirs(folder["cwd"], exist_ok=True)
+
+
 def _delete(folder: str) -> None:
     if not os.path.lexists(folder):
         return
@@ -225,32 +330,49 @@ def _delete(folder: str) -> None:
 # -- at a step --
 
 
-def for_step(store: Store, name: str, chain: Chain, kind: str) -> str:
-    """Return the folder in which a role of this thread works, and make it if it is missing and was never used."""
+def for_step(store: Store, name: str, chain: Chain, workdir: str, location: str | None = None) -> str:
+    """Return the folder in which a role of this thread works, and make it if it is missing and was never used.
+    `location` is relative to it; a path into a folder of the thread that this one was forked from means the same place
+    in its own."""
+    kind = "fork" if workdir == "shared" else workdir
     ref = read_thread(store, name)
     folder = ref.state.folders.get(kind) if ref else None
-    onward = "fork the thread to continue in a new one"
-    if folder is None and chain.start.member is not None:
-        return chain.start.cwd  # the member reads in the folder of its parent
     if folder is None:
-        raise UsageError(f"the thread has no {kind} of its own; {onward}")
+        if workdir != "shared" and chain.start.member is None:
+            raise UsageError(f"the thread has no {kind} of its own; {_ONWARD}")
+        return _locate(chain.start.cwd, location)  # a member reads in the folder of its parent
+    _make_missing(store, name, chain, kind, folder)
+    if location and os.path.isabs(location):
+        olds = [place for place in _places(store, ref, kind, chain.start.cwd) if _is_in(location, place)]
+        if olds:
+            return os.path.normpath(os.path.join(folder["path"], os.path.relpath(location, olds[0])))
+    return _locate(folder["cwd"], location)
+
+
+_ONWARD = "fork the thread to continue in a new one"
+
+
+def _locate(cwd: str, location: str | None) -> str:
+    return os.path.join(cwd, os.path.expanduser(location)) if location else cwd
+
+
+def _make_missing(store: Store, name: str, chain: Chain, kind: str, folder: Folder) -> None:
+    what = "folder" if kind == "fork" else kind
     if "removed" in folder:
-        raise UsageError(f"the thread's {kind} was removed by a person; {onward}")
-    path = folder["path"]
+        raise UsageError(f"the thread's {what} was removed by a person; {_ONWARD}")
     if _is_whole(folder):
-        return str(folder["cwd"])
-    places = (str(step.payload.get("cwd", "")) for step in chain)
+        return
+    path = folder["path"]
     was_worked_in = read_note(store, name) is not None or any(
-        place == path or place.startswith(f"{path}/") for place in places
+        _is_in(str(step.payload.get("cwd", "")), path) for step in chain
     )
     if not was_worked_in:
         make(kind, folder)
     elif not os.path.isdir(path):  # a folder that a person has restored is accepted
-        lost = f"the thread's {kind} {quote(path)} is gone"
-        if kind == "copy":
-            raise UsageError(f"{lost}, and what was done there with it; {onward}")
+        lost = f"the thread's {what} {quote(path)} is gone"
+        if "branch" not in folder:
+            raise UsageError(f"{lost}, and what was done there with it; {_ONWARD}")
         back = f"git -C {quote(folder['source'])} worktree add {quote(path)} {folder['branch']}"
         raise UsageError(
-            f"{lost}, and what was not committed there with it; `{back}` brings back what was; {onward}"
+            f"{lost}, and what was not committed there with it; `{back}` brings back what was; {_ONWARD}"
         )
-    return str(folder["cwd"])
