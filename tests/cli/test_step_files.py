@@ -184,6 +184,8 @@ def test_diff_shows_what_a_thread_a_step_and_a_role_changed(work: Work) -> None:
     assert [part["number"] for part in parts] == [1, 3]
     parts = work.rolecall.json("thread", "diff", ident, "--files", "--role", "writer", "--at", "1..")["parts"]
     assert [part["number"] for part in parts] == [3]
+    words = ("thread", "diff", ident, "--files", "--role", "writer", "--at", "3..1")
+    assert "step 3 comes after step 1" in work.text(*words, check=2)
     assert "no step of nobody" in work.text("thread", "diff", ident, "--files", "--role", "nobody", check=3)
 
 
@@ -329,15 +331,14 @@ def test_a_failed_attempt_is_named(plain: Work) -> None:
 
 
 @pytest.mark.parametrize("merge", ["queue", None])
-def test_lines_of_merged_members_are_traced_to_the_members(
+def test_lines_of_members_are_traced_to_the_members(
     rolecall: Rolecall, tmp_path: Path, merge: str | None
 ) -> None:
     work = Work(rolecall, tmp_path, has_git=True)
-    (work.folder / "poem").write_text("".join(f"{number}\n" for number in range(30)))
-    git(work.folder, "commit", "--quiet", "--all", "-m", "long")
     agent = tmp_path / "agent.sh"
     agent.write_text(
         "#!/bin/sh\nnumber=$(grep -o 'Write part [0-9]*' | head -n 1 | grep -o '[0-9]*$')\n"
+        '[ -z "$number" ] && seq 30 >> poem && git commit -qam long\n'
         'sed -i "s/^${number}0\\$/part $number/" poem\nprintf -- "---\\nstatus: done\\n---\\nWrote it.\\n"\n'
     )
     agent.chmod(0o755)
@@ -346,24 +347,57 @@ def test_lines_of_merged_members_are_traced_to_the_members(
     flow = {
         "name": "flow",
         "description": "Several write.",
-        "roles": {"writer": writer},
-        "graph": {"$START": "writer", "writer": {"done": "$END", "partly": "$END", "failed": "$FAIL"}},
+        "roles": {"beginner": {"goal": "Begin.", "schema": DONE}, "writer": writer},
+        "graph": {
+            "$START": "beginner",
+            "beginner": {"done": "writer"},
+            "writer": {"done": "$END", "partly": "$END", "failed": "$FAIL"},
+        },
     }
     work.flow.write_text(json.dumps(flow))
+    git(work.folder, "config", "user.name", "A")
+    git(work.folder, "config", "user.email", "a@b")
     words = ("thread", "start", str(work.flow), "-p", "A poem", "--cwd", str(work.folder))
     ident = rolecall.json(*words, "--agent", f"command:{agent}")["thread"]
     rolecall("thread", "run", ident, check=0)
 
-    members = [
-        member["id"] for member in rolecall.json("thread", "show", ident, "--members")["groups"][0]["members"]
-    ]
+    [group] = rolecall.json("thread", "show", ident, "--members")["groups"]
+    one, two = (member["id"] for member in group["members"])
     found = rolecall.json("thread", "blame", ident, "poem")
     writers = {line["text"]: line["step"] and found["steps"][line["step"]] for line in found["lines"]}
-    assert writers["part 1"]["thread"] == members[0] and "Write part 1." in writers["part 1"]["prompt"]
-    assert writers["part 2"]["thread"] == members[1] and writers["0"] is None
-    assert f"1 writer of {members[0]}" in work.text("thread", "blame", ident, "poem")
-    # What a member found is what its parent's steps left.
-    assert rolecall.json("thread", "blame", members[1], "poem")["lines"][0]["from"] == "before"
+    assert writers["part 1"]["thread"] == one and "Write part 1." in writers["part 1"]["prompt"]
+    assert writers["part 2"]["thread"] == two and writers["roses"] is None
+    assert (writers["5"]["thread"], writers["5"]["role"]) == (ident, "beginner")
+    assert f"2 writer of {one}" in work.text("thread", "blame", ident, "poem")
+
+    # A member begins with the files of its parent.
+    found = rolecall.json("thread", "blame", two, "poem")
+    writers = {line["text"]: line["step"] and found["steps"][line["step"]] for line in found["lines"]}
+    assert (writers["5"]["thread"], writers["part 2"]["thread"]) == (ident, two)
+    assert rolecall.json("thread", "checkout", two, str(tmp_path / "new"), "--at", "start")["step"] is None
+    assert "part 2" not in (tmp_path / "new" / "poem").read_text()
+
+
+def test_lines_of_a_role_that_another_workflow_played_are_traced_to_its_steps(plain: Work) -> None:
+    (plain.place / ".workflows").mkdir()
+    inner = {**FLOW, "name": "inner"}
+    (plain.place / ".workflows" / "inner.yaml").write_text(json.dumps(inner))
+    outer = {
+        "name": "outer",
+        "description": "Lets others write.",
+        "roles": {"lead": {"goal": "Lead.", "agent": "workflow:inner", "schema": STATUS}},
+        "graph": {"$START": "lead", "lead": {"done": "$END", "again": "$END"}},
+    }
+    (plain.place / ".workflows" / "outer.yaml").write_text(json.dumps(outer))
+    plain.place.joinpath("script.json").write_text(
+        json.dumps({"roles": {"writer": WRITER, "checker": CHECKER}})
+    )
+    plain.rolecall("config", "set", "defaultAgent", f"scripted:{plain.place / 'script.json'}", check=0)
+    ident = plain.rolecall.json("thread", "start", "outer", "-p", "A poem", cwd=plain.place)["thread"]
+    plain.rolecall("thread", "run", ident, cwd=plain.place, check=0)
+    found = plain.rolecall.json("thread", "blame", ident, "poem")
+    [step] = [found["steps"][line["step"]] for line in found["lines"] if line["text"] == "tulips"]
+    assert (step["role"], step["number"]) == ("writer", 3) and step["thread"] != ident
 
 
 # -- nothing else changes --

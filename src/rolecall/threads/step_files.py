@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from rolecall.errors import Hint, NotFound, UsageError
@@ -28,11 +29,11 @@ def find_left(store: Store, ref: ThreadRef, at: str | None = None) -> Left:
     """The files after the step `at` (a number, an id or `start`; by default the last). A step in which no agent works
     changes none."""
     node, _ = views.step_named(store, ref.id, at or None)
-    for step in Chain(store, node).with_above():
+    for step in Chain(store, node):
         if step.tree is not None:
             return Left(step.tree.left, step)
         _refuse_unrecorded(ref, step)
-    for step in reversed([*Chain(store, ref.head).with_above()]):
+    for step in reversed(list(Chain(store, ref.head))):
         if step.tree is not None:
             return Left(step.tree.found, None)
         _refuse_unrecorded(ref, step)
@@ -80,8 +81,13 @@ def compare(
             _part(trees, find_left(store, ref, first or "start").files, find_left(store, ref, last).files)
         ]
     if dots:
-        since, _ = views.step_named(store, ref.id, first or "start")
-        steps = list(_after(Chain(store, views.step_named(store, ref.id, last or None)[0]), since))[::-1]
+        since, until = (
+            views.step_named(store, ref.id, place)[0] for place in (first or "start", last or None)
+        )
+        chain = Chain(store, until)
+        if since not in (chain.start.id, *(step.id for step in chain)):
+            raise UsageError(f"step {first} comes after step {last}", hint="Write the earlier one first.")
+        steps = list(takewhile(lambda step: step.id != since, chain))[::-1]
     else:
         steps = [Step(store, store.get(views.step_named(store, ref.id, at)[0]))]
     chosen = [step for step in steps if role in (None, step.role)]
@@ -99,13 +105,6 @@ def compare(
 def compare_threads(store: Store, trees: Trees, one: ThreadRef, other: ThreadRef) -> list[View]:
     """How the files that two threads left last differ."""
     return [_part(trees, find_left(store, one).files, find_left(store, other).files)]
-
-
-def _after(chain: Chain, node: str) -> Iterator[Step]:
-    for step in chain:
-        if step.id == node:
-            return
-        yield step
 
 
 def _part(trees: Trees, found: Snapshot, left: Snapshot, step: Step | None = None) -> View:
@@ -136,8 +135,7 @@ def trace_lines(
     group, or of a thread that played the role, is traced to the step of that thread."""
     left = find_left(store, ref, at)
     history = _History(store)
-    node, _ = views.step_named(store, ref.id, at)
-    newest = history.follow(ref.id, Chain(store, node).with_above())
+    newest = history.follow(ref, Chain(store, views.step_named(store, ref.id, at)[0]))
     if newest is None:  # before the first step
         newest = history.add(left.files, [], None)
     found = blame.blame(trees, history.states, newest, path, lines)
@@ -182,12 +180,18 @@ class _History:
         self._places: dict[str, int] = {}
         """The newest state of each tree."""
 
-    def follow(self, ident: str, chain: Iterable[Step], last: int | None = None) -> int | None:
-        """Add the states of a chain after the state `last`, and return the place of the newest."""
+    def follow(self, ref: ThreadRef, chain: Chain, last: int | None = None) -> int | None:
+        """Add the states of a chain of a thread after the state `last`, and return the place of the newest. Without
+        `last`, those of a member begin after its parent's."""
+        member = chain.start.member
+        if last is None and member and ref.state.parent:
+            parent = read_thread(self._store, ref.state.parent)
+            last = self.follow(parent, Chain(self._store, member.group.above)) if parent else None
         for step in reversed(list(chain)):
             for attempt in reversed(list(_attempts(self._store, step.payload.get("attempt")))):
-                last = self._add_work(_Writer("attempt", attempt.id, ident, None, attempt.payload), last)
-            last = self._add_work(_Writer("step", step.id, ident, step.number, step.payload), last, step)
+                last = self._add_work(_Writer("attempt", attempt.id, ref.id, None, attempt.payload), last)
+            if step.tree is not None:
+                last = self._add_work(_Writer("step", step.id, ref.id, step.number, step.payload), last, step)
         return last
 
     def _add_work(self, writer: _Writer, last: int | None, step: Step | None = None) -> int | None:
@@ -202,7 +206,7 @@ class _History:
             return last
         parents = [last]
         for player in _players(self._store, step) if step else ():
-            tip = self.follow(player.id, Chain(self._store, player.head), last)
+            tip = self.follow(player, Chain(self._store, player.head), last)
             parents.append(last if tip is None else tip)
         return self.add(tree.left, parents, writer)
 
