@@ -428,7 +428,7 @@ class Fleet:
                 gone(pid)
             assert host.processes() == [], host.output()
             assert list(host.temporary.iterdir()) == []
-            known = {"service.lock", "service.log", "config.yaml", "work", "cache"}
+            known = {"service.lock", "service.log", "config.yaml", "work", "cache", "trees"}
             assert {path.name for path in host.home.iterdir()} <= known
         assert self.store.backend.names("machine/") == []
 
