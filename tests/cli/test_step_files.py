@@ -400,6 +400,25 @@ def test_lines_of_a_role_that_another_workflow_played_are_traced_to_its_steps(pl
     assert (step["role"], step["number"]) == ("writer", 3) and step["thread"] != ident
 
 
+def test_a_fork_is_compared_and_traced_in_its_own_folder(work: Work) -> None:
+    one = work.run()
+    better = [
+        *WRITER[:1],
+        {"edit": {"poem": {"old": "violets", "new": "lilies"}}, "output": {"status": "done"}},
+    ]
+    work.start(writer=better)  # another script in the same place
+    fork = work.rolecall.json("thread", "fork", one, "--at", "2")["thread"]
+    work.rolecall("thread", "run", fork, check=0)
+    found = work.rolecall.json("thread", "blame", fork, "poem")
+    writers = {
+        line["text"]: line["step"] and found["steps"][line["step"]]["number"] for line in found["lines"]
+    }
+    assert writers == {"roses": None, "lilies": 3, "sugar": 1}
+    [part] = work.rolecall.json("thread", "diff", one, fork, "--files")["parts"]
+    assert [change["path"] for change in part["changes"]] == ["notes", "poem"]
+    assert "-tulips\n+lilies\n" in part["diff"]
+
+
 # -- nothing else changes --
 
 

@@ -113,25 +113,24 @@ def blame(options: Namespace) -> Reply:
 
 def _blame_text(found: Mapping[str, Any]) -> str:
     """The lines, each behind its step, then the prompts of these steps: whole if there is one, else one line each."""
-    steps = found["steps"]
-    names = {"before": "before the thread", "between": "between steps"}
-    for step in steps.values():
+    lines, steps = found["lines"], found["steps"]
+    names: dict[str, str] = {}
+    for ident, step in steps.items():
         number = "failed" if step["number"] is None else step["number"]
-        member = f" of {step['thread']}" if step["thread"] != found["thread"] else ""
-        step["name"] = f"{number} {step['role']}{member}"
-    labels = [steps[line["step"]]["name"] if line["step"] else names[line["from"]] for line in found["lines"]]
-    width = max(map(len, labels), default=0)
-    digits = len(str(found["lines"][-1]["line"])) if found["lines"] else 0
+        other = f" of {step['thread']}" if step["thread"] != found["thread"] else ""
+        names[ident] = f"{number} {step['role']}{other}"
+    nobody = {"before": "before the thread", "between": "between steps"}
+    labels = [names[line["step"]] if line["step"] else nobody[line["from"]] for line in lines]
+    width, digits = max(map(len, labels), default=0), len(str(lines[-1]["line"])) if lines else 0
     shown = [
         f"{label:{width}}  {line['line']:{digits}}  {line['text']}"
-        for label, line in zip(labels, found["lines"], strict=True)
+        for label, line in zip(labels, lines, strict=True)
     ]
     for ident, step in steps.items():
-        shown += ["", f"{step['name']} · {step['agent']} · {ident}"]
         prompt = step["prompt"].strip()
-        shown.append(
-            shortened(prompt, SHORT) if len(steps) == 1 else short(step["edgePrompt"].strip() or prompt, 100)
-        )
+        is_only = len(steps) == 1
+        about = shortened(prompt, SHORT) if is_only else short(step["edgePrompt"].strip() or prompt, 100)
+        shown += ["", f"{names[ident]} · {step['agent']} · {ident}", about]
     return "\n".join(shown)
 
 
