@@ -10,6 +10,7 @@ import sqlite3
 from benchmarks import (
     agents,
     engine,
+    files,
     fleet,
     groups,
     hooks,
@@ -26,6 +27,7 @@ _ALL = {
     "startup": startup.main,
     "store": store.main,
     "engine": engine.main,
+    "files": files.main,
     "groups": groups.main,
     "threads": threads.main,
     "agents": agents.main,

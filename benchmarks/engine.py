@@ -24,6 +24,7 @@ from typing import Any
 from benchmarks.measure import Row, Timing, print_table, timed, times
 from benchmarks.peers import python_with
 from rolecall.errors import ExtractError
+from rolecall.files.tree import Trees
 from rolecall.settings.mask import Mask
 from rolecall.store.backend import Durability
 from rolecall.store.sqlite import SqliteBackend
@@ -136,30 +137,40 @@ def main(*, quick: bool = False) -> None:
 
 
 class Player:
-    """A thread in a store of its own, and an engine whose agent answers at once."""
+    """A thread in a store of its own, and an engine whose agent answers at once. With `trees` the steps record the
+    files of `work`, the folder that the thread works in."""
 
-    def __init__(self, path: str, *, durability: Durability = "heads") -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        durability: Durability = "heads",
+        work: str = "",
+        trees: Trees | None = None,
+        agent: Callable[[str, Any], Any] | None = None,
+    ) -> None:
         self.path = path
+        self._work = work or os.path.dirname(path)
         self.store = Store(SqliteBackend(path, durability=durability))
         self._loop = asyncio.new_event_loop()
         self._books: dict[str, Playbook] = {}
         self._engine = Engine(
             store=self.store,
             playbook=self._book,
-            cast=lambda _book, _role: Cast("benchmark", answer),
+            cast=lambda _book, _role: Cast("benchmark", agent or answer),
             extract=no_model,
             can_extract=lambda _role: False,
             token=lambda: os.urandom(8).hex(),
             environment={},
             mask=Mask([]),
+            trees=trees,
         )
         self.thread = self.start()
 
     def start(self) -> str:
         """Make a thread; the steps that follow are its steps."""
-        folder = os.path.dirname(self.path)
-        book = registry.load_file(_workflow_file(folder))
-        ref = lifecycle.start(self.store, book, "Take turns.", cwd=folder, mask=self._engine.mask)
+        book = registry.load_file(_workflow_file(os.path.dirname(self.path)))
+        ref = lifecycle.start(self.store, book, "Take turns.", cwd=self._work, mask=self._engine.mask)
         self.thread = ref.id
         return self.thread
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from rolecall.errors import StorageError, UsageError
+from rolecall.settings import config
 
 _MISLEADING = (
     *("GIT_DIR", "GIT_WORK_TREE", "GIT_COMMON_DIR", "GIT_INDEX_FILE", "GIT_NAMESPACE", "GIT_PREFIX"),
@@ -56,16 +57,16 @@ def ask(
     """Run a git command in `folder` and return its result, even if it failed. Git inherits the open lock files in
     `holding`, so they stay locked until git ends, even if we end first."""
     given = (*_SETTINGS, *(() if with_hooks else (_NO_HOOKS,)), *settings)
-    # Uses `env`, so that our own environment is neither read nor changed.
-    argv = ["env", *(word for name in _MISLEADING for word in ("-u", name))]
-    argv += ["GIT_OPTIONAL_LOCKS=0", "GIT_TERMINAL_PROMPT=0"]
-    argv += [f"{key}={value}" for key, value in (env or {}).items()]
-    argv += ["git", "-C", folder, *(word for setting in given for word in ("-c", setting)), *args]
-    done = subprocess.run(  # noqa: S603 -- no shell is involved
-        argv, input=stdin, capture_output=True, check=False, pass_fds=holding
-    )
-    if done.returncode == 127:
-        raise UsageError("git is not installed", hint="Install it, or let the workflow use other folders.")
+    argv = ["git", "-C", folder, *(word for setting in given for word in ("-c", setting)), *args]
+    around = config.inherited(GIT_OPTIONAL_LOCKS="0", GIT_TERMINAL_PROMPT="0")
+    around = {key: value for key, value in around.items() if key not in _MISLEADING} | dict(env or {})
+    try:
+        done = subprocess.run(  # noqa: S603 -- no shell is involved
+            argv, input=stdin, capture_output=True, check=False, pass_fds=holding, env=around
+        )
+    except FileNotFoundError:
+        hint = "Install it, or let the workflow use other folders."
+        raise UsageError("git is not installed", hint=hint) from None
     said = done.stderr.decode("utf-8", "replace") or done.stdout.decode("utf-8", "replace")
     return Result(done.returncode, done.stdout, " ".join(said.split())[:1000])
 
