@@ -5,7 +5,9 @@ child costs. An order is a line of JSON; the answer says how the process ended a
 acknowledged. `place` is one of: `commit` (before commit `at`), `committed` (after it), `instruction` (at
 the part `at` of everything SQLite does), `called` and `logged` (the agent of step `at`, before and after it
 leaves its trace), `start`, `read`, `trace`, `answer` (the command of step `at` kills the engine and goes
-on), `outside` (after `at` acknowledgements and `spins` turns of a loop).
+on), `outside` (after `at` acknowledgements and `spins` turns of a loop). With `trees`, steps record their files
+there, and the agent writes one; then there are also `take` and `taken` (before and after snapshot `at`) and `git`
+(before git runs for the `at`-th time).
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ import stage
 
 from rolecall.agents.adapters.command import command
 from rolecall.agents.protocol import Context, Reply, Usage
+from rolecall.files import git
+from rolecall.files.snapshot import Snapshot
+from rolecall.files.tree import Trees
 from rolecall.threads import compose
 from rolecall.threads.extract import extract as _imported_early  # noqa: F401 - so that no forked child pays for it
 from rolecall.workflow import registry
@@ -89,8 +94,8 @@ class Speaker:
 
     can_resume = True
 
-    def __init__(self, log: str, fuse: Fuse) -> None:
-        self._log, self._fuse = log, fuse
+    def __init__(self, log: str, fuse: Fuse, *, writes: bool = False) -> None:
+        self._log, self._fuse, self._writes = log, fuse, writes
 
     async def __call__(self, _prompt: str, context: Context) -> Reply:
         number = len(context.steps) + 1
@@ -98,8 +103,30 @@ class Speaker:
         context.emit("session", {"session": session})
         self._fuse.burn("called", number)
         trace(self._log, number, context.session or "")
+        if self._writes:
+            Path(context.workdir, f"file{number}").write_text(f"{context.thread} {os.getpid()}\n")
         self._fuse.burn("logged", number)
         return Reply(said(context.role, number), session=session, usage=Usage(10, 5, turns=1))
+
+
+class BurningTrees(Trees):
+    """Snapshots that burn a fuse before and after they are taken, and before git runs."""
+
+    def __init__(self, place: str, fuse: Fuse) -> None:
+        super().__init__(place)
+        self._fuse, run = fuse, git.run
+
+        def burning(*args: Any, **options: Any) -> git.Result:
+            fuse.burn("git")
+            return run(*args, **options)
+
+        git.run = burning
+
+    def take(self, folder: str, *, source: str | None = None) -> Snapshot:
+        self._fuse.burn("take")
+        found = super().take(folder, source=source)
+        self._fuse.burn("taken")
+        return found
 
 
 def commanded(log: str, place: str, at: float) -> Callable[..., Any]:
@@ -119,10 +146,11 @@ def commanded(log: str, place: str, at: float) -> Callable[..., Any]:
 async def play(order: dict[str, Any], tell: Callable[[Any], None]) -> None:
     store = stage.open_store(Path(order["store"]))
     fuse = Fuse(order["place"], order["at"], {})
-    agent: Any = Speaker(order["log"], fuse)
+    trees = BurningTrees(order["trees"], fuse) if "trees" in order else None
+    agent: Any = Speaker(order["log"], fuse, writes=trees is not None)
     if order["agent"] == "command":
         agent = commanded(order["log"], order["place"], order["at"])
-    playing = stage.engine(store, agent, token=lambda: os.urandom(8).hex())
+    playing = stage.engine(store, agent, token=lambda: os.urandom(8).hex(), trees=trees)
     fuse.lay(store)
     while True:
         outcome = await playing.step(order["thread"], cancel=asyncio.Event())

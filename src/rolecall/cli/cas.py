@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from rolecall.cli import Reply, argument, flag, verb
@@ -163,13 +164,15 @@ def reindex(options: Namespace) -> Reply:
 
 @verb(
     "cas verify",
-    "check nodes against their ids, types and references",
-    "rolecall cas verify",
+    "check nodes against their ids, types and references, and the files that steps recorded",
+    "rolecall cas verify\nrolecall cas verify --no-files",
     argument("nodes", "ID", "only these nodes (default: everything)", nargs="*"),
+    flag("--no-files", "leave the recorded files unchecked"),
     STORE,
 )
 def verify(options: Namespace) -> Reply:
     from rolecall.store.verify import DAMAGE, Problem, verify
+    from rolecall.threads import kept_files
 
     problems: list[Problem] = []
     count, progress = 0, Progress("verified")
@@ -178,6 +181,8 @@ def verify(options: Namespace) -> Reply:
             count += done.nodes
             problems += done.problems
             progress(count)
+        if not options.nodes and not options.no_files:
+            problems += kept_files.verify(store)
     progress.clear()
     verdict = plural(len(problems), "problem") if problems else "ok"
     shown = {"status": verdict, "nodes": count, "problems": [problem._asdict() for problem in problems]}
@@ -199,7 +204,7 @@ def _duration(text: str) -> int:
 
 @verb(
     "cas gc",
-    "find nodes that nothing refers to, and remove them on request",
+    "find nodes that nothing refers to and files that no step names, and remove them on request",
     "rolecall cas gc\nrolecall cas gc --delete",
     flag("--delete", "remove them; without it nothing is changed"),
     argument(
@@ -215,10 +220,12 @@ def _duration(text: str) -> int:
 def gc(options: Namespace) -> Reply:
     from rolecall.api import Rolecall
     from rolecall.store.collect import collect
+    from rolecall.threads import kept_files
 
     with Rolecall(options.store, create=False) as rolecall:
         done = collect(rolecall.store, delete=options.delete, grace_ms=options.grace, force=options.force)
         copies = rolecall.remove_copies(grace_ms=options.grace) if options.delete else []
+        files = kept_files.collect(rolecall.store, delete=options.delete, grace_ms=options.grace)
     shown = {
         "total": done.total,
         "reachable": done.reachable,
@@ -228,6 +235,9 @@ def gc(options: Namespace) -> Reply:
         "dangling": [visit._asdict() for visit in done.dangling],
         "sample": list(done.sample),
         "copies": len(copies),
+        "trees": files.removed,
+        "freed": files.freed,
+        "problems": list(files.problems),
     }
     lines = [f"{done.total} nodes: {done.reachable} in use, {done.young} too young to judge"]
     lines += [
@@ -236,10 +246,15 @@ def gc(options: Namespace) -> Reply:
     if options.delete:
         lines.append(f"{done.collected} removed")
         lines += [f"{len(copies)} copies of Python workflows removed"] if copies else []
+        if files.removed or files.freed:
+            lines.append(f"{plural(files.removed, 'tree')} of files removed; {files.freed:,} bytes freed")
+        lines += [f"No files were removed from {problem}" for problem in files.problems]
     else:
         example = f", for example {' '.join(done.sample[:4])}" if done.sample else ""
         lines.append(f"{done.collected} can be removed{example}")
-        if done.collected:
+        if files.removed:
+            lines.append(f"{plural(files.removed, 'tree')} of files can be removed: no step names them")
+        if done.collected or files.removed:
             lines.append("Nothing was changed. `rolecall cas gc --delete` removes them.")
     return Reply(shown, "\n".join(lines))
 
@@ -266,16 +281,25 @@ def stats(options: Namespace) -> Reply:
     "rolecall cas export backup.tgz\nrolecall cas export part.tar 25FJ",
     argument("path", "PATH", "a new file (.tgz compresses), or a folder (ends in /)"),
     argument("nodes", "ID", "only what is reachable from these", nargs="*"),
+    flag("--no-files", "leave out the files that steps recorded"),
     _KEEP_GOING,
     STORE,
 )
 def export(options: Namespace) -> Reply:
     from rolecall.store.bundle import export_to
+    from rolecall.threads import kept_files
 
     progress = Progress("exported")
     with _open(options) as store:
         nodes = [store.resolve(node) for node in options.nodes]
-        copied = export_to(store, options.path, nodes, keep_going=options.keep_going, progress=progress)
+        copied = export_to(
+            store,
+            options.path,
+            nodes,
+            keep_going=options.keep_going,
+            progress=progress,
+            add_files=None if options.no_files else partial(kept_files.add_to_bundle, store),
+        )
     progress.clear()
     return _reply_copied(copied, f"exported to {options.path}")
 
@@ -286,16 +310,23 @@ def export(options: Namespace) -> Reply:
     "rolecall cas import backup.tgz\nrolecall cas import ~/.uncaged/workflow",
     argument("path", "PATH", "a bundle, or a folder in the files layout"),
     flag("--repair", "replace nodes that are damaged here and intact there"),
+    flag("--no-files", "leave out the files that steps recorded"),
     _KEEP_GOING,
     STORE,
 )
 def import_bundle(options: Namespace) -> Reply:
     from rolecall.store.bundle import import_from
+    from rolecall.threads import kept_files
 
     progress = Progress("imported")
     with open_store(options.store) as store:
         copied = import_from(
-            store, options.path, repair=options.repair, keep_going=options.keep_going, progress=progress
+            store,
+            options.path,
+            repair=options.repair,
+            keep_going=options.keep_going,
+            progress=progress,
+            take_files=None if options.no_files else partial(kept_files.take_from_bundle, store),
         )
     progress.clear()
     return _reply_copied(copied, f"imported from {options.path}")

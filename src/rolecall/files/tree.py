@@ -59,7 +59,11 @@ _CONFIG = (
     "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tautocrlf = false\n\tuntrackedCache = false\n"
 )
 _KINDS = {"A": "added", "D": "removed"}
-_FSYNC = ("core.fsync=objects", "core.fsyncMethod=batch")
+# Files are written out when they are added; the trees, which come last, wait until the disk has everything.
+_WRITTEN = ("core.fsync=objects", "core.fsyncMethod=writeout-only")
+_FLUSHED = ("core.fsync=objects", "core.fsyncMethod=batch")
+_IS_LARGE = "large"
+"""Instead of how a folder looks: git looks at it."""
 
 
 class TooManyFiles(StorageError):
@@ -70,7 +74,8 @@ class Trees:
     """The snapshots below one home folder."""
 
     def __init__(self, place: str) -> None:
-        self._place = place
+        self.place = place
+        """The folder of our repositories."""
 
     # -- taking --
 
@@ -78,9 +83,12 @@ class Trees:
         """The snapshot of a small folder that has not changed since it was taken; None if it must be taken again."""
         top = find_top(folder)
         ours = self._prepare(source or top)
-        look, *known = _read(f"{_index_of(ours, top)}.tree").split("\0")
-        if not look or look != _look_at(top):
+        file = f"{_index_of(ours, top)}.tree"
+        look, *known = _read(file).split("\0")
+        if look in ("", _IS_LARGE) or look != _look_at(top):
             return None
+        mark_taken(ours, known[0])
+        os.utime(file)
         return Snapshot(known[0], os.path.basename(ours), tuple(known[1:]))
 
     def take(self, folder: str, *, source: str | None = None) -> Snapshot:
@@ -89,8 +97,11 @@ class Trees:
         top = find_top(folder)
         ours = self._prepare(source or top)
         index = _index_of(ours, top)
-        known, look = f"{index}.tree", _look_at(top)
-        with _lock(index):
+        known = f"{index}.tree"
+        with hold(ours, fcntl.LOCK_SH), _lock(index):
+            # How the folder looked, its tree, and the files that were left out.
+            before = _read(known).split("\0")
+            look = _IS_LARGE if before[0] == _IS_LARGE else _look_at(top)
             env = {"GIT_DIR": ours, "GIT_WORK_TREE": top, "GIT_INDEX_FILE": index}
             if not os.path.exists(index):
                 # The entries of the user's index have the files that are tracked although they are ignored.
@@ -104,38 +115,30 @@ class Trees:
                 raise TooManyFiles(f"{top} has more than {MOST_FILES:,} files")
             omitted = sorted(path for path in paths if _is_left_out(top, path))
             kept = sorted(paths - {*omitted})
-            # How the folder looked, its tree, and the files that were left out. Removed before the index changes.
-            before = _read(known).split("\0")
             tree = before[1] if before[1:] else ""
             if kept or not tree or omitted != before[2:]:
-                with suppress(FileNotFoundError):
+                with suppress(FileNotFoundError):  # gone while the index changes
                     os.unlink(known)
                 for option, chosen in (("--force-remove", omitted), ("--add", kept)):
                     if chosen:
-                        given, options = (
-                            os.fsencode("\0".join(chosen)),
-                            ("-z", "--replace", "--remove", option),
-                        )
+                        given, words = os.fsencode("\0".join(chosen)), ("-z", "--replace", "--remove", option)
                         git.run(
-                            top, "update-index", *options, "--stdin", env=env, stdin=given, settings=_FSYNC
+                            top, "update-index", *words, "--stdin", env=env, stdin=given, settings=_WRITTEN
                         )
-                tree = git.run(top, "write-tree", env=env, settings=_FSYNC).text
+                tree = git.run(top, "write-tree", env=env, settings=_FLUSHED).text
                 self._pack_loose(ours)
             _write(known, "\0".join([look, tree, *omitted]))
+            mark_taken(ours, tree)
         return Snapshot(tree, os.path.basename(ours), tuple(omitted))
 
     def _prepare(self, source: str) -> str:
         """Make our repository for a user's repository or folder, unless it exists, and return its path."""
         theirs = find_git_folder(source)
-        ours = os.path.join(self._place, sha256(os.fsencode(theirs or source)).hexdigest()[:16])
-        if not os.path.exists(os.path.join(ours, "HEAD")):
-            for folder in ("objects/info", "objects/pack", "refs", "info", "indexes"):
-                os.makedirs(os.path.join(ours, folder), mode=0o700, exist_ok=True)
-            if theirs:
-                _write(os.path.join(ours, "objects", "info", "alternates"), f"{theirs}/objects\n")
-            _write(os.path.join(ours, "info", "attributes"), _ATTRIBUTES)
-            _write(os.path.join(ours, "config"), _CONFIG)
-            _write(os.path.join(ours, "HEAD"), "ref: refs/heads/none\n")  # last: the repository is complete
+        ours = os.path.join(self.place, sha256(os.fsencode(theirs or source)).hexdigest()[:16])
+        make_repository(ours)
+        alternates = os.path.join(ours, "objects", "info", "alternates")
+        if theirs and not os.path.exists(alternates):
+            _write(alternates, f"{theirs}/objects\n")
         # Git reads the user's global list of ignored files, but not the list of their repository.
         excluded = os.path.join("info", "exclude")
         if theirs and _read(os.path.join(theirs, excluded)) != _read(os.path.join(ours, excluded)):
@@ -144,11 +147,14 @@ class Trees:
 
     def _pack_loose(self, ours: str) -> None:
         """Pack objects that are in files of their own, once there are many."""
-        objects = os.path.join(ours, "objects")
         # Ids are evenly spread, so one of the 256 folders tells how many there are.
-        with suppress(FileNotFoundError):
-            if len(os.listdir(os.path.join(objects, "17"))) * 256 > _MOST_LOOSE:
-                git.run(ours, "repack", "-q", "-d", "-l", "--keep-unreachable", "-a", env={"GIT_DIR": ours})
+        objects = os.path.join(ours, "objects")
+        if len(_list(os.path.join(objects, "17"))) * 256 <= _MOST_LOOSE:
+            return
+        loose = [f"{start:02x}{rest}" for start in range(256) for rest in _list(f"{objects}/{start:02x}")]
+        given = "\n".join(name for name in loose if "_" not in name).encode()  # others are being written
+        git.run(ours, "pack-objects", "-q", f"{objects}/pack/pack", env={"GIT_DIR": ours}, stdin=given)
+        git.run(ours, "prune-packed", "-q", env={"GIT_DIR": ours})
 
     # -- reading --
 
@@ -209,7 +215,7 @@ class Trees:
 
     def read(self, snapshot: Snapshot, path: str) -> bytes:
         """The bytes of one file."""
-        found = git.ask(self._place, "cat-file", "blob", f"{snapshot.tree}:{path}", env=self._env(snapshot))
+        found = git.ask(self.place, "cat-file", "blob", f"{snapshot.tree}:{path}", env=self._env(snapshot))
         if found.code:
             raise NotFound(f"there is no file {path!r} in the tree {snapshot.tree[:12]}")
         return found.out
@@ -222,7 +228,7 @@ class Trees:
         """Whether every object of the tree can be read."""
         listed = ("rev-list", "--objects", "--missing=error", "--quiet", snapshot.tree)
         try:
-            return git.ask(self._place, *listed, env=self._env(snapshot)).code == 0
+            return git.ask(self.place, *listed, env=self._env(snapshot)).code == 0
         except NotFound:
             return False
 
@@ -234,19 +240,48 @@ class Trees:
         options, paths = (
             (words[: words.index("--")], words[words.index("--") :]) if "--" in words else (words, ())
         )
-        return git.run(self._place, "diff-tree", "-r", *options, *trees, *paths, env=env)
+        return git.run(self.place, "diff-tree", "-r", *options, *trees, *paths, env=env)
 
     def _env(self, snapshot: Snapshot) -> dict[str, str]:
         return {"GIT_DIR": self._repository(snapshot), "GIT_LITERAL_PATHSPECS": "1"}
 
     def _repository(self, snapshot: Snapshot) -> str:
-        ours = os.path.join(self._place, snapshot.repository)
+        ours = os.path.join(self.place, snapshot.repository)
         if not os.path.exists(os.path.join(ours, "HEAD")):
             raise NotFound(
                 f"the files of the tree {snapshot.tree[:12]} are not on this machine",
                 hint="Import them with the bundle that has them.",
             )
         return ours
+
+
+def make_repository(ours: str) -> None:
+    """Make one of our repositories, unless it exists."""
+    if os.path.exists(os.path.join(ours, "HEAD")):
+        return
+    for folder in ("objects/info", "objects/pack", "refs", "info", "indexes", "taken"):
+        os.makedirs(os.path.join(ours, folder), mode=0o700, exist_ok=True)
+    _write(os.path.join(ours, "info", "attributes"), _ATTRIBUTES)
+    _write(os.path.join(ours, "config"), _CONFIG)
+    _write(os.path.join(ours, "HEAD"), "ref: refs/heads/none\n")  # last: the repository is complete
+
+
+def mark_taken(ours: str, tree: str) -> None:
+    """Note that a tree is in use now, although no step names it yet: an empty file whose time counts."""
+    path = os.path.join(ours, "taken", tree)
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+
+
+@contextmanager
+def hold(ours: str, how: int) -> Iterator[None]:
+    """Hold the lock of one of our repositories: shared to add objects to it, exclusive to remove some."""
+    with open(os.path.join(ours, "objects.used"), "w", encoding="ascii") as lock:
+        fcntl.flock(lock, how)
+        yield
 
 
 def find_top(folder: str) -> str:
@@ -272,8 +307,8 @@ def find_git_folder(folder: str) -> str:
 
 
 def _look_at(folder: str) -> str:
-    """A digest of the names, modes, sizes and times of everything in a small folder. Empty if it is large, or if a file
-    has changed so recently that it could change again within the same time stamp."""
+    """A digest of the names, modes, sizes and times of everything in a small folder; `_IS_LARGE` for a large one. Empty
+    if a file has changed so recently that it could change again within the same time stamp."""
     seen, waiting, newest = list[tuple[str, int, int, int, int]](), [folder], 0
     began = time.time_ns()
     while waiting:
@@ -283,7 +318,7 @@ def _look_at(folder: str) -> str:
                 newest = max(newest, facts.st_ctime_ns)
                 seen.append((entry.path, facts.st_mode, facts.st_size, facts.st_ctime_ns, facts.st_ino))
                 if len(seen) > _SMALL:
-                    return ""
+                    return _IS_LARGE
                 if entry.name != ".git" and entry.is_dir(follow_symlinks=False):
                     waiting.append(entry.path)
     is_settled = newest < began - _TICK_NS
@@ -315,6 +350,13 @@ def _lock(index: str) -> Iterator[None]:
         with suppress(FileNotFoundError):  # left by a git that was killed
             os.unlink(f"{index}.lock")
         yield
+
+
+def _list(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
 
 
 def _read(path: str) -> str:

@@ -41,6 +41,10 @@ _OPENERS: dict[bytes, Callable[[str, str], Any]] = {
 }
 
 Progress = Callable[[int], None]
+AddFiles = Callable[[Store, str], Sequence[Problem]]
+"""(store of the bundle, its folder) -> what is missing."""
+TakeFiles = Callable[[str], object]
+"""(folder of the bundle)"""
 
 
 class Copied(NamedTuple):
@@ -61,11 +65,15 @@ def export_to(
     *,
     keep_going: bool = False,
     progress: Progress = lambda _: None,
+    add_files: AddFiles | None = None,
 ) -> Copied:
-    """Write everything, or the nodes reachable from `nodes`, to a bundle file or a folder."""
+    """Write everything, or the nodes reachable from `nodes`, to a bundle file or a folder. `add_files` adds what else
+    belongs to the copied nodes."""
     if os.path.isdir(path) or path.endswith("/"):
         with Store(FilesBackend(path), now=store.now) as target:
-            return _copy(store, target, nodes, keep_going=keep_going, progress=progress)
+            copied = _copy(store, target, nodes, keep_going=keep_going, progress=progress)
+            more = add_files(target, path) if add_files else ()
+            return copied._replace(problems=(*copied.problems, *more))
     if os.path.exists(path):
         raise UsageError(f"{path} exists", hint="Name a new file; an export never overwrites.")
     try:
@@ -73,6 +81,8 @@ def export_to(
             with Store(FilesBackend(str(place / "store")), now=store.now) as target:
                 # Only the finished bundle must be durable, not the folder that it is packed from.
                 copied = _copy(store, target, nodes, keep_going=keep_going, progress=progress, durable=False)
+                more = add_files(target, str(place / "store")) if add_files else ()
+                copied = copied._replace(problems=(*copied.problems, *more))
             packed = str(place / "bundle")
             with tarfile.open(packed, "w:gz" if path.endswith((".gz", ".tgz")) else "w") as tar:
                 tar.add(place / "store", arcname=".")
@@ -96,8 +106,10 @@ def import_from(
     repair: bool = False,
     keep_going: bool = False,
     progress: Progress = lambda _: None,
+    take_files: TakeFiles | None = None,
 ) -> Copied:
-    """Import a bundle or a folder. `repair` also replaces nodes that are damaged here."""
+    """Import a bundle or a folder. `repair` also replaces nodes that are damaged here. `take_files` takes over what
+    `add_files` added, before any node."""
     is_folder = os.path.isdir(path)
     with nullcontext(Path(path)) if is_folder else scratch.folder("rolecall-import-") as place:
         if not is_folder:
@@ -110,6 +122,8 @@ def import_from(
                 hint="Name a bundle, or a folder in the files layout: its nodes lie in cas/.",
             ) from exc
         with Store(backend) as source:
+            if take_files:
+                take_files(str(place))
             return _copy(source, store, (), repair=repair, keep_going=keep_going, progress=progress)
 
 

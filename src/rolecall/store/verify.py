@@ -15,7 +15,7 @@ from rolecall.store.store import Store, check, payload_of, sha256_of
 
 _BATCH = 200
 
-Kind = Literal["damaged", "sha256", "invalid", "type", "dangling", "missing", "index", "container"]
+Kind = Literal["damaged", "sha256", "invalid", "type", "dangling", "missing", "index", "container", "files"]
 DAMAGE: frozenset[Kind] = frozenset({"damaged", "sha256", "type", "index", "container"})
 """Kinds that mean stored bytes were lost or changed. An invalid payload or a dangling reference was stored that way."""
 

@@ -1,0 +1,72 @@
+"""The recorded files of a store's steps: collected and verified with the nodes that name them, and in bundles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rolecall.errors import Damaged
+from rolecall.files import tree_keep
+from rolecall.files.snapshot import load_tree
+from rolecall.files.tree_keep import Collected
+from rolecall.store import canonical
+from rolecall.store.ids import node_id
+from rolecall.store.store import META, Store
+from rolecall.store.verify import Problem
+from rolecall.threads.compose import trees_of
+from rolecall.threads.state import attempt_name, group_name
+from rolecall.threads.thread import TREE_ATTEMPT_SCHEMA, TREE_RECORD_SCHEMA
+
+
+def collect(store: Store, *, delete: bool, grace_ms: int) -> Collected:
+    """Find the trees that no step, attempt or running thread names, and with `delete` remove them. Trees that were
+    taken within the grace time stay."""
+    before = (store.now() - grace_ms) / 1000
+    return tree_keep.collect(trees_of(store).place, name_trees(store), before=before, delete=delete)
+
+
+def verify(store: Store) -> list[Problem]:
+    """The trees that steps name and that are not whole. In a store that several machines share, a tree that is not here
+    at all is on another one."""
+    named, place = name_trees(store, skip_damaged=True), trees_of(store).place
+    return [
+        Problem(named[lost.repository][lost.tree], "files", f"names the tree {lost.tree[:12]}: {lost.text}")
+        for lost in tree_keep.find_lost(place, named)
+        if store.backend.clock is None or tree_keep.has_tree(place, lost.repository, lost.tree)
+    ]
+
+
+def add_to_bundle(store: Store, target: Store, folder: str) -> list[Problem]:
+    """Write the files that the steps of a bundle name into its folder, and return those that are not here."""
+    named = name_trees(target, skip_damaged=True)
+    return [
+        Problem(named[lost.repository][lost.tree], "files", f"without the tree {lost.tree[:12]}: {lost.text}")
+        for lost in tree_keep.write_bundle(trees_of(store).place, named, folder)
+    ]
+
+
+def take_from_bundle(store: Store, folder: str) -> None:
+    """Take over the files of a bundle."""
+    tree_keep.read_bundle(trees_of(store).place, folder)
+
+
+def name_trees(store: Store, *, skip_damaged: bool = False) -> dict[str, dict[str, str]]:
+    """The trees that steps, attempts and running threads name, by repository, each with the node or ref that does."""
+    named: dict[str, dict[str, str]] = {}
+    for name, stored in _stored_trees(store, skip_damaged=skip_damaged):
+        if tree := load_tree(stored):
+            for snapshot in (tree.found, tree.left):
+                named.setdefault(snapshot.repository, {}).setdefault(snapshot.tree, name)
+    return named
+
+
+def _stored_trees(store: Store, *, skip_damaged: bool) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
+    for ref in (*store.refs(attempt_name("")), *store.refs(group_name(""))):
+        yield ref.name, ref.state.get("tree")
+    for schema in (TREE_RECORD_SCHEMA, TREE_ATTEMPT_SCHEMA):
+        for node in store.of_type(node_id(META, canonical.encode(schema))):
+            try:
+                yield node, store.get(node).payload.get("tree")
+            except Damaged:
+                if not skip_damaged:
+                    raise
