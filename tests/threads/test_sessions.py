@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,13 @@ from stage import LOOP, answer, attempts, book, engine, open_store, run, says, s
 from rolecall.agents import process
 from rolecall.agents.protocol import Context, Reply, Usage
 from rolecall.errors import AgentError
+from rolecall.files.tree import Trees
 from rolecall.settings.mask import Mask
 from rolecall.store.store import Store
 from rolecall.threads import lifecycle, thread
 from rolecall.threads.engine import Cast
 from rolecall.threads.sessions import REREAD, StoredMemory
+from rolecall.workflow.model import OnCrash
 
 
 @pytest.fixture
@@ -228,6 +230,35 @@ def test_an_attempt_that_failed_for_a_while_goes_on_in_its_session(store: Store,
     assert agent.totals == [Usage(cost=0.2)]
     assert reasons(store, name) == ["resumed: the attempt before was interrupted"]
     assert attempts(store, name) == []
+
+
+@pytest.mark.parametrize(
+    ("on_crash", "session", "reason"),
+    [("keep", "s0", "resumed: the attempt before was interrupted"), ("restore", None, "new: ephemeral")],
+)
+def test_a_crashed_attempt_whose_files_are_put_back_begins_a_new_session(
+    store: Store, tmp_path: Path, on_crash: OnCrash, session: str | None, reason: str
+) -> None:
+    class Died(BaseException):
+        pass
+
+    class Dying(Speaker):
+        async def __call__(self, prompt: str, context: Context) -> Reply:
+            if not self.asked:
+                context.emit("session", {"session": "s0"})
+                self.asked.append((context.role, context.session, False))
+                raise Died
+            return await super().__call__(prompt, context)
+
+    agent, book = Dying(), loop(None)
+    book = replace(book, workflow=replace(book.workflow, on_crash=on_crash))
+    name = start(store, book, tmp_path / "work")
+    playing = engine(store, agent, trees=Trees(str(tmp_path / "trees")))
+    with pytest.raises(Died):
+        run(playing, name)
+    run(playing, name, steps=1)
+    assert agent.asked[1][1] == session
+    assert reasons(store, name) == [reason]
 
 
 def test_a_kept_session_is_there_for_another_process_and_hides_secrets(tmp_path: Path) -> None:

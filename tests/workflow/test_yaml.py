@@ -23,6 +23,7 @@ from rolecall.workflow.model import (
     Role,
     Workflow,
     from_payload,
+    on_crash_of,
     schema_ids_of,
     to_payload,
     type_of,
@@ -1053,6 +1054,51 @@ def test_a_wrong_may_start_threads_is_named(may: str, word: str, message: str) -
     read = yaml.parse(THREADS.replace("MAY", may).replace("WORD", word), source="run-it.yaml")
     (problem,) = [problem for problem in read.problems if problem.severity == "error"]
     assert message in str(problem) and "run-it.yaml:5:" in str(problem)
+
+
+CRASHES = (
+    "name: run-it\non_crash: FLOW\nroles:\n  a:\n    goal: Go.\n    on_crash: ROLE\n"
+    "    meta: {type: object}\ngraph: {$START: a, a: $END}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("of_workflow", "of_role", "expected"),
+    [
+        ("null", "null", "keep"),
+        ("restore", "null", "restore"),
+        ("restore", "keep", "keep"),
+        ("null", "restore", "restore"),
+    ],
+)
+def test_on_crash_is_stored_only_where_it_is_given(of_workflow: str, of_role: str, expected: str) -> None:
+    read = yaml.parse(CRASHES.replace("FLOW", of_workflow).replace("ROLE", of_role), source="run-it.yaml")
+    assert read.workflow is not None and on_crash_of(read.workflow, "a") == expected
+    stored = to_payload(read.workflow, {"a": "0" * 13})
+    given = ("on_crash" in stored, "on_crash" in stored["roles"]["a"])
+    assert given == (of_workflow != "null", of_role != "null")
+    assert from_payload(stored, {"0" * 13: read.workflow.roles["a"].schema}) == read.workflow
+    assert yaml.parse(document.to_yaml(read.workflow), source="run-it.yaml").workflow == read.workflow
+    assert jsonschema_rs.is_valid(yaml.json_schema(), document.to_document(read.workflow))
+    assert schema.Type(type_of(stored)).misfits(stored) == []
+    bare = yaml.parse(CRASHES.replace("FLOW", "null").replace("ROLE", "null"), source="run-it.yaml").workflow
+    assert bare is not None
+    changed = [str(change) for change in document.changes(bare, read.workflow)]
+    assert len(changed) == sum(given) and all("on_crash" in change for change in changed)
+
+
+@pytest.mark.parametrize(
+    ("role", "message"),
+    [
+        ("on_crash: undo", "must be one of keep, restore"),
+        ("on_crash: restore\n    times: 2\n    workdir: shared", "share a folder"),
+    ],
+)
+def test_a_wrong_on_crash_is_named(role: str, message: str) -> None:
+    text = CRASHES.replace("FLOW", "keep").replace("on_crash: ROLE", role)
+    read = yaml.parse(text, source="run-it.yaml")
+    (problem,) = [problem for problem in read.problems if problem.severity == "error"]
+    assert message in str(problem) and "run-it.yaml:6:" in str(problem)
 
 
 def test_a_file_that_is_wrong_in_thousands_of_places_is_checked_all_the_same() -> None:

@@ -43,7 +43,7 @@ from rolecall.threads.thread import (
 )
 from rolecall.threads.turn import ERROR, Turn, contained, unless
 from rolecall.workflow import reply
-from rolecall.workflow.model import SUSPEND
+from rolecall.workflow.model import SUSPEND, on_crash_of
 from rolecall.workflow.route import Next
 
 _OF_SESSION = ("head", "role", "by", "session", "session_total")
@@ -331,8 +331,32 @@ class Attempt:
             return
         for run in filter(None, (self.note.run, *self.note.runs)):
             await process.end_leftovers(run)
-        await self.leave_files()
-        self.fail("the process that ran this attempt is gone")
+        if "left" not in self.note.tree:  # otherwise another process died while it put the files back
+            await self.leave_files()
+        await self._restore_files()
+
+    async def _restore_files(self) -> None:
+        """Record the attempt of a process that has died, after its files were put back if the role wants that."""
+        gone, tree = "the process that ran this attempt is gone", load_tree(self.note.tree)
+        wants = on_crash_of(self.turn.workflow, self.role) == "restore" and self._is_left_here()
+        # The thread of another workflow continues with its files, and members of a group may share theirs.
+        is_alone = self.turn.chain.start.member is None or self.turn.workdir_of(self.role) != "shared"
+        if not wants or not is_alone or self.note.by.startswith("workflow:"):
+            self.fail(f"{gone}; the files that it changed are kept" if tree and tree.changed else gone)
+        elif self._trees is None or tree is None:
+            self.fail(f"{gone}; its files are kept, because those that it found are not on this machine")
+        else:
+            self._write(self.note)  # what it left is recorded before it is replaced
+            try:
+                await asyncio.to_thread(self._trees.restore, tree.found, self.workdir, source=self._source)
+            except (RolecallError, OSError) as error:
+                raise UsageError(
+                    f"the files that the crashed attempt found cannot be put back: {error}",
+                    hint="Resume the thread to start the role with the files as they are.",
+                ) from error
+            text = f"{gone}; the files that it found are put back"
+            # The session would not know that its changes are undone, so it is not continued.
+            self.fail(text, AgentError(text, ending="killed"))
 
     def _decide_session(self, cast: Cast) -> Decision:
         tier = self.turn.role(self.role).resume
@@ -466,17 +490,20 @@ class Attempt:
     async def _take_files(self) -> Snapshot | None:
         if self._trees is None or not self._is_owner:
             return None
-        # The repository of a copy goes with the copy, so its objects are not borrowed. The files of a fork outside git
-        # belong to the folder that its first thread shared.
-        start, kind = self.turn.chain.start.cwd, self.turn.workdir_of(self.role)
-        is_fork = kind == "shared" and self.turn.cwd != start
-        source = start if kind == "copy" or (is_fork and root_around(self.workdir) is None) else None
         try:
-            known = self._trees.recall(self.workdir, source=source)
-            return known or await asyncio.to_thread(self._trees.take, self.workdir, source=source)
+            known = self._trees.recall(self.workdir, source=self._source)
+            return known or await asyncio.to_thread(self._trees.take, self.workdir, source=self._source)
         except (RolecallError, OSError) as error:
             self.remark(f"the files of this step are not recorded: {error}")
             return None
+
+    @property
+    def _source(self) -> str | None:
+        """The folder to which its snapshots belong, if not the work folder. The repository of a copy goes with the
+        copy, so its objects are not borrowed; the files of a fork outside git belong to the folder it was made for."""
+        start, kind = self.turn.chain.start.cwd, self.turn.workdir_of(self.role)
+        is_fork = kind == "shared" and self.turn.cwd != start
+        return start if kind == "copy" or (is_fork and root_around(self.workdir) is None) else None
 
     # -- the answer --
 

@@ -74,6 +74,7 @@ def to_document(workflow: Workflow) -> dict[str, Any]:
             "graph": edges,
             "limits": given(workflow.limits),
             "workdir": workflow.workdir,
+            "on_crash": workflow.on_crash,
         }
     )
 
@@ -167,7 +168,10 @@ def changes(before: Workflow, after: Workflow) -> list[Change]:
     """The differences by role, schema, edge, condition and limits."""
     both = (before, after)
     heads = [
-        {key: getattr(one, key) for key in ("name", "description", "version", "python", "workdir")}
+        {
+            key: getattr(one, key)
+            for key in ("name", "description", "version", "python", "workdir", "on_crash")
+        }
         for one in both
     ]
     limits = [asdict(one.limits) for one in both]

@@ -599,6 +599,9 @@ class _Lint:
         if group.merge == "queue" and folders != {"worktree"}:
             message = f"{name!r} merges its members, but they have no worktrees of their own"
             self._error((*path, "merge"), message, "Add `workdir: worktree`.")
+        if self._roles[name].on_crash == "restore" and "shared" in folders:
+            message = f"members of {name!r} share a folder, so a crash of one cannot undo the changes there"
+            self._error((*path, "on_crash"), message, "Add `workdir: worktree`, or remove `on_crash`.")
         if group.check and group.merge != "queue":
             message = f"the check of {name!r} never runs, because nothing is merged"
             self._error((*path, "check"), message, "Add `merge: queue`.", at_key=True)

@@ -28,6 +28,8 @@ STANDARD_FIELDS = ("status", "next", "confidence", "artifacts", "scope")
 Resume = Literal["ephemeral", "bounded", "persistent"]
 Workdir = Literal["shared", "worktree", "copy"]
 """The folder a role works in: the one in which the thread was started, or one of the thread's own."""
+OnCrash = Literal["keep", "restore"]
+"""The files with which a step starts again whose process has died: as it left them, or as it found them."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,8 @@ class Role:
     """Whether its agent may start and run threads with our own commands."""
     group: Group | None = None
     """How it is played by many; None: by one agent. The other fields then describe one member."""
+    on_crash: OnCrash | None = None
+    """The files with which it starts again after a crash; None uses the workflow's setting."""
 
 
 @dataclass(frozen=True)
@@ -158,6 +162,8 @@ class Workflow:
     """Where a workflow in Python is defined, as "module:name"."""
     workdir: Workdir | None = None
     """The default for roles without their own `workdir`; None means shared."""
+    on_crash: OnCrash | None = None
+    """The default for roles without their own `on_crash`; None means keep."""
 
 
 def is_any_status(source: str, status: str) -> bool:
@@ -168,6 +174,10 @@ def is_any_status(source: str, status: str) -> bool:
 def workdir_of(workflow: Workflow, role: str) -> Workdir:
     own = workflow.roles[role].workdir if role in workflow.roles else None
     return own or workflow.workdir or "shared"
+
+
+def on_crash_of(workflow: Workflow, role: str) -> OnCrash:
+    return workflow.roles[role].on_crash or workflow.on_crash or "keep"
 
 
 def member_roles(workflow: Workflow, role: str) -> tuple[str, ...]:
@@ -301,7 +311,9 @@ _GROUP = {
     "additionalProperties": False,
 }
 _WITH_GROUPS = _extend(_WITH_THREADS, {"group": _GROUP})
-SCHEMAS = (WORKFLOW_SCHEMA, _WITH_FOLDERS, _WITH_KNOWLEDGE, _WITH_THREADS, _WITH_GROUPS)
+_ON_CRASH = {"type": "string", "enum": list(get_args(OnCrash))}
+_WITH_CRASHES = _extend(_WITH_GROUPS, {"on_crash": _ON_CRASH}, on_crash=_ON_CRASH)
+SCHEMAS = (WORKFLOW_SCHEMA, _WITH_FOLDERS, _WITH_KNOWLEDGE, _WITH_THREADS, _WITH_GROUPS, _WITH_CRASHES)
 """Every type of a stored workflow, oldest first."""
 
 
@@ -309,6 +321,8 @@ def type_of(payload: Mapping[str, Any]) -> dict[str, Any]:
     """The type of a stored form. A node's id also depends on its type, so a workflow gets the oldest type that has
     all its fields."""
     used = {*payload, *(key for role in payload["roles"].values() for key in role)}
+    if "on_crash" in used:
+        return _WITH_CRASHES
     if "group" in used:
         return _WITH_GROUPS
     if "may_start_threads" in used:
@@ -332,6 +346,7 @@ def to_payload(workflow: Workflow, schema_ids: Mapping[str, str]) -> dict[str, A
         "version": workflow.version or None,
         "python": workflow.python,
         "workdir": workflow.workdir,
+        "on_crash": workflow.on_crash,
     }
     return payload | {key: value for key, value in optional.items() if value is not None}
 
@@ -354,6 +369,7 @@ def _role_payload(role: Role, schema_id: str) -> dict[str, Any]:
         "knowledge": role.knowledge and recall_payload(role.knowledge),
         "may_start_threads": role.may_start_threads or None,
         "group": role.group and group_payload(role.group),
+        "on_crash": role.on_crash,
     }
     return payload | {key: value for key, value in optional.items() if value is not None}
 
@@ -404,6 +420,7 @@ def from_payload(payload: Mapping[str, Any], schemas: Mapping[str, Mapping[str, 
         limits=Limits(**(payload.get("limits") or {})),
         python=payload.get("python"),
         workdir=payload.get("workdir"),
+        on_crash=payload.get("on_crash"),
     )
 
 
@@ -424,6 +441,7 @@ def _read_role(payload: Mapping[str, Any], schema: Mapping[str, Any]) -> Role:
         knowledge=recall and Recall(recall["tokens"], recall.get("path"), recall.get("required", False)),
         may_start_threads=payload.get("may_start_threads", False),
         group=read_group(payload["group"]) if "group" in payload else None,
+        on_crash=payload.get("on_crash"),
     )
 
 

@@ -26,7 +26,7 @@ from typing import Any, Generic, NamedTuple, TypedDict, TypeVar, Union, Unpack, 
 from rolecall.errors import Hint, RolecallError, UsageError
 from rolecall.settings.yaml12 import Place, Problem
 from rolecall.workflow import document, typed, yaml
-from rolecall.workflow.model import Join, Limits, Merge, OnFailure, OnLimit, Resume, Workdir
+from rolecall.workflow.model import Join, Limits, Merge, OnCrash, OnFailure, OnLimit, Resume, Workdir
 from rolecall.workflow.model import Workflow as StoredWorkflow
 from rolecall.workflow.playbook import (
     AgentFunction,
@@ -60,6 +60,7 @@ class RoleOptions(TypedDict, total=False):
     workdir: Workdir
     knowledge: bool | Mapping[str, Any]
     may_start_threads: bool
+    on_crash: OnCrash
 
 
 class GroupOptions(TypedDict, total=False):
@@ -225,6 +226,7 @@ class Workflow:
         limits: Limits | Mapping[str, float] | None = None,
         version: str = "",
         workdir: Workdir | None = None,
+        on_crash: OnCrash | None = None,
     ) -> None:
         self.name = name
         self.roles = roles
@@ -235,6 +237,7 @@ class Workflow:
         self.limits = limits
         self.version = version
         self.workdir = workdir
+        self.on_crash = on_crash
         self.place = _caller()
         self._globals = sys._getframe(1).f_globals
 
@@ -329,6 +332,7 @@ class _Reader:
             "conditions": self._plain(workflow.conditions, "conditions"),
             "limits": self._plain(workflow.limits, "limits"),
             "workdir": self._plain(workflow.workdir, "workdir"),
+            "on_crash": self._plain(workflow.on_crash, "on_crash"),
         }
         return {key: value for key, value in given.items() if value is not None}
 

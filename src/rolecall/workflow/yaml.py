@@ -47,6 +47,7 @@ from rolecall.workflow.model import (
     Join,
     Limits,
     Merge,
+    OnCrash,
     OnFailure,
     OnLimit,
     Recall,
@@ -161,6 +162,10 @@ _WORKDIR = Field(
     Choice(*get_args(Workdir)),
     description="Where roles work: in the folder the thread was started in, or in one of its own.",
 )
+_ON_CRASH = Field(
+    Choice(*get_args(OnCrash)),
+    description="The files with which a role starts again after a crash: as it left them, or as it found them.",
+)
 _RECALL = Record(
     Recall,
     "knowledge",
@@ -268,6 +273,7 @@ _ROLE = _RoleForm(
         "limits": _LIMITS,
         "extract": _JsonObject(),
         "workdir": _WORKDIR,
+        "on_crash": _ON_CRASH,
         "knowledge": Field(
             Either(
                 "true, false or a mapping",
@@ -406,6 +412,7 @@ _WORKFLOW: Record[dict[str, Any]] = Record(
         "conditions": MapOf(_CONDITION),
         "limits": _LIMITS,
         "workdir": _WORKDIR,
+        "on_crash": _ON_CRASH,
     },
 )
 
