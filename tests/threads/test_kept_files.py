@@ -117,6 +117,25 @@ def test_files_go_with_the_last_thread_that_names_them(home: Path) -> None:
         assert step.tree is not None and trees.is_whole(step.tree.found) and trees.is_whole(step.tree.left)
 
 
+def test_a_folder_that_nobody_uses_any_more_leaves_nothing(home: Path) -> None:
+    work = home.parent / "work"
+    with rolecall.open(folder=work) as rc:
+        thread = play(rc, "a")
+        (ours,) = Path(compose.trees_of(rc.store).place).iterdir()
+        forget(rc, thread)
+        collect(rc.store, delete=True, grace_ms=0)
+        kept_files.collect(rc.store, delete=True, grace_ms=0)
+        assert list((ours / "indexes").glob("*.tree"))  # the folder may be used again soon
+        for path in (ours / "indexes").iterdir():
+            os.utime(path, (0, 0))
+        (ours / "indexes" / "filling-1-1").touch()
+        os.utime(ours / "indexes" / "filling-1-1", (0, 0))
+        assert kept_files.collect(rc.store, delete=True, grace_ms=0).freed > 0
+        assert not ours.exists()
+        (step,) = play(rc, "b").steps
+        assert step.tree is not None and compose.trees_of(rc.store).is_whole(step.tree.left)
+
+
 def test_files_stay_although_their_repository_forgets_them(home: Path) -> None:
     """Rewritten history is lost to git after a while; what a step found is not."""
     work = repository(home.parent / "work")

@@ -88,7 +88,8 @@ class Trees:
         if look in ("", _IS_LARGE) or look != _look_at(top):
             return None
         mark_taken(ours, known[0])
-        os.utime(file)
+        with suppress(FileNotFoundError):  # another thread takes a snapshot of the folder now
+            os.utime(file)
         return Snapshot(known[0], os.path.basename(ours), tuple(known[1:]))
 
     def take(self, folder: str, *, source: str | None = None) -> Snapshot:

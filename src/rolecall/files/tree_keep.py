@@ -190,6 +190,8 @@ def _keep_only(ours: str, roots: Collection[str], *, before: float) -> None:
 def _check_indexes(ours: str, *, before: float, delete: bool) -> Iterator[str]:
     """The trees of the indexes. An index without one, or not used since `before`, is removed."""
     for entry in _scan(os.path.join(ours, "indexes")):
+        if delete and entry.name.startswith("filling-") and entry.stat().st_mtime < before:
+            os.unlink(entry.path)  # left by a process that was killed
         if not entry.name.endswith(".used"):
             continue
         index = entry.path.removesuffix(".used")
