@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -21,7 +22,7 @@ from rolecall.threads.thread import TREE_ATTEMPT_SCHEMA, TREE_RECORD_SCHEMA
 def collect(store: Store, *, delete: bool, grace_ms: int) -> Collected:
     """Find the trees that no step, attempt or running thread names, and with `delete` remove them. Trees that were
     taken within the grace time stay."""
-    before = (store.now() - grace_ms) / 1000
+    before = time.time() - grace_ms / 1000  # by this machine's clock, like the times of files
     return tree_keep.collect(trees_of(store).place, name_trees(store), before=before, delete=delete)
 
 
