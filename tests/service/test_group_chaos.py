@@ -16,7 +16,7 @@ from test_chaos import IS_SOAK, OVER, Chaos
 
 from rolecall.threads.state import group_name, read_threads
 
-KILLS = 200 if IS_SOAK else 20
+KILLS = 80 if IS_SOAK else 20
 SIZE = 100
 FLOW = f"""
 name: {{name}}
