@@ -136,6 +136,25 @@ def test_a_folder_that_nobody_uses_any_more_leaves_nothing(home: Path) -> None:
         assert step.tree is not None and compose.trees_of(rc.store).is_whole(step.tree.left)
 
 
+def test_the_files_that_a_fork_begins_with_stay_without_the_thread_they_come_from(home: Path) -> None:
+    work = repository(home.parent / "work")
+    (work / "new").write_text("not committed\n")
+    with rolecall.open(folder=work) as rc:
+        source = play(rc, "source")
+        (work / "new").unlink()
+        fork = source.fork(at="start")
+        found = source.steps[0].tree
+        assert found is not None
+        forget(rc, source)
+        collect(rc.store, delete=True, grace_ms=0)
+        kept_files.collect(rc.store, delete=True, grace_ms=0)
+        assert compose.trees_of(rc.store).is_whole(found.found)
+        shutil.rmtree(home / "work")
+        fork.run().wait()
+        assert fork.status == "completed"
+        assert (Path(fork.state.folders["fork"]["path"]) / "new").read_text() == "not committed\n"
+
+
 def test_files_stay_although_their_repository_forgets_them(home: Path) -> None:
     """Rewritten history is lost to git after a while; what a step found is not."""
     work = repository(home.parent / "work")

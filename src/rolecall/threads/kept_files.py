@@ -15,7 +15,7 @@ from rolecall.store.ids import node_id
 from rolecall.store.store import META, Store
 from rolecall.store.verify import Problem
 from rolecall.threads.compose import trees_of
-from rolecall.threads.state import attempt_name, group_name
+from rolecall.threads.state import attempt_name, group_name, read_threads
 from rolecall.threads.thread import TREE_ATTEMPT_SCHEMA, TREE_RECORD_SCHEMA
 
 
@@ -64,6 +64,12 @@ def name_trees(store: Store, *, skip_damaged: bool = False) -> dict[str, dict[st
 def _stored_trees(store: Store, *, skip_damaged: bool) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
     for ref in (*store.refs(attempt_name("")), *store.refs(group_name(""))):
         yield ref.name, ref.state.get("tree")
+    # A fork at the start begins with files that only the thread it was forked from names, and may not have them yet.
+    for one in read_threads(store):
+        for folder in one.state.folders.values():
+            if "files" in folder and "removed" not in folder:
+                files = folder["files"]
+                yield one.ref.name, {"found": files["tree"], "repository": files["repository"]}
     for schema in (TREE_RECORD_SCHEMA, TREE_ATTEMPT_SCHEMA):
         for node in store.of_type(node_id(META, canonical.encode(schema))):
             try:
