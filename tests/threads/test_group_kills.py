@@ -87,7 +87,10 @@ def test_no_finished_member_is_asked_again(
         elif place == "instruction":
             at = moments.randint(1, SIZE * 250 // KILLS)
         else:
-            at = moments.choice([number for number in range(1, SIZE + 1) if number not in done])
+            left = [number for number in range(1, SIZE + 1) if number not in done]
+            at = moments.choice(
+                left[: 2 * SIZE // KILLS]
+            )  # near, so that there is work left for the next kill
         ended = order(server, tmp_path, name, place if kills < KILLS else "", at)
         again = Counter(int(line) for line in log.read_text().split()) if log.exists() else Counter[int]()
         assert not [number for number in done if number and again[number] != asked[number]]

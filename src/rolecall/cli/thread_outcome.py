@@ -16,6 +16,7 @@ from rolecall.api import Thread
 from rolecall.cli import hints
 from rolecall.cli.arguments import in_this_store
 from rolecall.cli.output import colored_status, format_of, plural, printable, short, show
+from rolecall.errors import Hint
 from rolecall.threads.report import joined_text, money
 from rolecall.threads.state import ENDED
 
@@ -133,10 +134,15 @@ def _tell_answers(options: Namespace, thread: Thread) -> None:
 
 
 def tell_continuation(
-    options: Namespace, thread: Thread, *, agent: str | None = None, instead: str | None = None
+    options: Namespace,
+    thread: Thread,
+    *,
+    agent: str | None = None,
+    instead: str | None = None,
+    is_served: bool = False,
 ) -> None:
-    """Print the last line: the exact command that continues the thread."""
-    onward = thread.continuation
+    """Print the last line: the exact command that continues the thread, or follows it if the service runs it now."""
+    onward = Hint("Follow it", "watch_thread", thread=thread.id) if is_served else thread.continuation
     command = instead or hints.command(onward or "")
     if not command:
         return

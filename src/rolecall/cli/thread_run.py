@@ -206,7 +206,7 @@ def resume(options: Namespace) -> int:
         if options.run:
             return play(options, thread, steps=None, is_run=True)
         show_state(options, thread)
-        tell_continuation(options, thread)
+        tell_continuation(options, thread, is_served=thread.state.service is not None)
     return 0
 
 
