@@ -17,7 +17,7 @@ from rolecall.service.queue import BY_SERVICE, Slot
 from rolecall.store.backend import Backend, Change, Move, NewEvent, Ref
 from rolecall.store.store import payload_of
 from rolecall.threads import thread
-from rolecall.threads.state import Status, ThreadState, load_state
+from rolecall.threads.state import GROUP, Status, ThreadState, load_state
 
 
 @dataclass
@@ -61,7 +61,10 @@ class BookingBackend:
             return found if isinstance(found, dict) else {}
 
         def cost(put: Mapping[str, Any]) -> float:
-            """The cost of a step or attempt as reported by its agent, which already includes child threads."""
+            """The cost of a step or attempt as reported by its agent, which already includes child threads. The members
+            of a group have booked their own."""
+            if put.get("agent") == GROUP:
+                return 0.0
             usage = put.get("usage") or payload(put.get("detail")).get("usage")
             amount = usage.get("cost") if isinstance(usage, dict) else None
             if not isinstance(amount, int | float) or isinstance(amount, bool):

@@ -76,8 +76,11 @@ class Standing:
     lacks: str = ""
     """The limit that kept a member from starting, if the group is to be suspended for it."""
 
-    def note(self, number: int, fate: Fate, *, amounts: Amounts, reason: str = "") -> None:
-        """Record what has become of a member. `amounts` are reserved for it or, if it has ended, used by it."""
+    def note(
+        self, number: int, fate: Fate, *, amounts: Amounts, reason: str = "", is_new: bool = True
+    ) -> None:
+        """Record what has become of a member. `amounts` are reserved for it or, if it has ended, used by it. What is
+        not new does not count for the breaker: a person has resumed the group since."""
         for place in (self.open, self.waits, self.short):
             place.pop(number, None)
         if fate in (Fate.OPEN, Fate.WAITS, Fate.SHORT):
@@ -90,7 +93,7 @@ class Standing:
         self.spent = {key: self.spent.get(key, 0) + amounts.get(key, 0) for key in {*self.spent, *amounts}}
         if fate is Fate.FAILED:
             self.reason = reason
-        if len(self.first) < ALIKE:
+        if is_new and len(self.first) < ALIKE:
             # A reason begins with the role, which differs within a team.
             told = _VARYING.sub("#", reason.partition(": ")[2] or reason)
             self.first.append(told if fate is Fate.FAILED else "")

@@ -372,6 +372,7 @@ def resume(
         now = store.now()
         facts = {"retry": now, "deadline": group.state.get("deadline", 0) + now - ref.ref.updated}
         kept = {key: value for key, value in facts.items() if key == "retry" or key in group.state}
+        kept |= {key: group.state[key] for key in ("tree",) if key in group.state}
         draft.move(group.name, group, group.target, kept)
     move(draft, ref, state if is_run_here else queue_again(store, draft, ref, state), head=head)
     return load(draft.commit(durable=True)[-1])

@@ -86,7 +86,11 @@ class MemberFiles:
         if self._group.merge != "queue":
             return {}
         order = sorted(members.items(), key=lambda one: (one[1].ref.updated, one[0]))
-        works = {number: work_of(ref, ref.state.folders["worktree"]) for number, ref in order}
+        works = {
+            number: work_of(ref, ref.state.folders["worktree"])
+            for number, ref in order
+            if "worktree" in ref.state.folders  # a member that only reads has none
+        }
         folder, cwd = self._find_target()
         await asyncio.to_thread(merge.refuse_overlaps, folder, works.values())
 

@@ -11,6 +11,7 @@ import asyncio
 import json
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -195,6 +196,7 @@ class Members:
                 if not (running or elsewhere):
                     if outcome := self._rest():
                         return outcome
+                    ready = deque(self._standing.open)  # somebody has answered them
                     continue
                 ended, _ = await asyncio.wait(
                     {stopped, *running},
@@ -223,7 +225,7 @@ class Members:
             stored = self._ref.state.get("standing")
             if stored and not is_joining:
                 self._standing = load_standing(stored)
-                for number in [*self._standing.open, *self._standing.waits]:
+                for number in [*self._standing.open, *self._standing.waits, *self._standing.short]:
                     self._note(number)
             else:
                 self._read_all()
@@ -236,10 +238,21 @@ class Members:
             if is_joining:
                 outcome = await self._join(decision.stop, cancel)
             else:
-                outcome = self._rest(decision.start)
+                outcome = self._rest({**self._find_stranded(), **decision.start})
             if outcome is not None:
                 return outcome
             self._ref = self._store.ref(self._ref.name) or self._ref
+
+    def _find_stranded(self) -> dict[int, Amounts]:
+        """Members that another process began and that the service does not have."""
+        found = {}
+        for number, amounts in self._standing.open.items():
+            ref = read_thread(self._store, self._id(number))
+            if ref is not None and ref.state.status in (Status.IDLE, Status.RUNNING):
+                is_held = bool(ref.state.lease) and holder.is_alive(ref.state.lease, now=self._store.now())
+                if not is_held and not thread.in_service(self._store, ref):
+                    found[number] = amounts
+        return found
 
     # -- how they stand --
 
@@ -282,7 +295,8 @@ class Members:
         amounts: Amounts = {key: ref.state.limits.get(key, 0) for key in self._limits}
         if self._limits and fate not in (Fate.OPEN, Fate.WAITS):
             amounts = self._amounts_used(ref, amounts)
-        self._standing.note(number, fate, amounts=amounts, reason=ref.state.reason)
+        is_new = ref.ref.updated > self._ref.state.get("retry", 0)
+        self._standing.note(number, fate, amounts=amounts, reason=ref.state.reason, is_new=is_new)
         if fate is not Fate.OPEN:
             self._tell(number, "over", {"status": fate.value, "reason": ref.state.reason})
         return fate
@@ -313,7 +327,7 @@ class Members:
 
     def _add(self, draft: Draft, granted: Mapping[int, Amounts], queued: QueuePlace | None = None) -> None:
         for number, limits in granted.items():
-            if number in self._standing.short:
+            if number in self._standing.short or number in self._standing.open:
                 ref = thread.find(self._store, self._id(number))
                 state = ref.state.moved(Status.IDLE, limits={**ref.state.limits, **limits})
                 draft.event(ref.id, "resumed", {"limits": dict(limits)})
@@ -406,14 +420,13 @@ class Members:
         standing = self._standing
         for number in [*standing.open, *standing.waits, *standing.short]:
             ref = thread.find(self._store, self._id(number))
-            if ref.state.has_ended:
-                pass
-            elif self._setup.queues_members:  # the service ends their processes
-                ref, _ = lifecycle.kill(self._store, ref, reason, mask=self._setup.mask)
-                lifecycle.tell_service(ref)
-            else:
-                ref = killing.kill(self._store, ref, reason, mask=self._setup.mask).ref
-            self._note_ref(ref)
+            with suppress(UsageError):  # it has ended
+                if self._setup.queues_members:  # the service ends their processes
+                    ref, _ = lifecycle.kill(self._store, ref, reason, mask=self._setup.mask)
+                    lifecycle.tell_service(ref)
+                else:
+                    killing.kill(self._store, ref, reason, mask=self._setup.mask)
+            self._note_ref(thread.find(self._store, self._id(number)))
 
     # -- endings --
 
