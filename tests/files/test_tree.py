@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rolecall.errors import NotFound, UsageError
+from rolecall.errors import Damaged, NotFound, UsageError
 from rolecall.files import tree
-from rolecall.files.snapshot import Changed, Snapshot
+from rolecall.files.snapshot import Changed, Snapshot, load_tree
 from rolecall.files.tree import Trees
 
 NAMES = st.one_of(
@@ -251,3 +251,69 @@ def test_a_snapshot_is_whole_after_a_kill_at_any_moment(tmp_path: Path) -> None:
         assert trees.is_whole(snapshot)
         trees.check_out(snapshot, str(tmp_path / f"out{number}"))
         assert contents(tmp_path / f"out{number}") == contents(work)
+
+
+def test_restoring_keeps_ignored_and_omitted_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "LARGEST", 100)
+    work = repository(tmp_path / "work", kept="1\n")
+    (work / ".gitignore").write_text("notes.local\n")
+    (work / "notes.local").write_text("mine\n")
+    (work / "large").write_text("x" * 101)
+    trees = Trees(str(tmp_path / "trees"))
+    found = trees.take(str(work))
+    (work / ".gitignore").unlink()
+    (work / "large").write_text("short")
+    (work / "kept").write_text("2\n")
+    (work / "new").write_text("by the agent\n")
+    trees.restore(found, str(work))
+    names = {".gitignore", "notes.local", "large", "kept"}
+    assert contents(work).keys() == names
+    assert (work / "kept").read_text() == "1\n"
+
+
+def test_our_own_folders_are_not_recorded(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    (work / "home" / "trees").mkdir(parents=True)
+    (work / "a").write_text("1\n")
+    (work / "store.db-wal").write_text("log")
+    trees = Trees(str(work / "home" / "trees"), private=(str(work / "home"), str(work / "store.db")))
+    first = trees.take(str(work))
+    assert trees.take(str(work)) == first
+    trees.check_out(first, str(tmp_path / "out"))
+    assert contents(tmp_path / "out").keys() == {"a"}
+
+
+def test_a_folder_that_becomes_a_link_and_a_file_that_becomes_a_pipe(tmp_path: Path) -> None:
+    work = repository(tmp_path / "work", gone="1\n")
+    (work / "src").mkdir()
+    (work / "src" / "a").write_text("1\n")
+    trees = Trees(str(tmp_path / "trees"))
+    trees.take(str(work))
+    (work / "src").rename(work / "moved")
+    os.symlink("moved", work / "src")
+    (work / "moved" / "a").write_text("2\n")
+    (work / "gone").unlink()
+    os.mkfifo(work / "gone")
+    snapshot = trees.take(str(work))
+    assert snapshot.omitted == ("gone",)
+    trees.check_out(snapshot, str(tmp_path / "out"))
+    assert contents(tmp_path / "out") == {"src": ("link", "moved"), "moved/a": ("file", b"2\n", False)}
+
+
+def test_a_commit_in_a_submodule_is_seen(tmp_path: Path) -> None:
+    inner = repository(tmp_path / "inner", f="1\n")
+    work = repository(tmp_path / "work")
+    git(work, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(inner), "sub")
+    trees = Trees(str(tmp_path / "trees"))
+    first = trees.take(str(work))
+    (work / "sub" / "f").write_text("2\n")
+    git(work / "sub", "commit", "--quiet", "--all", "--message", "second")
+    assert trees.recall(str(work)) is None
+    assert [change.path for change in trees.changes(first, trees.take(str(work)))] == ["sub"]
+
+
+def test_ids_that_are_not_ids_never_reach_git() -> None:
+    with pytest.raises(Damaged, match="not the id"):
+        load_tree({"found": "--output=/tmp/x", "repository": "0" * 16})
+    with pytest.raises(Damaged, match="not the id"):
+        load_tree({"found": "0" * 40, "repository": "../../elsewhere"})

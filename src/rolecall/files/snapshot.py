@@ -6,6 +6,9 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from rolecall.errors import Damaged
+
+_HEXADECIMAL = frozenset("0123456789abcdef")
 MOST_CHANGES = 100
 """How many changed files a step names; the trees have all of them."""
 
@@ -44,6 +47,8 @@ class StepTree(NamedTuple):
             stored["left"] = self.left.tree
         if self.left.omitted:
             stored["omitted"] = list(self.left.omitted[:MOST_CHANGES])
+        if self.found.omitted != self.left.omitted:
+            stored["found_omitted"] = list(self.found.omitted[:MOST_CHANGES])
         if self.changed:
             stored["changed"] = [list(change) for change in self.changed[:MOST_CHANGES]]
         if more := self.more + max(0, len(self.changed) - MOST_CHANGES):
@@ -52,10 +57,14 @@ class StepTree(NamedTuple):
 
 
 def load_tree(stored: Mapping[str, Any] | None) -> StepTree | None:
+    """The files of a step. Raise Damaged if the ids are not ids: they may come from a bundle, and git gets them."""
     if not stored:
         return None
+    for name in (stored["repository"], stored["found"], stored.get("left", stored["found"])):
+        if not isinstance(name, str) or not name or set(name) - _HEXADECIMAL:
+            raise Damaged(f"{name!r} is not the id of recorded files", hint="Restore the store.")
     repository, omitted = stored["repository"], tuple(stored.get("omitted", ()))
-    found = Snapshot(stored["found"], repository)
+    found = Snapshot(stored["found"], repository, tuple(stored.get("found_omitted", omitted)))
     left = Snapshot(stored.get("left", stored["found"]), repository, omitted)
     changed = tuple(Changed(*change) for change in stored.get("changed", ()))
     return StepTree(found, left, changed, stored.get("more", 0))

@@ -73,9 +73,11 @@ class TooManyFiles(StorageError):
 class Trees:
     """The snapshots below one home folder."""
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, place: str, *, private: tuple[str, ...] = ()) -> None:
+        """`private` are folders and files of ours that no snapshot records, although they may be in a work folder."""
         self.place = place
         """The folder of our repositories."""
+        self._private = tuple(os.path.realpath(path) for path in (place, *private) if path)
 
     # -- taking --
 
@@ -85,7 +87,7 @@ class Trees:
         ours = self._prepare(source or top)
         file = f"{_index_of(ours, top)}.tree"
         look, *known = _read(file).split("\0")
-        if look in ("", _IS_LARGE) or look != _look_at(top):
+        if look in ("", _IS_LARGE) or look != _look_at(top, self._private_in(top)):
             return None
         mark_taken(ours, known[0])
         with suppress(FileNotFoundError):  # another thread takes a snapshot of the folder now
@@ -102,7 +104,7 @@ class Trees:
         with hold(ours, fcntl.LOCK_SH), _lock(index):
             # How the folder looked, its tree, and the files that were left out.
             before = _read(known).split("\0")
-            look = _IS_LARGE if before[0] == _IS_LARGE else _look_at(top)
+            look = _IS_LARGE if before[0] == _IS_LARGE else _look_at(top, self._private_in(top))
             env = {"GIT_DIR": ours, "GIT_WORK_TREE": top, "GIT_INDEX_FILE": index}
             if not os.path.exists(index):
                 # The entries of the user's index have the files that are tracked although they are ignored.
@@ -112,15 +114,20 @@ class Trees:
                 git.ask(top, "update-index", "-q", "--really-refresh", env=env)  # fails if files differ
             listed = ("--modified", "--deleted", "--others", "--exclude-standard")
             paths = {path.rstrip("/") for path in git.run(top, "ls-files", "-z", *listed, env=env).words}
+            if private := self._private_in(top):
+                paths = {path for path in paths if not _is_private(os.path.join(top, path), private)}
             if len(paths) > MOST_FILES:
                 raise TooManyFiles(f"{top} has more than {MOST_FILES:,} files")
             omitted = sorted(path for path in paths if _is_left_out(top, path))
-            kept = sorted(paths - {*omitted})
+            # Git lists files below a folder that is a link now, but does not record them.
+            behind = {folder for folder in map(os.path.dirname, paths) if _is_link(top, folder)}
+            linked = sorted(path for path in paths if os.path.dirname(path) in behind)
+            kept = sorted(paths - {*omitted, *linked})
             tree = before[1] if before[1:] else ""
-            if kept or not tree or omitted != before[2:]:
+            if kept or linked or not tree or omitted != before[2:]:
                 with suppress(FileNotFoundError):  # gone while the index changes
                     os.unlink(known)
-                for option, chosen in (("--force-remove", omitted), ("--add", kept)):
+                for option, chosen in (("--force-remove", [*omitted, *linked]), ("--add", kept)):
                     if chosen:
                         given, words = os.fsencode("\0".join(chosen)), ("-z", "--replace", "--remove", option)
                         git.run(
@@ -131,6 +138,10 @@ class Trees:
             _write(known, "\0".join([look, tree, *omitted]))
             mark_taken(ours, tree)
         return Snapshot(tree, os.path.basename(ours), tuple(omitted))
+
+    def _private_in(self, top: str) -> tuple[str, ...]:
+        """What is ours in a folder. Threads' own folders are in our home, so what is around it does not count."""
+        return tuple(own for own in self._private if own.startswith(f"{top}/"))
 
     def _prepare(self, source: str) -> str:
         """Make our repository for a user's repository or folder, unless it exists, and return its path."""
@@ -172,12 +183,18 @@ class Trees:
         those that are left out and nested repositories stay."""
         top = find_top(folder)
         now = self.take(top, source=source)
-        if now.tree != snapshot.tree:
-            for change in self.changes(now, snapshot):
-                path = os.path.join(top, change.path)
-                if change.kind == "removed" and (os.path.islink(path) or not os.path.isdir(path)):
-                    os.unlink(path)
-            self._fill(snapshot, top)
+        if now.tree == snapshot.tree:
+            return
+        removed = [change.path for change in self.changes(now, snapshot) if change.kind == "removed"]
+        self._fill(snapshot, top)
+        # The snapshot's own lists of ignored files are back, and what they name stays, too.
+        env, given = {"GIT_DIR": self._repository(now), "GIT_WORK_TREE": top}, os.fsencode("\0".join(removed))
+        ignored = git.ask(top, "check-ignore", "--no-index", "-z", "--stdin", env=env, stdin=given).words
+        for path in {*removed} - {*ignored} - {*snapshot.omitted}:
+            whole = os.path.join(top, path)
+            is_file = os.path.islink(whole) or os.path.isfile(whole)
+            if is_file and not _is_link(top, os.path.dirname(path)):
+                os.unlink(whole)
 
     def _fill(self, snapshot: Snapshot, folder: str) -> None:
         """Write the files of a tree over those of a folder."""
@@ -307,21 +324,28 @@ def find_git_folder(folder: str) -> str:
     return os.path.realpath(place)
 
 
-def _look_at(folder: str) -> str:
+def _look_at(folder: str, private: tuple[str, ...]) -> str:
     """A digest of the names, modes, sizes and times of everything in a small folder; `_IS_LARGE` for a large one. Empty
     if a file has changed so recently that it could change again within the same time stamp."""
     seen, waiting, newest = list[tuple[str, int, int, int, int]](), [folder], 0
     began = time.time_ns()
-    while waiting:
-        with os.scandir(waiting.pop()) as found:
-            for entry in found:
-                facts = entry.stat(follow_symlinks=False)
-                newest = max(newest, facts.st_ctime_ns)
-                seen.append((entry.path, facts.st_mode, facts.st_size, facts.st_ctime_ns, facts.st_ino))
-                if len(seen) > _SMALL:
-                    return _IS_LARGE
-                if entry.name != ".git" and entry.is_dir(follow_symlinks=False):
-                    waiting.append(entry.path)
+    try:
+        while waiting:
+            with os.scandir(waiting.pop()) as found:
+                for entry in found:
+                    if _is_private(entry.path, private):
+                        continue
+                    facts = entry.stat(follow_symlinks=False)
+                    newest = max(newest, facts.st_ctime_ns)
+                    seen.append((entry.path, facts.st_mode, facts.st_size, facts.st_ctime_ns, facts.st_ino))
+                    if len(seen) > _SMALL:
+                        return _IS_LARGE
+                    if entry.name != ".git" and entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    elif entry.name == ".git" and os.path.dirname(entry.path) != folder:
+                        return ""  # a nested repository, whose commit is not seen here
+    except OSError:  # unreadable, or deleted meanwhile
+        return ""
     is_settled = newest < began - _TICK_NS
     return sha256(os.fsencode(repr(sorted(seen)))).hexdigest() if is_settled else ""
 
@@ -337,7 +361,23 @@ def _is_left_out(top: str, path: str) -> bool:
         return False
     if stat.S_ISDIR(found.st_mode):  # a nested repository, whose commit is recorded
         return git.commit(whole, "HEAD") is None
-    return stat.S_ISREG(found.st_mode) and (found.st_size > LARGEST or not os.access(whole, os.R_OK))
+    if stat.S_ISLNK(found.st_mode):
+        return False
+    return not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST or not os.access(whole, os.R_OK)
+
+
+def _is_link(top: str, folder: str) -> bool:
+    """Whether a folder below `top` is a link, or is below one."""
+    while folder:
+        if os.path.islink(os.path.join(top, folder)):
+            return True
+        folder = os.path.dirname(folder)
+    return False
+
+
+def _is_private(path: str, private: tuple[str, ...]) -> bool:
+    # A database has files beside it whose names begin with its own.
+    return any(path == own or path.startswith((f"{own}/", f"{own}-")) for own in private)
 
 
 def _index_of(ours: str, top: str) -> str:

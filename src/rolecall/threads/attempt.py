@@ -472,6 +472,8 @@ class Attempt:
         """Record the files that the role has left, and what it has changed."""
         known = load_tree(self.note.tree)
         left = await self._take_files() if known else None
+        if known is not None and left is None and self._is_owner:  # "unchanged" would be a lie
+            self.note = self.note._replace(tree={})
         if self._trees is not None and known is not None and left is not None:
             changed = []
             if left.tree != known.found.tree:

@@ -107,7 +107,8 @@ def engine(
 
 def trees_of(store: Store) -> Trees:
     """The files that the steps of a store found and left."""
-    return Trees(config.trees_folder(store.backend.address))
+    address = store.backend.address
+    return Trees(config.trees_folder(address), private=(config.home(), address.removeprefix("files:")))
 
 
 def _for_children(environment: dict[str, str]) -> dict[str, str]:

@@ -106,9 +106,11 @@ class Engine(Setup):
             given = await attempt.turn.call(attempt.role, function, workdir=attempt.workdir, cancel=cancel)
             await attempt.leave_files()
         except UsageError as error:
+            await attempt.leave_files()
             attempt.fail(error.message, error)
             return self._settle(held, Failed(f"{attempt.role}: {error.message}"))
         except AgentError as error:
+            await attempt.leave_files()
             return self._give_up(held, attempt, error, cancel)
         return self._commit(
             held, attempt, Result(dict(given.output), given.body, raw=given.body, agent=agent)

@@ -55,9 +55,14 @@ def name_trees(store: Store, *, skip_damaged: bool = False) -> dict[str, dict[st
     """The trees that steps, attempts and running threads name, by repository, each with the node or ref that does."""
     named: dict[str, dict[str, str]] = {}
     for name, stored in _stored_trees(store, skip_damaged=skip_damaged):
-        if tree := load_tree(stored):
-            for snapshot in (tree.found, tree.left):
-                named.setdefault(snapshot.repository, {}).setdefault(snapshot.tree, name)
+        try:
+            tree = load_tree(stored)
+        except Damaged:
+            if not skip_damaged:
+                raise
+            continue
+        for snapshot in (tree.found, tree.left) if tree else ():
+            named.setdefault(snapshot.repository, {}).setdefault(snapshot.tree, name)
     return named
 
 
