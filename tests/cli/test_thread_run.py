@@ -445,12 +445,12 @@ def test_a_python_file_that_changed_or_is_gone_leaves_the_fork_that_goes_on(flow
     ident = flow.thread("start", str(file), "-p", "x")["thread"]
     file.write_text(PYTHON.replace('"worker": work}', '"worker": work, "other": work}'))
     changed = flow.rolecall("thread", "run", ident, check=2).stderr.splitlines()[-1]
-    assert changed == f"continue: rolecall thread fork {ident} --workflow {file}"
+    assert changed == f"continue: rolecall thread fork {ident} --keep-files --workflow {file}"
     fork = flow.rolecall.json(*changed.split()[2:])["thread"]
     assert flow.thread("run", fork)["status"] == "completed"
     file.rename(flow.folder / "gone.txt")
     gone = flow.rolecall("thread", "step", ident, check=3).stderr.splitlines()[-1]
-    assert gone == f"continue: rolecall thread fork {ident} --workflow '…'"
+    assert gone == f"continue: rolecall thread fork {ident} --keep-files --workflow '…'"
 
 
 def test_a_prompt_of_a_megabyte_reaches_the_agent(flow: Flow, tmp_path: Path) -> None:

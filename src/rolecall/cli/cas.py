@@ -182,7 +182,11 @@ def verify(options: Namespace) -> Reply:
             problems += done.problems
             progress(count)
         if not options.nodes and not options.no_files:
-            problems += kept_files.verify(store)
+            try:
+                problems += kept_files.verify(store)
+            except Damaged:
+                if not problems:  # otherwise it is named already
+                    raise
     progress.clear()
     verdict = plural(len(problems), "problem") if problems else "ok"
     shown = {"status": verdict, "nodes": count, "problems": [problem._asdict() for problem in problems]}

@@ -107,7 +107,7 @@ def fork(options: Namespace) -> None:
         places = [folder["cwd"] for folder in folders.values() if "files" in folder]
         for place in places:
             print(printable(f"the files of the step are in {place}"), file=sys.stderr)
-        if not places and not options.keep_files:
+        if thread.state.steps and not places and not options.keep_files:
             note = "the files of this step are not recorded, so the fork has the files as they are now"
             print(f"note: {note}", file=sys.stderr)
         onward = in_this_store(options, thread.continuation or "")
