@@ -174,3 +174,10 @@ def test_a_standing_is_stored_and_read_again() -> None:
     made = standing(9, "open", "waits", "short", "done", "failed", "stopped")
     made.note(1, Fate.OPEN, amounts={"tokens": 5})
     assert load_standing(json.loads(json.dumps(made.dump()))) == made
+
+
+def test_failures_before_a_resume_do_not_stop_the_group_again() -> None:
+    made = Standing(10, next=4)
+    for number in (1, 2, 3):
+        made.note(number, Fate.FAILED, amounts={}, reason="worker: broken", is_new=False)
+    assert list(plan(Group(times=10, at_once=2), made, now=0).start) == [4, 5]

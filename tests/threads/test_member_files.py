@@ -310,6 +310,14 @@ def test_a_group_alone_gives_its_thread_no_worktree(project: Project) -> None:
     assert thread.find(project.store, ident).state.folders == {}
 
 
+def test_members_that_only_read_have_nothing_to_merge(project: Project) -> None:
+    ident = project.start(
+        flow("capabilities: [read_only]\n    merge: queue", times=2, planner="workdir: worktree")
+    )
+    assert stage.run(project.engine({}), ident)[-1].status == "completed"
+    assert project.group(ident)["done"] == 2
+
+
 @pytest.mark.parametrize("spoil", ["no repository", "no commit"])
 def test_a_folder_without_worktrees_suspends_before_anybody_is_asked(project: Project, spoil: str) -> None:
     ident = project.start(flow("merge: queue"))

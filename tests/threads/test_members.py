@@ -469,6 +469,26 @@ def test_a_member_that_asks_is_waited_for(store: Store, tmp_path: Path) -> None:
     assert joined(store, name)["done"] == 3
 
 
+def test_a_member_that_is_answered_while_others_run_goes_on_in_the_same_run(
+    store: Store, tmp_path: Path
+) -> None:
+    name = start(store, flow(), tmp_path / "work")
+
+    async def review(prompt: str, _context: Any) -> str:
+        if number_in(prompt) == 2 and "Blue." not in prompt:
+            return "---\n$status: $SUSPEND\nreason: Which colour?\n---\n"
+        while number_in(prompt) == 3:
+            asking = [ref for ref in read_members(store, name) if ref.state.status == "suspended"]
+            if asking:
+                lifecycle.resume(store, asking[0], mask=Mask([]), answer="Blue.")
+                break
+            await asyncio.sleep(0)
+        return answer("fine")
+
+    assert run(engine(store, cast_of(review)), name)[-1].status == "completed"
+    assert joined(store, name)["done"] == 3
+
+
 def test_words_for_the_group_itself_are_refused(store: Store, tmp_path: Path) -> None:
     name = start(store, flow(), tmp_path / "work")
     run(human(store), name)
