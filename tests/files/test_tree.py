@@ -317,3 +317,11 @@ def test_ids_that_are_not_ids_never_reach_git() -> None:
         load_tree({"found": "--output=/tmp/x", "repository": "0" * 16})
     with pytest.raises(Damaged, match="not the id"):
         load_tree({"found": "0" * 40, "repository": "../../elsewhere"})
+
+
+def test_a_folder_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "MOST_BYTES", 100)
+    work = repository(tmp_path / "work")
+    (work / "data").write_text("x" * 101)
+    with pytest.raises(tree.TooManyFiles, match="of new files"):
+        Trees(str(tmp_path / "trees")).take(str(work))

@@ -30,6 +30,8 @@ LARGEST = 10 * 1024**2
 """Files with more bytes are left out."""
 MOST_FILES = 200_000
 """A folder with more files gets no snapshot."""
+MOST_BYTES = 2 * 1024**3
+"""Nor does one with more bytes in files that are new to us."""
 SECRETS = (
     *(
         ".env",
@@ -123,6 +125,8 @@ class Trees:
             behind = {folder for folder in map(os.path.dirname, paths) if _is_link(top, folder)}
             linked = sorted(path for path in paths if os.path.dirname(path) in behind)
             kept = sorted(paths - {*omitted, *linked})
+            if len(kept) * LARGEST > MOST_BYTES and sum(_size(top, path) for path in kept) > MOST_BYTES:
+                raise TooManyFiles(f"{top} has more than {MOST_BYTES // 1024**3} GiB of new files")
             tree = before[1] if before[1:] else ""
             if kept or linked or not tree or omitted != before[2:]:
                 with suppress(FileNotFoundError):  # gone while the index changes
@@ -364,6 +368,13 @@ def _is_left_out(top: str, path: str) -> bool:
     if stat.S_ISLNK(found.st_mode):
         return False
     return not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST or not os.access(whole, os.R_OK)
+
+
+def _size(top: str, path: str) -> int:
+    try:
+        return os.lstat(os.path.join(top, path)).st_size
+    except OSError:
+        return 0
 
 
 def _is_link(top: str, folder: str) -> bool:
