@@ -337,6 +337,15 @@ def test_a_bundle_cut_short_or_changed_is_refused_or_taken_whole(
         assert {(node, *stored[:2]) for node, stored in contents(target).items()} <= intact
 
 
+def test_a_time_that_no_clock_has_is_refused(open_store: Opener, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "b.tar", "w", format=tarfile.PAX_FORMAT) as tar:
+        folder = tarfile.TarInfo("refs")
+        folder.type, folder.mtime = tarfile.DIRTYPE, 2**80
+        tar.addfile(folder)
+    with pytest.raises(Damaged, match="not a whole bundle"):
+        import_from(open_store("target.db"), str(tmp_path / "b.tar"))
+
+
 def test_a_bundle_cut_off_between_two_files_is_refused(
     source: Store, open_store: Opener, tmp_path: Path
 ) -> None:
