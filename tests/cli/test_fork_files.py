@@ -92,6 +92,10 @@ def test_outside_git_a_fork_has_a_plain_folder(project: Project, tmp_path: Path)
     project.rolecall("thread", "run", other, check=0)
     assert (place_of(project, other) / "ä.txt").read_text() == "another try\n"
     assert (folder / "ä.txt").read_text() == "three\n"
+    [shown] = project.rolecall.json("thread", "folder", "show", other)["folders"]
+    assert shown["changes"] == ["changed ä.txt"]
+    assert "files changed: ä.txt\n" in project.rolecall("thread", "run", other).stdout
+    assert "-two\n+another try\n" in project.rolecall("thread", "folder", "diff", other, check=0).stdout
     # A fork of the fork, at a step that was taken before either.
     third = fork(project, other, "--at", "1")
     assert files_in(place_of(project, third)) == AFTER_FIRST

@@ -20,6 +20,8 @@ from rolecall.errors import AgentError, Conflict, Hint, RolecallError, StorageEr
 from rolecall.files import git, treestate
 from rolecall.files import merge as merge_files
 from rolecall.files.merge import Checked, Merged, SetAside, Work
+from rolecall.files.snapshot import Snapshot
+from rolecall.files.tree import Trees, find_top
 from rolecall.store import holder
 from rolecall.store.store import Store
 from rolecall.threads import workfolder
@@ -42,6 +44,10 @@ def show(kind: str, folder: Folder) -> dict[str, Any]:
     path, is_there = folder["path"], os.path.isdir(folder["path"])
     try:
         if "branch" not in folder:
+            if is_there and (began := _compare_with_start(folder)):
+                trees, before, after = began
+                changed = trees.changes(before, after)
+                return shown | {"changes": [f"{change.kind} {change.path}" for change in changed]}
             return shown | ({"changes": _copy_changes(folder)} if is_there else {})
         source, branch = folder["source"], folder["branch"]
         counts = git.run(source, "rev-list", "--left-right", "--count", f"HEAD...refs/heads/{branch}").text
@@ -72,6 +78,16 @@ def _scan_pair(folder: Folder) -> tuple[treestate.State, treestate.State]:
     return treestate.scan(folder["source"]), treestate.scan(folder["path"])
 
 
+def _compare_with_start(folder: Folder) -> tuple[Trees, Snapshot, Snapshot] | None:
+    """The files that a fork began with and those that it has now; None for other folders."""
+    path, files = folder["path"], folder.get("files")
+    if files is None or find_top(path) != os.path.realpath(path):
+        return None
+    trees = Trees(files["place"])
+    began = Snapshot(files["tree"], files["repository"])
+    return trees, began, trees.take(path, source=folder["source"])
+
+
 def changed_files(folder: Folder) -> list[str] | None:
     """The files that a thread added, changed or removed in its own folder, committed or not. None if the folder no
     longer exists."""
@@ -79,6 +95,9 @@ def changed_files(folder: Folder) -> list[str] | None:
         return None
     if "branch" in folder:
         return _diff_from_base(folder, "--name-only", "-z").words
+    if began := _compare_with_start(folder):
+        trees, before, after = began
+        return [change.path for change in trees.changes(before, after)]
     return sorted(path for _, path in treestate.differences(*_scan_pair(folder)))
 
 
@@ -88,6 +107,9 @@ def diff(kind: str, folder: Folder) -> str:
         raise UsageError(f"the thread's {kind} {folder['path']} is not there")
     if "branch" in folder:
         return _diff_from_base(folder).out.decode("utf-8", "replace")
+    if began := _compare_with_start(folder):
+        trees, before, after = began
+        return trees.diff(before, after)
     parts = []
     for word, path in sorted(treestate.differences(*_scan_pair(folder)), key=lambda found: found[1]):
         pair = [os.path.join(top, path) for top in (folder["source"], folder["path"])]
