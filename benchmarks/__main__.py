@@ -17,10 +17,13 @@ from benchmarks import (
     knowledge,
     mcp,
     project,
+    reuse,
     service,
     startup,
     store,
     threads,
+    tryout,
+    web,
 )
 
 _ALL = {
@@ -29,7 +32,9 @@ _ALL = {
     "engine": engine.main,
     "files": files.main,
     "groups": groups.main,
+    "reuse": reuse.main,
     "threads": threads.main,
+    "try": tryout.main,
     "agents": agents.main,
     "mcp": mcp.main,
     "project": project.main,
@@ -37,6 +42,7 @@ _ALL = {
     "fleet": fleet.main,
     "hooks": hooks.main,
     "knowledge": knowledge.main,
+    "web": web.main,
 }
 
 

@@ -11,7 +11,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +129,7 @@ class Runner:
     def _book(self, node: str) -> Playbook:
         if node not in self._books:
             book = registry.load_node(self._store, node)
-            self._books[node] = replace(book, functions={"lister": self._list})
+            self._books[node] = book._replace(functions={"lister": self._list})
         return self._books[node]
 
     async def _list(self, context: ThreadContext) -> RoleResult:

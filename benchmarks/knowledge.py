@@ -24,7 +24,7 @@ from benchmarks import knowledge_quality
 from benchmarks.measure import Row, Timing, peak_memory, print_table, timed
 from benchmarks.startup import clean_environ, installed
 from rolecall.knowledge import chunk, settings
-from rolecall.knowledge.index import Reader
+from rolecall.knowledge.index import IndexReader
 from rolecall.knowledge.query import Knowledge, ask
 from rolecall.knowledge.static import StaticModel
 from rolecall.knowledge.sync import sync
@@ -174,7 +174,7 @@ def _asked(root: Path) -> Measured:
 
 
 def _ask(root: str) -> Measured:
-    reader = Reader(os.path.join(root, "knowledge.db"))
+    reader = IndexReader(os.path.join(root, "knowledge.db"))
     knowledge = Knowledge(root, settings.load(_SETTINGS), reader, StaticModel())
     walls, cpus = [], []
     for text in _QUESTIONS:

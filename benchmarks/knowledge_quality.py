@@ -23,7 +23,7 @@ from benchmarks import knowledge_questions as questions
 from benchmarks import knowledge_sources as sources
 from benchmarks.knowledge_questions import Question
 from rolecall.knowledge import settings
-from rolecall.knowledge.index import Reader
+from rolecall.knowledge.index import IndexReader
 from rolecall.knowledge.query import Knowledge, ask
 from rolecall.knowledge.static import StaticModel
 from rolecall.knowledge.sync import sync
@@ -128,10 +128,10 @@ def _documents(folder: Path, group: str, *, most: int) -> tuple[Path, list[Quest
     return target, questions.from_package(source, target, most=most)
 
 
-def _measure(root: Path, asked: list[Question], table: Table, chosen: settings.Settings) -> None:
+def _measure(root: Path, asked: list[Question], table: Table, chosen: settings.KnowledgeSettings) -> None:
     model = StaticModel()
     sync(str(root), chosen, model, mask=Mask([]), now="")
-    knowledge = Knowledge(str(root), chosen, Reader(str(root / "knowledge.db")), model)
+    knowledge = Knowledge(str(root), chosen, IndexReader(str(root / "knowledge.db")), model)
     for question in asked:
         for way in WAYS:
             table.add(question.kind, way, _score(knowledge, question, "" if way == "fused" else way))

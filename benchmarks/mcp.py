@@ -125,7 +125,7 @@ def spawning(host: Host, *, rounds: int) -> None:
     python, plain, named, *others = interleaved(rounds, *works)
 
     rows = []
-    for name, timing in {"initialize": plain, "initialize, --agent engineer": named}.items():
+    for name, timing in {"initialize": plain, "initialize, --as engineer": named}.items():
         value = f"{timing.wall * 1e3:.1f} ms"
         for reference, floor in zip(("bare Python", "nexus-core under bun"), (python, *others), strict=False):
             row = Row(

@@ -56,18 +56,18 @@ class Command(NamedTuple):
 
 
 def against_python(folder: str, command: Command, *, rounds: int, steps: int) -> None:
-    short, short_id = _played(os.path.join(folder, "one.db"), 1)
-    long, long_id = _played(os.path.join(folder, "many.db"), steps)
-    crowd = os.path.join(folder, "crowd.db")
-    _crowd(crowd, _THREADS)
-    stepped, stepped_id = _played(os.path.join(folder, "stepped.db"), 1)
-    quoted, quoted_id = _played(os.path.join(folder, "quoted.db"), 1)
+    short, short_id = played(os.path.join(folder, "one.db"), 1)
+    long, long_id = played(os.path.join(folder, "many.db"), steps)
+    crowded = os.path.join(folder, "crowd.db")
+    crowd(crowded, _THREADS)
+    stepped, stepped_id = played(os.path.join(folder, "stepped.db"), 1)
+    quoted, quoted_id = played(os.path.join(folder, "quoted.db"), 1)
     plain = ("--agent", _agent(folder, "as always"))
     harder = ("--agent", _agent(folder, '"as always"'))
     works: dict[str, tuple[float | None, tuple[str, ...]]] = {
         "show, 1 step": (_READING, ("show", short_id, "--store", short)),
         f"show, {steps:,} steps": (_READING, ("show", long_id, "--store", long)),
-        f"list, a page of {_THREADS:,} threads": (_READING, ("list", "--store", crowd)),
+        f"list, a page of {_THREADS:,} threads": (_READING, ("list", "--store", crowded)),
         "read, 1 step": (_READING, ("read", short_id, "--store", short)),
         f"read, {steps:,} steps": (_READING, ("read", long_id, "--store", long)),
         "step, agent `cat FILE`": (_STEPPING, ("step", stepped_id, "--store", stepped, *plain)),
@@ -127,14 +127,14 @@ def growth(folder: str, command: Command, *, rounds: int, nodes: int) -> None:
 
 def _join(path: str) -> str:
     """Add a page of threads to a store; the id of one that has taken steps."""
-    _crowd(path, _PAGE)
-    return _played(path, 20)[1]
+    crowd(path, _PAGE)
+    return played(path, 20)[1]
 
 
 # -- stores to measure on --
 
 
-def _played(path: str, steps: int) -> tuple[str, str]:
+def played(path: str, steps: int) -> tuple[str, str]:
     """A store with a thread that has taken so many steps; its path and the thread."""
     player = Player(path, durability="never")
     player.step(steps)
@@ -142,7 +142,7 @@ def _played(path: str, steps: int) -> tuple[str, str]:
     return path, player.thread
 
 
-def _crowd(path: str, count: int) -> None:
+def crowd(path: str, count: int) -> None:
     """A store with so many threads, all of them at their start."""
     player = Player(path, durability="never")
     model = player.store.ref(thread.ref_name(player.thread))

@@ -1,7 +1,8 @@
 """What `make demo` shows: a bug is planned, fixed, rejected, fixed again and approved, then the thread is forked.
 
 The workflow, the engine and the commands are the real ones; only the agent is scripted, so that the demo
-needs no key and no network. It runs in a temporary git repository with a home of its own.
+needs no key and no network. It runs in a git repository of its own, with a home of its own, both in one folder of the
+user's cache, which each run replaces. `demo.py web` opens the page on the threads of the last run.
 """
 
 from __future__ import annotations
@@ -11,46 +12,54 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).parent / "demo"
+PLACE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rolecall-demo"
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="rolecall-demo-") as folder:
-        demo = Demo(Path(folder))
-        demo.make_project()
-        demo.say("A repository with a failing test, and a workflow: plan, develop, review until it is green.")
-        demo.tests(green=False)
-        demo.rolecall("workflow", "graph", "fix-bug")
+    demo = Demo(PLACE)
+    if sys.argv[1:] == ["web"]:
+        demo.open_page()
+    else:
+        show(demo)
 
-        demo.say("Start a thread and let it run. Every step is committed before the next one begins.")
-        agent = ("--agent", "scripted:script.yaml")
-        thread = demo.new_thread("thread", "start", "fix-bug", "-p", "add(2, 3) must be 5", *agent)
-        demo.rolecall("thread", "run", thread)
-        demo.tests(green=True)
 
-        demo.say("What happened can be read afterwards, by anybody, from any process.")
-        demo.rolecall("thread", "read", thread)
-        demo.rolecall("thread", "show", thread)
+def show(demo: Demo) -> None:
+    demo.make_project()
+    demo.say("A repository with a failing test, and a workflow: plan, develop, review until it is green.")
+    demo.tests(green=False)
+    demo.rolecall("workflow", "graph", "fix-bug")
 
-        demo.say("Fork it at the rejection: another thread on the same steps, at the price of one ref.")
-        demo.rolecall("thread", "steps", thread)
-        fork = demo.new_thread("thread", "fork", thread, "--at", "3")
-        demo.rolecall("thread", "run", fork)
-        demo.rolecall("thread", "list", "--all")
+    demo.say("Start a thread and let it run. Every step is committed before the next one begins.")
+    agent = ("--agent", "scripted:script.yaml")
+    thread = demo.new_thread("thread", "start", "fix-bug", "-p", "add(2, 3) must be 5", *agent)
+    demo.rolecall("thread", "run", thread)
+    demo.tests(green=True)
 
-    demo.say("That was a temporary folder. To try it on your own:")
+    demo.say("What happened can be read afterwards, by anybody, from any process.")
+    demo.rolecall("thread", "read", thread)
+    demo.rolecall("thread", "show", thread)
+
+    demo.say("Fork it at the rejection: another thread on the same steps, at the price of one ref.")
+    demo.rolecall("thread", "steps", thread)
+    fork = demo.new_thread("thread", "fork", thread, "--at", "3")
+    demo.rolecall("thread", "run", fork)
+    demo.rolecall("thread", "list", "--all")
+
+    demo.say("To try it on your own:")
     print('  export PATH="$PWD/.venv/bin:$PATH"')
     print("  cp -r examples/demo ~/calc && cd ~/calc && git init -q      # the repository of this demo")
     print("  rolecall doctor                                            # which agents you have")
-    print("  THREAD=$(rolecall thread start fix-bug -p 'add(2, 3) must be 5' --agent claude)")
-    print("  rolecall thread run $THREAD")
+    print("  rolecall run fix-bug -p 'add(2, 3) must be 5' --agent claude")
+    demo.say(f"The threads of this demo are in {PLACE} until the next run. To see them in a browser:")
+    print("  make demo-web")
 
 
 class Demo:
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._work = folder / "calc"
         scripts = Path(sys.executable).parent
         self._env = {
@@ -61,8 +70,16 @@ class Demo:
         self._program = str(scripts / "rolecall")
 
     def make_project(self) -> None:
+        if self._folder.exists():
+            shutil.rmtree(self._folder)
         shutil.copytree(HERE, self._work)
         subprocess.run(["git", "init", "-q", "."], cwd=self._work, check=True)
+
+    def open_page(self) -> None:
+        if not self._work.is_dir():
+            sys.exit("there are no threads to show: run `make demo` first")
+        os.chdir(self._work)
+        os.execve(self._program, [self._program, "web"], self._env)
 
     def say(self, text: str) -> None:
         print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n{text}", flush=True)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import commands
 import jsonata  # noqa: F401 -- raises the recursion limit, so it does before the first test and not in the midst of one
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,7 +21,14 @@ settings.load_profile("suite")
 
 os.environ["NO_COLOR"] = "1"  # tests look for text, also on a terminal; those of colours take it back
 
-pytest_plugins = ["disk_fixture", "home_guard", "postgres_fixture", "program_fixture"]
+pytest_plugins = [
+    "browser_fixture",
+    "disk_fixture",
+    "home_guard",
+    "leak_guard",
+    "postgres_fixture",
+    "program_fixture",
+]
 
 SCRIPTS = Path(sys.executable).parent
 
@@ -40,18 +48,11 @@ class Rolecall:
         program: str = "rolecall",
         cwd: Path | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        data = input.encode() if isinstance(input, str) else input
-        done = subprocess.run(
+        result = commands.run(
             [str(SCRIPTS / program), *args],
-            input=data if data is not None else b"",
-            capture_output=True,
+            input=input or b"",
             env={**os.environ, "ROLECALL_HOME": str(self.home), **(env or {})},
             cwd=cwd,
-            timeout=120,
-            check=False,
-        )
-        result = subprocess.CompletedProcess(
-            done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
         )
         if check is not None:
             assert result.returncode == check, (args, result.returncode, result.stdout, result.stderr)
@@ -70,6 +71,11 @@ def signals() -> None:
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests that wait most, for leases and dying machines, so that the others run meanwhile."""
+    items.sort(key=lambda item: ("service/test_fleet" not in item.nodeid, "service/" not in item.nodeid))
 
 
 @pytest.fixture

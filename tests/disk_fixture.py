@@ -13,7 +13,7 @@ import pytest
 def mount(*args: str) -> str:
     """Empty when it worked, else why not."""
     try:
-        done = subprocess.run(["mount", *args], capture_output=True, text=True, timeout=30)
+        done = subprocess.run(["mount", *args], capture_output=True, text=True, timeout=120)
     except FileNotFoundError as exc:
         return str(exc)
     return done.stderr.strip() if done.returncode else ""
@@ -30,7 +30,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True, timeout=30)
+        subprocess.run(["umount", "--lazy", str(folder)], check=True, timeout=120)
 
 
 def fill_up(folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""A pytest plugin: tests run with a home of their own, and a run that touches the real one fails."""
+"""A pytest plugin: each process of tests has a home of its own, and a run that touches the real one fails."""
 
 from __future__ import annotations
 
@@ -16,17 +16,22 @@ _scratch = pytest.StashKey[str]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if hasattr(config, "workerinput"):  # the controller of a distributed run has done it already
+    if hasattr(config, "workerinput"):  # the controller of a distributed run has looked after the real home
+        _set_home(Path(os.environ["HOME"], config.workerinput["workerid"]))
         return
     home = Path(os.environ.get("ROLECALL_HOME") or Path.home() / ".rolecall")
     config.stash[_real_home] = home
     config.stash[_before] = _snapshot(home)
     config.stash[_scratch] = tempfile.mkdtemp(prefix="rolecall-test-home-")
-    os.environ["HOME"] = config.stash[_scratch]
-    os.environ["ROLECALL_HOME"] = str(Path(config.stash[_scratch]) / "rolecall")
+    _set_home(Path(config.stash[_scratch]))
     # Nor is it the business of tests whose shell this is.
     for name in ("ROLECALL_STORE", "ROLECALL_RUN", "ROLECALL_RESTRICTIONS", "ROLECALL_MAY_START_THREADS"):
         os.environ.pop(name, None)
+
+
+def _set_home(home: Path) -> None:
+    home.mkdir(exist_ok=True)
+    os.environ |= {"HOME": str(home), "ROLECALL_HOME": str(home / "rolecall")}
 
 
 @pytest.hookimpl(trylast=True)

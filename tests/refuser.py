@@ -29,7 +29,7 @@ from rolecall.store.sqlite import SqliteBackend
 from rolecall.threads import compose
 from rolecall.workflow import registry
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 def arm(is_refused: Callable[[], bool]) -> None:

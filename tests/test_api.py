@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from traceback import format_exception
@@ -88,6 +89,34 @@ def test_members_of_a_group_are_threads_and_the_moderator_sees_them_joined(rc: r
     assert thread.usage["steps"] == 3
 
 
+def test_whoever_follows_a_group_reads_the_events_of_its_members_and_no_others(
+    rc: rolecall.Rolecall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = Workflow(
+        "count-often",
+        {"counters": Role.times(3, Role.function(count)), "counter": Role.function(count)},
+        lambda context: ["counters", "counter", END][len(context.steps)],
+    )
+    thread = rc.start(flow, "one two")
+    events = thread.tail(members=True)
+    thread.step()
+    rc.start(flow, "three").run().wait()
+    thread.step()
+    read: list[str | None] = []
+    ask = rc.store.events
+
+    def ask_and_note(stream: str | None = None, **wanted: Any) -> Any:
+        read.append(stream)
+        return ask(stream, **wanted)
+
+    monkeypatch.setattr(rc.store, "events", ask_and_note)
+    told = [(event.kind, event.body) for event in iter(lambda: next(events), None)]
+    assert {*read} == {thread.id, *(member.id for member in thread.members)}
+    kinds = [body["kind"] if kind == "member" else kind.upper() for kind, body in told]
+    assert kinds[:2] == ["STARTED", "GROUP"] and kinds[-3:] == ["STEP", "STEP_STARTED", "STEP"]
+    assert Counter(kinds[2:-3]) == {"started": 3, "step_started": 3, "step": 3, "over": 3}
+
+
 def test_a_run_goes_on_when_nobody_follows_it(rc: rolecall.Rolecall) -> None:
     thread = rc.start(workflow(), "go")
     run = thread.run()
@@ -155,6 +184,19 @@ def test_an_agent_that_cannot_be_had_starts_no_thread(rc: rolecall.Rolecall, age
     with pytest.raises(rolecall.RolecallError):
         thread.resume("go on", agent=agent)
     assert len(list(rc.threads())) == 1 and thread.steps == []
+
+
+def test_single_roles_can_have_agents_of_their_own(rc: rolecall.Rolecall, tmp_path: Path) -> None:
+    script = tmp_path / "speak.sh"
+    script.write_text("printf -- '---\\nstatus: done\\n---\\nHere.\\n'\n")
+    own = f"command:sh {script}"
+    thread = rc.start(workflow("no-such-agent"), "go", agents={"speaker": own})
+    assert thread.run().wait().status == "completed"
+    assert [step.agent for step in thread.steps if step.role == "speaker"] == [own]
+    for agents, said in (({"speeker": own}, "no role 'speeker'"), ({"speaker": "calude"}, "calude")):
+        with pytest.raises(rolecall.RolecallError, match=said):
+            rc.start(workflow(), "go", agents=agents)
+    assert len(list(rc.threads())) == 1
 
 
 def test_an_agent_that_is_missing_is_told_before_any_role_is_asked(rc: rolecall.Rolecall) -> None:

@@ -1,4 +1,4 @@
-"""`python -m rolecall`, for where there is no script on the path."""
+"""`python -m rolecall`, if the script is not on the path."""
 
 from rolecall.cli import command
 

@@ -10,11 +10,12 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
-from time import sleep
+from itertools import islice
+from time import monotonic, sleep, time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from rolecall.errors import Hint, NotFound, RolecallError, UsageError
-from rolecall.settings import config
+from rolecall.errors import Conflict, Hint, NotFound, RolecallError, UsageError
+from rolecall.settings import config, repository
 
 if TYPE_CHECKING:
     import asyncio
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     import threading
 
     from rolecall.agents.protocol import Cancel
-    from rolecall.files import merge, tree
+    from rolecall.files import merge, packs, tree
+    from rolecall.files.packs import Comparison
     from rolecall.knowledge import place, queries
     from rolecall.knowledge.query import Answer
     from rolecall.nexus import memory, project_paths, tools
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
         casting,
         commit,
         compose,
+        dry_run,
         handover,
         html_report,
         import_uwf,
@@ -47,20 +50,38 @@ if TYPE_CHECKING:
         lifecycle,
         listing,
         report,
+        requests,
+        spending,
         step_files,
+        tail,
+        text_search,
         thread,
+        tryout,
         turn,
         views,
+        why,
     )
     from rolecall.threads import state as states
     from rolecall.threads.engine import Engine, Outcome
     from rolecall.threads.setup import Cast, Watch
     from rolecall.threads.state import ThreadRef, ThreadState
     from rolecall.threads.thread import Chain, Step
-    from rolecall.workflow import document, model, playbook, python, registry, route, versions, yaml
+    from rolecall.workflow import (
+        document,
+        gallery,
+        model,
+        pack,
+        playbook,
+        python,
+        registry,
+        route,
+        versions,
+        yaml,
+    )
+    from rolecall.workflow.pack import Pin, Powers
     from rolecall.workflow.playbook import Playbook
     from rolecall.workflow.python import Workflow
-    from rolecall.workflow.registry import Checked, Entry, Found, Version
+    from rolecall.workflow.registry import Checked, Found, Version, WorkflowEntry
 else:
 
     class _Module:
@@ -79,19 +100,26 @@ else:
     memory, tools = _Module("rolecall.nexus.memory"), _Module("rolecall.nexus.tools")
     project_paths = _Module("rolecall.nexus.project_paths")
     casting, commit = _Module("rolecall.threads.casting"), _Module("rolecall.threads.commit")
-    compose, handover = _Module("rolecall.threads.compose"), _Module("rolecall.threads.handover")
+    compose, tail = _Module("rolecall.threads.compose"), _Module("rolecall.threads.tail")
+    dry_run, handover = _Module("rolecall.threads.dry_run"), _Module("rolecall.threads.handover")
     html_report, import_uwf = _Module("rolecall.threads.html_report"), _Module("rolecall.threads.import_uwf")
     killing, lease = _Module("rolecall.threads.killing"), _Module("rolecall.threads.lease")
     lifecycle, turn = _Module("rolecall.threads.lifecycle"), _Module("rolecall.threads.turn")
     listing, report = _Module("rolecall.threads.listing"), _Module("rolecall.threads.report")
     thread, views = _Module("rolecall.threads.thread"), _Module("rolecall.threads.views")
+    tryout = _Module("rolecall.threads.tryout")
     step_files, tree = _Module("rolecall.threads.step_files"), _Module("rolecall.files.tree")
+    model, pack = _Module("rolecall.workflow.model"), _Module("rolecall.workflow.pack")
+    packs = _Module("rolecall.files.packs")
+    why = _Module("rolecall.threads.why")
+    spending, text_search = _Module("rolecall.threads.spending"), _Module("rolecall.threads.text_search")
+    requests = _Module("rolecall.threads.requests")
     stores, states = _Module("rolecall.settings.stores"), _Module("rolecall.threads.state")
     holder = _Module("rolecall.store.holder")
     document, playbook = _Module("rolecall.workflow.document"), _Module("rolecall.workflow.playbook")
     python, registry = _Module("rolecall.workflow.python"), _Module("rolecall.workflow.registry")
     route, versions = _Module("rolecall.workflow.route"), _Module("rolecall.workflow.versions")
-    yaml = _Module("rolecall.workflow.yaml")
+    gallery, yaml = _Module("rolecall.workflow.gallery"), _Module("rolecall.workflow.yaml")
 
 MEMORY = ":memory:"
 Folder = str | os.PathLike[str]
@@ -106,6 +134,12 @@ def open(store: str | None = None, *, folder: Folder = ".") -> Rolecall:
 def reader(store: str | None = None, *, folder: Folder = ".") -> Rolecall:
     """Return a Rolecall that creates nothing and opens the store when it first needs it."""
     return Rolecall(store, folder=folder, create=False, is_lazy=True)
+
+
+_OVERDUE_MS = 60_000
+"""How long after the end of a provider's limit somebody must have run a thread that waited for it."""
+_MOST_IDLE = 500
+"""How many idle threads are looked at for that."""
 
 
 class Event(NamedTuple):
@@ -166,9 +200,10 @@ class Rolecall:
         self.folder = os.path.abspath(folder)
         self._creates = create
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._ledger: spending.Ledger | None = None
         if store == MEMORY:
             # A file rather than memory, so that a run in another Python thread can open the same store.
-            self._scratch = tempfile.TemporaryDirectory(prefix="rolecall-")
+            self._scratch = tempfile.TemporaryDirectory(prefix=stores.TEMPORARY)
             store = os.path.join(self._scratch.name, "store.db")
         self._url = store if isinstance(store, str) else None
         self._store = None if store is None or isinstance(store, str) else store
@@ -214,47 +249,114 @@ class Rolecall:
         prompt: str,
         *,
         agent: str | None = None,
+        agents: Mapping[str, str] | None = None,
         limits: Mapping[str, float] | None = None,
         folder: Folder | None = None,
         priority: int | None = None,
         sessions: Mapping[str, Mapping[str, str]] | None = None,
+        reuse: bool | None = None,
         also: lifecycle.Also | None = None,
+        request: requests.Request | None = None,
     ) -> Thread:
         """Create a thread without running it.
 
         Args:
             workflow: a name, a path, an id, a `Workflow`, or what `load_workflow` returned.
             agent: plays every role.
+            agents: play single roles, by role, whatever `agent` says.
             limits: on `steps`, `turns`, `tokens`, `cost` or `minutes`; reaching one suspends the thread.
             folder: its work folder, if not that of this `Rolecall`.
             priority: queues it for the service with this priority, 0 to 9.
             sessions: for roles that begin in a session of an earlier thread: its `thread`, `step` and `tier`.
+            reuse: True takes over finished steps with the same key, except where the workflow says `reuse: false`;
+                False asks every role; None leaves it to the workflow.
             also: adds to the transaction that creates the thread.
+            request: if an earlier one with the same key has created a thread, that thread is returned.
         """
         loaded = self.load_workflow(workflow)
         check_limits(limits or {}, loaded.playbook.workflow.roles)
-        agent = self._agent(agent, loaded.playbook)
-        ref = lifecycle.start(
-            self.store,
-            loaded.id or loaded.playbook,
-            prompt,
-            cwd=self.folder if folder is None else os.path.abspath(folder),
-            mask=config.mask(),
-            limits=limits,
-            agent=agent,
-            bind=casting.binder(agent),
-            work=config.work_folder(),
-            sessions=sessions,
-            queue=priority,
-            also=also,
-        )
+        book = casting.assign(loaded.playbook, agents or {}, self.folder)
+        agent = self._agent(agent, book)
+        if agents:
+            casting.refuse_miscast(book, agent)
+
+        def create(also: lifecycle.Also | None) -> ThreadRef:
+            return lifecycle.start(
+                self.store,
+                loaded.id or loaded.playbook,
+                prompt,
+                cwd=self.folder if folder is None else os.path.abspath(folder),
+                mask=config.mask(),
+                limits=limits,
+                agent=agent,
+                bind=casting.binder(agent, book.bound),
+                work=config.work_folder(),
+                sessions=sessions,
+                reuse=reuse,
+                queue=priority,
+                also=also,
+            )
+
+        ref = requests.create_once(self.store, request, also, create) if request else create(also)
         registry.remember(ref.state.workflow, loaded.playbook)
         lifecycle.tell_service(ref)
         return Thread(self, ref.id)
 
+    def find_requested(self, request: requests.Request) -> Thread | None:
+        """The thread that an earlier request with the same key has created, if any."""
+        store = self.store_if_any
+        made = requests.find(store, request, store.ref(requests.REF)) if store else None
+        return Thread(self, made.id) if made else None
+
+    def look_ahead(
+        self,
+        workflow: str | Workflow | Playbook | LoadedWorkflow,
+        prompt: str,
+        *,
+        agent: str | None = None,
+        limits: Mapping[str, float] | None = None,
+        folder: Folder | None = None,
+        reuse: bool | None = None,
+    ) -> dry_run.Outlook:
+        """Which first steps of a thread would be reused, and what the rest may use. The arguments are those of
+        `start`; nobody is asked, no thread is started and nothing is written to the store."""
+        loaded = self.load_workflow(workflow)
+        check_limits(limits or {}, loaded.playbook.workflow.roles)
+        agent = self._agent(agent, loaded.playbook)
+        cwd = self.folder if folder is None else os.path.abspath(folder)
+        store = self.store_if_any
+        if store is None:
+            with Rolecall(MEMORY, folder=self.folder) as empty:
+                return empty.look_ahead(
+                    loaded, prompt, agent=agent, limits=limits, folder=folder, reuse=reuse
+                )
+
+        async def look() -> dry_run.Outlook:
+            engine = compose.engine(store, agent=agent, folder=cwd)
+            try:
+                return await dry_run.look_ahead(
+                    engine, loaded.playbook, prompt, cwd=cwd, limits=limits, chosen=reuse
+                )
+            finally:
+                await engine.close()
+
+        return asyncio.run(look())
+
     def thread(self, name: str) -> Thread:
         """Find a thread by its id or by a unique part of its id."""
         return Thread(self, thread.find(self.store, name).id)
+
+    def latest_thread(self, *, is_waiting: bool = False) -> Thread | None:
+        """The thread that was started last in this folder, or in one above it in the same repository; with
+        `is_waiting`, the last of those that wait for a person or for the end of a limit."""
+        place = os.path.realpath(self.folder)
+        folders, root = [place], repository.root_around(place) or place
+        while place != root:
+            place = os.path.dirname(place)
+            folders.append(place)
+        store = self.store_if_any
+        ref = listing.find_latest(store, folders, is_waiting=is_waiting) if store else None
+        return Thread(self, ref.id) if ref else None
 
     def thread_if_any(self, ident: str) -> Thread | None:
         """The thread with this id, or None if it is not in the store."""
@@ -277,10 +379,12 @@ class Rolecall:
         before: int | None = None,
         after: str | None = None,
         members: bool = False,
+        look: Callable[[str], bool] | None = None,
     ) -> Iterator[views.View]:
         """Describe threads as `Thread.entry` does, newest first, with any status unless `status` is given. `since` and
         `before` limit their start times, in milliseconds; the list begins after the thread `after`. With `members`,
-        those of groups too."""
+        those of groups too. `look` is called with the id of each thread before it is looked at, also of those that are
+        then left out; the list ends when it returns False."""
         wanted = (
             set(states.Status) if status is None else {status} if isinstance(status, str) else set(status)
         )
@@ -292,7 +396,86 @@ class Rolecall:
         words = tuple(text.lower().split())
         asked = listing.Filter(frozenset(wanted), workflow, since, before, words, members)
         store = self.store_if_any
-        return listing.listed(store, asked, page=after) if store else iter(())
+        return listing.list_threads(store, asked, page=after, look=look) if store else iter(())
+
+    def events(self, *, after: int, limit: int = 500) -> list[StoredEvent]:
+        """The recorded events of all threads with a number (`seq`) above `after`, oldest first."""
+        store = self.store_if_any
+        return store.events(after=after, limit=limit) if store else []
+
+    def newest_event(self) -> int:
+        """The number of the newest recorded event, 0 before the first."""
+        store = self.store_if_any
+        return store.newest_event() if store else 0
+
+    def waiting(self) -> Iterator[views.View]:
+        """Threads in which nothing happens until a person acts, newest first: suspended ones, members of groups
+        included, and crashed ones; then those that nobody runs although the limit of their provider has ended. Left out
+        are threads that wait for another, and members whose group has ended."""
+        for entry in self.entries(status=("suspended", "crashed"), members=True):
+            state = self.thread(entry["thread"]).state
+            parent = self.thread_if_any(state.parent) if state.member and state.parent else None
+            if not state.asks and not (parent and parent.has_ended):
+                yield entry
+        late = int(time() * 1000) - _OVERDUE_MS
+        for entry in islice(self.entries(status="idle"), _MOST_IDLE):
+            if entry.get("until", late) < late:
+                yield entry
+
+    def set_aside(self) -> Iterator[views.View]:
+        """Members of groups and tasks of `plan run` whose work could not be merged, newest first: the entries of their
+        threads with the `branch` that has it, the `reason`, and the `conflict`. Only those of the repository of the
+        folder, and only until another branch has the work or the branch is gone."""
+        store = self.store_if_any
+        if store is None:
+            return
+        for ref, known in handover.list_set_aside(store, self.folder):
+            told = {key: known[key] for key in ("branch", "reason", "conflict") if key in known}
+            yield {**views.entry(store, ref), **told}
+
+    def near_limits(self, *, share: float = 0.8, seconds: float = 1.0) -> views.View:
+        """Threads that have not ended and have used this share of a limit, the one nearest to its limit first. If
+        `seconds` do not suffice to look at all of them, older ones are left out, and `more` is true."""
+        until, found, has_more = monotonic() + seconds, list[views.View](), False
+        open_ones = sorted({*states.Status} - {*states.ENDED, states.Status.DAMAGED})
+        for entry in self.entries(status=open_ones):
+            if monotonic() > until:
+                has_more = True
+                break
+            shown = self.thread(entry["thread"]).summary()
+            used = shown.get("usage", {})
+            for limit, most in shown.get("limits", {}).items():
+                if most and used.get(limit, 0) >= share * most:
+                    found.append({**entry, "limit": limit, "used": used[limit], "most": most})
+        return {"threads": sorted(found, key=lambda one: -one["used"] / one["most"]), "more": has_more}
+
+    def search(
+        self, text: str, *, after: str | None = None, limit: int = 20, seconds: float = 2.0
+    ) -> text_search.SearchPage:
+        """Threads whose task or answers contain all words of `text`, newest first, as far as `seconds` allow; `next`
+        continues the search if given as `after`."""
+        store = self.store_if_any
+        if store is None or not text.strip():
+            return text_search.SearchPage()
+        asked = listing.Filter(frozenset(states.Status), None, 0, None, (), True)
+        return text_search.search(store, text, asked=asked, after=after, limit=limit, seconds=seconds)
+
+    def spend(self, *, since: int, seconds: float = 2.0) -> dict[str, Any]:
+        """What threads that moved after `since` (milliseconds) used, by day, workflow, role and agent. Steps without a
+        reported cost are counted apart. If `seconds` do not suffice, `left` threads are counted by the next call."""
+        store = self.store_if_any
+        if store is None:
+            return {"since": since, "threads": 0, "completed": 0, "left": 0, "rows": []}
+        self._ledger = self._ledger or spending.Ledger()
+        return self._ledger.read(store, since=since, seconds=seconds)
+
+    def cost(self, *, since: int, by: str = "workflow") -> spending.Summary:
+        """What was used after `since` (milliseconds), by local `day`, `workflow`, `role`, `agent` or `thread`;
+        reported, estimated and unknown costs apart. All threads are counted, however long that takes."""
+        ledger, store = spending.Ledger(since), self.store_if_any
+        while store is not None and ledger.read(store, since=since, seconds=60.0)["left"]:
+            pass
+        return ledger.summarize(by=by)
 
     def short_id_length(self) -> int:
         """How many characters at the end of an id distinguish all threads of the store."""
@@ -316,27 +499,36 @@ class Rolecall:
         prompt: str | None = None,
         agent: str | None = None,
         keep_files: bool = False,
+        reuse: bool | None = None,
+        request: requests.Request | None = None,
     ) -> Thread:
         """Create a thread that shares the steps of another up to a step. `name` is a thread, `THREAD#N` or a step's id;
         `at` is a number, an id or `"start"` in that thread, by default its head. It works in a folder of its own with
-        the files of that step, or, with `keep_files`, with the files as they are now."""
+        the files of that step, or, with `keep_files`, with the files as they are now. `reuse` and `request` are those
+        of `start`; if the next role is a group, its members are reused by default."""
         node, source = views.step_named(self.store, name, None if at is None else str(at))
         loaded = None if workflow is None else self.load_workflow(workflow)
         if agent:
             old = loaded or self.load_workflow(thread.Chain(self.store, node).start.workflow)
             agent = self._agent(agent, old.playbook)
-        ref = lifecycle.fork(
-            self.store,
-            node,
-            mask=config.mask(),
-            source=source,
-            workflow=loaded and (loaded.id or loaded.playbook),
-            prompt=prompt,
-            agent=agent,
-            bind=casting.binder(agent or (source.state.agent if source else None)),
-            work=config.work_folder(),
-            trees=None if keep_files else config.trees_folder(self.store.backend.address),
-        )
+
+        def create(also: lifecycle.Also | None) -> ThreadRef:
+            return lifecycle.fork(
+                self.store,
+                node,
+                mask=config.mask(),
+                source=source,
+                workflow=loaded and (loaded.id or loaded.playbook),
+                prompt=prompt,
+                agent=agent,
+                bind=casting.binder(agent or (source.state.agent if source else None)),
+                work=config.work_folder(),
+                trees=None if keep_files else config.trees_folder(self.store.backend.address),
+                reuse=reuse,
+                also=also,
+            )
+
+        ref = requests.create_once(self.store, request, None, create) if request else create(None)
         if loaded:
             registry.remember(ref.state.workflow, loaded.playbook)
         return Thread(self, ref.id)
@@ -366,10 +558,12 @@ class Rolecall:
 
     # -- workflows --
 
-    def put(self, workflow: str | Workflow | Playbook) -> str:
-        """Store a workflow as the current version of its name and return its id."""
+    def put(self, workflow: str | Workflow | Playbook, *, is_named: bool = True) -> str:
+        """Store a workflow as the current version of its name, unless `is_named` is false, and return its id."""
         book = self.load_workflow(workflow).playbook
-        return registry.remember(registry.register(self.store, book), book)
+        node = (registry.register if is_named else registry.keep)(self.store, book)
+        # A playbook may lack the functions of its roles: the service stores what a child process has checked.
+        return node if book is workflow else registry.remember(node, book)
 
     def workflow(self, name: str) -> Mapping[str, Any]:
         """A workflow as the mapping that its YAML contains."""
@@ -379,15 +573,19 @@ class Rolecall:
         """The names of the workflows that can be started from this folder."""
         return [entry.name for entry in self.workflow_entries()]
 
-    def workflow_entries(self) -> list[Entry]:
+    def workflow_entries(self) -> list[WorkflowEntry]:
         """The workflows that can be started from this folder: `name`, `node`, `path` and `origin`."""
-        return registry.listed(self.store_if_any, folder=self.folder)
+        return registry.list_entries(self.store_if_any, folder=self.folder)
+
+    def gallery(self) -> list[WorkflowEntry]:
+        """The workflows that come with Rolecall and can be started from anywhere, unless one here has the same name."""
+        return registry.gallery_entries(self.workflows())
 
     def stored_workflows(self) -> list[str]:
         """The names under which a workflow was put."""
         return [ref.name.partition("/")[2] for ref in self.store.refs("workflow/")]
 
-    def describe(self, entry: Entry) -> str | None:
+    def describe(self, entry: WorkflowEntry) -> str | None:
         """Describe a workflow of the list, or say why it cannot be read; None for Python, whose code is not run."""
         try:
             if entry.node is not None:
@@ -395,10 +593,16 @@ class Rolecall:
             path = str(entry.path)
             if path.endswith(".py"):
                 return None
+            if gallery.has_file(path):
+                return gallery.summaries()[entry.name]
             workflow = yaml.load_file(path).workflow
             return workflow.description if workflow else "(does not validate)"
         except RolecallError as error:
             return f"({error.message})"
+
+    def read_workflow(self, ident: str) -> model.Workflow:
+        """A stored workflow by its id, without running its code."""
+        return registry.read_node(self.store, ident)[0]
 
     def versions(self, name: str) -> list[Version]:
         """The versions that were put under a name, newest first."""
@@ -455,27 +659,81 @@ class Rolecall:
             return LoadedWorkflow(python.compile(workflow, python=_address(workflow)))
         found = self.find_workflow(workflow)
         if found.path is None:
-            return LoadedWorkflow(registry.load_node(self.store, str(found.node)), found.node)
-        if is_kept:
-            return LoadedWorkflow(
-                compose.load_workflow(found.path, store=self._url, warn=warn), path=found.path
-            )
-        return LoadedWorkflow(registry.load_file(found.path, warn=warn), path=found.path)
+            loaded = LoadedWorkflow(registry.load_node(self.store, str(found.node)), found.node)
+        elif is_kept:
+            book = compose.load_workflow(found.path, store=self._url, warn=warn)
+            loaded = LoadedWorkflow(book, path=found.path)
+        else:
+            loaded = LoadedWorkflow(registry.load_file(found.path, warn=warn), path=found.path)
+        for path in self._nested_files(loaded.playbook.workflow):
+            registry.check_trust(path)  # before other roles cost money
+        return loaded
+
+    # -- workflows of other projects --
+
+    def add_workflows(self, source: str, names: Sequence[str] = ()) -> tuple[dict[str, Pin], list[str]]:
+        """Take workflows from a folder or a git repository, `SOURCE` or `SOURCE#REF`, into this project. Return where
+        each comes from, and the names that the source also has. Nothing of it runs."""
+        return packs.add(self.folder, source, names)
+
+    def compare_workflows(self, names: Sequence[str] = (), *, ref: str | None = None) -> list[Comparison]:
+        """Compare workflows that were taken from elsewhere, by default all, with what their sources have now."""
+        return packs.compare(self.folder, names, ref=ref)
+
+    def update_workflows(self, chosen: Sequence[Comparison]) -> None:
+        """Replace workflows by what their sources have."""
+        packs.update(self.folder, chosen)
+
+    def powers(self, name: str) -> list[Powers]:
+        """What a workflow file may do, and what the files may do that belong to it or play its roles. No code runs."""
+        found: dict[str, Powers] = {}
+        waiting = [self.find_file(name)]
+        while waiting:
+            for one in pack.describe(waiting.pop(0)):
+                if one.path not in found:
+                    found[one.path] = one
+                    waiting += self._files_of(one.nested)
+        return list(found.values())
+
+    def trust(self, powers: Sequence[Powers]) -> None:
+        """Allow the workflows of packs that `powers` described, until their files change."""
+        for one in powers:
+            if one.pin:
+                pack.trust(one.path, one.content)
+
+    def _nested_files(self, workflow: model.Workflow) -> list[str]:
+        """The files of the workflows that play roles of a workflow, directly or through one another."""
+        found: list[str] = []
+        waiting = list(self._files_of(model.nested_workflows(workflow)))
+        while waiting:
+            path = waiting.pop()
+            if path not in found:
+                found.append(path)
+                nested = None if path.endswith(".py") else yaml.load_file(path).workflow
+                waiting += self._files_of(model.nested_workflows(nested)) if nested else []
+        return found
+
+    def _files_of(self, names: Sequence[str]) -> Iterator[str]:
+        """The files that workflows are named by; one that is stored or missing has none."""
+        for name in names:
+            with suppress(RolecallError):  # reported at the role's turn
+                if path := registry.find(self.store_if_any, name, folder=self.folder).path:
+                    yield path
 
     def define(self, name: str) -> Definition:
         """Read a workflow without what is needed to run it; a stored one runs no code."""
         found = self.find_workflow(name)
         if found.path is None:
             node = registry.workflow_node(self.store, str(found.node))
-            return Definition(registry.read_node(self.store, node.id)[0], node, None)
-        book = registry.load_file(found.path)
+            return Definition(self.read_workflow(node.id), node, None)
+        book = registry.read_file(found.path)
         node, store = registry.stored_form(book), self.store_if_any
         if store is not None and store.has(node.id):
             node = node._replace(created=store.get(node.id).created)
         return Definition(book.workflow, node, found.path)
 
     def check(self, workflow: str | Workflow) -> Checked:
-        """Check a workflow by the current rules: every problem, and its playbook if there is no error. Positions in a
+        """Check a workflow by the current rules: every problem, and its playbook unless one is an error. Positions in a
         stored workflow are those of its YAML."""
         if not isinstance(workflow, str):
             book, problems = python.check(workflow, name=None, python=_address(workflow))
@@ -484,7 +742,7 @@ class Rolecall:
         if found.path is not None:
             return registry.check_file(found.path)
         node = str(found.node)
-        stored = registry.read_node(self.store, node)[0]
+        stored = self.read_workflow(node)
         if stored.python is not None:
             return registry.Checked(registry.load_node(self.store, node), ())
         parsed = yaml.parse(document.to_yaml(stored), source=node)
@@ -492,12 +750,50 @@ class Rolecall:
         return registry.Checked(book, parsed.problems, parsed.marks)
 
     def validate(self, workflow: str | Workflow) -> list[Problem]:
-        """Every error and warning in a workflow file or object, with its position; empty if there are none."""
+        """Every error and warning in a workflow file or object, with its position."""
         return list(self.check(workflow).problems)
 
-    def missing_agents(self, book: Playbook, agent: str | None = None) -> list[tuple[str, RolecallError]]:
-        """The roles whose agent is unknown or missing, with the reason; `agent`, if given, plays every role."""
-        return casting.miscast(book, agent)
+    def try_workflow(
+        self,
+        workflow: str | Workflow | Playbook,
+        threads: Sequence[str] = (),
+        *,
+        since: int = 0,
+        runs_code: bool = False,
+    ) -> Iterator[tryout.Trial]:
+        """Walk recorded threads through an edited workflow, without asking anybody: by default those of the workflow
+        with the same name that began at `since` (in milliseconds) or later. A workflow in Python that is given by its
+        name or its file is refused unless it `runs_code`."""
+        found = self.find_workflow(workflow) if isinstance(workflow, str) else None
+        if isinstance(workflow, str) and not runs_code and self.is_python(workflow):
+            raise UsageError(
+                f"{workflow} is written in Python, and to try it is to run its code",
+                hint=Hint("Allow that, if you trust it", "run_code"),
+            )
+        if found is not None and found.path is not None:  # a copy beside the original may have any name
+            book = registry.read_file(found.path, has_any_name=True)
+        else:
+            book = self.load_workflow(workflow).playbook
+        refs = (
+            [thread.find(self.store, name) for name in dict.fromkeys(threads)]
+            if threads
+            else tryout.read_recorded(self.store, book.workflow.name, since=since)
+        )
+        return tryout.Tryout(self.store, book).walk(refs)
+
+    def is_python(self, name: str) -> bool:
+        """Whether a workflow is written in Python, so that loading it runs its code."""
+        found = self.find_workflow(name)
+        if found.path is not None:
+            return found.path.endswith(".py")
+        return "python" in registry.workflow_node(self.store, str(found.node)).payload
+
+    def missing_agents(
+        self, book: Playbook, agent: str | None = None, agents: Mapping[str, str] | None = None
+    ) -> list[tuple[str, RolecallError]]:
+        """The roles whose agent is unknown or missing, with the reason; `agent`, if given, plays every role, `agents`
+        play single ones."""
+        return casting.miscast(casting.assign(book, agents or {}, self.folder), agent)
 
     def first_ready_workflow(self) -> str | None:
         """The name of the first workflow here whose agents are all available. One written in Python counts as ready,
@@ -626,7 +922,7 @@ class Thread:
 
     @property
     def session(self) -> str:
-        """The session of the agent that is being asked now; empty if there is none."""
+        """The session of the agent that is being asked now; empty between questions."""
         known = states.read_note(self._store, self.id)
         return known.note.session if known else ""
 
@@ -640,7 +936,7 @@ class Thread:
     def usage(self) -> Mapping[str, float]:
         """Steps, turns, tokens, cost and minutes so far, including failed attempts. Amounts that no agent reported are
         missing rather than zero."""
-        return {key: value for key, value in self.summary()["usage"].items() if key != "roles"}
+        return {key: value for key, value in self.summary()["usage"].items() if key not in ("roles", "saved")}
 
     def entry(self) -> views.View:
         """A short description of the thread, as `rolecall thread list --json` prints it."""
@@ -654,18 +950,22 @@ class Thread:
         """The groups that played a role, each with its members."""
         return views.groups(self._store, self._ref)
 
-    def group_standing(self) -> views.View | None:
-        """How many members of the current group have ended, and the threads of those that the service runs."""
-        return views.group_standing(self._store, self._ref)
-
     def current_group(self) -> views.View | None:
         """The group that plays a role now, with its members."""
         return views.current_group(self._store, self._ref)
 
+    def totals(self) -> views.View:
+        """What the thread has used, from its newest step alone."""
+        return views.totals(self._store, self._ref)
+
+    def step_page(self, *, before: str | None = None, limit: int = 100) -> views.View:
+        """The newest `limit` steps, newest first, or those before the step with the id `before`."""
+        return views.step_page(self._store, self._ref, before=before, limit=limit)
+
     def step_entries(self) -> list[views.View]:
         """The start and all steps, oldest first, as `rolecall thread steps --json` prints them."""
         ref, chain = self._ref, self._chain
-        steps = [views.step_entry(step, number) for step, number in views.numbered(ref, chain)]
+        steps = [views.step_entry(step, number) for step, number in views.number_steps(ref, chain)]
         return [views.start_entry(self._store, chain.start), *reversed(steps)]
 
     def result(self) -> views.View | None:
@@ -675,6 +975,13 @@ class Thread:
     @property
     def _ref(self) -> ThreadRef:
         return thread.find(self._store, self.id)
+
+    def _ref_at(self, head: str | None) -> ThreadRef:
+        ref = self._ref
+        if head is not None and ref.head != head:
+            hint = Hint("See it", "show_thread", thread=self.id)
+            raise Conflict(f"thread {self.id} has moved on", hint=hint)
+        return ref
 
     @property
     def _chain(self) -> Chain:
@@ -690,23 +997,31 @@ class Thread:
 
     # -- running --
 
-    def run(self, *, steps: int | None = None, agent: str | None = None) -> Run:
+    def run(self, *, steps: int | None = None, agent: str | None = None, reuse: bool | None = None) -> Run:
         """Run the thread in the background until it ends, waits for a person, or has taken `steps` steps. Iterate over
-        the result to follow it, or call `wait()` to wait for its end. `agent` plays every role in this run."""
+        the result to follow it, or call `wait()` to wait for its end. `agent` plays every role in this run; `reuse` is
+        that of `choose_reuse`."""
         self._check_begin(agent)
+        self.choose_reuse(reuse)
         return Run(self, steps, agent)
 
-    def step(self, *, agent: str | None = None) -> Thread:
+    def step(self, *, agent: str | None = None, reuse: bool | None = None) -> Thread:
         """Take one step and wait for it."""
-        self.run(steps=1, agent=agent).wait()
+        self.run(steps=1, agent=agent, reuse=reuse).wait()
         return self
 
     async def arun(
-        self, *, steps: int | None = None, agent: str | None = None, cancel: asyncio.Event | None = None
+        self,
+        *,
+        steps: int | None = None,
+        agent: str | None = None,
+        reuse: bool | None = None,
+        cancel: asyncio.Event | None = None,
     ) -> AsyncIterator[Event]:
         """Like `run`, but for a running event loop: yield events as they happen. Leaving the loop early, or setting
         `cancel`, stops the agent."""
         self._check_begin(agent)
+        self.choose_reuse(reuse)
         events: asyncio.Queue[Event | None] = asyncio.Queue()
         stop = asyncio.Event() if cancel is None else cancel
 
@@ -733,18 +1048,21 @@ class Thread:
         steps: int | None = None,
         agent: str | None = None,
         needs_all: bool = True,
+        is_served: bool = False,
+        lease_ms: int | None = None,
     ) -> str | None:
         """Take steps in this event loop and return the id of the last one, or None. `watch` is called with the kind and
         the body of each event before anything else happens. If it `needs_all`, a role without a usable agent is an
-        error, even if its turn would come later."""
-        return await self._play(self._store, watch, cancel, steps, agent, needs_all)
+        error, even if its turn would come later. A worker of the service says that the
+        thread `is_served`, so that members of groups are queued, and how long its lease lasts unless it is renewed."""
+        return await self._play(self._store, watch, cancel, steps, agent, needs_all, is_served, lease_ms)
 
     def agent_of(self, role: str) -> str:
         """The name of the agent that plays a role, `human` for a person. Raise an error if no agent can."""
         state, book = self.state, self._playbook
         if role in book.functions:
             return "python"
-        bound = dataclasses.replace(book, bound=state.agents)
+        bound = book._replace(bound=state.agents)
         return casting.cast(config.load(), bound, role, override=state.agent).name
 
     def _check_begin(self, agent: str | None) -> None:
@@ -762,17 +1080,26 @@ class Thread:
         steps: int | None,
         agent: str | None,
         needs_all: bool,
+        is_served: bool = False,
+        lease_ms: int | None = None,
     ) -> str | None:
         state, last = thread.find(store, self.id).state, None
         if state.status == states.Status.SUSPENDED:
             return None
-        engine = compose.engine(store, agent=agent or state.agent, folder=state.cwd, watch=watch)
+        engine = compose.engine(
+            store,
+            agent=agent or state.agent,
+            folder=state.cwd,
+            watch=watch,
+            is_served=is_served,
+            lease_ms=lease_ms or holder.LEASE_MS,
+        )
         # An agent named for this run overrides those that the thread started with.
         engine = dataclasses.replace(engine, keeps_agents=not agent)
         if needs_all:
             _check_agents(engine.playbook(state.workflow), state, agent)
         try:
-            async for outcome in engine.run(self.id, cancel=cancel, steps=steps):
+            async for outcome in engine.run(self.id, cancel=cancel, steps=steps, waits=not is_served):
                 last = outcome.took or last
         finally:
             await engine.close()
@@ -783,6 +1110,12 @@ class Thread:
         while found := self._store.events(self.id, after=after, limit=500):
             yield from found
             after = found[-1].seq
+
+    def tail(self, *, members: bool = False) -> Iterator[Event | None]:
+        """The recorded events from the first on, and None whenever there are no more of them yet. With `members`, also
+        those of the members of its groups, as the kind `member` that a run in this process tells of them."""
+        for told in tail.follow_events(self._store, self.id, members=members):
+            yield Event(self.id, *told) if told else None
 
     def watch(self, *, after: int = 0) -> Iterator[Event]:
         """Yield the events that any process records for the thread, until it ends or waits for a person."""
@@ -798,32 +1131,48 @@ class Thread:
 
     # -- steering --
 
+    def choose_reuse(self, reuse: bool | None) -> None:
+        """Decide about the next steps, in whichever process: True takes over finished steps with the same key, except
+        where the workflow says `reuse: false`; False asks every role; None changes nothing."""
+        lifecycle.choose_reuse(self._store, self._ref, reuse)
+
     def resume(
         self,
         text: str | None = None,
         *,
         limits: Mapping[str, float] | None = None,
         agent: str | None = None,
+        reuse: bool | None = None,
         is_run_here: bool = False,
+        by: Mapping[str, str] | None = None,
+        head: str | None = None,
     ) -> Thread:
         """Continue a suspended thread: with a message to the role that waits, with higher limits, or to try again. If
-        `agent` is given, it plays every role from now on. If the service ran the thread before, the service continues
-        it, unless `is_run_here`."""
+        `agent` is given, it plays every role from now on; `reuse` is that of `choose_reuse`; `by` says who did, for the
+        record; `head` is that of `answer`. If the service ran the thread before, the service continues it, unless
+        `is_run_here`."""
         if limits:
             check_limits(limits, self._store.get(self.workflow).payload["roles"])
         if agent:
             agent = self.rolecall._agent(agent, self._playbook)
         ref = lifecycle.resume(
             self._store,
-            self._ref,
+            self._ref_at(head),
             mask=config.mask(),
             answer=text,
             limits=limits,
             agent=agent,
             bind=casting.binder(agent) if agent else None,
+            reuse=reuse,
             is_run_here=is_run_here,
+            by=by,
         )
         lifecycle.tell_service(ref)
+        return self
+
+    def give_to_service(self, *, priority: int = 0) -> Thread:
+        """Queue an idle thread for the service."""
+        lifecycle.tell_service(lifecycle.give_to_service(self._store, self._ref, priority=priority))
         return self
 
     def refuse_running(self) -> None:
@@ -840,16 +1189,26 @@ class Thread:
             return Question(way, now.role(way.role), now.task, False, before)
         return Question(None, None, now.task, isinstance(way, route.Suspended), before)
 
-    def answer(self, output: Mapping[str, Any], body: str = "", *, is_run_here: bool = False) -> Thread:
-        """Play the role as a person: `output` must fit its schema."""
+    def answer(
+        self,
+        output: Mapping[str, Any],
+        body: str = "",
+        *,
+        is_run_here: bool = False,
+        by: Mapping[str, str] | None = None,
+        head: str | None = None,
+    ) -> Thread:
+        """Play the role as a person: `output` must fit its schema. `by` says who did, for the record. If the thread is
+        not at `head` any more, which is the id of the step that the person saw last, raise `Conflict`."""
         ref = commit.answer(
             self._store,
-            self._ref,
+            self._ref_at(head),
             self._playbook,
             output,
             body=body,
             mask=config.mask(),
             is_run_here=is_run_here,
+            by=by,
         )
         lifecycle.tell_service(ref)
         return self
@@ -862,11 +1221,21 @@ class Thread:
         prompt: str | None = None,
         agent: str | None = None,
         keep_files: bool = False,
+        reuse: bool | None = None,
+        request: requests.Request | None = None,
     ) -> Thread:
         """Create a thread that shares the steps up to `at` (a number, an id or `"start"`; by default the head), in a
-        folder of its own with the files of that step. With `keep_files` it has the files as they are now."""
+        folder of its own with the files of that step. With `keep_files` it has the files as they are now. `reuse` and
+        `request` are those of `Rolecall.fork`."""
         return self.rolecall.fork(
-            self.id, at=at, workflow=workflow, prompt=prompt, agent=agent, keep_files=keep_files
+            self.id,
+            at=at,
+            workflow=workflow,
+            prompt=prompt,
+            agent=agent,
+            keep_files=keep_files,
+            reuse=reuse,
+            request=request,
         )
 
     def kill(self, reason: str = "killed by a program") -> killing.Killed:
@@ -910,13 +1279,17 @@ class Thread:
         format: Literal["html", "markdown"] = "html",
         *,
         limit: int | None = 2000,
+        files: bool = False,
         warn: Callable[[str], object] = lambda _text: None,
         phrase: Callable[[Hint], str] = Hint.call,
     ) -> str:
         """A report of the whole thread as one self-contained page or as Markdown. Texts are cut after `limit`
-        characters; None shows everything. `warn` is called with anything that could not be shown; `phrase` words how to
-        continue the thread."""
+        characters; None shows everything. `files` adds what each step changed in files, as a diff. `warn` is called
+        with anything that could not be shown; `phrase` words how to continue the thread."""
         card, steps = views.gather(self._store, self._ref)
+        if files:
+            steps = list(step_files.add_diffs(self._store, self._trees, steps, warn))
+            card["attempts"] = list(step_files.add_diffs(self._store, self._trees, card["attempts"], warn))
         if card["continue"]:
             card["continue"] = phrase(card["continue"])
         if format == "markdown":
@@ -937,16 +1310,26 @@ class Thread:
         return step_files.check_out(self._store, self._trees, self._ref, place, _name_step(at))
 
     def diff_files(
-        self, other: Thread | None = None, *, at: int | str | None = None, role: str | None = None
+        self,
+        other: Thread | None = None,
+        *,
+        at: int | str | None = None,
+        role: str | None = None,
+        path: str | None = None,
+        lines: int | None = None,
     ) -> list[views.View]:
         """What the thread changed in its files, as a list of files and as a patch. `at` is a step, or `"A..B"` for what
         changed after step A up to step B; with `role`, there is one entry for each step of that role. With `other`, how
-        the last files of that thread differ from the last files of this one."""
+        the last files of that thread differ from the last files of this one. The patch has all files, or only `path`,
+        or only the first files with up to this many changed `lines`; the others are then `omitted`."""
+        excerpt = step_files.Excerpt(path, lines)
         if other is None:
-            return step_files.compare(self._store, self._trees, self._ref, at=_name_step(at), role=role)
+            return step_files.compare(
+                self._store, self._trees, self._ref, at=_name_step(at), role=role, excerpt=excerpt
+            )
         if at is not None or role is not None:
             raise UsageError("two threads are compared by their last files, without `at` and `role`")
-        return step_files.compare_threads(self._store, self._trees, self._ref, other._ref)
+        return step_files.compare_threads(self._store, self._trees, self._ref, other._ref, excerpt)
 
     def blame(
         self, path: str, *, lines: tuple[int, int] | None = None, at: int | str | None = None
@@ -956,6 +1339,11 @@ class Thread:
         return step_files.trace_lines(
             self._store, self._trees, self._ref, path, lines=lines, at=_name_step(at)
         )
+
+    def why(self, at: int | str | None = None) -> views.View:
+        """Why a step, by default the last, was reused or not: the first part of its key that differs from the nearest
+        earlier step, in words under `text`."""
+        return why.explain(self._store, self._trees, self._ref, _name_step(at))
 
     # -- its own folders --
 
@@ -1003,7 +1391,7 @@ def _name_step(at: int | str | None) -> str | None:
 def _check_agents(book: Playbook, state: ThreadState, agent: str | None) -> None:
     """Raise an error if a role of a thread has no usable agent; `agent`, if given, plays every role."""
     bound = {} if agent else state.agents
-    casting.refuse_miscast(dataclasses.replace(book, bound=bound), agent or state.agent)
+    casting.refuse_miscast(book._replace(bound=bound), agent or state.agent)
 
 
 class Crew:
@@ -1017,8 +1405,9 @@ class Crew:
         return self._engine.cast(book, role)
 
     async def step(self, name: str, *, watch: Watch, cancel: Cancel) -> Outcome:
-        """Take one step of a thread."""
-        return await dataclasses.replace(self._engine, watch=watch).step(name, cancel=cancel)
+        """Take one step of a thread. While its agent has reached a limit, wait until it may go on."""
+        engine = dataclasses.replace(self._engine, watch=watch)
+        return [outcome async for outcome in engine.run(name, cancel=cancel, steps=1)][-1]
 
     async def close(self) -> None:
         await self._engine.close()
@@ -1109,16 +1498,26 @@ class Project:
         """Record the decision on an issue."""
         return tools.plan_decide(self.folder, issue_id=issue, decision=decision)
 
+    def change_issue(self, action: str, issue: int | None = None, title: str | None = None) -> dict[str, Any]:
+        """Change an issue of the active plan: `add`, `remove`, `edit` its title, or `reopen` it."""
+        return tools.plan_update(self.folder, action=action, issue_id=issue, title=title)
+
     def tasks(self) -> dict[str, Any]:
         """The tasks of the current cycle, and which of them are ready."""
         return tools.task_list(self.folder)
 
     def add_task(
-        self, title: str, context: str, *, deps: Sequence[int] = (), acceptance: str | None = None
+        self,
+        title: str,
+        context: str,
+        *,
+        deps: Sequence[int] = (),
+        acceptance: str | None = None,
+        owner: str | None = None,
     ) -> dict[str, Any]:
-        """Add a task that can begin once the tasks `deps` are completed."""
+        """Add a task that can begin once the tasks `deps` are completed; `owner` is who does it."""
         return tools.task_add(
-            self.folder, title=title, context=context, deps=list(deps), acceptance=acceptance
+            self.folder, title=title, context=context, deps=list(deps), acceptance=acceptance, owner=owner
         )
 
     def update_task(self, task: int, status: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from rolecall.errors import AgentError, UsageError
 from rolecall.settings import capabilities
 
 ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
-BOUND = 60.0
+BOUND = 120.0
 STAND_IN = Path(__file__).with_name("acp_agent.py")
 EVERY_RESTRICTION = tuple(capabilities.RESTRICTIONS)
 

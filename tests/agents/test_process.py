@@ -17,7 +17,7 @@ from rolecall.agents.process import Exit, Started
 from rolecall.errors import AgentError
 
 ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
-BOUND = 60.0
+BOUND = 120.0
 Program = Callable[[str], list[str]]
 
 WAITS_FOR_EVER = "import signal\nwhile True: signal.pause()\n"

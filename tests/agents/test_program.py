@@ -231,7 +231,6 @@ def test_a_restriction_that_an_adapter_cannot_enforce_is_refused_before_anything
         held = type(given)(**{**vars(given), "capabilities": ("no_shell_exec",)})
         await ask(Unbounded(executable=standin.path), "Go on.", context=held)
 
-    with pytest.raises(UsageError, match="no_shell_exec") as caught:
+    with pytest.raises(UsageError, match="cannot be held to 'no_shell_exec'"):
         asyncio.run(scene())
-    assert "shell_command_exec" in str(caught.value)
     assert recorder.events == []

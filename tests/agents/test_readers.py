@@ -137,3 +137,15 @@ def argv_of(agent: Program, folder: Path, restriction: str) -> Any:
 async def asked(agent: Program, executable: str, folder: Path, restriction: str) -> None:
     context = replace(context_for(folder, Recorder(), env=ENV), capabilities=(restriction,))
     await replace(agent, executable=executable)("Go on.", context)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_limit_counts_in_the_error_output_of_a_program_and_not_in_what_else_it_prints(
+    name: str, tmp_path: Path
+) -> None:
+    said = "You've hit your usage limit, try again in 3 hours"
+    for error, ending in ((said, "api_failure"), ("", "failed")):
+        reader = adapter(name).reader(context_for(tmp_path, Recorder(), env=ENV))
+        Lines(reader).feed(f"{said}\n")
+        reply = reader.finish(Exit("failed", f"it exited with status 1: {error}", 1, said, error))
+        assert (reply.ending, error in reply.reason) == (ending, True)

@@ -16,7 +16,7 @@ import pytest
 from rolecall.agents import filesearch, process, toolbox
 from rolecall.agents.confined import LARGEST_FILE
 from rolecall.agents.contract import Recorder, context_for
-from rolecall.agents.toolbox import DENIES, TOOLS, Result, Toolbox, offer
+from rolecall.agents.toolbox import DENIES, TOOLS, Toolbox, ToolOutput, offer
 from rolecall.settings import capabilities
 
 ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "ROLE_SECRET": "handed-on"}
@@ -34,8 +34,8 @@ class Bench:
         self.recorder = Recorder()
         self.touched: list[str] = []
 
-    def use(self, name: str, *words: str, **arguments: Any) -> Result:
-        async def scene() -> Result:
+    def use(self, name: str, *words: str, **arguments: Any) -> ToolOutput:
+        async def scene() -> ToolOutput:
             context = replace(context_for(self.work, self.recorder, env=ENV), capabilities=words)
             return await asyncio.wait_for(Toolbox(context, self.touched.append).use(name, arguments), 60)
 
@@ -271,7 +271,7 @@ def test_a_search_is_bounded_in_matches_and_sizes(bench: Bench) -> None:
 def test_a_pattern_that_never_ends_is_ended_and_nothing_waits_for_it(bench: Bench) -> None:
     (bench.work / "a.txt").write_text("first aaa\n" + "a" * 60 + "!\n")
 
-    async def scene(patience: float) -> tuple[Result, int]:
+    async def scene(patience: float) -> tuple[ToolOutput, int]:
         context = context_for(bench.work, bench.recorder, env=ENV)
         asked = asyncio.ensure_future(
             Toolbox(context, bench.touched.append, patience=patience).use(
@@ -397,7 +397,7 @@ def test_a_wrong_call_is_explained_to_the_model(bench: Bench) -> None:
     assert "first_line" in bench.refusal("read_file", path="x", first_line=0)
     assert "No such file" in bench.refusal("read_file", path="x")
 
-    async def scene() -> Result:
+    async def scene() -> ToolOutput:
         box = Toolbox(context_for(bench.work, bench.recorder, env=ENV), bench.touched.append)
         return await box.use("read_file", "not an object")
 

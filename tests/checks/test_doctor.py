@@ -21,9 +21,18 @@ from rolecall.agents.adapters.claude import Claude, claude
 from rolecall.agents.adapters.command import command
 from rolecall.agents.adapters.subworkflow import workflow as played_by
 from rolecall.agents.presence import adapter_of, check_present
-from rolecall.checks.doctor import Diagnosis, Finding, Need, Place, diagnose, examine, needs_of
+from rolecall.checks.doctor import (
+    AgentFinding,
+    AgentNeed,
+    Diagnosis,
+    DoctorPlace,
+    diagnose,
+    examine,
+    needs_of,
+)
 from rolecall.checks.machine import check_endpoint, check_extract
 from rolecall.errors import NotFound, UsageError
+from rolecall.settings.settings import Endpoint as ModelEndpoint
 from rolecall.threads.engine import Cast
 from rolecall.workflow.model import Role, Workdir, Workflow
 from rolecall.workflow.playbook import Playbook
@@ -32,18 +41,18 @@ KEY = "sk-secret-0123456789"
 SIGNED_IN = {"ANTHROPIC_API_KEY": KEY}
 
 
-def place_in(tmp_path: Path, env: Mapping[str, str] = {}, *, patience: float = 10.0) -> Place:
+def place_in(tmp_path: Path, env: Mapping[str, str] = {}, *, patience: float = 10.0) -> DoctorPlace:
     """A machine of its own: only what lies in `bin` is installed, and its user has an empty home."""
     (tmp_path / "user").mkdir(exist_ok=True)
     path = f"{tmp_path / 'bin'}:/usr/bin:/bin"
-    return Place({"PATH": path, "HOME": str(tmp_path / "user"), **env}, tmp_path, patience)
+    return DoctorPlace({"PATH": path, "HOME": str(tmp_path / "user"), **env}, tmp_path, patience)
 
 
-def look(place: Place, *casts: Cast, **options: bool) -> list[Finding]:
+def look(place: DoctorPlace, *casts: Cast, **options: bool) -> list[AgentFinding]:
     return asyncio.run(examine(casts, place, **options))
 
 
-def look_at_claude(place: Place, **options: Any) -> Finding:
+def look_at_claude(place: DoctorPlace, **options: Any) -> AgentFinding:
     [finding] = look(place, Cast("claude", claude(**options)))
     return finding
 
@@ -318,7 +327,11 @@ def test_a_role_written_in_python_needs_nobody() -> None:
 
 
 def diagnosed(
-    place: Place, needs: list[Need], *, besides: tuple[Cast, ...] = (), settings: Mapping[str, Any] = {}
+    place: DoctorPlace,
+    needs: list[AgentNeed],
+    *,
+    besides: tuple[Cast, ...] = (),
+    settings: Mapping[str, Any] = {},
 ) -> Diagnosis:
     return asyncio.run(diagnose(needs, place, settings=settings, besides=besides))
 
@@ -370,7 +383,7 @@ def test_a_worktree_needs_a_repository_with_a_commit(tmp_path: Path) -> None:
 
 def test_git_is_only_missed_where_a_role_needs_it(tmp_path: Path) -> None:
     executable(tmp_path / "bin" / "writes", "")
-    place = Place({"PATH": str(tmp_path / "bin")}, tmp_path)
+    place = DoctorPlace({"PATH": str(tmp_path / "bin")}, tmp_path)
     for workdir, state in ((None, "warning"), ("worktree", "problem")):
         needs = needs_of([book("w", workdir, writer="writes")], cast_by_name, find_in())  # type: ignore[arg-type]
         checks = {check.name: check.state for check in diagnosed(place, needs).checks}
@@ -392,7 +405,7 @@ class Endpoint:
             def do_GET(self) -> None:
                 endpoint.asked.append((self.path, self.headers["Authorization"]))
                 if not status:
-                    endpoint.ended.wait(30)
+                    endpoint.ended.wait(120)
                     return
                 self.send_response(status)
                 for name, value in {"Content-Type": kind, **headers}.items():
@@ -410,8 +423,8 @@ class Endpoint:
         return f"http://127.0.0.1:{self.http.server_port}/v1"
 
     @property
-    def settings(self) -> dict[str, Any]:
-        return {"base_url": self.base_url, "model": "tiny", "api_key": KEY, "timeout": 60.0}
+    def settings(self) -> ModelEndpoint:
+        return ModelEndpoint(self.base_url, "tiny", KEY)
 
 
 @contextmanager
@@ -477,16 +490,20 @@ def test_an_endpoint_that_is_not_there_is_a_problem() -> None:
 @pytest.mark.parametrize("key", ["two words", "line\r\nX-Other: 1", "kéy"])
 def test_a_key_that_cannot_be_sent_is_not_sent(key: str) -> None:
     with endpoint() as server:
-        check = asyncio.run(check_endpoint({**server.settings, "api_key": key}))
+        check = asyncio.run(check_endpoint(server.settings._replace(api_key=key)))
     assert check.state == "problem"
     assert key not in check.text
     assert server.asked == []
 
 
-def test_each_endpoint_is_asked_once_and_with_its_own_key() -> None:
+def test_each_endpoint_is_asked_once_and_no_key_goes_where_a_workflow_says() -> None:
     with endpoint() as own, endpoint() as other:
         settings = {"extract": {"baseUrl": own.base_url, "model": "tiny", "apiKeyEnv": "OWN_KEY"}}
-        overrides = [None, {"model": "big"}, {"baseUrl": other.base_url, "model": "tiny"}]
+        overrides = [
+            None,
+            {"model": "big"},
+            {"baseUrl": other.base_url, "model": "tiny", "apiKeyEnv": "OWN_KEY"},
+        ]
         checks = asyncio.run(check_extract(overrides, settings, {"OWN_KEY": KEY}))
     assert [check.state for check in checks] == ["ok", "ok"]
     assert own.asked == [("/v1/models", f"Bearer {KEY}")]

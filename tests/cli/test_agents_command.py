@@ -220,7 +220,7 @@ def answered(rolecall: Rolecall, env: Mapping[str, str], answer: str) -> tuple[s
         pass
     finally:
         os.close(leader)
-    return shown.decode(), child.wait(30)
+    return shown.decode(), child.wait(120)
 
 
 def test_on_a_terminal_it_asks_first_and_takes_no_for_an_answer(

@@ -119,6 +119,8 @@ def test_workflows_agents_and_threads_are_completed(shell: Shell) -> None:
     assert "acp:gemini" in shell.words("agents", "test", "acp")
     short = shell.thread[-6:]
     assert shell.words("thread", "show", short[:2]) == [short]
+    assert shell.words("thread", "show", "") == [short]
+    assert "fix-test" in shell.words("new", "fix-t")
     assert shell.words("thread", "show", shell.thread[:8]) == [shell.thread]
     assert shell.words("thread", "diff", short, short[:2]) == [short]
     shell.rolecall("config", "set", "agents.mine.adapter", "claude", check=0)
@@ -135,7 +137,7 @@ def test_where_nothing_is_known_nothing_is_said(rolecall: Rolecall, tmp_path: Pa
 
 def test_bash_completes(shell: Shell) -> None:
     assert shell.bash("rolecall", "thread", "lis") == ["list"]
-    assert shell.bash("uwf", "run", "") == ["hello"]
+    assert shell.bash("uwf", "run", "he") == ["hello"]
     assert shell.bash("rolecall", "thread", "show", shell.thread[-6:-3]) == [shell.thread[-6:]]
     # Bash takes these apart at the sign, and replaces only what stands behind it.
     assert shell.bash("rolecall", "run", "x", "--agent", "=", "clau") == ["claude"]
@@ -146,7 +148,7 @@ def test_bash_completes(shell: Shell) -> None:
 @pytest.mark.skipif(not shutil.which("fish"), reason="fish is not installed")
 def test_fish_completes(shell: Shell) -> None:
     assert shell.fish("rolecall thread lis") == ["list"]
-    assert shell.fish("uwf run ") == ["hello"]
+    assert shell.fish("uwf run he") == ["hello"]
     assert shell.fish(f"rolecall thread show {shell.thread[-6:-3]}") == [shell.thread[-6:]]
     assert "some-file.txt" in shell.fish("rolecall artifact write x some-f")
     assert "acp:gemini" in shell.fish("rolecall agents test acp:gem")

@@ -271,3 +271,11 @@ def test_setup_that_is_left_writes_nothing(rolecall: Rolecall) -> None:
     assert terminal.close() == 2
     assert "Nothing was written" in terminal.seen
     assert not rolecall.home.exists()
+
+
+def test_values_are_shown_as_they_can_be_typed(rolecall: Rolecall) -> None:
+    shown = rolecall("config", "set", "notify.command", '["ntfy", "{text}"]', check=0).stdout
+    assert shown == 'notify.command = ["ntfy", "{text}"]\n'
+    assert rolecall("config", "set", "notify.desktop", "false", check=0).stdout == "notify.desktop = false\n"
+    assert rolecall("config", "get", "notify.command", check=0).stdout == '["ntfy", "{text}"]\n'
+    assert rolecall("config", "get", "notify", check=0).stdout.splitlines()[0] == "command:"

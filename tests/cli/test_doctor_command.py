@@ -167,6 +167,9 @@ def test_the_roles_of_a_workflow_that_plays_a_role_count_too(machine: Machine) -
 
 def test_an_agent_that_is_installed_is_proposed_for_roles_without_one(machine: Machine) -> None:
     machine.write("a-first", agent="")
+    machine.write("b-second", agent="")
+    [found] = machine.doctor(code=1)["fix"]
+    assert found["text"] == "no agent is chosen for a-first (planner), b-second (planner)"
     assert "config set defaultAgent NAME" in machine.doctor(code=1)["fix"][0]["fix"]
     program = machine.bin / "codex"
     program.write_text("#!/bin/sh\n")
@@ -327,7 +330,7 @@ def on_terminal(machine: Machine, *args: str, **env: str) -> str:
         pass
     finally:
         os.close(leader)
-        child.wait(30)
+        child.wait(120)
     return shown.decode().replace("\r\n", "\n")
 
 

@@ -6,10 +6,14 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 from conftest import Rolecall
 from terminal import Terminal
+
+from rolecall import Thread
+from rolecall.cli.group_view import GroupBlock
 
 AGENT = """
 import re, sys
@@ -149,6 +153,29 @@ def test_a_group_that_goes_on_is_counted_from_where_it_was(rolecall: Rolecall, p
     second.expect("2 b ·")
     let_go(project, "bcdef")
     assert second.close() == 0
+
+
+def test_a_member_is_counted_once_whatever_becomes_of_it() -> None:
+    block = GroupBlock("judge", 3, is_served=True)
+    for number, kind, body in (
+        (1, "started", {"title": "judge 1/3"}),
+        (2, "started", {"title": "judge 2/3"}),
+        (1, "suspended", {}),
+        (1, "over", {"status": "waits"}),
+        (1, "resumed", {}),
+        (2, "step", {"reused": {"thread": "T"}}),
+        (2, "over", {"status": "done"}),
+        (2, "folder_merged", {}),
+    ):
+        block.event({"number": number, "thread": f"M{number}", "kind": kind, "body": body})
+    (head, *_) = block.lines(cast("Thread", None), 1)
+    assert "judge · 1 of 3 done · 1 started · 1 to come · 1 reused" in head
+
+
+def test_a_line_says_that_a_member_waits_for_a_limit() -> None:
+    block = GroupBlock("judge", 3, is_served=False)
+    event = {"number": 2, "thread": "T", "kind": "limited", "body": {"until": 4_000_000_000_000}}
+    assert block.event(event).startswith("◷ judge 2/3: waits until ")
 
 
 def test_a_script_gets_a_line_for_each_event_of_a_member(rolecall: Rolecall, project: Path) -> None:
@@ -299,6 +326,7 @@ def test_show_and_read_fold_the_members_and_unfold_them_on_request(rolecall: Rol
     unfolded = rolecall("thread", "read", ended, "--quota", "20000", "--members").stdout
     assert "### 1 a" in unfolded
     assert '"finding": "nothing in a"' in unfolded
+    assert "I read a." in unfolded
 
 
 def test_a_member_is_read_by_itself_with_its_item_and_its_thread(rolecall: Rolecall, ended: str) -> None:
@@ -319,5 +347,6 @@ def test_reports_show_the_members(rolecall: Rolecall, tmp_path: Path, ended: str
     assert "5 of 6 members are done, 1 failed." in text
     assert "nothing in a" in text
     assert "the model is overloaded" in text
+    assert "I read a." in text
     if kind == "html":
         assert '<summary>2 b <span class="status bad">failed</span></summary>' in text

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rolecall.cli import NOUNS, main
+from rolecall.cli import NOUNS, SCREEN, main
 from rolecall.cli.parser import verbs_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ CLI_PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
 def commands() -> list[str]:
     """Everything that can be typed after `rolecall`, groups of verbs included."""
-    found = [""]
+    found = list[str]()
     for noun in NOUNS:
         found.append(noun)
         for verb in verbs_of(noun):
@@ -38,7 +38,7 @@ def help_of(command: str) -> str:
     return out.getvalue()
 
 
-@pytest.mark.parametrize("command", commands(), ids=lambda command: command or "rolecall itself")
+@pytest.mark.parametrize("command", commands())
 def test_help_shows_usage_and_examples_of_this_command(command: str) -> None:
     text = help_of(command)
     assert text.startswith(f"usage: rolecall {command}".rstrip())
@@ -58,11 +58,18 @@ def test_help_of_a_noun_lists_its_verbs(noun: str) -> None:
         assert verb.split(" ")[0] in text
 
 
-def test_help_of_the_program_lists_the_nouns() -> None:
-    text = help_of("")
-    for noun, (_, line) in NOUNS.items():
-        assert noun in text
-        assert line in text
+def test_help_fits_a_screen_and_help_all_lists_every_command(rolecall: Rolecall) -> None:
+    lines = rolecall("--help", check=0).stdout.splitlines()
+    assert len(lines) < 24 and max(map(len, lines)) <= 80
+    for group, known in SCREEN.items():
+        assert any(line.startswith(f"{group}  ") for line in lines)
+        for command in known:
+            noun, _, verb = command.partition(" ")
+            assert noun not in NOUNS or (
+                (not verb or verb in verbs_of(noun)) and any(f"  {command} " in line for line in lines)
+            )
+    everything = rolecall("help", "all", check=0).stdout
+    assert all(f"    {noun} " in everything and line in everything for noun, (_, line) in NOUNS.items())
 
 
 def test_every_command_stands_in_the_documentation() -> None:
@@ -75,7 +82,6 @@ def test_every_command_stands_in_the_documentation() -> None:
 @pytest.mark.parametrize(
     ("command", "instead"),
     [
-        ("workflow add x.yaml", "rolecall workflow put"),
         ("thread exec 01M7", "rolecall thread step"),
         ("thread stop 01M7", "rolecall serve stop"),
         ("thread cancel 01M7", "rolecall thread kill"),
@@ -99,11 +105,16 @@ def test_a_command_of_uwf_says_its_new_name(rolecall: Rolecall, command: str, in
 # -- finding one's way --
 
 
-@pytest.mark.parametrize("words", [[], ["help"], ["-h"], ["--help"]])
-def test_the_program_alone_prints_its_help(rolecall: Rolecall, words: list[str]) -> None:
+@pytest.mark.parametrize("words", [["help"], ["-h"]])
+def test_help_has_several_names(rolecall: Rolecall, words: list[str]) -> None:
     done = rolecall(*words, check=0)
     assert done.stdout == rolecall("--help", check=0).stdout
     assert done.stderr == ""
+
+
+def test_the_program_alone_says_where_one_is(rolecall: Rolecall, tmp_path: Path) -> None:
+    done = rolecall(cwd=tmp_path, check=0)
+    assert (done.stdout, done.stderr) == (rolecall("status", cwd=tmp_path, check=0).stdout, "")
 
 
 @pytest.mark.parametrize("words", [["thread"], ["help", "thread"]])
@@ -215,7 +226,9 @@ def test_status_says_where_one_is_and_what_comes_next(rolecall: Rolecall, tmp_pa
         "workflows  none",
         "service    not running",
         "threads    none at work",
-        "next       rolecall init",
+        "next       rolecall init    make a project",
+        "           rolecall new     see ready-made workflows",
+        "           rolecall doctor  see which agents are ready",
     ]
     assert not rolecall.home.exists()
     rolecall("init", cwd=tmp_path, check=0)
@@ -227,7 +240,14 @@ def test_status_says_where_one_is_and_what_comes_next(rolecall: Rolecall, tmp_pa
     assert found["next"] == found["threads"][0]["continue"]
     shown = rolecall("status", cwd=tmp_path, check=0).stdout
     assert "suspended" in shown and "Decide it" in shown
-    assert shown.splitlines()[-1].startswith("next       rolecall thread answer ")
+    assert shown.splitlines()[-3].startswith("next       rolecall thread answer ")
+    assert "waits for you" in shown and "at work" not in shown
+    told = [one["command"] for one in found["commands"]]
+    assert told == [
+        found["next"],
+        f"rolecall thread show {found['threads'][0]['thread']}",
+        "rolecall run hello -p 'What to do'",
+    ]
     answered = found["threads"][0]["thread"]
     rolecall("thread", "kill", answered, check=0)
     rolecall("run", "hello", "-p", "x", "--detach", cwd=tmp_path, check=0)

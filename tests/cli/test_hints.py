@@ -7,6 +7,7 @@ import copy
 import pickle
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from traceback import format_exception
 
@@ -19,17 +20,22 @@ from rolecall.errors import Hint, UsageError
 from rolecall.mcp import hints as tool_hints
 
 SOURCE = Path(rolecall.__file__).parent
-DOORS = ("cli", "mcp")
+DOORS = ("cli", "mcp", "web")
 PROMPTS = ("hosts", "nexus/brief.py")
 """Texts that an agent with a shell or an editor of project files reads; they are prompts and not hints."""
 COMMAND = re.compile(r"`(?:rolecall|uwf) [a-z]|^rolecall [a-z]+ |(?<![\w-])--[a-z]+(?:-[a-z]+)*(?= |$|\.|,)")
 
 
-def below_the_doors() -> Iterator[tuple[Path, ast.AST]]:
-    for path in sorted(SOURCE.rglob("*.py")):
-        if path.relative_to(SOURCE).parts[0] not in DOORS:
-            for node in ast.walk(ast.parse(path.read_text())):
-                yield path.relative_to(SOURCE), node
+@cache
+def below_the_doors() -> list[tuple[Path, ast.AST]]:
+    """The parts of all modules that can say something."""
+    return [
+        (path.relative_to(SOURCE), node)
+        for path in sorted(SOURCE.rglob("*.py"))
+        if path.relative_to(SOURCE).parts[0] not in DOORS
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.keyword | ast.Constant | ast.Call)
+    ]
 
 
 def texts(node: ast.AST) -> Iterator[str]:
@@ -65,13 +71,15 @@ def test_no_text_below_the_doors_quotes_a_command_of_ours() -> None:
 
 
 def test_the_command_line_words_every_action() -> None:
+    at = {"Hint": 1, "Onward": 0}  # the place of the code among the arguments
     calls = [
-        node
+        (node, at[node.func.id])
         for _, node in below_the_doors()
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Hint"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in at and node.args
     ]
     assert len(calls) > 60
-    codes = {call.args[1].value for call in calls if isinstance(call.args[1], ast.Constant)}
+    given = [call.args[place] for call, place in calls]
+    codes = {code.value for code in given if isinstance(code, ast.Constant)}
     assert codes == set(hints._PHRASES)
     assert set(tool_hints.TOOLS) <= codes
 
@@ -83,7 +91,7 @@ def test_every_command_that_is_advised_exists(phrase: str) -> None:
         words = [re.sub(r"\{\w+\}", "1", word) for word in command.split()[1:]]
         verb = [word for word in words if word.isalpha() or "-" in word.strip("-")][:3]
         with pytest.raises(SystemExit) as ended:
-            build_parser().parse_args([*_verb(verb), "--help"])
+            build_parser(verb[0]).parse_args([*_verb(verb), "--help"])
         assert ended.value.code == 0
 
 

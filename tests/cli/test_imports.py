@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,28 @@ sys.exit(status)
 """
 
 
+EACH_FIRST = """
+import gc, importlib, os, pkgutil, sys, traceback
+import rolecall
+names = [module.name for module in pkgutil.walk_packages(rolecall.__path__, "rolecall.")]
+names = [name for name in names if not name.endswith("__main__")]
+for name in names:
+    importlib.import_module(name)
+gc.disable()
+for name in names:
+    if os.fork() == 0:
+        for known in [known for known in sys.modules if known.partition(".")[0] == "rolecall"]:
+            del sys.modules[known]
+        try:
+            importlib.import_module(name)
+        except BaseException:
+            traceback.print_exc()
+        os._exit(0)
+    os.wait()
+print(len(names))
+"""
+
+
 def modules_of(rolecall: Rolecall, *args: str) -> set[str]:
     # -S and -I leave out what an environment's own start-up files import, which is not ours to answer for.
     source = Path(__file__).parents[2] / "src"
@@ -76,6 +99,11 @@ def test_version_imports_the_command_line_and_nothing_else(rolecall: Rolecall) -
     assert not modules & (HEAVY | {"argparse", "json", "re", "typing", "sqlite3"})
     assert modules >= {"rolecall", "rolecall.cli"}
     assert {name for name in modules if name.startswith("rolecall")} == {"rolecall", "rolecall.cli"}
+
+
+def test_the_program_alone_imports_nothing_heavy(rolecall: Rolecall) -> None:
+    rolecall("cas", "put-text", "hello", check=0)
+    assert not modules_of(rolecall) & HEAVY
 
 
 def test_putting_a_text_needs_a_validator_but_no_yaml(rolecall: Rolecall) -> None:
@@ -116,3 +144,11 @@ def test_checking_a_workflow_imports_neither_the_router_nor_a_store(
     modules = modules_of(rolecall, "workflow", "validate", str(tmp_path / "say-hello.yaml"))
     assert "rolecall.workflow.lint" in modules
     assert not modules & {"rolecall.workflow.route", "rolecall.store.store", "asyncio", "jsonschema_rs"}
+
+
+@pytest.mark.skipif(
+    "REAL_COMMANDS" not in os.environ, reason="takes seconds, and imports seldom become circles"
+)
+def test_every_module_can_be_the_first_that_is_imported() -> None:
+    done = subprocess.run([sys.executable, "-c", EACH_FIRST], capture_output=True, text=True, check=True)
+    assert (done.stderr, int(done.stdout) > 300) == ("", True)

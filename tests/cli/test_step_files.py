@@ -213,7 +213,7 @@ def test_diff_of_two_threads_compares_their_last_files(plain: Work) -> None:
     assert "-roses\n-tulips\n-sugar\n+lilies\n" in found["parts"][0]["diff"]
     assert "two threads" in plain.text("thread", "diff", one, other, "--files", "--at", "1", check=2)
     assert "Add --files" in plain.text("thread", "diff", one, other, "--at", "1", check=2)
-    assert "add --files" in plain.text("thread", "diff", one, check=2)
+    assert plain.text("thread", "diff", one) == plain.text("thread", "diff", one, "--files")
 
 
 # -- lists --
@@ -239,6 +239,9 @@ def test_show_steps_read_and_reports_list_the_files_of_each_step(work: Work) -> 
     for name in ("report.md", "report.html"):
         work.rolecall("thread", "export", ident, name, cwd=work.place, check=0)
         assert "poem +1 -1" in (work.place / name).read_text()
+        assert "+tulips" not in (work.place / name).read_text()
+        work.rolecall("thread", "export", ident, name, "--files", "--force", cwd=work.place, check=0)
+        assert "+tulips" in (work.place / name).read_text()
 
 
 def test_a_long_list_of_files_is_cut(plain: Work) -> None:
@@ -328,6 +331,13 @@ def test_a_failed_attempt_is_named(plain: Work) -> None:
     found = plain.rolecall.json("thread", "blame", ident, "poem")
     assert [line["from"] for line in found["lines"]] == ["before", "attempt", "step"]
     assert "failed writer" in plain.text("thread", "blame", ident, "poem")
+    attempt = found["lines"][1]["step"]
+    done = plain.rolecall.json("thread", "checkout", ident, str(plain.place / "half"), "--at", attempt)
+    assert (done["attempt"], files_in(plain.place / "half")["poem"]) == (attempt, "roses\nhalf\n")
+    shown = plain.text("thread", "diff", ident, "--files", "--at", attempt[:6])
+    assert shown.startswith(f"failed attempt {attempt}: writer\n") and "+half" in shown
+    plain.rolecall("thread", "export", ident, "report.md", "--files", cwd=plain.place, check=0)
+    assert (plain.place / "report.md").read_text().count("\n+half\n") == 1
 
 
 @pytest.mark.parametrize("merge", ["queue", None])
@@ -465,3 +475,14 @@ def test_the_library_reads_files_too(tmp_path: Path) -> None:
         assert "+roses" in thread.diff_files(at=1)[0]["diff"]
         [line] = thread.blame("poem")["lines"]
         assert line["step"] == thread.steps[0].id
+
+
+def test_why_names_the_first_part_that_differs(plain: Work) -> None:
+    writer = {"output": {"status": "done"}}
+    checker = {"output": {"status": "done"}}
+    first = plain.run(writer=[writer], checker=[checker])
+    second = plain.run(writer=[writer], checker=[{**checker, "body": "Fine."}])
+    asked = f"asked: not the same as step 1 of thread {first}: the version of its program: "
+    assert plain.text("thread", "why", second, "--at", "1").startswith(f"step 1 writer · {asked}")
+    found = plain.rolecall.json("thread", "why", second)
+    assert (found["number"], found["part"], found["differs"]) == (2, "version", ["version"])

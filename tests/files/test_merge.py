@@ -16,7 +16,7 @@ import pytest
 
 from rolecall.errors import Conflict, UsageError
 from rolecall.files import merge
-from rolecall.files.merge import Checked, Merged, SetAside, Work
+from rolecall.files.merge import MergeCheck, Merged, SetAside, Work
 
 NUMBERS = "".join(f"{number}\n" for number in range(1, 21))
 
@@ -81,12 +81,12 @@ def repo(tmp_path: Path) -> Repository:
     return Repository(tmp_path)
 
 
-async def fail() -> Checked:
-    return Checked(("make", "test"), False, "'make test' exited with 2", "2 tests failed")
+async def fail() -> MergeCheck:
+    return MergeCheck(("make", "test"), False, "'make test' exited with 2", "2 tests failed")
 
 
-async def succeed() -> Checked:
-    return Checked(("make", "test"), True, "", "all passed")
+async def succeed() -> MergeCheck:
+    return MergeCheck(("make", "test"), True, "", "all passed")
 
 
 def change(line: int, text: str) -> str:
@@ -195,7 +195,7 @@ def test_a_conflict_with_a_commit_of_nobodys_names_the_commit(repo: Repository) 
     aside = repo.merge(work)
     assert isinstance(aside, SetAside)
     (by,) = aside.files[0].changed_by
-    assert by == merge.Change(repo.git("rev-parse", "HEAD"), "My own change", "")
+    assert by == merge.ConflictingCommit(repo.git("rev-parse", "HEAD"), "My own change", "")
 
 
 def test_large_conflicts_are_cut(repo: Repository) -> None:
@@ -268,7 +268,7 @@ def test_a_failed_check_undoes_the_merge_and_the_rest_goes_on(repo: Repository) 
 def test_the_check_sees_the_merge_in_the_folder(repo: Repository) -> None:
     seen = []
 
-    async def look() -> Checked:
+    async def look() -> MergeCheck:
         seen.append((repo.folder / "new").read_text())
         return await succeed()
 
@@ -279,7 +279,7 @@ def test_the_check_sees_the_merge_in_the_folder(repo: Repository) -> None:
 def test_a_check_that_is_cancelled_or_raises_undoes_the_merge(repo: Repository) -> None:
     work, before = repo.member("one", {"old": None, "new": "x\n"}), repo.state()
 
-    async def hang() -> Checked:
+    async def hang() -> MergeCheck:
         await asyncio.sleep(3600)
         raise AssertionError
 
@@ -294,7 +294,7 @@ def test_a_check_that_is_cancelled_or_raises_undoes_the_merge(repo: Repository) 
         asyncio.run(cancel())
     assert repo.state() == before
 
-    async def missing() -> Checked:
+    async def missing() -> MergeCheck:
         raise UsageError("the program 'mke' was not found")
 
     with pytest.raises(UsageError, match="mke"):
@@ -306,7 +306,7 @@ def test_what_changes_in_merged_files_during_a_failed_check_is_kept_on_a_branch(
     work = repo.member("one", {"numbers": change(3, "three"), "old": None, "new": "x\n", "other": "y\n"})
     before = repo.state()
 
-    async def disturb() -> Checked:
+    async def disturb() -> MergeCheck:
         repo.write({"numbers": "formatted\n", "old": "again\n", "new": None, "by-product": "z\n"})
         return await fail()
 
@@ -321,7 +321,7 @@ def test_what_changes_in_merged_files_during_a_failed_check_is_kept_on_a_branch(
 def test_a_commit_during_a_failed_check_is_not_undone(repo: Repository) -> None:
     work = repo.member("one", {"new": "x\n"})
 
-    async def disturb() -> Checked:
+    async def disturb() -> MergeCheck:
         repo.write({"mine": "mine\n"})
         repo.git("add", "mine")
         repo.git("commit", "--quiet", "-m", "mine")
@@ -396,7 +396,7 @@ def test_one_merges_at_a_time(repo: Repository) -> None:
     works = [repo.member(f"m{number}", {f"file-{number}": "x\n"}) for number in range(5)]
     at_once: list[int] = []
 
-    async def check() -> Checked:
+    async def check() -> MergeCheck:
         at_once.append(1)
         assert len(at_once) == 1
         with pytest.raises(Conflict), merge.lock(str(repo.folder)):
@@ -430,7 +430,7 @@ from rolecall.files import merge
 
 async def check():
     print("checking", flush=True)
-    return merge.Checked(("true",), sys.argv[1] == "pass", "it failed", "")
+    return merge.MergeCheck(("true",), sys.argv[1] == "pass", "it failed", "")
 
 print(asyncio.run(merge.merge(sys.argv[2], merge.Work(*sys.argv[3:]), check)))
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -194,11 +195,18 @@ def test_a_nested_repository_is_its_commit(tmp_path: Path) -> None:
     git(work / "empty", "init", "--quiet")
     trees = Trees(str(tmp_path / "trees"))
     first = trees.take(str(work))
-    assert first.omitted == ("empty",)  # it has no commit that could be recorded
+    assert first.omitted == ("empty/",)  # it has no commit that could be recorded
     (inner / "b").write_text("2\n")
+    changed = trees.take(str(work))
+    assert (changed.tree, changed.omitted) == (first.tree, ("empty/", "inner/"))
     git(inner, "commit", "--quiet", "--all", "--message", "second")
     second = trees.take(str(work))
     assert [change.path for change in trees.changes(first, second)] == ["inner"]
+    assert second.omitted == ("empty/",)
+    other = repository(work / "other", c="1\n")
+    assert trees.take(str(work)).omitted == ("empty/",)
+    (other / "c").write_text("2\n")
+    assert trees.take(str(work)).omitted == ("empty/", "other/")
 
 
 def test_changes_and_diff_of_two_trees(tmp_path: Path) -> None:
@@ -325,3 +333,137 @@ def test_a_folder_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pyte
     (work / "data").write_text("x" * 101)
     with pytest.raises(tree.TooManyFiles, match="of new files"):
         Trees(str(tmp_path / "trees")).take(str(work))
+
+
+def test_a_folder_that_was_too_large_is_not_walked_again_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trees, work = Trees(str(tmp_path / "trees")), tmp_path / "work"
+    work.mkdir()
+    (work / "a").touch()
+    (work / "b").touch()
+    with monkeypatch.context() as patch:
+        patch.setattr(tree, "MOST_FILES", 1)
+        with pytest.raises(tree.TooManyFiles, match="more than 1 files") as refused:
+            trees.take(str(work))
+        assert not refused.value.is_known
+    words = r"had more than 1 files at \d\d:\d\d; it is looked at again after \d\d:\d\d"
+    with pytest.raises(tree.TooManyFiles, match=words) as refused:
+        trees.take(str(work))
+    assert refused.value.is_known
+    (mark,) = (tmp_path / "trees").glob("*/indexes/*.refused")
+    os.utime(mark, (1, 1))
+    assert trees.take(str(work)).tree
+    os.utime(mark)
+    with pytest.raises(tree.TooManyFiles):
+        trees.take(str(work))
+    (work / ".gitignore").write_text("b\n")
+    os.utime(work / ".gitignore", (mark.stat().st_mtime + 1,) * 2)
+    assert trees.take(str(work)).tree
+
+
+def test_a_repository_with_sha256_ids_is_refused_by_name(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "--quiet", "--object-format=sha256", tmp_path / "work"], check=True)
+    with pytest.raises(UsageError, match="only SHA-1 is supported"):
+        Trees(str(tmp_path / "trees")).take(str(tmp_path / "work"))
+
+
+@settings(max_examples=6)
+@given(before=FILES, after=FILES, cut=st.integers(0, 8))
+def test_changes_are_made_again_in_another_folder_and_from_halfway(
+    before: dict[tuple[str, ...], tuple[str, bytes]],
+    after: dict[tuple[str, ...], tuple[str, bytes]],
+    cut: int,
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        trees, there, here = Trees(f"{name}/trees"), Path(name, "there"), Path(name, "here")
+        for folder in (there, here):
+            folder.mkdir()
+            write(folder, before)
+        found = trees.take(str(there))
+        for path in there.iterdir():
+            path.unlink() if path.is_symlink() or path.is_file() else shutil.rmtree(path)
+        write(there, after)
+        left = trees.take(str(there))
+        if trees.advance(found, left, str(here)):  # a folder became a file
+            assert trees.take(str(here)).tree == found.tree
+            return
+        assert contents(here) == contents(there)
+
+        # As a process leaves it that dies in the middle of writing a file.
+        changed = [change for change in trees.changes(found, left) if change.kind != "removed"]
+        for change in changed[:1]:
+            path = here / change.path
+            if path.is_file() and not path.is_symlink():
+                path.write_bytes(path.read_bytes()[:cut])
+        assert trees.advance(found, left, str(here), is_begun=True) == ""
+        assert contents(here) == contents(there)
+
+
+def test_changes_are_made_only_in_a_folder_that_is_as_it_was_found(tmp_path: Path) -> None:
+    trees, there, here = Trees(str(tmp_path / "trees")), tmp_path / "there", tmp_path / "here"
+    for folder in (there, here):
+        repository(folder, a="1\n", b="1\n", **{".gitignore": "c\n"})
+    found = trees.take(str(there))
+    (there / "a").write_text("2\n")
+    (there / ".gitignore").write_text("")
+    (there / "c").write_text("2\n")
+    left = trees.take(str(there))
+
+    (here / "b").write_text("mine\n")
+    as_it_is = contents(here)
+    for is_begun in (False, True):
+        assert "not those that it found" in trees.advance(found, left, str(here), is_begun=is_begun)
+    (here / "b").write_text("1\n")
+    (here / "c").write_text("mine, and ignored\n")
+    assert trees.advance(found, left, str(here)) == "c is in the way"
+    (here / "c").unlink()
+    (here / "b").write_text("mine\n")
+    assert contents(here) == as_it_is
+    (here / "b").write_text("1\n")
+    assert trees.advance(found, left, str(here)) == "" and contents(here) == contents(there)
+
+    (there / ".env").write_text("SECRET=1\n")
+    assert "not recorded" in trees.advance(left, trees.take(str(there)), str(here))
+    assert "not on this machine" in trees.advance(left, Snapshot(found.tree, "0" * 16), str(here))
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_an_ignored_file_where_a_folder_has_to_be_stays(tmp_path: Path, is_link: bool) -> None:
+    trees, there, here = Trees(str(tmp_path / "trees")), tmp_path / "there", tmp_path / "here"
+    for folder in (there, here):
+        repository(folder, a="1\n")
+    found = trees.take(str(there))
+    (there / "out").mkdir()
+    (there / "out" / "x").write_text("made\n")
+    left = trees.take(str(there))
+
+    (here / ".git" / "info" / "exclude").write_text("out\n")
+    (here / "out").symlink_to(tmp_path) if is_link else (here / "out").write_text("mine\n")
+    as_it_is = contents(here)
+    assert trees.advance(found, left, str(here)) == "out is in the way"
+    with pytest.raises(UsageError, match="out is in the way"):
+        trees.restore(left, str(here))
+    assert contents(here) == as_it_is
+
+
+@pytest.mark.parametrize("mine", [None, "ke"])
+def test_only_what_a_dead_process_was_writing_may_be_missing_or_short(
+    tmp_path: Path, mine: str | None
+) -> None:
+    trees, there, here = Trees(str(tmp_path / "trees")), tmp_path / "there", tmp_path / "here"
+    for folder in (there, here):
+        repository(folder, a="1\n", b="1\n", keep="keep\n")
+    found = trees.take(str(there))
+    (there / "a").write_text("made\n")
+    left = trees.take(str(there))
+    (here / "a").write_text("ma")  # half written
+    as_it_is = contents(here)
+    (here / "keep").unlink() if mine is None else (here / "keep").write_text(mine)
+    for before, after in ((found, left), (left, found)):
+        assert "not those" in trees.advance(before, after, str(here), is_begun=True)
+    (here / "keep").write_text("keep\n")
+    assert contents(here) == as_it_is
+
+    assert trees.advance(left, found, str(here), is_begun=True) == ""  # back
+    assert trees.take(str(here)).tree == found.tree

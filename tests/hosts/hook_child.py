@@ -37,12 +37,12 @@ from rolecall.hosts.event import (
     Caller,
     ContextCompact,
     Event,
+    HostToolCall,
     PostToolUse,
     SessionEnd,
     SessionStart,
     SubagentComplete,
     SubagentSpawn,
-    ToolCall,
     UserMessage,
 )
 from rolecall.nexus import memory_access
@@ -106,13 +106,14 @@ def seed(project: Path) -> None:
     ):
         tell(project, event)
     tell(
-        project, PostToolUse("s1", ENGINEER, ToolCall("Write", ("file_creation",), (str(project / "a.py"),)))
+        project,
+        PostToolUse("s1", ENGINEER, HostToolCall("Write", ("file_creation",), (str(project / "a.py"),))),
     )
 
 
 def reading(project: Path) -> Event:
     note = str(project / ".nexus/memory/retry-limits.md")
-    return PostToolUse("s1", ENGINEER, ToolCall("Read", reads=(note,)))
+    return PostToolUse("s1", ENGINEER, HostToolCall("Read", reads=(note,)))
 
 
 SCENARIOS: dict[str, Callable[[Path], Event]] = {
@@ -123,7 +124,7 @@ SCENARIOS: dict[str, Callable[[Path], Event]] = {
     "skill": lambda _: UserMessage("s1", "[run] go"),
     "spawn": lambda _: SubagentSpawn("s1", Caller("tester", "t1")),
     "complete": lambda _: SubagentComplete("s1", ENGINEER, "Done."),
-    "edit": lambda project: PostToolUse("s2", OTHER, ToolCall("Write", (), (str(project / "b.py"),))),
+    "edit": lambda project: PostToolUse("s2", OTHER, HostToolCall("Write", (), (str(project / "b.py"),))),
     "read": reading,
     "compact": lambda _: ContextCompact("s1"),
     "turn": lambda _: SessionEnd("s1", is_over=False),

@@ -13,7 +13,7 @@ from typing import Any
 
 from rolecall.hosts import hook_context as kits
 from rolecall.hosts import lifecycle
-from rolecall.hosts.event import Answer, Event
+from rolecall.hosts.event import Event, HostAnswer
 from rolecall.hosts.hook_context import Kit
 
 STATE, OURS = ".nexus/state", ".nexus/state/rolecall"
@@ -32,7 +32,7 @@ def known_kit() -> Kit:
     return kits.load("rolecall")
 
 
-def tell(project: Path, event: Event, kit: Kit | None = None, now: str | None = None) -> Answer:
+def tell(project: Path, event: Event, kit: Kit | None = None, now: str | None = None) -> HostAnswer:
     return lifecycle.handle(str(project), event, known_kit() if kit is None else kit, now or at())
 
 

@@ -28,13 +28,13 @@ from rolecall.errors import StorageError, UsageError
 from rolecall.hosts import project_summary, tool_log
 from rolecall.hosts.event import (
     LEAD,
-    Answer,
     Caller,
+    HostAnswer,
+    HostToolCall,
     PostToolUse,
     SessionStart,
     SubagentComplete,
     SubagentSpawn,
-    ToolCall,
     UserMessage,
 )
 from rolecall.nexus import memory_access, resume
@@ -48,7 +48,7 @@ def status(project: Path, number: int) -> str:
 
 
 def touch(project: Path, who: Caller, *names: str, error: str = "") -> None:
-    deed = ToolCall("Write", ("file_modification",), tuple(str(project / name) for name in names))
+    deed = HostToolCall("Write", ("file_modification",), tuple(str(project / name) for name in names))
     tell(project, PostToolUse("s1", who, deed, error))
 
 
@@ -125,7 +125,7 @@ def test_a_task_that_a_running_agent_has_is_not_given_to_another(tmp_path: Path)
 
 def test_an_agent_without_an_id_is_told_what_it_needs_and_not_kept_track_of(tmp_path: Path) -> None:
     assert "Lead" in tell(tmp_path, SubagentSpawn("s1", Caller("engineer"))).context
-    assert tell(tmp_path, SubagentComplete("s1", Caller("engineer"))) == Answer()
+    assert tell(tmp_path, SubagentComplete("s1", Caller("engineer"))) == HostAnswer()
     assert not (tmp_path / TRACKER).exists()
 
 
@@ -152,7 +152,7 @@ def test_the_end_of_an_agent_completes_the_task_it_worked_on(tmp_path: Path) -> 
 def test_a_task_that_is_not_being_worked_on_is_left_alone(tmp_path: Path, standing: str) -> None:
     tasks(tmp_path, task(1, owner="engineer", owner_agent_id="e1", status=standing))
     tell(tmp_path, SubagentSpawn("s1", ENGINEER))
-    assert tell(tmp_path, SubagentComplete("s1", ENGINEER)) == Answer()
+    assert tell(tmp_path, SubagentComplete("s1", ENGINEER)) == HostAnswer()
     assert status(tmp_path, 1) == standing
 
 
@@ -161,7 +161,7 @@ def test_an_end_that_comes_again_does_not_complete_a_task_that_was_taken_up_agai
     tell(tmp_path, SubagentSpawn("s1", ENGINEER))
     tell(tmp_path, SubagentComplete("s1", ENGINEER))
     tasks(tmp_path, task(1, owner="engineer", status="in_progress"))
-    assert tell(tmp_path, SubagentComplete("s1", ENGINEER)) == Answer()
+    assert tell(tmp_path, SubagentComplete("s1", ENGINEER)) == HostAnswer()
     assert status(tmp_path, 1) == "in_progress"
 
 
@@ -365,11 +365,11 @@ def test_a_persistent_agent_just_goes_on(tmp_path: Path) -> None:
 
 def test_every_call_is_a_line_in_the_log(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "src")
-    deed = ToolCall("Write", ("file_creation",), (str(tmp_path / "link/a.py"), "/etc/elsewhere"))
+    deed = HostToolCall("Write", ("file_creation",), (str(tmp_path / "link/a.py"), "/etc/elsewhere"))
     tell(tmp_path, PostToolUse("s1", ENGINEER, deed))
     tell(
         tmp_path,
-        PostToolUse("s1", LEAD, ToolCall("Read", reads=(str(tmp_path / "b"),)), "is a\ndirectory"),
+        PostToolUse("s1", LEAD, HostToolCall("Read", reads=(str(tmp_path / "b"),)), "is a\ndirectory"),
         now=at(1),
     )
     first, second = lines(tmp_path, ".nexus/state/rolecall/tool-log.jsonl")
@@ -385,7 +385,7 @@ def test_every_call_is_a_line_in_the_log(tmp_path: Path) -> None:
 
 def test_commands_and_secrets_do_not_stand_in_the_log(tmp_path: Path) -> None:
     kit = known_kit()._replace(mask=lambda: Mask(["swordfish-77"]))
-    deed = ToolCall("Bash", command="curl -H 'X: swordfish-77'")
+    deed = HostToolCall("Bash", command="curl -H 'X: swordfish-77'")
     tell(tmp_path, PostToolUse("s1", LEAD, deed, "denied: swordfish-77"), kit)
     text = (tmp_path / ".nexus/state/rolecall/tool-log.jsonl").read_text()
     assert "swordfish" not in text and "curl" not in text and "***MASKED***" in text
@@ -395,7 +395,7 @@ def test_patterns_and_folders_are_no_files_that_were_touched(tmp_path: Path) -> 
     (tmp_path / "folder").mkdir()
     tell(tmp_path, SubagentSpawn("s1", ENGINEER))
     paths = tuple(str(tmp_path / name) for name in ("folder", "*.py", "src/$.py", "plain.py"))
-    tell(tmp_path, PostToolUse("s1", ENGINEER, ToolCall("Bash", writes=paths, command="rm …")))
+    tell(tmp_path, PostToolUse("s1", ENGINEER, HostToolCall("Bash", writes=paths, command="rm …")))
     tell(tmp_path, SubagentComplete("s1", ENGINEER))
     assert read(tmp_path, TRACKER)[0]["files_touched"] == ["plain.py"]
 
@@ -408,7 +408,7 @@ def test_signs_of_a_shell_in_the_name_of_a_file_are_letters_where_a_tool_names_t
     paths = tuple(str(tmp_path / name) for name in ("src/$lib.ts", "src/$.py"))
     tell(tmp_path, SubagentSpawn("s1", ENGINEER))
     touch(tmp_path, ENGINEER, *names)
-    tell(tmp_path, PostToolUse("s1", ENGINEER, ToolCall("Bash", writes=paths, command="touch …")))
+    tell(tmp_path, PostToolUse("s1", ENGINEER, HostToolCall("Bash", writes=paths, command="touch …")))
     tell(tmp_path, SubagentComplete("s1", ENGINEER))
     assert read(tmp_path, TRACKER)[0]["files_touched"] == [*names, "src/$lib.ts"]
 
@@ -419,10 +419,10 @@ def test_a_read_of_a_memory_note_is_counted_and_nothing_else_is(tmp_path: Path) 
     (tmp_path / "door").symlink_to(note.parent)
     rule, through_link = tmp_path / ".nexus/rules/style.md", tmp_path / "door/retry-limits.md"
     for minute, (who, path) in enumerate(((LEAD, through_link), (ENGINEER, note), (TESTER, rule))):
-        tell(tmp_path, PostToolUse("s1", who, ToolCall("Read", reads=(str(path),))), now=at(minute))
-    tell(tmp_path, PostToolUse("s1", LEAD, ToolCall("Read", reads=(str(note),)), "failed"))
-    tell(tmp_path, PostToolUse("s1", LEAD, ToolCall("Write", writes=(str(note),))))
-    tell(tmp_path, PostToolUse("s1", LEAD, ToolCall("Read", reads=(str(note.parent / "gone.md"),))))
+        tell(tmp_path, PostToolUse("s1", who, HostToolCall("Read", reads=(str(path),))), now=at(minute))
+    tell(tmp_path, PostToolUse("s1", LEAD, HostToolCall("Read", reads=(str(note),)), "failed"))
+    tell(tmp_path, PostToolUse("s1", LEAD, HostToolCall("Write", writes=(str(note),))))
+    tell(tmp_path, PostToolUse("s1", LEAD, HostToolCall("Read", reads=(str(note.parent / "gone.md"),))))
     (access,) = memory_access.read(tmp_path).values()
     assert (access.access_count, access.last_agent, access.last_accessed_ts) == (2, "e1", at(1))
 
@@ -433,7 +433,7 @@ def test_a_log_that_has_grown_is_put_aside_once(tmp_path: Path) -> None:
     with log.open("wb") as file:
         file.truncate(tool_log.LARGEST - 10)
     for minute in range(3):
-        tell(tmp_path, PostToolUse("s1", LEAD, ToolCall("Read")), now=at(minute))
+        tell(tmp_path, PostToolUse("s1", LEAD, HostToolCall("Read")), now=at(minute))
     assert old.stat().st_size > tool_log.LARGEST
     assert [entry["timestamp"] for entry in lines(tmp_path, f"{OURS}/{tool_log.FILE}")] == [at(1), at(2)]
 
@@ -441,7 +441,7 @@ def test_a_log_that_has_grown_is_put_aside_once(tmp_path: Path) -> None:
 def test_lines_of_many_writers_are_whole(tmp_path: Path) -> None:
     def write_fifty(number: int) -> None:
         for _ in range(50):
-            tell(tmp_path, PostToolUse(f"s{number}", Caller("engineer", "x" * 150), ToolCall("Read")))
+            tell(tmp_path, PostToolUse(f"s{number}", Caller("engineer", "x" * 150), HostToolCall("Read")))
 
     tell(tmp_path, SessionStart("s1"))
     side_by_side(*(partial(write_fifty, number) for number in range(4)))
@@ -476,7 +476,11 @@ def test_a_state_folder_that_leads_out_of_the_project_is_not_written(tmp_path: P
     project = tmp_path / "project"
     (project / ".nexus").mkdir(parents=True)
     (project / ".nexus/state").symlink_to(elsewhere)
-    for event in (SessionStart("s"), PostToolUse("s", LEAD, ToolCall("Read")), SubagentSpawn("s", ENGINEER)):
+    for event in (
+        SessionStart("s"),
+        PostToolUse("s", LEAD, HostToolCall("Read")),
+        SubagentSpawn("s", ENGINEER),
+    ):
         with pytest.raises(UsageError, match=r"leads out of the project|outside the project"):
             tell(project, event)
     assert list((elsewhere / "rolecall").iterdir()) == []

@@ -13,16 +13,16 @@ from rolecall.hosts.claude.install import sample
 from rolecall.hosts.codex import events as codex
 from rolecall.hosts.event import (
     LEAD,
-    Answer,
     Caller,
     ContextCompact,
+    HostAnswer,
+    HostToolCall,
     PostToolUse,
     PreToolUse,
     SessionEnd,
     SessionStart,
     SubagentComplete,
     SubagentSpawn,
-    ToolCall,
     UserMessage,
 )
 from rolecall.settings.capabilities import FILES
@@ -36,7 +36,7 @@ def event(name: str, **payload: Any) -> Any:
     return events.event(name, {**SESSION, **payload})
 
 
-def deed(tool: str, **given: Any) -> ToolCall:
+def deed(tool: str, **given: Any) -> HostToolCall:
     found = event("PreToolUse", tool_name=tool, tool_input=given)
     assert isinstance(found, PreToolUse)
     return found.call
@@ -58,7 +58,7 @@ def test_a_session_that_starts_after_compaction_is_the_compaction() -> None:
 def test_the_event_after_a_compaction_is_understood_and_not_installed(host: Any) -> None:
     assert host.event("PostCompact", {**SESSION, "trigger": "auto"}) == ContextCompact("s1")
     assert "PostCompact" not in host.EVENTS
-    told = json.loads(host.output("PostCompact", Answer(context="c")).stdout)
+    told = json.loads(host.output("PostCompact", HostAnswer(context="c")).stdout)
     assert told["hookSpecificOutput"] == {"hookEventName": "PostCompact", "additionalContext": "c"}
 
 
@@ -86,7 +86,7 @@ def test_an_agent_without_a_kind_is_the_hosts_own_affair() -> None:
 
 def test_who_uses_a_tool_is_the_agent_that_is_named_or_lead() -> None:
     read = {"tool_name": "Read", "tool_input": {"file_path": "/work/a"}}
-    found = ToolCall("Read", reads=("/work/a",))
+    found = HostToolCall("Read", reads=("/work/a",))
     assert event("PreToolUse", **read) == PreToolUse("s1", LEAD, found)
     assert event("PostToolUse", **read, **OF_TESTER) == PostToolUse("s1", TESTER, found)
     assert event("PostToolUseFailure", **read, error="gone") == PostToolUse("s1", LEAD, found, "gone")
@@ -165,7 +165,7 @@ def test_a_note_that_is_printed_was_read_and_one_that_is_searched_was_not() -> N
 
 
 def test_a_skill_that_is_called_is_named_with_its_words() -> None:
-    assert deed("Skill", skill="nx-plan", args="auto now") == ToolCall(
+    assert deed("Skill", skill="nx-plan", args="auto now") == HostToolCall(
         "Skill", skill="nx-plan", words="auto now"
     )
 
@@ -182,13 +182,13 @@ def test_a_skill_that_is_called_is_named_with_its_words() -> None:
 def test_a_tool_that_sets_agents_to_work_starts_them_and_writes_nothing(
     tool: str, given: dict[str, str], kind: str
 ) -> None:
-    assert deed(tool, **given) == ToolCall(tool, starts=kind)
+    assert deed(tool, **given) == HostToolCall(tool, starts=kind)
 
 
 @pytest.mark.parametrize("server", ["rolecall", "rolecall-tester", "rolecall-my-own"])
 @pytest.mark.parametrize("name", ["nx_task_add", "nx_artifact_write"])
 def test_our_own_tools_are_left_to_the_gate_which_knows_them_by_name(server: str, name: str) -> None:
-    assert deed(f"mcp__{server}__{name}", path="a", content="b") == ToolCall(f"mcp__{server}__{name}")
+    assert deed(f"mcp__{server}__{name}", path="a", content="b") == HostToolCall(f"mcp__{server}__{name}")
 
 
 def test_a_tool_nobody_knows_is_judged_by_its_input() -> None:
@@ -199,13 +199,13 @@ def test_a_tool_nobody_knows_is_judged_by_its_input() -> None:
 
 @pytest.mark.parametrize("tool", ["Skill", "TodoWrite", "WebFetch", "AskUserQuestion"])
 def test_tools_of_the_host_that_edit_nothing_are_not_guessed_about(tool: str) -> None:
-    assert deed(tool, path="a", content="b", url="c") == ToolCall(tool)
+    assert deed(tool, path="a", content="b", url="c") == HostToolCall(tool)
 
 
 # -- answers --
 
 
-def said(name: str, answer: Answer) -> Any:
+def said(name: str, answer: HostAnswer) -> Any:
     found = events.output(name, answer)
     assert (found.stderr, found.code) == ("", 0)
     return json.loads(found.stdout) if found.stdout else None
@@ -213,11 +213,11 @@ def said(name: str, answer: Answer) -> Any:
 
 @pytest.mark.parametrize("name", events.EVENTS)
 def test_an_empty_answer_says_nothing(name: str) -> None:
-    assert events.output(name, Answer()) == ("", "", 0)
+    assert events.output(name, HostAnswer()) == ("", "", 0)
 
 
 def test_a_block_is_said_in_json_and_never_by_a_failure() -> None:
-    assert said("PreToolUse", Answer(block="no task")) == {
+    assert said("PreToolUse", HostAnswer(block="no task")) == {
         "hookSpecificOutput": {
             "hookEventName": "PreToolUse",
             "permissionDecision": "deny",
@@ -231,7 +231,7 @@ def test_a_block_is_said_in_json_and_never_by_a_failure() -> None:
     ["SessionStart", "UserPromptSubmit", "SubagentStart", "PreToolUse", "PostToolUse", "PostToolUseFailure"],
 )
 def test_context_goes_before_the_model_and_a_notice_to_the_person(name: str) -> None:
-    assert said(name, Answer(context="now", notice="ü")) == {
+    assert said(name, HostAnswer(context="now", notice="ü")) == {
         "systemMessage": "ü",
         "hookSpecificOutput": {"hookEventName": name, "additionalContext": "now"},
     }
@@ -239,12 +239,14 @@ def test_context_goes_before_the_model_and_a_notice_to_the_person(name: str) -> 
 
 @pytest.mark.parametrize("name", ["Stop", "SubagentStop"])
 def test_where_context_would_make_the_model_go_on_it_goes_to_the_person(name: str) -> None:
-    assert said(name, Answer(context="unfinished", notice="look")) == {"systemMessage": "look\nunfinished"}
-    assert said(name, Answer(context="the same", notice="the same")) == {"systemMessage": "the same"}
+    assert said(name, HostAnswer(context="unfinished", notice="look")) == {
+        "systemMessage": "look\nunfinished"
+    }
+    assert said(name, HostAnswer(context="the same", notice="the same")) == {"systemMessage": "the same"}
 
 
 def test_at_the_end_a_failure_is_how_the_person_is_told() -> None:
-    assert events.output("SessionEnd", Answer(notice="2 tasks are open")) == ("", "2 tasks are open", 1)
+    assert events.output("SessionEnd", HostAnswer(notice="2 tasks are open")) == ("", "2 tasks are open", 1)
 
 
 @pytest.mark.parametrize("letter", ["x", "ü", "한", "🙂"])
@@ -261,6 +263,6 @@ def test_context_that_is_longer_than_the_host_takes_says_where_it_was_cut(host: 
 
 
 def context_of(host: Any, context: str) -> str:
-    output = host.output("UserPromptSubmit", Answer(context=context))
+    output = host.output("UserPromptSubmit", HostAnswer(context=context))
     told: str = json.loads(output.stdout)["hookSpecificOutput"]["additionalContext"]
     return told

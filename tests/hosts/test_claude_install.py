@@ -87,7 +87,7 @@ def test_a_hook_that_fails_never_ends_with_the_code_that_blocks(tmp_path: Path) 
 
 @pytest.mark.parametrize("agent", CATALOG.agents.values(), ids=lambda agent: agent.id)
 def test_an_agent_is_denied_what_its_capabilities_deny_and_what_is_leads(
-    tmp_path: Path, agent: catalog.Agent
+    tmp_path: Path, agent: catalog.CatalogAgent
 ) -> None:
     setup = install("claude", setup_in(tmp_path))
     path = Path(setup.project, ".claude", "agents", f"{agent.id}.md")

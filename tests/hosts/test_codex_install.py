@@ -13,7 +13,7 @@ from wired import CATALOG, COMMAND, files_in, install, is_up_to_date, setup_in, 
 from rolecall.errors import UsageError
 from rolecall.hosts.codex import events as host
 from rolecall.hosts.codex import install as codex
-from rolecall.hosts.setup import Setup, split_words
+from rolecall.hosts.setup import HostSetup, split_words
 from rolecall.nexus import catalog
 from rolecall.settings import yaml12
 
@@ -56,7 +56,9 @@ def test_for_a_user_they_name_none_and_codex_starts_without_the_server(tmp_path:
 
 
 @pytest.mark.parametrize("agent", CATALOG.agents.values(), ids=lambda agent: agent.id)
-def test_an_agent_has_its_body_and_the_settings_that_deny(tmp_path: Path, agent: catalog.Agent) -> None:
+def test_an_agent_has_its_body_and_the_settings_that_deny(
+    tmp_path: Path, agent: catalog.CatalogAgent
+) -> None:
     setup = install("codex", setup_in(tmp_path))
     settings = loaded(setup.project, f".codex/agents/{agent.id}.toml")
     assert settings["name"] == agent.id
@@ -122,7 +124,7 @@ def test_the_commands_are_read_from_the_files(tmp_path: Path) -> None:
 # -- trust --
 
 
-def obstacle(setup: Setup) -> str:
+def obstacle(setup: HostSetup) -> str:
     (found,) = codex.obstacles(setup)
     return found.text
 
@@ -188,8 +190,8 @@ def test_each_sample_is_an_event_and_the_one_before_a_tool_is_an_edit(tmp_path: 
 
 
 def test_a_refusal_is_told_from_other_answers() -> None:
-    from rolecall.hosts.event import Answer
+    from rolecall.hosts.event import HostAnswer
 
-    assert codex.is_refusal(host.output("PreToolUse", Answer(block="No.")).stdout)
-    assert not codex.is_refusal(host.output("PreToolUse", Answer(context="Yes.")).stdout)
+    assert codex.is_refusal(host.output("PreToolUse", HostAnswer(block="No.")).stdout)
+    assert not codex.is_refusal(host.output("PreToolUse", HostAnswer(context="Yes.")).stdout)
     assert not codex.is_refusal("")

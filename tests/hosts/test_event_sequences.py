@@ -33,13 +33,13 @@ from rolecall.hosts.event import (
     Caller,
     ContextCompact,
     Event,
+    HostToolCall,
     PostToolUse,
     PreToolUse,
     SessionEnd,
     SessionStart,
     SubagentComplete,
     SubagentSpawn,
-    ToolCall,
     UserMessage,
 )
 from rolecall.nexus import memory_access, tools, tracker
@@ -55,13 +55,13 @@ PATHS = st.sampled_from(
 )
 
 
-def deeds(project: Path) -> st.SearchStrategy[ToolCall]:
+def deeds(project: Path) -> st.SearchStrategy[HostToolCall]:
     paths = PATHS.map(lambda name: (str(project / name),))
     return st.one_of(
-        paths.map(lambda found: ToolCall("Write", ("file_modification",), found)),
-        paths.map(lambda found: ToolCall("Read", reads=found)),
-        st.just(ToolCall("Task", starts="engineer")),
-        st.just(ToolCall("mcp__rolecall__nx_task_add")),
+        paths.map(lambda found: HostToolCall("Write", ("file_modification",), found)),
+        paths.map(lambda found: HostToolCall("Read", reads=found)),
+        st.just(HostToolCall("Task", starts="engineer")),
+        st.just(HostToolCall("mcp__rolecall__nx_task_add")),
     )
 
 
@@ -204,7 +204,7 @@ def test_two_processes_that_tell_at_once_lose_nothing_of_each_other(tmp_path: Pa
         for number in range(1 + half, 41, 2):
             who, file = Caller("engineer", f"e{number}"), str(tmp_path / f"{number}.py")
             tell(tmp_path, SubagentSpawn(session, who), KIT)
-            tell(tmp_path, PostToolUse(session, who, ToolCall("Write", (), (file,))), KIT)
+            tell(tmp_path, PostToolUse(session, who, HostToolCall("Write", (), (file,))), KIT)
             if number % 4 < 2:
                 tell(tmp_path, SubagentComplete(session, who), KIT)
 

@@ -9,7 +9,7 @@ import pytest
 from hook_stage import known_kit, task, tasks, tell, write
 
 from rolecall.hosts import gate, tool_shape
-from rolecall.hosts.event import LEAD, Answer, Caller, GateMode, PreToolUse, ToolCall
+from rolecall.hosts.event import LEAD, Caller, GateMode, HostAnswer, HostToolCall, PreToolUse
 from rolecall.hosts.hook_context import Kit
 from rolecall.mcp.tools import GROUPS
 from rolecall.settings.capabilities import FILES, RESTRICTIONS, SHELL
@@ -24,11 +24,11 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def edit(project: Path, name: str = "src/a.py") -> ToolCall:
-    return ToolCall("Write", ("file_creation", "file_modification"), writes=(str(project / name),))
+def edit(project: Path, name: str = "src/a.py") -> HostToolCall:
+    return HostToolCall("Write", ("file_creation", "file_modification"), writes=(str(project / name),))
 
 
-def ask(project: Path, who: Caller, deed: ToolCall, **changes: object) -> Answer:
+def ask(project: Path, who: Caller, deed: HostToolCall, **changes: object) -> HostAnswer:
     return tell(project, PreToolUse("s", who, deed), known_kit()._replace(**changes))  # type: ignore[arg-type]
 
 
@@ -41,39 +41,39 @@ def test_a_file_is_not_edited_while_no_task_is_planned(project: Path, who: Calle
     assert "No task is planned, so src/a.py is not edited" in answer.block
     assert ("Report this to Lead" in answer.block) is (who != LEAD)
     tasks(project, task(1))
-    assert ask(project, who, edit(project)) == Answer()
+    assert ask(project, who, edit(project)) == HostAnswer()
 
 
 def test_the_gate_warns_or_is_off_when_the_configuration_says_so(project: Path) -> None:
     modes: tuple[GateMode, ...] = ("warn", "off")
     warned, left_alone = (ask(project, LEAD, edit(project), gate=mode) for mode in modes)
     assert warned.block == "" and "while no task is planned" in warned.context
-    assert left_alone == Answer()
+    assert left_alone == HostAnswer()
 
 
 def test_a_tasks_file_that_is_damaged_is_there_all_the_same(project: Path) -> None:
     write(project, ".nexus/state/tasks.json", "{ cut o")
-    assert ask(project, LEAD, edit(project)) == Answer()
+    assert ask(project, LEAD, edit(project)) == HostAnswer()
 
 
 @pytest.mark.parametrize(
     "name", ["../elsewhere.py", "/tmp/scratch.py", ".nexus/memory/a-note.md", ".nexus/rules/x.md"]
 )
 def test_files_outside_and_what_a_project_knows_need_no_plan(project: Path, name: str) -> None:
-    assert ask(project, LEAD, edit(project, name)) == Answer()
+    assert ask(project, LEAD, edit(project, name)) == HostAnswer()
 
 
 def test_an_edit_of_a_file_that_is_not_named_is_one_of_the_project(project: Path) -> None:
-    assert ask(project, LEAD, ToolCall("Odd", ("file_modification",))).block
+    assert ask(project, LEAD, HostToolCall("Odd", ("file_modification",))).block
 
 
 def test_reading_and_tools_that_do_nothing_known_are_left_alone(project: Path) -> None:
     for deed in (
-        ToolCall("Read", reads=(str(project / "a"),)),
-        ToolCall("WebSearch"),
+        HostToolCall("Read", reads=(str(project / "a"),)),
+        HostToolCall("WebSearch"),
         tool_shape.shell("Bash", "ls", "/"),
     ):
-        assert ask(project, LEAD, deed) == Answer()
+        assert ask(project, LEAD, deed) == HostAnswer()
     assert not (project / ".nexus").exists()
 
 
@@ -97,7 +97,7 @@ def test_an_artifact_of_our_own_server_is_no_file_of_the_project(project: Path) 
         "mcp__rolecall-engineer__nx_artifact_write",
         "nx_artifact_write",
     ):
-        assert ask(project, LEAD, tool_shape.guess(tool, arguments, str(project))) == Answer()
+        assert ask(project, LEAD, tool_shape.guess(tool, arguments, str(project))) == HostAnswer()
     other = tool_shape.guess("mcp__other__nx_artifact_write", arguments, str(project))
     assert ask(project, LEAD, other).block
 
@@ -111,18 +111,18 @@ def test_an_agent_that_may_not_edit_is_refused_by_whatever_tool(project: Path, w
     for deed in (
         edit(project),
         tool_shape.shell("Bash", "echo > a", str(project)),
-        ToolCall("Odd", FILES[:1]),
+        HostToolCall("Odd", FILES[:1]),
     ):
         assert "is denied to the agent" in ask(project, who, deed).block
     outside = tool_shape.shell("Bash", "make > /dev/null 2>&1", str(project))
-    assert ask(project, who, outside) == Answer()
-    assert ask(project, who, edit(project, "../scratch")) == Answer()
+    assert ask(project, who, outside) == HostAnswer()
+    assert ask(project, who, edit(project, "../scratch")) == HostAnswer()
 
 
 @pytest.mark.parametrize("who", [ENGINEER, Caller("general-purpose", "g"), Caller("", "nameless")], ids=str)
 def test_an_agent_that_may_edit_does(project: Path, who: Caller) -> None:
     tasks(project, task(1))
-    assert ask(project, who, edit(project)) == Answer()
+    assert ask(project, who, edit(project)) == HostAnswer()
 
 
 TASK_TOOLS = {
@@ -141,17 +141,17 @@ def test_the_tools_of_tasks_go_by_what_an_agent_may(
     project: Path, who: Caller, tool: str, written: str
 ) -> None:
     may_not = {*gate.capabilities_of(who.agent, known_kit())} & {*TASK_TOOLS.values()}
-    answer = ask(project, who, ToolCall(written.format(tool)))
+    answer = ask(project, who, HostToolCall(written.format(tool)))
     assert bool(answer.block) is (TASK_TOOLS[tool] in may_not)
-    assert ask(project, LEAD, ToolCall(written.format(tool))) == Answer()
+    assert ask(project, LEAD, HostToolCall(written.format(tool))) == HostAnswer()
 
 
 @pytest.mark.parametrize("tool", gate.FOR_LEAD)
 def test_what_is_leads_is_no_agents(project: Path, tool: str) -> None:
     name = f"mcp__rolecall__{tool}"
     for who in (ENGINEER, Caller("general-purpose", "g")):
-        assert f"{tool} is Lead's" in ask(project, who, ToolCall(name)).block
-    assert ask(project, LEAD, ToolCall(name)) == Answer()
+        assert f"{tool} is Lead's" in ask(project, who, HostToolCall(name)).block
+    assert ask(project, LEAD, HostToolCall(name)) == HostAnswer()
 
 
 @pytest.mark.parametrize(
@@ -181,13 +181,13 @@ def test_our_commands_in_a_shell_are_the_same_as_the_tools(
 ) -> None:
     deed = tool_shape.shell("Bash", command, str(project))
     assert bool(ask(project, ENGINEER, deed).block) is is_refused
-    assert ask(project, LEAD, deed) == Answer()
+    assert ask(project, LEAD, deed) == HostAnswer()
 
 
 def test_only_lead_starts_agents(project: Path) -> None:
     for who in (ENGINEER, Caller("general-purpose", "g")):
-        assert "Only Lead starts agents" in ask(project, who, ToolCall("Task", starts="engineer")).block
-    assert ask(project, LEAD, ToolCall("Task", starts="engineer")) == Answer()
+        assert "Only Lead starts agents" in ask(project, who, HostToolCall("Task", starts="engineer")).block
+    assert ask(project, LEAD, HostToolCall("Task", starts="engineer")) == HostAnswer()
 
 
 def test_the_tables_are_those_of_our_server() -> None:
@@ -209,8 +209,8 @@ def test_inside_a_run_the_roles_own_restrictions_count_and_no_plan_is_needed(
         "edit": edit(project),
         "shell": tool_shape.shell("Bash", "ls", str(project)),
         "shell write": tool_shape.shell("Bash", "ls > x", str(project)),
-        "nx_task_add": ToolCall("nx_task_add"),
-        "nx_task_update": ToolCall("nx_task_update"),
+        "nx_task_add": HostToolCall("nx_task_add"),
+        "nx_task_update": HostToolCall("nx_task_update"),
     }
     refused = {name for name, deed in asked.items() if tell(project, PreToolUse("s", LEAD, deed), kit).block}
     expected = {
@@ -221,11 +221,11 @@ def test_inside_a_run_the_roles_own_restrictions_count_and_no_plan_is_needed(
         "no_task_update": {"nx_task_update"},
     }
     assert refused == expected[word]
-    assert tell(project, PreToolUse("s", LEAD, ToolCall("nx_plan_decide")), kit).block
-    assert tell(project, PreToolUse("s", LEAD, edit(project)), Kit(run="thread/1")) == Answer()
-    assert tell(project, PreToolUse("s", LEAD, ToolCall("Task", starts="x")), kit) == Answer()
+    assert tell(project, PreToolUse("s", LEAD, HostToolCall("nx_plan_decide")), kit).block
+    assert tell(project, PreToolUse("s", LEAD, edit(project)), Kit(run="thread/1")) == HostAnswer()
+    assert tell(project, PreToolUse("s", LEAD, HostToolCall("Task", starts="x")), kit) == HostAnswer()
 
 
 def test_interactive_shells_are_shells(project: Path) -> None:
     kit = Kit(run="r", restrictions=("no_shell_exec",))
-    assert all(tell(project, PreToolUse("s", LEAD, ToolCall("T", (word,))), kit).block for word in SHELL)
+    assert all(tell(project, PreToolUse("s", LEAD, HostToolCall("T", (word,))), kit).block for word in SHELL)

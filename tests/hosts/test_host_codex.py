@@ -12,16 +12,16 @@ from rolecall.errors import UsageError
 from rolecall.hosts.codex import events
 from rolecall.hosts.event import (
     LEAD,
-    Answer,
     Caller,
     ContextCompact,
+    HostAnswer,
+    HostToolCall,
     PostToolUse,
     PreToolUse,
     SessionEnd,
     SessionStart,
     SubagentComplete,
     SubagentSpawn,
-    ToolCall,
     UserMessage,
 )
 from rolecall.settings.capabilities import FILES
@@ -29,19 +29,19 @@ from rolecall.settings.capabilities import FILES
 OURS = [call for call in calls("codex") if call.event in events.EVENTS]
 
 
-def said(name: str, answer: Answer) -> Any:
+def said(name: str, answer: HostAnswer) -> Any:
     output = events.output(name, answer)
     assert (output.stderr, output.code) == ("", 0)
     return json.loads(output.stdout)
 
 
-def deed(payload: dict[str, Any]) -> ToolCall:
+def deed(payload: dict[str, Any]) -> HostToolCall:
     event = events.event("PreToolUse", {"session_id": "s", "cwd": WORK, **payload})
     assert isinstance(event, PreToolUse)
     return event.call
 
 
-def shell(command: str) -> ToolCall:
+def shell(command: str) -> HostToolCall:
     return deed({"tool_name": "Bash", "tool_input": {"command": command}})
 
 
@@ -65,13 +65,13 @@ def test_a_whole_session_in_order() -> None:
 def test_a_patch_writes_the_files_it_names() -> None:
     event = events.event("PreToolUse", first("codex", "edit", "PreToolUse", tool_name="apply_patch"))
     assert isinstance(event, PreToolUse)
-    assert (event.who, event.call) == (LEAD, ToolCall("apply_patch", FILES, (f"{WORK}/a.txt",)))
+    assert (event.who, event.call) == (LEAD, HostToolCall("apply_patch", FILES, (f"{WORK}/a.txt",)))
     moved = first("codex", "heredoc", "PreToolUse", tool_name="apply_patch")
     assert deed(dict(moved)).writes == (f"{WORK}/c.txt", f"{WORK}/sub/d.txt")
 
 
 def test_a_patch_that_names_no_file_is_an_edit_all_the_same() -> None:
-    assert deed({"tool_name": "apply_patch", "tool_input": {"command": "nonsense"}}) == ToolCall(
+    assert deed({"tool_name": "apply_patch", "tool_input": {"command": "nonsense"}}) == HostToolCall(
         "apply_patch", FILES
     )
 
@@ -150,13 +150,13 @@ def test_starting_an_agent_is_seen_under_each_name_that_codex_has_for_it() -> No
 
 def test_waiting_for_an_agent_and_asking_the_user_do_nothing() -> None:
     for tool in ("collaborationwait_agent", "multi_agent_v1wait_agent", "request_user_input", "update_plan"):
-        assert deed({"tool_name": tool, "tool_input": {"path": "x", "content": "y"}}) == ToolCall(tool)
+        assert deed({"tool_name": tool, "tool_input": {"path": "x", "content": "y"}}) == HostToolCall(tool)
 
 
 def test_our_own_tools_write_no_files_of_the_project() -> None:
     given = {"filename": "a.md", "content": "x"}
     tool = "mcp__rolecall__nx_artifact_write"
-    assert deed({"tool_name": tool, "tool_input": given}) == ToolCall(tool)
+    assert deed({"tool_name": tool, "tool_input": given}) == HostToolCall(tool)
 
 
 def test_a_tool_that_nobody_knows_is_told_by_its_input() -> None:
@@ -190,7 +190,7 @@ def test_an_event_without_a_session_or_without_a_name_is_refused() -> None:
 
 
 def test_a_refusal_is_said_in_json_with_exit_zero() -> None:
-    assert said("PreToolUse", Answer(block="No.", context="Because.", notice="Look.")) == {
+    assert said("PreToolUse", HostAnswer(block="No.", context="Because.", notice="Look.")) == {
         "systemMessage": "Look.",
         "hookSpecificOutput": {
             "hookEventName": "PreToolUse",
@@ -204,14 +204,14 @@ def test_a_refusal_is_said_in_json_with_exit_zero() -> None:
 @pytest.mark.parametrize("name", ["SessionStart", "UserPromptSubmit", "SubagentStart", "PostToolUse"])
 def test_context_goes_to_the_model(name: str) -> None:
     specific = {"hookEventName": name, "additionalContext": "Look: ü"}
-    assert said(name, Answer(context="Look: ü")) == {"hookSpecificOutput": specific}
+    assert said(name, HostAnswer(context="Look: ü")) == {"hookSpecificOutput": specific}
 
 
 @pytest.mark.parametrize("name", ["Stop", "SubagentStop", "SessionEnd"])
 def test_at_an_end_only_the_person_is_told(name: str) -> None:
-    assert said(name, Answer(notice="A", context="B")) == {"systemMessage": "A\nB"}
+    assert said(name, HostAnswer(notice="A", context="B")) == {"systemMessage": "A\nB"}
 
 
 @pytest.mark.parametrize("name", events.EVENTS)
 def test_nothing_to_say_is_said_with_nothing(name: str) -> None:
-    assert events.output(name, Answer()) == ("", "", 0)
+    assert events.output(name, HostAnswer()) == ("", "", 0)

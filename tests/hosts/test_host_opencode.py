@@ -11,16 +11,16 @@ from recorded import WORK, calls, first
 from rolecall.errors import UsageError
 from rolecall.hosts.event import (
     LEAD,
-    Answer,
     Caller,
     ContextCompact,
+    HostAnswer,
+    HostToolCall,
     PostToolUse,
     PreToolUse,
     SessionEnd,
     SessionStart,
     SubagentComplete,
     SubagentSpawn,
-    ToolCall,
     UserMessage,
 )
 from rolecall.hosts.opencode import events
@@ -29,7 +29,7 @@ from rolecall.settings.capabilities import FILES
 SESSION = "ses_1"
 
 
-def deed(tool: str, **args: Any) -> ToolCall:
+def deed(tool: str, **args: Any) -> HostToolCall:
     payload = {"session": SESSION, "cwd": WORK, "tool": tool, "args": args}
     event = events.event("tool.execute.before", payload)
     assert isinstance(event, PreToolUse)
@@ -141,7 +141,7 @@ def test_an_agent_is_named_with_what_it_starts() -> None:
 
 def test_our_own_tools_and_those_that_look_write_no_files() -> None:
     for tool in ("rolecall_nx_artifact_write", "todowrite", "grep", "invalid", "skill"):
-        assert deed(tool, path="a.txt", content="x") == ToolCall(tool)
+        assert deed(tool, path="a.txt", content="x") == HostToolCall(tool)
 
 
 def test_a_tool_that_nobody_knows_is_told_by_its_input() -> None:
@@ -166,10 +166,10 @@ def test_an_event_without_a_session_or_without_a_name_is_refused() -> None:
 
 @pytest.mark.parametrize("name", events.EVENTS)
 def test_the_plugin_is_given_what_there_is_to_do_and_nothing_else(name: str) -> None:
-    output = events.output(name, Answer(block="No: ü", notice="Look."))
+    output = events.output(name, HostAnswer(block="No: ü", notice="Look."))
     assert (json.loads(output.stdout), output.stderr, output.code) == (
         {"block": "No: ü", "notice": "Look."},
         "",
         0,
     )
-    assert events.output(name, Answer()) == ("", "", 0)
+    assert events.output(name, HostAnswer()) == ("", "", 0)

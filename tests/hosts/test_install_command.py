@@ -15,7 +15,7 @@ from usermachine import SCRIPT, Machine, states
 
 from rolecall.hosts.claude.events import EVENTS
 from rolecall.hosts.installation import host_module
-from rolecall.hosts.setup import Setup
+from rolecall.hosts.setup import HostSetup
 from rolecall.nexus import catalog
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def test_every_command_of_a_host_shows_the_key_of_the_installation(
     machine.run("install", host, scope)
     (key,) = (machine.rolecall.home / "hosts").iterdir()
     assert len(key.name) == 32 and key.parent.stat().st_mode & 0o077 == 0
-    setup = Setup(
+    setup = HostSetup(
         scope.removeprefix("--"),  # type: ignore[arg-type]
         str(machine.project) if scope == "--project" else "",
         str(machine.user),

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from rolecall.errors import Conflict, RolecallError, UsageError
 from rolecall.hosts import file_change
-from rolecall.hosts.file_change import Change
-from rolecall.hosts.installation import Items, Member, OwnFile, Piece, Wiring, plan_install, plan_removal
+from rolecall.hosts.file_change import FileChange
+from rolecall.hosts.installation import FileMember, Items, OwnFile, Piece, Wiring, plan_install, plan_removal
 
 NOBODY = 65534
 TEXT = '---\nname: "tester"\n---\n\nYou test.\n'
@@ -39,11 +39,13 @@ class Place:
         self.settings = folder / ".host" / "settings.json"
         self.config = folder / "config.toml"
         self.pieces: list[Piece] = [
-            Member(
+            FileMember(
                 str(self.settings), ("servers", "rolecall"), {"command": "new"}, lambda it: "command" in it
             ),
             Items(str(self.settings), ("hooks", "Stop"), ("rolecall stop",), is_ours),
-            Member(str(self.config), ("servers", "rolecall"), {"command": "new"}, lambda it: "command" in it),
+            FileMember(
+                str(self.config), ("servers", "rolecall"), {"command": "new"}, lambda it: "command" in it
+            ),
             OwnFile(str(self.agent), TEXT),
         ]
 
@@ -57,7 +59,7 @@ class Place:
     def remove(self, *, force: bool = False) -> dict[str, str]:
         return self._made(plan_removal(self.wiring, force=force))
 
-    def _made(self, changes: list[Change]) -> dict[str, str]:
+    def _made(self, changes: list[FileChange]) -> dict[str, str]:
         file_change.make(changes, roots=[str(self.folder)])
         return {os.path.basename(one.path): one.state for one in changes}
 
@@ -204,9 +206,9 @@ PARTS = st.lists(
 )
 
 
-def toml_piece(path: Path, **fields: Any) -> Member:
+def toml_piece(path: Path, **fields: Any) -> FileMember:
     value = {**TABLE, **fields}
-    return Member(str(path), SERVER, value, lambda found: str(found.get("command")).startswith("/opt/"))
+    return FileMember(str(path), SERVER, value, lambda found: str(found.get("command")).startswith("/opt/"))
 
 
 @hypothesis.settings(max_examples=50)
@@ -488,7 +490,7 @@ def test_a_new_file_of_a_private_place_is_readable_by_its_owner_alone(place: Pla
 
 def test_a_name_with_blanks_is_told_from_what_follows_it_in_a_difference() -> None:
     shown = file_change.difference(
-        [Change("/my project/a.md", b"a\n", b"b\n"), Change("/b.md", None, b"b\n")]
+        [FileChange("/my project/a.md", b"a\n", b"b\n"), FileChange("/b.md", None, b"b\n")]
     )
     assert [line for line in shown.split("\n") if line.startswith(("---", "+++"))] == [
         *("--- /my project/a.md\t", "+++ /my project/a.md\t", "--- /dev/null", "+++ /b.md")

@@ -14,14 +14,14 @@ from rolecall.hosts import project_summary
 from rolecall.hosts.claude import events
 from rolecall.hosts.event import (
     LEAD,
-    Answer,
     Caller,
     ContextCompact,
+    HostAnswer,
+    HostToolCall,
     PostToolUse,
     SessionEnd,
     SessionStart,
     SubagentSpawn,
-    ToolCall,
     UserMessage,
 )
 from rolecall.nexus import catalog, memory, tools
@@ -29,7 +29,7 @@ from rolecall.nexus.tags import NO_PLAN
 from rolecall.settings.mask import Mask
 
 
-def say(project: Path, text: str, id: str = "") -> Answer:
+def say(project: Path, text: str, id: str = "") -> HostAnswer:
     return tell(project, UserMessage("s1", text, id))
 
 
@@ -43,7 +43,7 @@ def decisions(project: Path) -> dict[int, str]:
 def test_a_message_without_tags_in_a_project_without_state_gets_nothing_and_leaves_nothing(
     tmp_path: Path,
 ) -> None:
-    assert say(tmp_path, "hello") == Answer()
+    assert say(tmp_path, "hello") == HostAnswer()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -69,10 +69,10 @@ def test_plan_tasks_and_knowledge_are_told(tmp_path: Path) -> None:
 def test_the_same_is_not_told_twice_until_it_changes_or_was_forgotten(tmp_path: Path) -> None:
     tasks(tmp_path, task(1))
     assert say(tmp_path, "hello").context
-    assert say(tmp_path, "hello again") == Answer()
+    assert say(tmp_path, "hello again") == HostAnswer()
     tasks(tmp_path, task(1), task(2))
     assert "2 pending" in say(tmp_path, "and now?").context
-    assert say(tmp_path, "and now?") == Answer()
+    assert say(tmp_path, "and now?") == HostAnswer()
     for forgotten in (ContextCompact("s1"), SessionStart("s1", is_new=False)):
         tell(tmp_path, forgotten)
         assert say(tmp_path, "hello").context
@@ -118,7 +118,7 @@ def test_a_skill_longer_than_the_host_takes_ends_at_a_section_and_names_the_file
     file = write(tmp_path, place, "x") if place else Path(catalog.OWN_FOLDER) / "skills/nx-plan/body.md"
     plan(tmp_path, "Which format?")
     told = tell(tmp_path, UserMessage("s1", f"[plan] {'w' * 500}"), kit).context
-    context = json.loads(events.output("UserPromptSubmit", Answer(context=told)).stdout)
+    context = json.loads(events.output("UserPromptSubmit", HostAnswer(context=told)).stdout)
     assert context["hookSpecificOutput"]["additionalContext"] == told  # nothing more was cut
     assert 8_000 < len(told) < 9_900
     kept, _, rest = told.partition("\n\n(The skill is longer than the host allows. ")
@@ -165,7 +165,7 @@ def test_a_run_is_over_when_its_cycle_was_closed(tmp_path: Path) -> None:
 
 
 def test_a_skill_that_the_model_calls_is_on_record(tmp_path: Path) -> None:
-    tell(tmp_path, PostToolUse("s1", LEAD, ToolCall("Skill", skill="nx-plan", words="auto")), now=at(3))
+    tell(tmp_path, PostToolUse("s1", LEAD, HostToolCall("Skill", skill="nx-plan", words="auto")), now=at(3))
     active = read(tmp_path, SESSIONS)["s1"]
     assert (active["skill"], active["mode"], active["since"]) == ("nx-plan", "auto", at(3))
     for who, skill, error in (
@@ -173,7 +173,7 @@ def test_a_skill_that_the_model_calls_is_on_record(tmp_path: Path) -> None:
         (LEAD, "nx-run", "no"),
         (Caller("engineer", "e1"), "nx-run", ""),
     ):
-        tell(tmp_path, PostToolUse("s1", who, ToolCall("Skill", skill=skill), error))
+        tell(tmp_path, PostToolUse("s1", who, HostToolCall("Skill", skill=skill), error))
     assert read(tmp_path, SESSIONS)["s1"]["skill"] == "nx-plan"
 
 
@@ -198,7 +198,7 @@ def test_of_several_skills_the_last_one_counts(tmp_path: Path) -> None:
 
 
 def test_tags_in_code_and_quotations_are_nothing(tmp_path: Path) -> None:
-    assert say(tmp_path, "what does `[plan]` do?\n> [run]\n```\n[sync]\n```") == Answer()
+    assert say(tmp_path, "what does `[plan]` do?\n> [run]\n```\n[sync]\n```") == HostAnswer()
 
 
 def test_a_slip_is_pointed_out_to_both(tmp_path: Path) -> None:
@@ -210,10 +210,10 @@ def test_a_command_activates_a_skill_and_the_body_comes_from_where_the_host_has_
     context = say(tmp_path, "/nx-init now").context
     assert known_kit().skills["nx-init"].strip() in context
     kit = known_kit()._replace(has_skill_commands=True)
-    assert tell(tmp_path, UserMessage("s1", "/nx-plan auto go"), kit) == Answer()
+    assert tell(tmp_path, UserMessage("s1", "/nx-plan auto go"), kit) == HostAnswer()
     record = read(tmp_path, SESSIONS)["s1"]
     assert (record["skill"], record["mode"]) == ("nx-plan", "auto")
-    assert say(tmp_path, "/unknown thing") == Answer()
+    assert say(tmp_path, "/unknown thing") == HostAnswer()
 
 
 def test_a_skill_that_is_not_there_is_said(tmp_path: Path) -> None:

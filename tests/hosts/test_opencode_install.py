@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from wired import CATALOG, COMMAND, install, is_up_to_date, setup_in, uninstall
 
-from rolecall.hosts.event import Answer
+from rolecall.hosts.event import HostAnswer
 from rolecall.hosts.installation import OwnFile
 from rolecall.hosts.opencode import events as host
 from rolecall.hosts.opencode import install as opencode
@@ -66,7 +66,7 @@ def test_for_a_user_it_goes_where_opencode_looks(tmp_path: Path, variable: str) 
 
 @pytest.mark.parametrize("agent", CATALOG.agents.values(), ids=lambda agent: agent.id)
 def test_an_agent_is_denied_what_its_capabilities_deny_and_what_is_leads(
-    tmp_path: Path, agent: catalog.Agent
+    tmp_path: Path, agent: catalog.CatalogAgent
 ) -> None:
     path = Path(install("opencode", setup_in(tmp_path)).project, ".opencode", "agents", f"{agent.id}.md")
     head = head_of(path)
@@ -147,6 +147,6 @@ def test_of_several_configurations_the_nearest_counts(tmp_path: Path) -> None:
 
 
 def test_a_refusal_is_told_from_other_answers() -> None:
-    assert opencode.is_refusal(host.output("tool.execute.before", Answer(block="No.")).stdout)
+    assert opencode.is_refusal(host.output("tool.execute.before", HostAnswer(block="No.")).stdout)
     assert not opencode.is_refusal(json.dumps({"context": "Yes."}))
     assert not opencode.is_refusal("")

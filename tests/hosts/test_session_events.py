@@ -32,16 +32,16 @@ from hypothesis import strategies as st
 
 from rolecall.hosts import project_summary, sessions, tool_log
 from rolecall.hosts.event import (
-    Answer,
     Caller,
     ContextCompact,
     Event,
+    HostAnswer,
+    HostToolCall,
     PostToolUse,
     SessionEnd,
     SessionStart,
     SubagentComplete,
     SubagentSpawn,
-    ToolCall,
     UserMessage,
 )
 from rolecall.hosts.hook_context import Kit
@@ -60,7 +60,7 @@ def here() -> dict[str, object]:
 
 
 def test_a_start_makes_the_folders_and_an_empty_list_of_agents(tmp_path: Path) -> None:
-    assert tell(tmp_path, SessionStart("s1")) == Answer()
+    assert tell(tmp_path, SessionStart("s1")) == HostAnswer()
     assert read(tmp_path, TRACKER) == []
     assert (tmp_path / ".nexus/.gitignore").read_text() == "state/\n"
 
@@ -129,7 +129,7 @@ def test_a_session_in_another_folder_than_the_project_is_told_that_nothing_is_ch
         assert f"for {project}, and this session works in {other}" in told
         assert "rolecall install" in told
     for inside in (project, project / "src", tmp_path / "door", Path()):
-        assert tell(project, SessionStart("s1", cwd=str(inside))) == Answer()
+        assert tell(project, SessionStart("s1", cwd=str(inside))) == HostAnswer()
 
 
 def test_a_session_that_goes_on_is_not_told_that_its_own_work_is_left_over(tmp_path: Path) -> None:
@@ -164,13 +164,13 @@ def test_what_is_said_at_the_start_is_bounded(tmp_path: Path) -> None:
 def test_a_start_clears_away_agents_of_sessions_that_are_gone(tmp_path: Path) -> None:
     tell(tmp_path, SessionStart("s1"), known_kit()._replace(process=GONE))
     tell(tmp_path, SubagentSpawn("s1", ENGINEER), known_kit()._replace(process=GONE))
-    tell(tmp_path, PostToolUse("s1", ENGINEER, ToolCall("Write", (), (str(tmp_path / "a"),))))
+    tell(tmp_path, PostToolUse("s1", ENGINEER, HostToolCall("Write", (), (str(tmp_path / "a"),))))
     assert [entry["agent_id"] for entry in read(tmp_path, TRACKER)] == ["e1"]
     assert len(list((tmp_path / OURS / "touched").iterdir())) == 1
     answer = tell(tmp_path, SessionStart("s2"), known_kit()._replace(process=here()))
     assert read(tmp_path, TRACKER) == [] and set(read(tmp_path, SESSIONS)) == {"s2"}
     assert list((tmp_path / OURS / "touched").iterdir()) == []
-    assert answer == Answer()
+    assert answer == HostAnswer()
 
 
 def test_agents_of_a_session_that_lives_stay_whatever_other_sessions_do(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_a_session_that_goes_on_in_another_process_is_that_ones(tmp_path: Path, 
 
 
 def test_a_process_that_serves_for_weeks_does_not_keep_its_sessions_alive() -> None:
-    long_ago = sessions.Session(at(), here())
+    long_ago = sessions.HostSession(at(), here())
     assert sessions.is_alive(long_ago, "2026-02-06T00:00:00.000Z")
     assert not sessions.is_alive(long_ago, "2026-02-08T00:00:00.000Z")
 
@@ -235,7 +235,7 @@ def test_whether_a_session_was_heard_of_within_twelve_hours_is_told_right_at_any
         return moment.replace(tzinfo=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
     last = last.replace(microsecond=last.microsecond // 1000 * 1000)
-    heard = sessions.Session(told(last), process={"host": "elsewhere", "pid": 1, "born": "1"})
+    heard = sessions.HostSession(told(last), process={"host": "elsewhere", "pid": 1, "born": "1"})
     now = told(last + timedelta(milliseconds=later))
     assert sessions.is_alive(heard, now) == (later < 12 * 3_600_000)
 
@@ -304,7 +304,7 @@ def test_hooks_that_failed_are_told_of_once(tmp_path: Path) -> None:
     answer = tell(tmp_path, UserMessage("s1", "hello"))
     assert answer.notice.startswith("5 hooks failed before this: number 2 went wrong; number 3")
     assert answer.notice in answer.context
-    assert tell(tmp_path, UserMessage("s1", "hello")) == tell(tmp_path, SessionStart("s1")) == Answer()
+    assert tell(tmp_path, UserMessage("s1", "hello")) == tell(tmp_path, SessionStart("s1")) == HostAnswer()
     assert len((tmp_path / OURS / "hook-errors.1.log").read_text().splitlines()) == 5
 
 
@@ -318,7 +318,7 @@ def test_the_end_names_what_is_unfinished_and_removes_only_what_is_the_sessions(
         write(tmp_path, name, '{"cycles": []}')
     tell(tmp_path, SessionStart("s1"))
     tell(tmp_path, SubagentSpawn("s1", ENGINEER))
-    tell(tmp_path, PostToolUse("s1", ENGINEER, ToolCall("Write", (), (str(tmp_path / "a"),))))
+    tell(tmp_path, PostToolUse("s1", ENGINEER, HostToolCall("Write", (), (str(tmp_path / "a"),))))
     kept = {path for path in tmp_path.rglob("*") if path.is_file()}
     answer = tell(tmp_path, SessionEnd("s1"))
     assert "plan 'Storage' with 1 of 1 issues pending and 2 tasks, 1 of them unfinished" in answer.notice
@@ -331,11 +331,11 @@ def test_the_end_names_what_is_unfinished_and_removes_only_what_is_the_sessions(
 def test_an_end_without_unfinished_work_says_nothing_and_one_without_a_project_makes_none(
     tmp_path: Path,
 ) -> None:
-    assert tell(tmp_path, SessionEnd("s1")) == Answer()
+    assert tell(tmp_path, SessionEnd("s1")) == HostAnswer()
     assert list(tmp_path.iterdir()) == []
     tasks(tmp_path, task(1, status="completed"))
     tell(tmp_path, SessionStart("s1"))
-    assert tell(tmp_path, SessionEnd("s1")) == tell(tmp_path, SessionEnd("s1")) == Answer()
+    assert tell(tmp_path, SessionEnd("s1")) == tell(tmp_path, SessionEnd("s1")) == HostAnswer()
 
 
 def test_the_end_of_a_turn_warns_once_and_removes_nothing(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_the_end_of_a_turn_warns_once_and_removes_nothing(tmp_path: Path) -> Non
     tell(tmp_path, SessionStart("s1"))
     turn = SessionEnd("s1", is_over=False)
     assert "1 tasks, 1 of them unfinished" in tell(tmp_path, turn).notice
-    assert tell(tmp_path, turn) == Answer()
+    assert tell(tmp_path, turn) == HostAnswer()
     tasks(tmp_path, task(1), task(2))
     assert "2 tasks" in tell(tmp_path, turn).notice
     assert read(tmp_path, TRACKER) == [] and "s1" in read(tmp_path, SESSIONS)
@@ -387,7 +387,7 @@ def test_after_a_compaction_agents_that_may_be_resumed_are_listed(tmp_path: Path
     ]
     for minute, who in enumerate(ended):
         tell(tmp_path, SubagentSpawn("s1", who), now=at(minute))
-        deed = ToolCall("Write", ("file_modification",), (str(tmp_path / "a.py"),))
+        deed = HostToolCall("Write", ("file_modification",), (str(tmp_path / "a.py"),))
         if who.agent == "engineer":
             tell(tmp_path, PostToolUse("s1", who, deed), now=at(minute))
         tell(tmp_path, SubagentComplete("s1", who), now=at(minute))
@@ -412,7 +412,7 @@ def test_a_compaction_is_bounded_with_a_thousand_tasks_and_a_skill(tmp_path: Pat
 
 
 def test_a_compaction_without_anything_to_tell_tells_nothing(tmp_path: Path) -> None:
-    assert tell(tmp_path, ContextCompact("s1")) == Answer()
+    assert tell(tmp_path, ContextCompact("s1")) == HostAnswer()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -427,7 +427,7 @@ def test_inside_a_run_only_gates_and_log_apply(tmp_path: Path) -> None:
         *(SessionStart("s"), UserMessage("s", "[plan] go"), SubagentSpawn("s", ENGINEER)),
         *(SubagentComplete("s", ENGINEER), ContextCompact("s"), SessionEnd("s")),
     ):
-        assert tell(tmp_path, event, kit) == Answer()
+        assert tell(tmp_path, event, kit) == HostAnswer()
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    tell(tmp_path, PostToolUse("s", Caller(), ToolCall("Read")), kit)
+    tell(tmp_path, PostToolUse("s", Caller(), HostToolCall("Read")), kit)
     assert json.loads((tmp_path / LOG).read_text())["run"] == "thread/abc"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,11 @@ class Machine:
             check=True,
         )
 
+    def keep_one_server(self) -> None:
+        """Remove Claude's agents, and with them all servers but one, which take `doctor` most of its time."""
+        for place in (self.project, self.user):
+            shutil.rmtree(place / ".claude" / "agents", ignore_errors=True)
+
     def trust(self) -> None:
         told = {"projects": {str(self.project): {"hasTrustDialogAccepted": True}}}
         (self.user / ".claude.json").write_text(json.dumps(told))
@@ -70,10 +76,19 @@ class Machine:
         self, host: str = "claude", *, check: int = 0, cwd: Path | None = None
     ) -> dict[str, list[str]]:
         """What it says of a host, by the state of what it looked at."""
-        told: dict[str, list[str]] = {"ok": [], "warning": [], "problem": []}
+        return self.doctor_of(host, check=check, cwd=cwd)[host]
+
+    def doctor_of(
+        self, *hosts: str, check: int = 0, cwd: Path | None = None
+    ) -> dict[str, dict[str, list[str]]]:
+        """What it says of each host in one run."""
+        told: dict[str, dict[str, list[str]]] = {
+            host: {"ok": [], "warning": [], "problem": []} for host in hosts
+        }
         for one in self.run("doctor", check=check, cwd=cwd)["checks"]:
-            if one["name"].startswith(host):
-                told[one["state"]].append(one["text"])
+            host = one["name"].split()[0]
+            if host in told:
+                told[host][one["state"]].append(one["text"])
         return told
 
     def files(self) -> dict[str, bytes]:

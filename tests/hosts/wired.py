@@ -7,30 +7,30 @@ from typing import Any
 
 from rolecall.hosts import file_change
 from rolecall.hosts.installation import host_module, plan_install, plan_removal, wiring_of
-from rolecall.hosts.setup import Setup
+from rolecall.hosts.setup import HostSetup
 from rolecall.nexus import catalog
 
 CATALOG = catalog.load()
 COMMAND = ('/opt/role "call"/bin/rolecall',)
 
 
-def setup_in(folder: Path, *, scope: Any = "project", **env: str) -> Setup:
+def setup_in(folder: Path, *, scope: Any = "project", **env: str) -> HostSetup:
     for name in ("my project", "home"):
         (folder / name).mkdir(exist_ok=True)
     project = str(folder / "my project") if scope == "project" else ""
-    return Setup(scope, project, str(folder / "home"), COMMAND, CATALOG, env)
+    return HostSetup(scope, project, str(folder / "home"), COMMAND, CATALOG, env)
 
 
-def install(host: str, setup: Setup) -> Setup:
+def install(host: str, setup: HostSetup) -> HostSetup:
     file_change.make(plan_install(wiring_of(host, setup)), roots=host_module(host).roots(setup))
     return setup
 
 
-def uninstall(host: str, setup: Setup) -> None:
+def uninstall(host: str, setup: HostSetup) -> None:
     file_change.make(plan_removal(wiring_of(host, setup)), roots=host_module(host).roots(setup))
 
 
-def is_up_to_date(host: str, setup: Setup) -> bool:
+def is_up_to_date(host: str, setup: HostSetup) -> bool:
     return not any(one.is_change for one in plan_install(wiring_of(host, setup)))
 
 

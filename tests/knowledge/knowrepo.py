@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import commands
+
 from knowledge.vectorserver import VectorServer
 
 PROGRAM = str(Path(sys.executable).parent / "rolecall")
@@ -65,17 +67,7 @@ class Repo:
     def __call__(
         self, *args: str, code: int | None = 0, cwd: Path | None = None, **more: str
     ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            self.command(*args),
-            cwd=cwd or self.folder,
-            env={**self.env, **more},
-            capture_output=True,
-            timeout=120,
-            check=False,
-        )
-        told = subprocess.CompletedProcess(
-            done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
-        )
+        told = commands.run(self.command(*args), cwd=cwd or self.folder, env={**self.env, **more})
         assert code is None or told.returncode == code, (args, told.returncode, told.stdout, told.stderr)
         assert "Traceback" not in told.stderr, told.stderr
         return told

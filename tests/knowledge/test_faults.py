@@ -15,9 +15,9 @@ import pytest
 
 from knowledge.knowrepo import SETTINGS, Repo
 from knowledge.vectorserver import Fault, VectorServer
-from rolecall.knowledge.index import Reader
+from rolecall.knowledge.index import IndexReader
 
-PATIENCE = 60
+PATIENCE = 120
 
 
 def pages(count: int, word: str) -> dict[str, str | bytes]:
@@ -121,7 +121,7 @@ def test_the_second_of_two_syncs_waits_and_finds_it_done(remote: Repo, server: V
 
 def test_an_open_index_does_not_hold_up_a_sync(synced: Repo) -> None:
     """A server that waits for questions, and one that is asked right now."""
-    reader = Reader(str(synced.index))
+    reader = IndexReader(str(synced.index))
     before = reader.state.generation
     synced.write({"docs/new.md": "# New\n\nSomething new.\n"})
     child = synced.start("sync")

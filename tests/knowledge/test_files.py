@@ -16,7 +16,7 @@ import pytest
 
 from knowledge.knowrepo import Repo
 from rolecall.knowledge import files, secrets
-from rolecall.knowledge.settings import Settings
+from rolecall.knowledge.settings import KnowledgeSettings
 from rolecall.settings.mask import Mask
 
 SECRET = "ghp_" + "a1B2c3D4e5F6g7H8i9J0" * 2
@@ -116,7 +116,7 @@ def test_what_git_ignores_is_what_git_says_it_ignores(tmp_path: Path, seed: int)
     git = ["git", "-C", str(root)]
     subprocess.run([*git, "init", "--quiet"], check=True)
     told = subprocess.run([*git, "ls-files", "-coz", "--exclude-standard"], capture_output=True, check=True)
-    listing = files.list_files(str(root), Settings(include=("*",)))
+    listing = files.list_files(str(root), KnowledgeSettings(include=("*",)))
     assert {*listing.paths, *(path for path, _ in listing.skipped)} == set(
         told.stdout.decode().split("\0")[:-1]
     )
@@ -139,7 +139,7 @@ def test_patterns_that_are_easily_misread(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
     (tmp_path / ".gitignore").write_text("\n".join(patterns))
-    assert files.list_files(str(tmp_path), Settings(include=("*", "!.gitignore"))).paths == kept
+    assert files.list_files(str(tmp_path), KnowledgeSettings(include=("*", "!.gitignore"))).paths == kept
 
 
 def test_what_a_worktrees_repository_excludes_is_not_indexed_in_it_either(repo: Repo, tmp_path: Path) -> None:

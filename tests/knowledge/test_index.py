@@ -14,7 +14,7 @@ import pytest
 from rolecall.errors import Conflict, NotFound, UsageError
 from rolecall.knowledge import files, index
 from rolecall.knowledge.chunk import Passage
-from rolecall.knowledge.index import Reader, Writer, only_writer, writing
+from rolecall.knowledge.index import IndexReader, Writer, only_writer, writing
 
 
 def put(writer: Writer, path: str, *texts: str) -> None:
@@ -37,12 +37,12 @@ def path(tmp_path: Path) -> str:
     return path
 
 
-def words(reader: Reader, word: str) -> list[str]:
+def words(reader: IndexReader, word: str) -> list[str]:
     return [each.text for each in reader.load(reader.by_words(f'"{word}"', limit=10)).values()]
 
 
 def test_what_was_written_is_read(path: str) -> None:
-    reader = Reader(path)
+    reader = IndexReader(path)
     assert (reader.state.files, reader.state.passages, reader.state.model) == (2, 3, "m")
     assert words(reader, "beta") == ["beta two"]
     ids, matrix = reader.vectors()
@@ -56,7 +56,7 @@ def test_what_was_written_is_read(path: str) -> None:
 
 
 def test_words_are_looked_for_in_as_many_files_as_there_are(path: str) -> None:
-    reader = Reader(path)
+    reader = IndexReader(path)
     (only,) = reader.files_where(lambda name: name == "b.md")
     assert reader.by_words('"beta" OR "gamma"', limit=10, files=[only]).keys() == {only << index.FILE_BITS}
     assert len(reader.by_words('"beta" OR "gamma"', limit=10, files=range(300_000))) == 2
@@ -70,7 +70,7 @@ def test_a_file_that_is_put_again_or_removed_leaves_no_words_behind(path: str) -
         writer.remove("b.md")
         writer.remove("never.md")
         finish(writer)
-    reader = Reader(path)
+    reader = IndexReader(path)
     assert [reader.frequencies([word])[word] for word in ("alpha", "beta", "gamma", "delta")] == [0, 0, 0, 1]
     assert words(reader, "delta") == ["delta four"] and reader.vectors().matrix.shape == (1, 4)
     reader.close()
@@ -82,7 +82,7 @@ def test_a_sync_that_fails_writes_nothing(path: str) -> None:
         put(writer, "c.md", "delta four")
         finish(writer)
         raise RuntimeError
-    reader = Reader(path)
+    reader = IndexReader(path)
     assert reader.state.files == 2 and words(reader, "delta") == []
     reader.close()
 
@@ -90,16 +90,16 @@ def test_a_sync_that_fails_writes_nothing(path: str) -> None:
 def test_a_first_sync_that_fails_leaves_what_says_that_nothing_is_indexed(tmp_path: Path) -> None:
     path = str(tmp_path / "knowledge.db")
     with pytest.raises(NotFound, match="nothing has been indexed yet"):
-        Reader(path)
+        IndexReader(path)
     with pytest.raises(RuntimeError), writing(path) as writer:
         put(writer, "a.md", "alpha one")
         raise RuntimeError
     with pytest.raises(NotFound, match="nothing has been indexed"):
-        Reader(path)
+        IndexReader(path)
 
 
 def test_a_reader_sees_one_state_until_it_goes_on(path: str) -> None:
-    reader = Reader(path)
+    reader = IndexReader(path)
     ids, _ = reader.vectors()
     with writing(path) as writer:
         put(writer, "c.md", "delta four")
@@ -112,7 +112,7 @@ def test_a_reader_sees_one_state_until_it_goes_on(path: str) -> None:
 
 
 def test_a_reader_at_rest_lets_the_log_end_and_knows_when_the_file_is_another(path: str) -> None:
-    reader = Reader(path)
+    reader = IndexReader(path)
     reader.rest()
     with writing(path) as writer:
         put(writer, "c.md", "delta four")
@@ -132,7 +132,7 @@ def test_nothing_is_written_through_a_link(path: str, tmp_path: Path, suffix: st
     Path(path).unlink()
     outside = tmp_path / "outside"
     Path(path + suffix).symlink_to(outside)
-    for use in (Reader, lambda path: writing(path).__enter__()):
+    for use in (IndexReader, lambda path: writing(path).__enter__()):
         with pytest.raises(UsageError, match="a link or a folder"):
             use(path)
     assert not outside.exists()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 
 from knowledge.knowrepo import PROGRAM, Repo
@@ -57,19 +57,12 @@ class Stage:
 
     def report(self) -> str:
         """What a person reads about the thread."""
-        command = [PROGRAM, "thread", "read", self.name]
-        done = subprocess.run(command, env=self.repo.env, capture_output=True, text=True, check=True)
+        done = commands.run([PROGRAM, "thread", "read", self.name], env=self.repo.env)
+        assert done.returncode == 0, done.stderr
         return done.stdout
 
     def _thread(self, *words: str) -> dict[str, Any]:
-        done = subprocess.run(
-            [PROGRAM, "thread", *words, "--json"],
-            env=self.repo.env,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        done = commands.run([PROGRAM, "thread", *words, "--json"], env=self.repo.env)
         assert done.stdout, done.stderr
         reply: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return reply
@@ -234,14 +227,14 @@ graph: {$START: developer, developer: $END}
 def test_a_role_says_what_it_wants_and_keeps_it_through_the_store(
     written: str, wanted: Recall | None
 ) -> None:
-    read = yaml.parse(WORKFLOW % written, source="fix-bug.yaml").checked()
+    read = yaml.parse(WORKFLOW % written, source="fix-bug.yaml").require()
     role = read.roles["developer"]
     assert role.knowledge == wanted
     payload = model.to_payload(read, {"developer": "X"})
     assert model.from_payload(payload, {"X": role.schema}) == read
     assert ("knowledge" in payload["roles"]["developer"]) == (wanted is not None)
     assert (model.type_of(payload) is model.WORKFLOW_SCHEMA) == (wanted is None)
-    again = yaml.parse(document.to_yaml(read), source="fix-bug.yaml").checked()
+    again = yaml.parse(document.to_yaml(read), source="fix-bug.yaml").require()
     assert again == read
 
 

@@ -20,7 +20,7 @@ from knowledge.knowrepo import Repo
 from knowledge.vectorserver import Fault, VectorServer
 
 TOKEN = "a-token-of-some-length-that-is-long-enough"
-PATIENCE = 60
+PATIENCE = 120
 
 
 class Answer(NamedTuple):

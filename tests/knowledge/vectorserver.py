@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 from zlib import crc32
 
-PATIENCE = 60
+PATIENCE = 120
 
 
 @dataclass(frozen=True)

@@ -63,9 +63,8 @@ def test_headings_limits_and_patterns(synced: Path) -> None:
         assert pipe.call("knowledge_query", query="rights", path="nowhere/") == {"results": []}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
+def test_wrong_arguments_are_named(synced: Path) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({}, "query"),
         ({"query": ""}, "do not fit"),
         ({"query": "x" * 10_001}, "do not fit"),
@@ -75,12 +74,11 @@ def test_headings_limits_and_patterns(synced: Path) -> None:
         ({"query": "x", "path": "{a,b}"}, "alternatives in braces"),
         ({"query": "x", "path": "../other"}, "leads out of the repository"),
         ({"query": "x", "repo": "/"}, "do not fit"),
-    ],
-)
-def test_wrong_arguments_are_named(synced: Path, arguments: dict[str, Any], told: str) -> None:
+    ]
     with piped(synced) as pipe:
         pipe.initialize()
-        assert told in pipe.call("knowledge_query", **arguments)["error"]
+        for arguments, told in wrong:
+            assert told in pipe.call("knowledge_query", **arguments)["error"], arguments
 
 
 def test_a_reply_is_bounded_and_what_is_left_out_is_said(project: Path) -> None:
@@ -170,7 +168,7 @@ def test_only_the_project_is_searched_and_secrets_are_nowhere(synced: Path) -> N
 
 def test_several_at_once_over_http_get_their_own_answers(synced: Path) -> None:
     """The desk is one for the process, and the SDK calls it in many threads."""
-    from rolecall.mcp.tools import Cancel, Place, Toolbox
+    from rolecall.mcp.tools import Cancellation, Place, Toolbox
 
     toolbox = Toolbox(Place(str(synced)), ["knowledge"])
     tool = toolbox.find("knowledge_query")
@@ -180,7 +178,7 @@ def test_several_at_once_over_http_get_their_own_answers(synced: Path) -> None:
 
     def ask(text: str) -> None:
         for _ in range(10):
-            reply = json.loads(toolbox.run(tool, {"query": text, "limit": 1}, Cancel()).json)
+            reply = json.loads(toolbox.run(tool, {"query": text, "limit": 1}, Cancellation()).json)
             found.append((text, reply["results"][0]["path"]))
 
     threads = [Thread(target=ask, args=(text,)) for text in [*wanted, *wanted]]

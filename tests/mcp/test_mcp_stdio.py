@@ -486,7 +486,7 @@ def test_a_client_that_reads_nothing_does_not_keep_the_server_from_ending(projec
         assert pipe.child.stdout is not None
         assert select([pipe.child.stdout], [], [], PATIENCE)[0]  # and more than the pipe holds follows
         pipe.child.send_signal(signal.SIGTERM)
-        assert pipe.child.wait(30) == -signal.SIGTERM
+        assert pipe.child.wait(120) == -signal.SIGTERM
 
 
 def test_an_input_without_a_message_ends_with_success_and_says_nothing(project: Path) -> None:
@@ -501,7 +501,7 @@ def test_sigterm_ends_the_server_also_while_a_call_waits(project: Path) -> None:
             pipe.send(calling(1, "nx_task_add", title="t", context="c"), request(2, "ping"))
             assert pipe.receive()["id"] == 2
             pipe.child.send_signal(signal.SIGTERM)
-            assert pipe.child.wait(30) == -signal.SIGTERM
+            assert pipe.child.wait(120) == -signal.SIGTERM
 
 
 def test_a_server_that_was_killed_leaves_nothing_that_holds_up_the_next(project: Path) -> None:
@@ -526,7 +526,7 @@ def test_a_client_that_stops_reading_ends_nothing_but_itself(project: Path) -> N
         pipe.child.stdout = None
         pipe.send(calling(1, "nx_task_add", title="kept", context="c"))
         pipe.child.stdin.close()  # type: ignore[union-attr]
-        assert pipe.child.wait(30) == 0
+        assert pipe.child.wait(120) == 0
     with piped(project) as pipe:
         pipe.initialize()
         assert pipe.call("nx_task_list")["tasks"][0]["title"] == "kept"

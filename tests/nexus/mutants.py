@@ -21,6 +21,8 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import count as count_up
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -90,8 +92,8 @@ class Mutant(NamedTuple):
     function: str
     line: int
     change: str
-    source: str
-    """The whole module with the change made."""
+    number: int
+    """Which mutant of its file it is."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line} {self.function}: {self.change}"
@@ -100,12 +102,18 @@ class Mutant(NamedTuple):
     def is_equivalent(self) -> bool:
         return f"{self.file} {self.function}: {self.change}" in EQUIVALENT
 
+    @property
+    def source(self) -> str:
+        """The whole module with the change made."""
+        _, tree = next(islice(_mutants_of(self.file), self.number, None))
+        return ast.unparse(tree)
+
 
 # -- making them --
 
 
 def all_mutants() -> list[Mutant]:
-    return [mutant for file in MODULES for mutant in _mutants_of(file)]
+    return [mutant for file in MODULES for mutant, _ in _mutants_of(file)]
 
 
 def sample(count: int = COUNT, seed: int = SEED) -> list[Mutant]:
@@ -113,14 +121,16 @@ def sample(count: int = COUNT, seed: int = SEED) -> list[Mutant]:
     return random.Random(seed).sample(found, min(count, len(found)))
 
 
-def _mutants_of(file: str) -> Iterator[Mutant]:
+def _mutants_of(file: str) -> Iterator[tuple[Mutant, ast.Module]]:
+    """Each mutant with the tree in which the change is made, until the next is asked for."""
+    numbers = count_up()
     tree = ast.parse((SOURCE / "nexus" / file).read_text(encoding="utf-8"))
     for top in tree.body:
         functions = [top, *top.body] if isinstance(top, ast.ClassDef) else [top]
         for function in functions:
             if isinstance(function, ast.FunctionDef):
                 for line, change in _changes(function, tree):
-                    yield Mutant(file, function.name, line, change, ast.unparse(tree))
+                    yield Mutant(file, function.name, line, change, next(numbers)), tree
 
 
 def _changes(function: ast.FunctionDef, tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from rolecall.nexus import catalog, macros, tags, tool_map
-from rolecall.nexus.catalog import Agent, Skill
+from rolecall.nexus.catalog import CatalogAgent, Skill
 
 CATALOG = catalog.load()
 AGENTS = CATALOG.agents.values()
@@ -44,12 +44,12 @@ skills = pytest.mark.parametrize("skill", SKILLS, ids=lambda skill: skill.id)
 
 
 @agents
-def test_an_agent_body_stays_under_900_tokens(agent: Agent) -> None:
+def test_an_agent_body_stays_under_900_tokens(agent: CatalogAgent) -> None:
     assert tokens(agent.body) < 900
 
 
 @agents
-def test_an_agent_body_says_what_comes_in_what_goes_out_and_when_to_stop(agent: Agent) -> None:
+def test_an_agent_body_says_what_comes_in_what_goes_out_and_when_to_stop(agent: CatalogAgent) -> None:
     assert agent.body.startswith(f"# {agent.id.capitalize()}\n\nYou ")
     parts = sections(agent.body)
     assert list(parts) == SECTIONS
@@ -60,7 +60,7 @@ def test_an_agent_body_says_what_comes_in_what_goes_out_and_when_to_stop(agent: 
 
 
 @agents
-def test_an_agent_delivers_a_form_that_ends_with_a_word_lead_can_act_on(agent: Agent) -> None:
+def test_an_agent_delivers_a_form_that_ends_with_a_word_lead_can_act_on(agent: CatalogAgent) -> None:
     delivered = sections(agent.body)["Deliver"]
     form = delivered.split("```")[1]
     words = {
@@ -74,7 +74,7 @@ def test_an_agent_delivers_a_form_that_ends_with_a_word_lead_can_act_on(agent: A
 
 
 @agents
-def test_an_agent_is_told_what_its_capabilities_deny(agent: Agent) -> None:
+def test_an_agent_is_told_what_its_capabilities_deny(agent: CatalogAgent) -> None:
     denied = sections(agent.body)["Not yours"]
     for tool in tool_map.denied_tools(agent, tool_map.SERVER):
         assert f"`{tool}`" in denied
@@ -86,7 +86,7 @@ def test_an_agent_is_told_what_its_capabilities_deny(agent: Agent) -> None:
 
 
 @agents
-def test_an_agent_is_not_sent_to_a_tool_it_is_denied(agent: Agent) -> None:
+def test_an_agent_is_not_sent_to_a_tool_it_is_denied(agent: CatalogAgent) -> None:
     parts = sections(agent.body)
     elsewhere = " ".join(text for name, text in parts.items() if name != "Not yours")
     for tool in (*tool_map.denied_tools(agent, tool_map.SERVER), *tool_map.LEAD_ONLY):
@@ -94,7 +94,7 @@ def test_an_agent_is_not_sent_to_a_tool_it_is_denied(agent: Agent) -> None:
 
 
 @agents
-def test_an_agent_body_has_no_macros_because_nobody_expands_them(agent: Agent) -> None:
+def test_an_agent_body_has_no_macros_because_nobody_expands_them(agent: CatalogAgent) -> None:
     assert list(macros.find(agent.body)) == []
 
 

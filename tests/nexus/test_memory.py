@@ -307,7 +307,7 @@ def test_a_note_that_exists_is_never_written_over(project: Path) -> None:
 def test_a_lesson_on_the_subject_of_a_note_is_not_made_another_note(project: Path) -> None:
     put(project, "retry-limits.md", RETRIES)
     put(project, "release-steps.md", RELEASES)
-    with pytest.raises(memory.Overlap) as caught:
+    with pytest.raises(memory.NoteOverlap) as caught:
         add(project, "api-rate-limit", RETRIES_AGAIN)
     (match,) = caught.value.matches
     assert match.name == "retry-limits.md"
@@ -341,7 +341,7 @@ def test_notes_of_two_categories_are_apart_unless_they_say_the_same(project: Pat
     other = "Our own client was blocked for an hour after five retries; back off exponentially, measured in May.\n"
     assert memory.overlapping(project, "client-blocked.md", other)[0].score >= similarity.OVERLAP
     assert add(project, "client-blocked", other, category="empirical")["created"]
-    with pytest.raises(memory.Overlap):
+    with pytest.raises(memory.NoteOverlap):
         add(project, "rate-limits", RETRIES, category="pattern")
 
 
@@ -538,7 +538,7 @@ def test_a_known_secret_is_refused_by_its_value(project: Path) -> None:
 
 def test_reading_counts_and_the_log_keeps_to_its_schema(project: Path, shared_data: Path) -> None:
     path = put(project, "retry-limits.md", RETRIES)
-    assert memory.read(project, "retry-limits", at=before(2)) == memory.Reading(RETRIES, "")
+    assert memory.read(project, "retry-limits", at=before(2)) == memory.NoteReading(RETRIES, "")
     memory.read(project, "retry-limits.md", agent="engineer", at=before(1))
     (line,) = log_lines(project)
     assert line == {
@@ -1326,7 +1326,7 @@ def test_gone_is_a_note_whose_paths_the_repository_had_and_has_no_more(project: 
     (candidate,) = memory_gc.candidates(project, at=NOW)
     assert candidate.note.name == "names-gone.md"
     assert candidate.signals == (
-        memory_gc.Signal(
+        memory_gc.ForgetSignal(
             "gone",
             "names paths that the repository has no more: src/queue.py, src/old, top.toml; it names 4",
         ),
@@ -1493,7 +1493,7 @@ def test_reading_a_note_makes_nothing_that_git_would_see(project: Path) -> None:
     (project / ".nexus" / ".gitignore").unlink()
     put(project, "some-note.md", "text\n")
     commit_all(project)
-    assert memory.read(project, "some-note") == memory.Reading("text\n", "")
+    assert memory.read(project, "some-note") == memory.NoteReading("text\n", "")
     assert git(project, "status", "--porcelain", "--ignored") == ""
     memory.add(project, "queue-timers", "Quite another subject.", mask=NOTHING)
     memory.read(project, "some-note")

@@ -10,7 +10,7 @@ from pathlib import Path
 DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 
 
-def test_the_demo_runs_to_its_end_and_leaves_nothing(tmp_path: Path) -> None:
+def test_the_demo_runs_to_its_end_and_keeps_its_threads_for_the_page(tmp_path: Path) -> None:
     names = ("PATH", "LANG", "LC_ALL")
     environment = {name: os.environ[name] for name in names if name in os.environ}
     home, temporary = tmp_path / "home", tmp_path / "tmp"
@@ -28,4 +28,22 @@ def test_the_demo_runs_to_its_end_and_leaves_nothing(tmp_path: Path) -> None:
     printed = done.stdout.decode()
     assert done.returncode == 0, printed + done.stderr.decode()
     assert printed.count("✓ 5 reviewer · approved") == 2  # the thread, and its fork
-    assert [*home.iterdir(), *temporary.iterdir()] == []
+    assert [*temporary.iterdir()] == []
+    place = home / ".cache" / "rolecall-demo"
+    assert [
+        path for path in home.rglob("*") if path not in place.parents and place not in (path, *path.parents)
+    ] == []
+
+    with subprocess.Popen(
+        [sys.executable, str(DEMO), "web"],
+        env={**environment, "HOME": str(home)},
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as page:
+        assert page.stdout is not None
+        link = page.stdout.readline()
+        page.terminate()
+    assert link.startswith("http://127.0.0.1:")

@@ -1,4 +1,4 @@
-"""The command blocks of README.md and the tutorial, run in one shell as a reader would paste them.
+"""The command blocks of README.md, the tutorial and the tour, run in one shell as a reader would paste them.
 
 A block whose first line is `# needs: SOMETHING` is not run. A `text` block shows what the block before it prints.
 """
@@ -16,7 +16,7 @@ import pytest
 from conftest import SCRIPTS
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", "docs/tutorial.md"]
+PAGES = ["README.md", "docs/tutorial.md", "docs/tour.md"]
 
 
 class Block(NamedTuple):
@@ -39,9 +39,11 @@ def blocks_of(page: str) -> list[Block]:
 def test_blocks_that_are_not_run_are_these() -> None:
     assert [(page, block.needs) for page in PAGES for block in blocks_of(page) if block.needs] == [
         ("README.md", "the package registry"),
-        ("README.md", "Claude Code"),
-        ("README.md", "the package registry"),
+        ("README.md", "Claude Code, Codex or another agent, and a repository of yours"),
+        ("README.md", "Claude Code, Codex or another agent, and a repository of yours"),
         ("docs/tutorial.md", "Claude Code"),
+        ("docs/tour.md", "the package registry"),
+        ("docs/tour.md", "the package registry and a browser"),
     ]
 
 
@@ -90,4 +92,4 @@ def with_exit_codes(commands: str) -> str:
 def regular(output: str) -> str:
     """The output without what differs from run to run: ids and times."""
     output = re.sub(r"\b[0-9A-HJKMNP-TV-Z]{26}\b", "ID", output)
-    return re.sub(r"\b\d+\.\d+s\b", "TIME", output).strip()
+    return re.sub(r"\b(?:\d+\.\d+|\d+m \d+)s\b", "TIME", output).strip()

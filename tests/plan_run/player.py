@@ -3,6 +3,8 @@
 It finds its task and its role in the prompt, does what `score.json` beside it says for them, and writes every call
 into `calls.jsonl`. What it does is a list, one entry for each time it is asked about the same task in the same role;
 the last entry is done again and again.
+
+It is started hundreds of times, so it imports nothing that takes longer than what it does.
 """
 
 from __future__ import annotations
@@ -13,25 +15,23 @@ import re
 import signal
 import sys
 import time
-import uuid
-from pathlib import Path
-from typing import Any
 
-HERE = Path(__file__).parent
-BOUND = 120
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+HERE = os.path.dirname(__file__)
+BOUND = 240
 
 
 def main() -> None:
     arguments = sys.argv[1:]
-    if arguments in (["--version"], ["--help"]):
-        print("2.1.325 (Claude Code)")
-        return
     prompt = sys.stdin.read()
     signal.alarm(BOUND)  # nobody waits for ever
     role = re.findall(r"^# Your role: (.+)$", prompt, re.MULTILINE)[0]
     title = re.findall(r"^TASK: (.+)$", prompt, re.MULTILINE)[0]
     resumed = arguments[arguments.index("--resume") + 1] if "--resume" in arguments else None
-    session = resumed or str(uuid.uuid4())
+    session = resumed or os.urandom(16).hex()
     told = {"role": role, "title": title, "session": session, "resumed": resumed, "pid": os.getpid()}
     told |= {
         "restrictions": os.environ.get("ROLECALL_RESTRICTIONS", ""),
@@ -46,7 +46,8 @@ def main() -> None:
 
 
 def entry(role: str, title: str, visit: int) -> dict[str, Any]:
-    score = json.loads((HERE / "score.json").read_text())
+    with open(f"{HERE}/score.json") as file:
+        score = json.load(file)
     entries = score.get(f"{role}: {title}") or score[role]
     found: dict[str, Any] = entries[min(visit, len(entries) - 1)]
     return found
@@ -57,8 +58,8 @@ def perform(entry: dict[str, Any], session: str) -> None:
         print(f"No conversation found with session ID: {session}", file=sys.stderr)
         sys.exit(1)
     for name in entry.get("meet", ()):
-        meet(HERE / name, entry["side"])
-    if "never_meet" in entry and would_meet(HERE / entry["never_meet"]):
+        meet(f"{HERE}/{name}", entry["side"])
+    if "never_meet" in entry and would_meet(f"{HERE}/{entry['never_meet']}"):
         finish(
             {"status": "blocked", "summary": "another one was at work at the same time", "files": []},
             "",
@@ -66,8 +67,9 @@ def perform(entry: dict[str, Any], session: str) -> None:
         )
         return
     for path, text in entry.get("write", {}).items():
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(text)
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        with open(path, "w") as file:
+            file.write(text)
         use = {"type": "tool_use", "id": path, "name": "Write", "input": {"file_path": os.path.abspath(path)}}
         say({"type": "assistant", "session_id": session, "message": {"id": path, "content": [use]}})
         result = {"type": "tool_result", "tool_use_id": path, "content": "written"}
@@ -88,21 +90,23 @@ def perform(entry: dict[str, Any], session: str) -> None:
     finish(entry["output"], entry.get("body", "The report."), session)
 
 
-def meet(fifo: Path, side: str) -> None:
+def meet(fifo: str, side: str) -> None:
     """Wait until the other side is there as well: opening one end of a pipe waits for the other."""
-    fifo.open("w" if side == "left" else "r").close()
+    with open(fifo, "w" if side == "left" else "r"):
+        pass
 
 
-def would_meet(folder: Path) -> bool:
+def would_meet(folder: str) -> bool:
     """Whether another agent comes into the same place within a second."""
-    mark = folder / str(os.getpid())
-    mark.touch()
+    mark = f"{folder}/{os.getpid()}"
+    with open(mark, "w"):
+        pass
     until = time.monotonic() + 1
     while time.monotonic() < until:
-        if len(list(folder.iterdir())) > 1:
+        if len(os.listdir(folder)) > 1:
             return True
         time.sleep(0.02)
-    mark.unlink()
+    os.unlink(mark)
     return False
 
 
@@ -131,13 +135,15 @@ def say(event: dict[str, Any]) -> None:
 
 def note(kind: str, told: dict[str, Any]) -> None:
     line = json.dumps({"kind": kind, "at": time.monotonic_ns(), **told}) + "\n"
-    with (HERE / "calls.jsonl").open("ab", buffering=0) as file:
+    with open(f"{HERE}/calls.jsonl", "ab", buffering=0) as file:
         file.write(line.encode())
 
 
 def calls(kind: str) -> list[dict[str, Any]]:
-    path = HERE / "calls.jsonl"
-    lines = path.read_text().split("\n")[:-1] if path.exists() else []  # the last one is still being written
+    if not os.path.exists(f"{HERE}/calls.jsonl"):
+        return []
+    with open(f"{HERE}/calls.jsonl") as file:
+        lines = file.read().split("\n")[:-1]  # the last one is still being written
     return [call for call in map(json.loads, lines) if call["kind"] == kind]
 
 

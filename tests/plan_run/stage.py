@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
+from fakeagent import executable
 
 from rolecall.nexus import tools
 from rolecall.store.sqlite import SqliteBackend
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from conftest import Rolecall
 
 PROGRAM = str(Path(sys.executable).parent / "rolecall")
-BOUND = 60
+BOUND = 120
 DONE: dict[str, Any] = {"output": {"status": "done", "summary": "It is there.", "files": []}}
 BLOCKED: dict[str, Any] = {"output": {"status": "blocked", "summary": "The door is shut.", "files": []}}
 PASS: dict[str, Any] = {"output": {"status": "pass", "summary": "Every point holds."}}
@@ -58,10 +60,11 @@ class Crew:
         self.children: list[subprocess.Popen[str]] = []
         self.stage = folder / "stage"
         self.stage.mkdir()
-        self.player = self.stage / "player.py"
-        source = Path(__file__).with_name("player.py").read_text()
-        self.player.write_text(f"#!{sys.executable} -I\n{source}")
-        self.player.chmod(0o755)
+        script = self.stage / "player.py"
+        shutil.copyfile(Path(__file__).with_name("player.py"), script)
+        asked = "--version | --help) echo '2.1.325 (Claude Code)';;"
+        play = f"exec '{sys.executable}' -I -S '{script}' \"$@\""
+        self.player = executable(self.stage / "player", f'case "$1" in {asked} *) {play};; esac')
         self.configure()
         self.score()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rolecall.nexus.brief import LONGEST_RESULT, MOST_RESULTS, Result, brief, notes
+from rolecall.nexus.brief import LONGEST_RESULT, MOST_RESULTS, TaskResult, brief, notes
 from rolecall.nexus.dispatch import TOOLS
 
 TASK: dict[str, Any] = {"id": 3, "title": "Count  the\nbeans", "context": "In beans.py."}
@@ -28,8 +28,8 @@ def test_the_parts_stand_word_for_word_and_in_order() -> None:
 
 
 def test_results_of_other_tasks_are_short_and_say_where_the_rest_is() -> None:
-    result = Result({"id": 1, "title": "Sow"}, "x" * 5_000, "engineer", "THREAD")
-    told = brief(TASK, results=[result, Result({"id": 2, "title": "Wait"})])
+    result = TaskResult({"id": 1, "title": "Sow"}, "x" * 5_000, "engineer", "THREAD")
+    told = brief(TASK, results=[result, TaskResult({"id": 2, "title": "Wait"})])
     line = next(line for line in told.splitlines() if line.startswith("- Task 1"))
     assert line == (
         f"- Task 1 (Sow), by engineer: {'x' * (LONGEST_RESULT - 1)}… (all of it: `rolecall thread read THREAD`)"
@@ -38,7 +38,7 @@ def test_results_of_other_tasks_are_short_and_say_where_the_rest_is() -> None:
 
 
 def test_a_task_with_many_dependencies_names_how_many_more_there_are() -> None:
-    results = [Result({"id": number, "title": "x"}) for number in range(MOST_RESULTS + 7)]
+    results = [TaskResult({"id": number, "title": "x"}) for number in range(MOST_RESULTS + 7)]
     assert brief(TASK, results=results).endswith("- and 7 more: `rolecall task list`")
 
 

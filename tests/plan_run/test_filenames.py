@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rolecall.nexus.filenames import Tree, changed_since, find_names
+from rolecall.nexus.filenames import ProjectFiles, changed_since, find_names
 
 THERE = {
     "Makefile", ".env", "src/rolecall/run", "notes", "문서/설계.md", "图.svg", "lib/one.c", "lib/two.c", "lib/one.h",
@@ -30,7 +30,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def files(text: str, project: Path) -> set[str]:
-    return set(find_names([text.replace("/srv", str(project.parent))], Tree(str(project))))
+    return set(find_names([text.replace("/srv", str(project.parent))], ProjectFiles(str(project))))
 
 
 @pytest.mark.parametrize(

@@ -523,7 +523,9 @@ def test_on_a_terminal_the_end_is_a_table_and_what_to_do_next(crew: Crew) -> Non
     assert "1 of 2 tasks are completed" in done.stdout
     assert re.search(r"^  answer: rolecall thread answer \w{26} --run$", done.stdout, re.MULTILINE)
     assert "[1] ▶ engineer: Good" in done.stdout
-    assert re.search(r"^\[1\] ✓ 1 engineer · done · \d+\.\ds · 100 tokens$", done.stdout, re.MULTILINE)
+    assert re.search(
+        r"^\[1\] ✓ 1 engineer · done · \d+\.\ds · 100 tokens · \$0\.25$", done.stdout, re.MULTILINE
+    )
     assert "The door is shut." in done.stdout
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from rolecall.nexus.overview import REUSE_POLICIES
-from rolecall.nexus.resume import Decision, Prior, Touch, decide
+from rolecall.nexus.resume import Prior, ResumeDecision, Touch, decide
 
 FILES = some.frozensets(some.sampled_from(["a.py", "b.py", "c.md"]))
 TIMES = some.sampled_from([f"2026-01-01T00:00:0{second}.000Z" for second in range(6)])
@@ -21,7 +21,7 @@ PRIORS = some.none() | some.builds(
 TOUCHES = some.lists(some.builds(Touch, id=IDS, files=FILES, at=TIMES), max_size=4)
 
 
-def asked(**fields: object) -> Decision:
+def asked(**fields: object) -> ResumeDecision:
     prior = Prior("engineer", "i1", "s1", frozenset({"a.py"}), "2026-01-01T00:00:01.000Z")
     given = {"agent": "engineer", "tier": "bounded", "files": ["a.py"], "prior": prior, **fields}
     return decide(**given)  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from plan_run.stage import DONE, Crew
+from rolecall.api import Rolecall
 
 LINES = "".join(f"{number}\n" for number in range(1, 21))
 
@@ -77,6 +78,11 @@ def test_a_conflict_names_the_other_task(crew: Crew, project: Path) -> None:
     assert crew.statuses()[aside["task"]] == "pending"
     assert blocked["reason"] == f"waits for {aside['task']}, which was set aside"
 
+    with Rolecall(crew.store(), folder=project) as rc:
+        [entry] = rc.set_aside()
+        assert (entry["thread"], entry["reason"]) == (aside["thread"], "conflicts in shared")
+        assert entry["conflict"]["files"][0]["path"] == "shared"
+
     # Nothing is asked again: once its branch is merged, the task is completed.
     asked = crew.asked()
     again = crew.run("--worktrees", check=7)
@@ -85,6 +91,8 @@ def test_a_conflict_names_the_other_task(crew: Crew, project: Path) -> None:
     last = crew.run("--worktrees")
     assert last["done"]
     assert crew.asked() == [*asked, "engineer: Third"]
+    with Rolecall(crew.store(), folder=project) as rc:
+        assert list(rc.set_aside()) == []
 
 
 def test_a_check_that_fails_sets_the_task_aside(crew: Crew, project: Path) -> None:

@@ -38,6 +38,8 @@ from rolecall.workflow import registry
 LEASE = 12.0
 """Seconds, where a machine is lost and others wait for its lease to end. Where none is, a lease is so long that nobody
 loses it however busy the system is."""
+IMPORTS = ("rolecall.service.fleet.serving",)
+"""What every machine imports, which takes it most of a second."""
 _AS_HOST = "import os, socket, sys; socket.sethostname(sys.argv[1]); os.execvp(sys.argv[2], sys.argv[2:])"
 
 
@@ -194,7 +196,7 @@ class Host(Service):
         self.temporary.mkdir()
         self.env |= {"ROLECALL_STORE": self.relay.url, "TMPDIR": str(self.temporary)}
         self.disk_mb: int | None = None
-        """How large the disk under its home is; None: that of everybody."""
+        """How large the disk under its home is, for one that `is_own_child`; None: that of everybody."""
         self.work = fleet.work
         self.project = self.folder
         """The folder whose rolecall.yaml counts."""
@@ -210,27 +212,25 @@ class Host(Service):
             os.close(self._ready)
         self._ready, write = os.pipe()
         # The address is in the environment, where nobody else sees its password.
-        words = [PROGRAM, "serve", "--database", "--machine", self.name, "--ready-fd", str(write)]
+        words = [PROGRAM, "serve", "--database", "--machine", self.name]
         words += ["--slots", str(self.slots), "--lease", str(self.fleet.lease)]
         words += ["--project", str(self.project), *self.fleet.options, *options]
-        with open(self.folder / "serve.out", "ab") as output:
-            self.process = subprocess.Popen(
-                [*self._as_host(), *words],
-                pass_fds=[write],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=self.env,
-                cwd=self.folder,
-                start_new_session=True,
-            )
-        os.close(write)
+        place = {
+            "host": self.name if HAS_HOST_NAMES else "",
+            "network": self.network.path if self.network else "",
+        }
+        self._begin(words, write, self._as_host(), **place, imports=IMPORTS)
 
     def joined(self) -> None:
         assert self._ready is not None
         read, self._ready = self._ready, None
         with open(read, "rb") as ready:
             assert ready.read() == b"ready", self.output()
+
+    def stop(self, *options: str) -> None:
+        if self._ready is not None:  # begun, and on a busy machine perhaps not there yet
+            self.joined()
+        super().stop(*options)
 
     def cut(self) -> None:
         """Let nothing pass between the machine and the database."""
@@ -348,6 +348,7 @@ class Fleet:
             mask=Mask([]),
             agent=agent,
             queue=more.pop("priority", 0),
+            work=more.pop("work", None),
         )
         return thread.id_of(ref)
 
@@ -403,7 +404,14 @@ class Fleet:
         return list(self.until(statuses, patience=patience))
 
     def told(self) -> str:
-        return "\n".join(f"== {name}\n{host.output()}" for name, host in self.hosts.items())
+        lines = [f"== {name}\n{host.output()}" for name, host in self.hosts.items()]
+        with suppress(psycopg.Error):
+            sessions = self.rows(
+                "SELECT pid, pg_blocking_pids(pid), now() - state_change, state, wait_event, left(query, 200)"
+                " FROM pg_stat_activity WHERE datname = current_database() ORDER BY pid"
+            )
+            lines += ["== sessions of the database", *(" | ".join(map(str, row)) for row in sessions)]
+        return "\n".join(lines)
 
     # -- what the chain proves --
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
+
+import commands
+from processes import gone as gone
 
 from rolecall.service import control
 from rolecall.settings.mask import Mask
@@ -28,7 +30,7 @@ from rolecall.workflow import registry, yaml
 from rolecall.workflow.playbook import Playbook
 
 PROGRAM = str(Path(sys.executable).parent / "rolecall")
-PATIENCE = 90.0
+PATIENCE = 180.0
 """Seconds after which a test gives up: far more than anything takes, on a busy machine too."""
 
 STEPS = """
@@ -65,27 +67,40 @@ class Service:
         }
         self.program = [PROGRAM]
         """What the service is started with."""
-        self.process: subprocess.Popen[bytes] | None = None
+        self.is_own_child = False
+        """Whether the service has to be a child of the test's process, which is started from nothing."""
+        self.process: subprocess.Popen[bytes] | commands.Child | None = None
         self._store: Store | None = None
 
     # -- the service --
 
     def start(self, *options: str) -> None:
         read, write = os.pipe()
-        with open(self.folder / "serve.out", "ab") as output:
-            self.process = subprocess.Popen(
-                [*self.program, "serve", "--ready-fd", str(write), *options],
-                pass_fds=[write],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=self.env,
-                cwd=self.folder,
-                start_new_session=True,
-            )
-        os.close(write)
+        self._begin([*self.program, "serve", *options], write)
         with open(read, "rb") as ready:
             assert ready.read() == b"ready", self.output()
+
+    def _begin(self, words: Sequence[str], ready: int, wrapped: Sequence[str] = (), **place: Any) -> None:
+        """Start a service, in a place, or `wrapped` in commands that lead there, and close its end of a pipe."""
+        with open(self.folder / "serve.out", "ab") as output, open(os.devnull, "rb") as nothing:
+            if words[0] == PROGRAM and not self.is_own_child and commands.can_fork(self.env):
+                streams = [nothing.fileno(), output.fileno(), output.fileno(), ready]
+                words = [*words, "--ready-fd", "3"]
+                self.process = commands.Child(
+                    words, streams, env=self.env, cwd=self.folder, is_leader=True, **place
+                )
+            else:
+                self.process = subprocess.Popen(
+                    [*wrapped, *words, "--ready-fd", str(ready)],
+                    pass_fds=[ready],
+                    stdin=nothing,
+                    stdout=output,
+                    stderr=output,
+                    env=self.env,
+                    cwd=self.folder,
+                    start_new_session=True,
+                )
+        os.close(ready)
 
     def kill(self) -> None:
         """End the service at once; its zygote and workers are left to find out."""
@@ -112,16 +127,7 @@ class Service:
         return (self.home / "service.log").read_text()
 
     def rolecall(self, *args: str, input: str = "") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [PROGRAM, *args],
-            input=input,
-            capture_output=True,
-            text=True,
-            env=self.env,
-            cwd=self.folder,
-            timeout=PATIENCE,
-            check=False,
-        )
+        return commands.run([PROGRAM, *args], input=input, env=self.env, cwd=self.folder)
 
     def spawn(self, *args: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -327,18 +333,6 @@ def within_a_day() -> None:
     left = 86_400 - time.time() % 86_400
     if left < PATIENCE:
         time.sleep(left)
-
-
-def gone(pid: int) -> None:
-    """Wait until a process has ended."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        assert select.select([handle], [], [], PATIENCE)[0], f"process {pid} goes on"
-    finally:
-        os.close(handle)
 
 
 def is_living(pid: int) -> bool:

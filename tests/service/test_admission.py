@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rolecall.service.admission import DAY_MS, Due, State, Verdict, Waiting, decide, turn_of
+from rolecall.service.admission import DAY_MS, Due, QueueState, Verdict, Waiting, decide, turn_of
 from rolecall.service.policy import Rate, ServicePolicy, WorkflowPolicy
 
 NOW = 1_790_000_000_000
@@ -40,7 +40,7 @@ def policy(limit: int = 100, **rules: Any) -> ServicePolicy:
 def test_as_many_are_admitted_as_the_workflow_may_run_and_the_rest_are_told_why_they_wait() -> None:
     verdict = decide(
         policy(review_code=WorkflowPolicy(concurrency=3)),
-        State([waiting(name) for name in "dcba"], admitted={"review-code": 1}),
+        QueueState([waiting(name) for name in "dcba"], admitted={"review-code": 1}),
         NOW,
     )
     assert verdict.admit == ("a", "b")
@@ -50,7 +50,9 @@ def test_as_many_are_admitted_as_the_workflow_may_run_and_the_rest_are_told_why_
 
 
 def test_a_workflow_that_is_not_named_runs_one_thread_at_a_time() -> None:
-    verdict = decide(ServicePolicy(), State([waiting("a"), waiting("b"), waiting("c", "write-docs")]), NOW)
+    verdict = decide(
+        ServicePolicy(), QueueState([waiting("a"), waiting("b"), waiting("c", "write-docs")]), NOW
+    )
     assert verdict.admit == ("a", "c")
 
 
@@ -62,21 +64,21 @@ def test_the_higher_priority_comes_first_and_of_one_priority_who_came_first() ->
         waiting("other", "write-docs", since=3),
     ]
     roomy = WorkflowPolicy(concurrency=9)
-    verdict = decide(policy(limit=3, review_code=roomy, write_docs=roomy), State(crowd), NOW)
+    verdict = decide(policy(limit=3, review_code=roomy, write_docs=roomy), QueueState(crowd), NOW)
     assert verdict.admit == ("urgent", "early", "other")
     assert verdict.wait == {"late": "the service has 3 threads running (limit 3)"}
 
 
 def test_a_full_workflow_stands_in_nobody_elses_way() -> None:
     crowd = [waiting("first", "clean-up", priority=9), waiting("second", since=1)]
-    verdict = decide(policy(), State(crowd, admitted={"clean-up": 1}), NOW)
+    verdict = decide(policy(), QueueState(crowd, admitted={"clean-up": 1}), NOW)
     assert verdict.admit == ("second",)
 
 
 def test_the_oldest_of_those_that_wait_is_discarded_when_too_many_do() -> None:
     rule = WorkflowPolicy(concurrency=1, max_queue=2)
     crowd = [waiting(name, since=at) for at, name in enumerate("abcde")]
-    verdict = decide(policy(review_code=rule), State(crowd), NOW)
+    verdict = decide(policy(review_code=rule), QueueState(crowd), NOW)
     assert verdict.admit == ("a",)
     assert list(verdict.discard) == ["b", "c"]
     assert verdict.discard["b"] == "more than 2 threads of review-code were waiting (max_queue 2)"
@@ -86,31 +88,35 @@ def test_the_oldest_of_those_that_wait_is_discarded_when_too_many_do() -> None:
 def test_of_different_priorities_the_lowest_is_discarded_first() -> None:
     rule = WorkflowPolicy(concurrency=1, max_queue=1)
     crowd = [waiting("urgent", since=0, priority=5), waiting("old", since=1), waiting("new", since=2)]
-    verdict = decide(policy(review_code=rule), State(crowd, admitted={"review-code": 1}), NOW)
+    verdict = decide(policy(review_code=rule), QueueState(crowd, admitted={"review-code": 1}), NOW)
     assert list(verdict.discard) == ["old", "new"]
     assert list(verdict.wait) == ["urgent"]
 
 
 def test_where_overflow_is_drop_what_comes_while_it_is_busy_is_discarded() -> None:
     rule = WorkflowPolicy(concurrency=1, overflow="drop")
-    verdict = decide(policy(clean_up=rule), State([waiting("a", "clean-up"), waiting("b", "clean-up")]), NOW)
+    verdict = decide(
+        policy(clean_up=rule), QueueState([waiting("a", "clean-up"), waiting("b", "clean-up")]), NOW
+    )
     assert verdict.admit == ("a",)
     assert verdict.discard == {"b": "clean-up was busy (concurrency 1, overflow drop)"}
-    busy = State([waiting("c", "clean-up")], admitted={"clean-up": 1})
+    busy = QueueState([waiting("c", "clean-up")], admitted={"clean-up": 1})
     assert list(decide(policy(clean_up=rule), busy, NOW).discard) == ["c"]
 
 
 @pytest.mark.parametrize("rule", [WorkflowPolicy(overflow="drop"), WorkflowPolicy(max_queue=0)])
 def test_a_thread_that_was_begun_waits_whatever_becomes_of_those_that_were_not(rule: WorkflowPolicy) -> None:
     crowd = [waiting("new", since=1), waiting("resumed", is_begun=True), waiting("newest", since=2)]
-    verdict = decide(policy(review_code=rule), State(crowd, admitted={"review-code": 1}), NOW)
+    verdict = decide(policy(review_code=rule), QueueState(crowd, admitted={"review-code": 1}), NOW)
     assert set(verdict.discard) == {"new", "newest"}
     assert set(verdict.wait) == {"resumed"}
 
 
 def test_where_overflow_is_drop_a_thread_waits_for_room_that_others_take() -> None:
     rule = WorkflowPolicy(concurrency=1, overflow="drop")
-    full = State([waiting("a", "clean-up"), waiting("b", "clean-up", since=1)], admitted={"write-docs": 1})
+    full = QueueState(
+        [waiting("a", "clean-up"), waiting("b", "clean-up", since=1)], admitted={"write-docs": 1}
+    )
     verdict = decide(policy(limit=1, clean_up=rule), full, NOW)
     assert verdict.admit == ()
     assert set(verdict.wait) == {"a"}
@@ -120,7 +126,7 @@ def test_where_overflow_is_drop_a_thread_waits_for_room_that_others_take() -> No
 def test_an_agent_called_often_enough_is_waited_for_until_the_oldest_call_is_old() -> None:
     given = policy(rates={"claude": Rate(2, 60)}, review_code=WorkflowPolicy(concurrency=9))
     crowd = [waiting("a", agent="claude"), waiting("b", agent="codex", since=1)]
-    state = State(crowd, calls={"claude": [NOW - 59_000, NOW - 10_000]})
+    state = QueueState(crowd, calls={"claude": [NOW - 59_000, NOW - 10_000]})
     verdict = decide(given, state, NOW)
     assert verdict.admit == ("b",)
     assert verdict.wait == {"a": "claude was called as often as it may be (2/min)"}
@@ -132,12 +138,12 @@ def test_an_agent_called_often_enough_is_waited_for_until_the_oldest_call_is_old
 def test_a_rate_goes_by_the_kind_of_an_agent_where_its_whole_name_is_not_named() -> None:
     given = policy(rates={"command": Rate(1, 60)}, review_code=WorkflowPolicy(concurrency=9))
     crowd = [waiting("a", agent="command:one"), waiting("b", agent="command:two", since=1)]
-    assert decide(given, State(crowd), NOW).admit == ("a",)
+    assert decide(given, QueueState(crowd), NOW).admit == ("a",)
 
 
 def test_threads_that_run_call_their_agents_before_new_ones_do() -> None:
     given = policy(rates={"claude": Rate(2, 60)}, review_code=WorkflowPolicy(concurrency=9))
-    state = State(
+    state = QueueState(
         [waiting("new", agent="claude", priority=9)],
         admitted={"review-code": 3},
         due=[Due("c", 3, "claude"), Due("a", 1, "claude"), Due("b", 2, "claude"), Due("free", 4)],
@@ -150,7 +156,7 @@ def test_threads_that_run_call_their_agents_before_new_ones_do() -> None:
 
 def test_when_the_day_is_spent_nothing_is_admitted_before_midnight_and_what_runs_goes_on() -> None:
     given = policy(spend_per_day=5.0)
-    state = State([waiting("a")], due=[Due("b", 0)], spent=5.0)
+    state = QueueState([waiting("a")], due=[Due("b", 0)], spent=5.0)
     verdict = decide(given, state, NOW)
     assert verdict.step == ("b",)
     assert verdict.admit == ()
@@ -164,7 +170,7 @@ def test_when_the_day_is_spent_nothing_is_admitted_before_midnight_and_what_runs
 @pytest.mark.parametrize("ahead", [1, 59_999, 60_000, 10**9])
 def test_a_clock_that_was_set_back_does_not_keep_an_agent_from_being_called_for_long(ahead: int) -> None:
     given = policy(rates={"claude": Rate(1, 60)})
-    verdict = decide(given, State([waiting("a", agent="claude")], calls={"claude": [NOW + ahead]}), NOW)
+    verdict = decide(given, QueueState([waiting("a", agent="claude")], calls={"claude": [NOW + ahead]}), NOW)
     if ahead >= 60_000:
         assert verdict.admit == ("a",)
     else:
@@ -204,7 +210,7 @@ crowds = st.lists(
     unique_by=lambda one: one.thread,
 )
 states = st.builds(
-    State,
+    QueueState,
     waiting=crowds,
     admitted=st.dictionaries(st.sampled_from(WORKFLOWS), st.integers(0, 4)),
     due=st.lists(
@@ -221,7 +227,7 @@ states = st.builds(
 
 @given(policies, states)
 def test_neither_a_workflow_nor_the_service_ever_runs_more_than_it_may(
-    given: ServicePolicy, state: State
+    given: ServicePolicy, state: QueueState
 ) -> None:
     verdict = decide(given, state, NOW)
     by_name = {one.thread: one for one in state.waiting}
@@ -233,7 +239,7 @@ def test_neither_a_workflow_nor_the_service_ever_runs_more_than_it_may(
 
 
 @given(policies, states)
-def test_every_thread_has_exactly_one_answer(given: ServicePolicy, state: State) -> None:
+def test_every_thread_has_exactly_one_answer(given: ServicePolicy, state: QueueState) -> None:
     verdict = decide(given, state, NOW)
     answers = [*verdict.step, *verdict.admit, *verdict.discard, *verdict.wait]
     asked = [one.thread for one in state.waiting] + [due.thread for due in state.due]
@@ -243,7 +249,7 @@ def test_every_thread_has_exactly_one_answer(given: ServicePolicy, state: State)
 
 @given(policies, states, st.randoms())
 def test_the_answer_does_not_depend_on_the_order_in_which_the_state_is_told(
-    given: ServicePolicy, state: State, chance: Any
+    given: ServicePolicy, state: QueueState, chance: Any
 ) -> None:
     crowd, due = list(state.waiting), list(state.due)
     chance.shuffle(crowd)
@@ -253,7 +259,7 @@ def test_the_answer_does_not_depend_on_the_order_in_which_the_state_is_told(
 
 @given(policies, states)
 def test_nobody_is_passed_over_by_a_thread_of_the_same_workflow_and_agent_that_comes_later(
-    given: ServicePolicy, state: State
+    given: ServicePolicy, state: QueueState
 ) -> None:
     admitted = set(decide(given, state, NOW).admit)
     order = sorted(state.waiting, key=turn_of)
@@ -266,7 +272,7 @@ def test_nobody_is_passed_over_by_a_thread_of_the_same_workflow_and_agent_that_c
 
 
 @given(policies, states)
-def test_those_admitted_are_in_the_order_of_their_turns(given: ServicePolicy, state: State) -> None:
+def test_those_admitted_are_in_the_order_of_their_turns(given: ServicePolicy, state: QueueState) -> None:
     verdict = decide(given, state, NOW)
     order = [one.thread for one in sorted(state.waiting, key=turn_of)]
     assert [thread for thread in order if thread in verdict.admit] == list(verdict.admit)
@@ -274,7 +280,7 @@ def test_those_admitted_are_in_the_order_of_their_turns(given: ServicePolicy, st
 
 @given(policies, states)
 def test_no_more_wait_than_may_and_none_of_those_is_older_than_one_that_was_kept(
-    given: ServicePolicy, state: State
+    given: ServicePolicy, state: QueueState
 ) -> None:
     verdict = decide(given, state, NOW)
     for workflow in WORKFLOWS:
@@ -296,7 +302,7 @@ def test_no_more_wait_than_may_and_none_of_those_is_older_than_one_that_was_kept
 
 
 @given(policies, states)
-def test_nobody_waits_without_need(given: ServicePolicy, state: State) -> None:
+def test_nobody_waits_without_need(given: ServicePolicy, state: QueueState) -> None:
     """Whoever is left waiting would break a limit if it were admitted as well."""
     verdict = decide(given, state, NOW)
     by_name = {one.thread: one for one in state.waiting}
@@ -310,7 +316,7 @@ def test_nobody_waits_without_need(given: ServicePolicy, state: State) -> None:
 
 @given(policies, states)
 def test_where_time_alone_brings_an_answer_it_says_when_to_look_again(
-    given: ServicePolicy, state: State
+    given: ServicePolicy, state: QueueState
 ) -> None:
     verdict = decide(given, state, NOW)
     if verdict.look_again_at is None:
@@ -343,7 +349,7 @@ def test_no_window_of_a_rate_ever_holds_more_calls_than_it_may_and_all_come_thro
             for place, at in enumerate(arrivals)
             if at <= now
         ][len(called) :]
-        verdict = decide(given, State(crowd, calls={"claude": called}), now)
+        verdict = decide(given, QueueState(crowd, calls={"claude": called}), now)
         called += [now] * len(verdict.admit)
         coming = [at for at in arrivals if at > now]
         now = min(filter(None, [verdict.look_again_at, *coming[:1]]), default=now)
@@ -370,7 +376,7 @@ def test_over_a_whole_life_nothing_is_above_its_limit_and_what_can_run_runs(
         for one in wave:
             names += 1
             queue.append(replace(one, thread=f"{names:04}"))
-        verdict = decide(given, State(queue, admitted=Counter(running.values())), NOW)
+        verdict = decide(given, QueueState(queue, admitted=Counter(running.values())), NOW)
         running.update({one.thread: one.workflow for one in queue if one.thread in verdict.admit})
         queue = [one for one in queue if one.thread in verdict.wait]
         assert len(running) <= max(0, given.limit)
@@ -389,4 +395,4 @@ def test_over_a_whole_life_nothing_is_above_its_limit_and_what_can_run_runs(
 
 
 def test_the_empty_question_has_the_empty_answer() -> None:
-    assert decide(ServicePolicy(), State(), NOW) == Verdict()
+    assert decide(ServicePolicy(), QueueState(), NOW) == Verdict()

@@ -19,7 +19,7 @@ from rolecall.store.backend import Change, Move, NewEvent, Record, Ref
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Draft, Store
 from rolecall.threads import lifecycle, thread
-from rolecall.threads.state import load
+from rolecall.threads.state import GROUP, RESUME, load
 from rolecall.threads.thread import ATTEMPT_SCHEMA
 
 NOW = 1_790_000_000_000
@@ -56,10 +56,10 @@ class Stage:
         queue.admit(self.store, one, now=NOW)
         self.slot = Slot("do-steps", self.name, NOW)
         self.told: list[str] = []
-        self.step_backend = BookingBackend(self.backend, self.slot, host="here", committed=self.hear)
+        self.step_backend = BookingBackend(self.backend, self.slot, host="here", note=self.hear)
 
-    def hear(self, change: Change, _moved: object) -> None:
-        self.told += {event.stream for event in change.events}
+    def hear(self, kind: str, value: Any) -> None:
+        self.told += [value] if kind == "event" else []
 
     def commit(self, change: Change) -> Change:
         """Let the step commit; what was written in that one transaction."""
@@ -84,12 +84,12 @@ class Stage:
         node = put(draft)
         draft.commit()
         found = [record for record in elsewhere.backend.scan() if isinstance(record, Record)]
-        known = self.backend.stored([record.id for record in found])
+        known = self.backend.find_stored([record.id for record in found])
         records = [record for record in found if record.id not in known or record.id == node]
         elsewhere.close()
         return node, records
 
-    def step(self, **usage: Any) -> tuple[str, list[Record]]:
+    def step(self, agent: str = "a", **usage: Any) -> tuple[str, list[Record]]:
         output = self.store.put_text("done")
         fields: dict[str, Any] = {
             "start": self.ref.target,
@@ -98,7 +98,7 @@ class Stage:
             "role": "worker",
             "output": output,
         }
-        fields |= {"agent": "a", "started_at": 1, "completed_at": 2, "cwd": "/", "totals": {}}
+        fields |= {"agent": agent, "started_at": 1, "completed_at": 2, "cwd": "/", "totals": {}}
         fields |= {"usage": usage} if usage else {}
         return self.node(lambda draft: thread.put_step(draft, fields))
 
@@ -138,6 +138,12 @@ def test_a_step_that_its_agent_has_stored_itself_is_counted_once(stage: Stage) -
     stage.commit(Change(moves=[stage.moved("running")]))
     (spent,) = stage.store.refs("spend/")
     assert spent.state == {"dollars": 0.25}
+
+
+def test_what_a_group_has_cost_is_booked_by_its_members_alone(stage: Stage) -> None:
+    node, records = stage.step(agent=GROUP, cost=0.25)
+    stage.commit(Change(records, [stage.moved("idle", node)]))
+    assert stage.store.refs("spend/") == []
 
 
 def test_the_step_that_ends_a_thread_frees_its_slot_and_counts_its_cost_in_one_transaction(
@@ -199,7 +205,7 @@ def kill_agent(stage: Stage) -> Change:
     ref = stage.store.ref(thread.attempt_name(stage.name))
     version = ref.version if ref else 0
     stage.commit(Change(records, [Move(thread.attempt_name(stage.name), version, attempt, {})]))
-    reason = {"reason": "worker: it was ended", "onward": f"resume {stage.name} --run"}
+    reason: dict[str, Any] = {"reason": "worker: it was ended", "onward": RESUME.dump()}
     event = NewEvent(stage.name, "suspended", {"reason": "worker: it was ended"})
     return stage.commit(Change(moves=[stage.moved("suspended", **reason)], events=[event]))
 
@@ -217,7 +223,7 @@ def test_an_agent_ended_by_a_signal_is_a_crash_in_the_very_transaction_that_woul
     written = kill_agent(stage)
     assert [event.kind for event in written.events] == ["crashed", "suspended"]
     assert stage.ref.state["reason"].startswith("its step crashed 3 times, last: 'sh' was ended by SIGKILL")
-    assert stage.ref.state["onward"] == f"resume {stage.name} --run"
+    assert stage.ref.state["onward"] == RESUME.dump()
     assert stage.slots() == []
 
 

@@ -37,6 +37,7 @@ class Chaos:
     def __init__(self, folder: Path, seed: int) -> None:
         self.chance = random.Random(f"chaos {seed}")
         self.service = Service(folder)
+        self.service.is_own_child = True  # it is waited for when it is stopped
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
         self.service.env["TMPDIR"] = str(self.temporary)

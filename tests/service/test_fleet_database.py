@@ -26,7 +26,7 @@ from servicestage import PATIENCE, done
 from rolecall.errors import Conflict, Hint, StorageError, UsageError
 from rolecall.service.fleet import database, machines
 from rolecall.service.fleet.needs import Here, Need, check_agent
-from rolecall.service.fleet.reach import Line
+from rolecall.service.fleet.reach import ServerLine
 from rolecall.service.fleet.shared import SharedBackend
 from rolecall.service.policy import Rate, ServicePolicy, WorkerLimits, WorkflowPolicy
 from rolecall.store.backend import Change, Move
@@ -239,6 +239,12 @@ class BreakingRelay(Relay):
             assert self._has_answered.wait(PATIENCE)
 
 
+def test_every_verb_of_a_step_is_one_of_the_store() -> None:
+    assert {name for name in SharedBackend._VERBS if not hasattr(PostgresBackend, name)} == set()
+    assert {"record", "records", "find_stored", "ref", "refs"} <= SharedBackend._VERBS
+    Store(SharedBackend("postgresql://nowhere/nothing", size=1))  # which takes the backend's verbs
+
+
 @pytest.fixture
 def shared(url: str) -> Iterator[tuple[Store, BreakingRelay]]:
     PostgresBackend(url).close()
@@ -354,14 +360,14 @@ def test_a_machine_that_is_cut_off_in_a_transaction_holds_the_others_up_for_seco
 
 
 @pytest.fixture
-def lines(url: str) -> Iterator[Callable[..., Line]]:
-    opened: list[Line] = []
+def lines(url: str) -> Iterator[Callable[..., ServerLine]]:
+    opened: list[ServerLine] = []
 
     def line(
         address: str = url, *, silence: float = 30.0, heard: Callable[[str], object] = lambda _news: None
-    ) -> Line:
+    ) -> ServerLine:
         """The server ends one of which it hears nothing for `silence`, as of a process that gets no turn."""
-        made = Line(address, silence=silence, heard=heard)
+        made = ServerLine(address, silence=silence, heard=heard)
         made.open()
         opened.append(made)
         return made
@@ -374,7 +380,7 @@ def lines(url: str) -> Iterator[Callable[..., Line]]:
 @pytest.mark.skipif(
     resource.getrlimit(resource.RLIMIT_NOFILE)[1] in range(4096), reason="so many cannot be open"
 )
-def test_a_line_of_a_process_with_a_thousand_open_files_goes_on(lines: Callable[..., Line]) -> None:
+def test_a_line_of_a_process_with_a_thousand_open_files_goes_on(lines: Callable[..., ServerLine]) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (4096, limits[1]))
     with ExitStack() as files:
@@ -387,7 +393,9 @@ def test_a_line_of_a_process_with_a_thousand_open_files_goes_on(lines: Callable[
         assert line.is_alive()
 
 
-def test_one_machine_leads_and_when_it_is_cut_off_another_does(lines: Callable[..., Line], url: str) -> None:
+def test_one_machine_leads_and_when_it_is_cut_off_another_does(
+    lines: Callable[..., ServerLine], url: str
+) -> None:
     relay = Relay(url)
     first = lines(relay.url, silence=2.0)
     eventually(lambda: first.is_leading)
@@ -398,7 +406,9 @@ def test_one_machine_leads_and_when_it_is_cut_off_another_does(lines: Callable[.
     relay.close()
 
 
-def test_the_line_tells_the_servers_time_and_hears_what_moves(lines: Callable[..., Line], url: str) -> None:
+def test_the_line_tells_the_servers_time_and_hears_what_moves(
+    lines: Callable[..., ServerLine], url: str
+) -> None:
     news: list[str] = []
     line = lines(heard=news.append)
     with psycopg.connect(url) as db:
@@ -424,7 +434,7 @@ def test_the_line_tells_the_servers_time_and_hears_what_moves(lines: Callable[..
 
 
 def test_a_line_on_which_much_is_heard_asks_the_server_all_the_same(
-    lines: Callable[..., Line], url: str
+    lines: Callable[..., ServerLine], url: str
 ) -> None:
     news: list[str] = []
     line = lines(silence=6.0, heard=news.append)
@@ -490,8 +500,7 @@ def test_a_machine_that_has_left_is_not_there_whoever_says_so_in_that_moment(url
 
     def say_so() -> None:
         while not is_over.is_set():
-            with suppress(Conflict):  # somebody has moved it between the two halves of saying so
-                machine.tell(machines.Facts(slots=4))
+            machine.tell(machines.Facts(slots=4))
 
     with ThreadPoolExecutor(2) as pool:
         talking = [pool.submit(say_so) for _ in range(2)]

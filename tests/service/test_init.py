@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jsonschema_rs
 import pytest
-from fakeagent import fake_claude
+from fakeagent import claude_says, fake_claude
+from terminal import Terminal
 
 from rolecall.knowledge import settings as knowledge_settings
 from rolecall.service import policy, project_file
@@ -58,7 +61,7 @@ def files_in(folder: Path) -> dict[str, str]:
 
 def test_a_new_project_is_valid_and_its_example_runs_without_any_agent(machine: Machine) -> None:
     shown = machine.run("init")
-    assert shown["made"] == ["rolecall.yaml", "workflows/hello.yaml", *SCHEMAS, ".gitignore"]
+    assert shown["made"] == ["rolecall.yaml", ".workflows/hello.yaml", ".gitignore"]
     assert shown["kept"] == []
     assert shown["example"]["agent"] == "command:printf"
     report = machine.run("validate", "--offline")
@@ -85,7 +88,7 @@ def test_an_agent_that_is_ready_plays_the_example(machine: Machine) -> None:
     shown = machine.run("init", ANTHROPIC_API_KEY="sk-test-0123456789")
     assert shown["example"]["agent"] == "claude"
     assert next(one for one in shown["agents"] if one["agent"] == "claude")["state"] == "ready"
-    example = (machine.project / "workflows" / "hello.yaml").read_text()
+    example = (machine.project / ".workflows" / "hello.yaml").read_text()
     assert example.count("agent: claude") == 2
     assert "sk-test" not in example
 
@@ -98,12 +101,12 @@ def test_an_agent_that_is_not_signed_in_does_not_play_the_example(machine: Machi
 
 
 def test_a_second_init_changes_nothing(machine: Machine) -> None:
-    machine.run("init", "--senses")
+    machine.run("init", "--senses", "--schemas")
     before = files_in(machine.project)
-    shown = machine.run("init", "--senses")
+    shown = machine.run("init", "--senses", "--schemas")
     assert shown["made"] == []
     assert shown["kept"] == [
-        "rolecall.yaml", "workflows/hello.yaml", "senses/disk_space.py", *SCHEMAS, ".gitignore",
+        "rolecall.yaml", ".workflows/hello.yaml", "senses/disk_space.py", *SCHEMAS, ".gitignore",
     ]  # fmt: skip
     assert files_in(machine.project) == before
 
@@ -121,11 +124,11 @@ def test_nothing_that_is_there_is_overwritten(machine: Machine) -> None:
     (machine.project / ".gitignore").write_text("target\n.env")
     os.chmod(machine.project / ".gitignore", 0o640)
     shown = machine.run("init")
-    assert shown["made"] == [*SCHEMAS, ".gitignore"]
+    assert shown["made"] == [".gitignore"]
     files = files_in(machine.project)
     assert files["rolecall.yaml"] == "name: mine\n"
     assert files["workflows/hello.py"] == "# mine\n"
-    assert "workflows/hello.yaml" not in files
+    assert ".workflows/hello.yaml" not in files  # it would hide the other
     assert files[".gitignore"] == "target\n.env\nknowledge.db\nknowledge.db-*\n__pycache__/\n"
     assert stat.S_IMODE((machine.project / ".gitignore").stat().st_mode) == 0o640
 
@@ -147,14 +150,96 @@ def test_a_folder_that_is_not_there_is_made_and_a_file_in_its_place_is_refused(m
 
 def test_on_a_terminal_it_says_what_was_made_what_is_missing_and_what_is_next(machine: Machine) -> None:
     done = machine.rolecall("init", "--format", "text", env=machine.env, cwd=machine.project, check=0)
-    assert f"made: rolecall.yaml, workflows/hello.yaml, {', '.join(SCHEMAS)}, .gitignore" in done.stdout
+    assert "made: rolecall.yaml, .workflows/hello.yaml, .gitignore" in done.stdout
     assert "npm install -g @anthropic-ai/claude-code" in done.stdout
     assert done.stdout.splitlines()[-1] == "Next: rolecall run hello -p 'A haiku about the sea'"
 
 
+HELLO_ANSWERS = {
+    "writer": "---\ntext: Waves\n---\nHere it is.",
+    "reader": "---\n$status: good\nadvice: none\n---\nFine.",
+}
+
+
+@pytest.fixture
+def claude(machine: Machine) -> Machine:
+    """A machine with an agent that is signed in, and answers as the role of `hello` that is asked."""
+    answers = {role: claude_says(text) for role, text in HELLO_ANSWERS.items()}
+    cases = f"*'You are a reader'*) {answers['reader']};; *) {answers['writer']};;"
+    fake_claude(machine.bin, run=f'said=$(cat; echo "$@"); case "$said" in {cases} esac')
+    machine.env["ANTHROPIC_API_KEY"] = "sk-test-0123456789"
+    return machine
+
+
+def type_next(machine: Machine, shown: str) -> str:
+    """Run the command on the last line, as a shell would; return what it prints."""
+    command = shown.rstrip().splitlines()[-1].removeprefix("Next: ")
+    done = subprocess.run(
+        ["sh", "-c", command],
+        cwd=machine.project,
+        env={
+            **os.environ,
+            **machine.env,
+            "ROLECALL_HOME": str(machine.rolecall.home),
+            "PATH": f"{Path(sys.executable).parent}:{machine.env['PATH']}",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, (command, done.stdout, done.stderr)
+    return done.stdout
+
+
+def test_the_command_on_the_last_line_runs(claude: Machine) -> None:
+    for words in (["init", "shop"], ["init"]):
+        shown = claude.rolecall(*words, env=claude.env, cwd=claude.project, check=0).stdout
+        assert "claude plays the roles of hello" in shown
+        assert " is completed" in type_next(claude, shown)
+
+
+def test_on_a_terminal_it_asks_for_workflow_and_task(
+    claude: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(claude.project)
+    for name in ("HOME", "ANTHROPIC_API_KEY"):
+        monkeypatch.setenv(name, claude.env[name])
+    terminal = Terminal("init", home=claude.rolecall.home, path=claude.env["PATH"])
+    terminal.expect("Which workflow first?")  # there is only one agent, so there is no question which
+    terminal.expect("(Enter: 1): ")
+    terminal.type("\n")
+    terminal.expect("What should be done? (Enter: A haiku about the sea): ")
+    terminal.type("Don't panic\n")
+    assert terminal.close() == 0
+    shown = terminal.seen.replace("\r\n", "\n")
+    assert shown.splitlines()[-1] == "Next: rolecall run hello -p 'Don'\"'\"'t panic'"
+    assert " is completed" in type_next(claude, shown)
+
+
+def test_flags_choose_a_ready_made_workflow_without_a_question(claude: Machine) -> None:
+    shown = claude.run("init", "--workflow", "answer-question", "--agent", "claude")
+    assert shown["made"] == ["rolecall.yaml", ".gitignore"]
+    assert shown["example"]["run"] == "rolecall run answer-question -p 'What to do' --agent claude"
+    assert claude.run("validate", "--offline")["valid"]
+    refused = claude.rolecall(
+        "init", "--workflow", "anser-question", env=claude.env, cwd=claude.project, check=2
+    )
+    assert (
+        "no ready-made workflow has the name 'anser-question'\n  Did you mean 'answer-question'?"
+        in refused.stderr
+    )
+
+
+def test_an_agent_that_is_not_installed_is_refused_before_anything_is_written(machine: Machine) -> None:
+    refused = machine.rolecall("init", "--agent", "codex", env=machine.env, cwd=machine.project, check=3)
+    assert "the agent 'codex' needs the program 'codex', which was not found" in refused.stderr
+    assert files_in(machine.project) == {}
+
+
 def test_editors_find_the_schemas_of_the_files_that_were_made(machine: Machine) -> None:
-    machine.run("init")
-    for name, kind in (("rolecall.yaml", "project"), ("workflows/hello.yaml", "workflow")):
+    machine.run("init", "--schemas")
+    for name, kind in (("rolecall.yaml", "project"), (".workflows/hello.yaml", "workflow")):
         file = machine.project / name
         line = file.read_text().splitlines()[0]
         schema = file.parent / line.removeprefix("# yaml-language-server: $schema=")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import time
 from collections import Counter
@@ -19,8 +20,7 @@ from rolecall.store.backend import Backend, Ref
 from rolecall.store.store import Store
 from rolecall.threads import thread
 
-THREADS = 80
-STEPS = 5
+THREADS, STEPS = (80, 5) if "SOAK" in os.environ else (40, 3)
 
 
 @pytest.fixture

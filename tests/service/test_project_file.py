@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from rolecall.errors import UsageError
-from rolecall.knowledge.settings import Settings
+from rolecall.knowledge.settings import KnowledgeSettings
 from rolecall.service import project_file
 from rolecall.service.policy import Rate, WorkflowPolicy
-from rolecall.service.project_file import Hooks, Reading
+from rolecall.service.project_file import Hooks, ProjectReading
 from rolecall.service.triggers.trigger import Clock, Command, Cron, Every, Files, Hook, Sense, Trigger
 from rolecall.service.triggers.trigger_form import KEYS as TRIGGER_KEYS
 
@@ -44,7 +44,7 @@ workflows:
 """
 
 
-def parsed(text: str) -> Reading:
+def parsed(text: str) -> ProjectReading:
     return project_file.parse(text, path="/work/shop/rolecall.yaml")
 
 
@@ -70,7 +70,7 @@ def test_a_whole_file_is_read_without_a_problem() -> None:
         "clean-up": WorkflowPolicy(overflow="drop"),
     }
     assert project.hooks == Hooks("127.0.0.1", 9000)
-    assert project.knowledge == Settings(include=("src/**",), exclude=("*.lock",))
+    assert project.knowledge == KnowledgeSettings(include=("src/**",), exclude=("*.lock",))
     work = "review-code"
     assert project.triggers == (
         Trigger(work, "nightly", Clock(), Cron("0 3 * * 1-5", "Europe/Berlin"), "Look at {{scheduled}}."),
@@ -164,7 +164,7 @@ workflows:
     assert [trigger.id for trigger in reading.project.triggers] == ["good/right"]
     assert reading.project.policy.of("good").concurrency == 2
     with pytest.raises(UsageError, match=r"rolecall\.yaml cannot be used:\n.*\n"):
-        reading.checked()
+        reading.require()
 
 
 def test_a_file_that_is_no_yaml_is_one_problem_with_its_line() -> None:

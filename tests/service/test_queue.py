@@ -15,7 +15,7 @@ from rolecall.errors import Conflict, StorageError
 from rolecall.service import queue
 from rolecall.service.admission import Due, Waiting, decide
 from rolecall.service.policy import Rate, ServicePolicy, WorkflowPolicy
-from rolecall.service.queue import Call, Slot
+from rolecall.service.queue import MeteredCall, Slot
 from rolecall.settings.mask import Mask
 from rolecall.store.backend import Backend, Change, Ref
 from rolecall.store.store import Store
@@ -100,7 +100,7 @@ class Hall:
         (found,) = self.waiting(name)
         return found
 
-    def admit(self, name: str, call: Call | None = None) -> Slot:
+    def admit(self, name: str, call: MeteredCall | None = None) -> Slot:
         one = self.one(name)
         now = self.clock()
         assert queue.admit(self.store, one, now=now, call=call) is not None
@@ -262,6 +262,39 @@ def test_a_place_under_an_older_name_is_not_that_of_a_thread_that_was_queued_ane
     )
     assert queue.admit(hall.store, old, now=hall.clock()) is None
     assert hall.status(name) == "queued"
+
+
+class Overtaken:
+    """A backend on which another process acts just before the first commit."""
+
+    def __init__(self, backend: Backend, other: Callable[[], object]) -> None:
+        self.backend = backend
+        self.other: Callable[[], object] | None = other
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self.backend, verb)
+
+    def commit(self, change: Change, *, now: int, durable: bool) -> list[Ref]:
+        other, self.other = self.other, None
+        if other is not None:
+            other()
+        return self.backend.commit(change, now=now, durable=durable)
+
+
+def test_a_slot_that_was_given_again_is_not_freed_with_the_earlier_one(hall: Hall) -> None:
+    name = hall.enter()
+    slot, ref = hall.admit(name), load(hall.ref(name))
+    left = {**ref.ref.state, "status": "suspended"}
+    hall.store.move(ref.ref.name, ref.ref, ref.head, left)  # and its slot is still there
+
+    def go_on() -> None:
+        queue.release(hall.store, slot)
+        lifecycle.resume(hall.store, load(hall.ref(name)), mask=Mask([]))
+        hall.admit(name)
+
+    backend: Any = Overtaken(hall.store.backend, go_on)
+    queue.release(Store(backend, now=hall.clock), slot)
+    assert (hall.status(name), hall.places()) == ("idle", [f"slot/do-it/{name}"])
 
 
 # -- people --
@@ -446,8 +479,8 @@ def test_calls_are_counted_with_the_admission_and_no_more_are_kept_than_matter(h
     rate = Rate(3, 60)
     policy = roomy(rates={"claude": rate})
     for _ in range(5):
-        hall.admit(hall.enter(), Call("claude", rate))
-    queue.count(hall.store, Call("claude", rate), now=hall.clock())
+        hall.admit(hall.enter(), MeteredCall("claude", rate))
+    queue.count(hall.store, MeteredCall("claude", rate), now=hall.clock())
     kept = queue.calls(hall.store, policy, hall.clock())["claude"]
     assert kept == sorted(kept) and len(kept) == 3
     assert queue.calls(hall.store, policy, hall.clock.now + 60_000)["claude"] == []

@@ -154,7 +154,7 @@ def test_a_thread_whose_step_dies_three_times_is_left_to_a_person_who_can_let_it
     for number in (1, 2, 3):
         service.event(name, "step_started", count=number)
         kill(worker_of(service, name))
-    assert service.ended(name) == ["suspended"]
+    assert service.ended(name) == ["suspended"], service.events(name)
     reason = "its step crashed 3 times, last: its worker was ended by SIGKILL"
     assert service.state(name)["reason"] == reason
     shown = service.rolecall("thread", "show", name, "--format", "text").stdout

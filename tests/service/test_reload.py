@@ -87,6 +87,15 @@ def refreshed(definitions: Definitions) -> bool:
     return asyncio.run(definitions.refresh())
 
 
+def test_a_trigger_can_start_a_workflow_of_the_gallery(stage: Stage) -> None:
+    trigger = "answer-question: {triggers: {daily: {every: 1h, prompt: What is new?}}}"
+    stage.write("rolecall.yaml", f"workflows: {{{trigger}}}\n")
+    definitions = stage.definitions()
+    assert refreshed(definitions)
+    workflow, _ = registry.read_node(stage.store, definitions.workflows["answer-question"])
+    assert workflow.name == "answer-question" and stage.store.ref("workflow/answer-question") is None
+
+
 def test_a_changed_workflow_is_registered_and_used_from_then_on(stage: Stage) -> None:
     stage.write("workflows/hello.yaml", YAML.format(goal="First."))
     definitions = stage.definitions()

@@ -58,29 +58,29 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("form", ["text", "json", "yaml"])
 def test_what_is_printed_is_the_same_with_a_service_and_without(
-    tmp_path_factory: pytest.TempPathFactory, ending: str, form: str
+    tmp_path_factory: pytest.TempPathFactory, form: str
 ) -> None:
-    entries, code = ENDINGS[ending]
-    outputs = []
+    told: list[dict[str, tuple[str, str]]] = []
     for is_served in (False, True):
         service = Service(tmp_path_factory.mktemp("home"))
+        outputs = {}
         try:
             if is_served:
                 service.start()
             (service.folder / "do-steps.yaml").write_text(STEPS.format(name="do-steps"))
-            given = run(
-                service, "-p", "Do it", "--agent", service.script(*entries), "--format", form, code=code
-            )
-            (ref,) = service.store.refs("thread/")
-            assert ("service" in ref.state) == is_served
-            outputs.append((plain(service, given.stdout), plain(service, given.stderr)))
+            for number, (ending, (entries, code)) in enumerate(ENDINGS.items()):
+                agent = service.script(*entries, name=f"script-{number}")
+                given = run(service, "-p", "Do it", "--agent", agent, "--format", form, code=code)
+                outputs[ending] = (plain(service, given.stdout), plain(service, given.stderr))
+            states = [ref.state for ref in service.store.refs("thread/")]
+            assert [("service" in state) for state in states] == [is_served] * len(ENDINGS)
         finally:
             service.close()
-    assert outputs[0] == outputs[1]
-    assert "THREAD" in outputs[0][0]
+        told.append(outputs)
+    assert told[0] == told[1]
+    assert all("THREAD" in output for output, _ in told[0].values())
 
 
 def test_a_thread_that_is_detached_waits_and_its_id_is_all_that_is_printed(alone: Service) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -54,6 +55,36 @@ def test_a_group_larger_than_the_service_does_not_lock_itself(service: Service) 
     service.assert_clean()
 
 
+def test_a_script_that_follows_gets_a_line_for_each_event_of_a_member(service: Service) -> None:
+    (service.folder / "grouped.yaml").write_text(FLOW.format(name="grouped"))
+    agent = service.script(member=done(), last=done("end"))
+    told = service.rolecall("run", "./grouped.yaml", "-p", "Do it", "--agent", agent, "--json")
+    assert told.returncode == 0, told.stderr
+    lines = [json.loads(line) for line in told.stdout.splitlines()]
+    thread = lines[-1]["thread"]
+    assert next(line for line in lines if line["thread"] == thread)["event"] == "group"
+    of_members = [line for line in lines if line.get("parent") == thread]
+    assert Counter(line["event"] for line in of_members if line["event"] in ("started", "step", "over")) == {
+        "started": 12,
+        "step": 12,
+        "over": 12,
+    }
+    assert {line["member"] for line in of_members if line.get("status") == "done"} == set(range(1, 13))
+
+
+def test_a_thread_that_reuses_asks_nobody_again(service: Service) -> None:
+    flow = service.workflow("grouped", FLOW.replace("times: 12", "times: 3"))
+    run = [["sh", "-c", f"echo . >> {service.folder}/asked"]]
+    agent = service.script(member=done(run=run), last=done("end", run=run))
+    first = service.enter(flow, agent)
+    assert service.ended(first) == ["completed"]
+    second = service.enter(flow, agent, reuse=True)
+    assert service.ended(second) == ["completed"]
+    assert len((service.folder / "asked").read_text().split()) == 4
+    assert [step.reused and step.reused.thread for step in service.steps(second)] == [None, first]
+    assert service.steps(second)[0].payload["totals"]["saved"]["steps"] == 3
+
+
 def test_members_run_at_once_although_their_workflow_does_not(tmp_path: Path) -> None:
     with served(tmp_path, "--concurrency", "1") as service:
         meet = f"touch $$.here; until test $(ls {service.work} | wc -l) -ge 4; do sleep 0.05; done"
@@ -103,6 +134,36 @@ def test_a_deadline_passes_while_nothing_happens(service: Service) -> None:
     name = service.enter(service.workflow("late", text), script)
     assert service.ended(name) == ["failed"]
     assert Counter(one["status"] for one in service.steps(name)[0].output["members"]) == {"stopped": 12}
+
+
+TEAM = """
+name: {name}
+description: A race of two
+roles:
+  fast: &member
+    workdir: shared
+    goal: Work.
+    schema: {{type: object, properties: {{$status: {{enum: [done]}}}}, required: [$status]}}
+  slow: *member
+  race: {{roles: [fast, slow, slow], join: first}}
+graph: {{$START: race, race: {{done: $END, partly: $END, failed: $FAIL}}}}
+limits: {{cost: 9}}
+"""
+
+
+def test_what_stopped_members_have_used_is_charged_to_the_thread(tmp_path: Path) -> None:
+    with served(tmp_path) as service:
+        both = ["sh", "-c", "until test $(ls slow-* | wc -l) -eq 2; do sleep 0.05; done"]
+        script = service.script(
+            fast=done(run=[both], usage={"cost": 0.25}),
+            slow=done(run=[["sh", "-c", "touch slow-$$"]], usage={"cost": 0.5}, hang=True),
+        )
+        name = service.enter(service.workflow("race", TEAM), script)
+        assert service.ended(name) == ["completed"]
+        [step] = service.steps(name)
+        assert [one["status"] for one in step.output["members"]] == ["done", "stopped", "stopped"]
+        assert (step.payload["totals"]["cost"], step.payload["usage"]["cost"]) == (1.25, 1.25)
+        assert [ref.state["dollars"] for ref in service.store.refs("spend/")] == [1.25]
 
 
 def test_members_that_fail_alike_suspend_the_thread_and_resume_tries_them_again(service: Service) -> None:

@@ -117,4 +117,7 @@ def test_a_service_on_a_full_disk_ends_its_agents_and_goes_on_when_there_is_room
 
 
 def pid_runs(pid: int, program: Path) -> bool:
-    return str(program).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    try:
+        return str(program).encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:  # it has ended since
+        return False

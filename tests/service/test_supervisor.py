@@ -12,11 +12,14 @@ import stat
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakeagent import executable
 from servicestage import PATIENCE, PROGRAM, Service, done, gone, served, within_a_day
+from told import Pipe
 
 from rolecall.service import control
 from rolecall.service.policy import ServicePolicy
@@ -558,3 +561,60 @@ def test_a_service_whose_home_is_deleted_says_so_and_ends_with_its_agents(servic
     told = f"the home of the service, {service.home}, was deleted or replaced"
     assert f"{told}: interrupting its steps and ending" in service.output()
     assert f"rolecall: {told}" in service.output() and "Traceback" not in service.output()
+
+
+def test_a_thread_whose_agent_has_reached_a_limit_gives_its_slot_back_and_goes_on_in_time_over_a_crash(
+    service: Service,
+) -> None:
+    agent = executable(
+        service.folder / "agent",
+        f"""
+        echo asked >> {service.folder}/asked
+        if [ -e {service.folder}/at ]; then printf -- '---\\n$status: end\\n---\\n'; exit 0; fi
+        at=$(($(date +%s) + 6)); echo $at > {service.folder}/at
+        echo "usage limit reached|$at" >&2; exit 75
+        """,
+    )
+    name = service.enter(service.workflow(), f"command:{agent}")
+    until = service.event(name, "limited")["until"]
+    assert until == int((service.folder / "at").read_text()) * 1000
+    state = service.state(name)
+    assert (state["status"], state["until"]) == ("queued", until)
+    assert service.store.backend.names("slot/") == []
+    service.kill()
+    service.start()
+    assert "reached a limit until" in service.status()["waits"].get(name, "reached a limit until")
+    assert service.ended(name) == ["completed"]
+    begun = service.steps(name)[0].payload["started_at"]
+    assert begun >= until
+    assert (service.folder / "asked").read_text().count("asked") == 2
+    service.stop()
+    service.assert_clean()
+
+
+def test_a_thread_that_is_resumed_does_not_wait_for_the_end_of_a_limit(service: Service) -> None:
+    agent = executable(
+        service.folder / "agent",
+        f"""
+        if [ -e {service.folder}/at ]; then printf -- '---\\n$status: end\\n---\\n'; exit 0; fi
+        touch {service.folder}/at; echo "Rate limit reached, try again in 3 hours" >&2; exit 75
+        """,
+    )
+    name = service.enter(service.workflow(), f"command:{agent}")
+    service.event(name, "limited")
+    assert service.rolecall("thread", "resume", name).returncode == 0
+    assert service.ended(name) == ["completed"]
+    service.stop()
+    service.assert_clean()
+
+
+def test_people_are_notified_by_the_process_of_a_step_and_by_the_service(service: Service) -> None:
+    with closing(Pipe(service.folder / "pipe")) as pipe:
+        # The program outlives the step, and nobody takes it for a leftover.
+        tell = executable(service.folder / "tell", f'sleep 0.2; echo "$1" > {pipe.path}')
+        settings = {"notify": {"command": [str(tell), "{event} {thread}"]}}
+        (service.home / "config.yaml").write_text(json.dumps(settings))
+        name = service.enter(service.workflow(), service.script(done("end")))
+        assert pipe.read() == f"completed {name}\n"
+        name = service.enter(service.workflow(), "no-such-agent")
+        assert pipe.read() == f"waits {name}\n"

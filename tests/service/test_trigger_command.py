@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import held_port
 from servicestage import PATIENCE, Service
 
 from rolecall.threads import thread
@@ -264,27 +265,27 @@ def test_a_service_killed_again_and_again_fires_no_time_twice_and_leaves_nothing
     home.configure('tick: {every: 1h, prompt: "{{scheduled}}"}')
     home.start()
     threads_of(home, 4)
+    home.stop()  # from here on nothing fires
     prompts = home.prompts()
     assert len(set(prompts)) == len(prompts)
     ref = home.store.ref("trigger/shop/hello/tick")
     assert ref is not None
     assert ref.state["fired"] == len(prompts)
-    home.stop()
     home.assert_clean()  # the senses that hung in the killed services are gone
 
 
 def test_a_service_in_the_background_reports_that_the_port_of_its_hooks_is_taken(home: Home) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
+    with held_port() as port:
         home.configure('called: {http: {secret_env: S}, prompt: "Called."}', f"hooks: {{port: {port}}}\n")
-        done = home.rolecall("serve", "--detach", "--json")
-        try:
-            assert done.returncode == 0, done.stderr
-            (problem,) = json.loads(done.stdout)["problems"]
-            assert f"127.0.0.1:{port}: Address already in use" in problem
-            assert done.stderr.strip() == f"warning: {problem}"
-        finally:
-            assert home.rolecall("serve", "stop").returncode == 0
-    again = home.rolecall("serve", "--detach", "--json")
-    assert home.rolecall("serve", "stop").returncode == 0
+        with socket.create_server(("127.0.0.1", port)):
+            done = home.rolecall("serve", "--detach", "--json")
+            try:
+                assert done.returncode == 0, done.stderr
+                (problem,) = json.loads(done.stdout)["problems"]
+                assert f"127.0.0.1:{port}: Address already in use" in problem
+                assert done.stderr.strip() == f"warning: {problem}"
+            finally:
+                assert home.rolecall("serve", "stop").returncode == 0
+        again = home.rolecall("serve", "--detach", "--json")
+        assert home.rolecall("serve", "stop").returncode == 0
     assert (json.loads(again.stdout)["problems"], again.stderr) == ([], "")

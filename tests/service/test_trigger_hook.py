@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import held_port
 from test_triggers import WORKFLOW, Stage
 
 from rolecall.service import project_file
@@ -355,12 +356,11 @@ def test_it_listens_on_loopback_unless_the_project_says_otherwise(stage: Stage) 
 
 
 def test_a_port_that_is_taken_is_told_and_had_once_it_is_free(stage: Stage) -> None:
-    async def play() -> None:
+    async def play(port: int) -> None:
         problems: dict[str, str] = {}
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            port = taken.getsockname()[1]
+        with socket.create_server(("127.0.0.1", port)):
             text = f"hooks: {{port: {port}}}\nworkflows: {{hello: {{triggers: {{{PLAIN}}}}}}}\n"
-            project = project_file.parse(text, path=str(stage.folder / "rolecall.yaml")).checked()
+            project = project_file.parse(text, path=str(stage.folder / "rolecall.yaml")).require()
             triggers = Triggers(
                 stage.store, env=stage.env, mask=Mask(()), say=stage.said.append, problems=problems
             )
@@ -378,4 +378,5 @@ def test_a_port_that_is_taken_is_told_and_had_once_it_is_free(stage: Stage) -> N
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    asyncio.run(play())
+    with held_port() as port:
+        asyncio.run(play(port))

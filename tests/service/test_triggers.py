@@ -16,9 +16,9 @@ import pytest
 
 from rolecall.errors import StorageError
 from rolecall.service import project_file
-from rolecall.service.project_file import Project
+from rolecall.service.project_file import ProjectFile
 from rolecall.service.triggers import memory as memories
-from rolecall.service.triggers.memory import Memory
+from rolecall.service.triggers.memory import TriggerMemory
 from rolecall.service.triggers.run import Triggers
 from rolecall.service.triggers.trigger import Files
 from rolecall.settings.mask import Mask
@@ -67,21 +67,21 @@ class Stage:
     def opened(self) -> Store:
         return Store(SqliteBackend(self.url), now=lambda: self.now)
 
-    def project(self, triggers: str, policy: str = "concurrency: 1") -> Project:
+    def project(self, triggers: str, policy: str = "concurrency: 1") -> ProjectFile:
         text = (
             f"name: shop\nhooks: {{port: 0}}\nworkflows:\n  hello: {{{policy}, triggers: {{{triggers}}}}}\n"
         )
-        return project_file.parse(text, path=str(self.folder / "rolecall.yaml")).checked()
+        return project_file.parse(text, path=str(self.folder / "rolecall.yaml")).require()
 
-    def triggers(self, triggers: str | Project, store: Store | None = None) -> Triggers:
+    def triggers(self, triggers: str | ProjectFile, store: Store | None = None) -> Triggers:
         """As the service has them after a start."""
         made = Triggers(store or self.store, env=self.env, mask=Mask(()), say=self.said.append)
-        made.update(triggers if isinstance(triggers, Project) else self.project(triggers), self.workflows)
+        made.update(triggers if isinstance(triggers, ProjectFile) else self.project(triggers), self.workflows)
         return made
 
-    def memory(self, name: str) -> Memory:
+    def memory(self, name: str) -> TriggerMemory:
         ref = self.store.ref(f"trigger/shop/hello/{name}")
-        return memories.from_state(ref.state) if ref else Memory()
+        return memories.from_state(ref.state) if ref else TriggerMemory()
 
     def threads(self) -> list[Ref]:
         return self.store.refs("thread/")
@@ -296,7 +296,7 @@ def test_a_paused_trigger_does_nothing_and_makes_nothing_up(stage: Stage) -> Non
     project = stage.project(TICK)
     [trigger] = project.triggers
 
-    def change(moved: Callable[[Memory], Memory]) -> None:
+    def change(moved: Callable[[TriggerMemory], TriggerMemory]) -> None:
         ref, memory = memories.recall(stage.store, "shop", trigger, now=stage.now)
         memories.save(stage.store, "shop", trigger, ref, moved(memory))
 
@@ -323,7 +323,7 @@ def test_what_changes_after_a_trigger_was_resumed_counts_and_what_changed_before
     project = stage.project(f"edited: {{{source}, prompt: x}}")
     [trigger] = project.triggers
 
-    def change(moved: Callable[[Memory], Memory]) -> None:
+    def change(moved: Callable[[TriggerMemory], TriggerMemory]) -> None:
         ref, memory = memories.recall(stage.store, "shop", trigger, now=stage.now)
         memories.save(stage.store, "shop", trigger, ref, moved(memory))
 
@@ -391,14 +391,14 @@ def test_within_the_cool_down_no_second_thread_is_started(stage: Stage) -> None:
 
 def test_a_clock_put_back_does_not_make_a_cool_down_longer(stage: Stage) -> None:
     [trigger] = stage.project("tick: {every: 1m, cooldown: 1h, prompt: x}").triggers
-    memory = Memory(fired_at=NOON)
+    memory = TriggerMemory(fired_at=NOON)
     signal = memories.Signal({})
     assert memories.refusal(trigger, memory, signal, NOON + 1000) == memories.COOLING
     assert memories.refusal(trigger, memory, signal, NOON - 86_400_000) == ""
 
 
 def test_only_as_many_dedupe_keys_are_remembered_as_need_be() -> None:
-    memory = Memory()
+    memory = TriggerMemory()
     for number in range(1000):
         memory = memories.after_start(memory, memories.Signal({}, key=str(number)), "T", NOON)
     assert len(memory.keys) == memories.MOST_KEYS

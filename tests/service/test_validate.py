@@ -201,7 +201,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def test_the_extract_endpoint_is_asked_with_the_projects_own_settings(project: Project) -> None:
+def test_the_endpoint_of_a_project_is_asked_without_the_key_that_the_project_names(project: Project) -> None:
     project.workflow("solve-issue")
     key = "sk-reader-0123456789"
     with ModelServer([]) as server:
@@ -210,7 +210,8 @@ def test_the_extract_endpoint_is_asked_with_the_projects_own_settings(project: P
         [endpoint] = project.validate(code=0, READER_KEY=key)["endpoints"]
         [request] = server.requests
     assert (endpoint["state"], request.path) == ("ok", "/v1/models")
-    assert request.headers["authorization"] == f"Bearer {key}"
+    assert "authorization" not in {name.lower() for name in request.headers}
+    assert "asked without its key" in endpoint["text"]
     [problem] = project.problems(READER_KEY=key)
     assert problem.startswith(f"rolecall.yaml:2: extract: {server.base_url} cannot be reached")
 

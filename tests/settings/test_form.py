@@ -81,7 +81,7 @@ def problems(text: str) -> list[str]:
 
 def test_values_become_what_the_record_makes_and_the_rest_has_its_defaults() -> None:
     text = "jobs:\n  a: {name: x, tags: one, rate: '7', on: false}\n  b: {name: y, retries: null}\n"
-    found = form.load(JOBS, text, source="j.yaml").checked()
+    found = form.load(JOBS, text, source="j.yaml").require()
     assert found == {"jobs": {"a": Job("x", tags=("one",), rate=Rate(7), is_on=False), "b": Job("y")}}
 
 
@@ -110,11 +110,11 @@ def test_every_problem_is_reported_at_its_place() -> None:
         "j.yaml:6:1: error: 'more' is not a key of the file. Keys: jobs.",
     ]
     with pytest.raises(UsageError, match=r"j\.yaml cannot be used:\n  j\.yaml:2:13"):
-        form.load(JOBS, text, source="j.yaml").checked()
+        form.load(JOBS, text, source="j.yaml").require()
 
 
 def test_an_older_word_is_read_and_not_accepted_beside_the_new_one() -> None:
-    assert form.load(JOBS, "jobs: {a: {title: x}}", source="j").checked() == {"jobs": {"a": Job("x")}}
+    assert form.load(JOBS, "jobs: {a: {title: x}}", source="j").require() == {"jobs": {"a": Job("x")}}
     [problem] = problems("jobs: {a: {name: x, title: y}}")
     assert problem.startswith("j.yaml:1:21: error: 'title' means the same as 'name', so a job has it twice")
 

@@ -21,7 +21,7 @@ ENVIRONMENT = {"OPENAI_API_KEY": "env-openai", "EXTRACT_KEY": "env-extract", "BA
 def endpoint(extract: dict[str, Any] | None = None, role: dict[str, Any] | None = None, **rest: Any) -> Any:
     whole = {"providers": PROVIDERS, "models": MODELS, **rest, **({"extract": extract} if extract else {})}
     found = settings.extract_endpoint(whole, ENVIRONMENT, role)
-    return found and (found["base_url"], found["model"], found["api_key"])
+    return found and (found.base_url, found.model, found.api_key)
 
 
 # -- agents --
@@ -66,7 +66,7 @@ KEYS = {**ENVIRONMENT, "ANTHROPIC_API_KEY": "env-anthropic", "OTHER_API_KEY": "e
 
 def model(named: str | None, configured: dict[str, Any] | None = None) -> tuple[Any, ...]:
     found = settings.model_endpoint(CONFIGURED if configured is None else configured, KEYS, named)
-    return found["base_url"], found["model"], found["api_key"], found["protocol"]
+    return found.base_url, found.model, found.api_key, found.protocol
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_provider_that_is_not_known_is_an_error_that_names_those_that_are() ->
 def test_a_built_in_provider_that_speaks_openai_can_read_answers() -> None:
     extract = {"extract": {"provider": "openai", "model": "m"}}
     found = settings.extract_endpoint(extract, {"OPENAI_API_KEY": "k"})
-    assert found is not None and (found["base_url"], found["api_key"]) == ("https://api.openai.com/v1", "k")
+    assert found is not None and (found.base_url, found.api_key) == ("https://api.openai.com/v1", "k")
     with pytest.raises(UsageError, match="no provider 'anthropic'") as caught:
         settings.extract_endpoint({"extract": {"provider": "anthropic", "model": "m"}}, {})
     assert "Built in: openai (OPENAI_API_KEY). " in caught.value.hint
@@ -249,7 +249,7 @@ def test_a_wrong_endpoint_is_an_error_that_names_it(
 def test_the_timeout_comes_from_the_nearest_level() -> None:
     whole = {"extract": {"baseUrl": "http://x", "model": "m", "timeout": 5}}
     found = [settings.extract_endpoint(whole, {}, role) for role in ({}, {"timeout": 7.5})]
-    assert [one and one["timeout"] for one in found] == [5.0, 7.5]
+    assert [one and one.timeout for one in found] == [5.0, 7.5]
 
 
 # -- keys --
@@ -354,7 +354,7 @@ def test_keys_and_passwords_are_masked_and_nothing_else() -> None:
         "store": {"url": "postgresql://me:pw@host/db"},
         "list": ["http://u:p@x/"],
     }
-    assert mask.masked(whole, "***") == {
+    assert mask.hide_secrets(whole, "***") == {
         "providers": {"a": {"apiKey": "***", "apiKeyEnv": "A_KEY"}, "b": {"apiKey": ""}},
         "store": {"url": "postgresql://me:***@host/db"},
         "list": ["http://u:***@x/"],

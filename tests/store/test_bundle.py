@@ -200,6 +200,21 @@ def test_a_ref_that_points_elsewhere_here_is_left_alone(
     assert ref is not None and ref.target == mine
 
 
+def test_the_index_is_carried_over_and_what_it_names_here_stays(
+    source: Store, open_store: Opener, tmp_path: Path
+) -> None:
+    target, node = open_store("target.db"), source.put_text("step")
+    for store, names in ((source, ("key/a", "key/b")), (target, ("key/a",))):
+        draft = store.draft()
+        for name in names:
+            draft.set_fact(name, {"step": node if store is source else target.put_text("mine")})
+        draft.commit()
+    export_to(source, path := str(tmp_path / "b.tar"))
+    imported = import_from(target, path)
+    assert (imported.refs, imported.kept) == (4, ())  # both steps have the key, so neither is worth a word
+    assert [ref.state["step"] == node for ref in target.refs("key/")] == [False, True]
+
+
 # -- refusals --
 
 

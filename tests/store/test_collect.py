@@ -55,6 +55,20 @@ def link(store: Store, *targets: str) -> str:
     return store.put(kind, list(targets))
 
 
+def test_the_index_keeps_nothing_and_forgets_what_is_removed(store: Store, clock: Clock) -> None:
+    kept, lost = store.put_text("kept"), store.put_text("lost")
+    store.move("keep/it", None, kept)
+    draft = store.draft()
+    draft.set_fact("key/a", {"step": lost})
+    draft.set_fact("key/b", {"step": kept})
+    draft.commit()
+    clock.ms += DAY
+    assert collect(store, delete=False).collected == 1
+    assert [ref.name for ref in store.refs("key/")] == ["key/a", "key/b"]
+    assert collect(store, delete=True).collected == 1
+    assert [ref.name for ref in store.refs("key/")] == ["key/b"]
+
+
 def test_dry_run_finds_what_can_go_and_changes_nothing(store: Store, clock: Clock, path: str) -> None:
     lost = store.put_text("nobody refers to this")
     store.move("keep/it", None, kept := store.put_text("kept"))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import commands
 import pytest
 import writer
 from writer import HEAD, Address
@@ -36,27 +36,18 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Address:
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[[Address], list[subprocess.Popen[str]]]]:
+def start() -> Iterator[Callable[[Address], list[commands.PipedChild]]]:
     """Starts the writers; none of them outlives the test."""
     with ExitStack() as stack:
 
-        def start_all(address: Address) -> list[subprocess.Popen[str]]:
-            children = []
-            for number in range(WRITERS):
-                child = subprocess.Popen(
-                    [sys.executable, writer.__file__, "race", f"w{number}", str(WINS), *address],
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-                stack.enter_context(child)
-                stack.callback(child.kill)
-                children.append(child)
-            return children
+        def start_all(address: Address) -> list[commands.PipedChild]:
+            words = [[f"w{number}", str(WINS), *address] for number in range(WRITERS)]
+            return [stack.enter_context(commands.spawn(writer.__file__, "race", *args)) for args in words]
 
         yield start_all
 
 
-def running(children: list[subprocess.Popen[str]]) -> Iterator[int]:
+def running(children: list[commands.PipedChild]) -> Iterator[int]:
     """Rounds for as long as a child writes."""
     rounds = 0
     while any(child.poll() is None for child in children):
@@ -64,9 +55,9 @@ def running(children: list[subprocess.Popen[str]]) -> Iterator[int]:
         rounds += 1
 
 
-def winners(children: list[subprocess.Popen[str]]) -> list[list[int]]:
-    outputs = [child.communicate(timeout=60)[0] for child in children]
-    assert [child.returncode for child in children] == [0] * WRITERS
+def winners(children: list[commands.PipedChild]) -> list[list[int]]:
+    outputs = [child.stdout.read() for child in children]
+    assert [child.wait() for child in children] == [0] * WRITERS
     return [[int(line) for line in output.split()] for output in outputs]
 
 
@@ -102,7 +93,7 @@ def check_chain(store: Store, won: list[list[int]]) -> None:
 
 
 def test_eight_writers_lose_nothing_and_a_reader_sees_whole_batches_only(
-    address: Address, start: Callable[[Address], list[subprocess.Popen[str]]]
+    address: Address, start: Callable[[Address], list[commands.PipedChild]]
 ) -> None:
     with writer.connect(address) as store:
         children = start(address)
@@ -115,7 +106,7 @@ def test_eight_writers_lose_nothing_and_a_reader_sees_whole_batches_only(
 
 
 def test_collecting_without_grace_beside_eight_writers_removes_nothing_in_use(
-    address: Address, start: Callable[[Address], list[subprocess.Popen[str]]]
+    address: Address, start: Callable[[Address], list[commands.PipedChild]]
 ) -> None:
     with writer.connect(address) as store:
         children = start(address)
@@ -153,33 +144,28 @@ def test_a_store_that_another_process_is_just_making_is_waited_for(tmp_path: Pat
     assert is_waiting and len(made) == 1
 
 
-EXPORTS, BATCHES = 5, 25
+EXPORTS, BATCHES = 8 if "SOAK" in os.environ else 3, 25
 """How many exports are made, and how many batches are written beside each."""
 
 
 def test_exports_beside_a_writer_are_whole(address: Address, tmp_path: Path) -> None:
-    command = [sys.executable, writer.__file__, "paced", "w", "40", *address]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1) as child:
-        try:
-            assert child.stdin is not None and child.stdout is not None
-            for number in range(EXPORTS):
-                child.stdin.write(f"{BATCHES}\n")
-                written = int(child.stdout.readline())
-                path = str(tmp_path / f"{number}.tar")
-                with writer.connect(address) as store:
-                    exported = export_to(store, path)
-                assert exported.problems == ()
-                with writer.connect(["sqlite", str(tmp_path / f"{number}.db")]) as copy:
-                    assert import_from(copy, path) == exported
-                    ref = copy.ref(HEAD)
-                    assert ref is not None and ref.state["number"] >= written
-                    links = [copy.get(moved.target).payload for moved in copy.history(HEAD)]
-                    told = [event.body["number"] for event in copy.events("writes")]
-                    numbers = list(range(1, ref.state["number"] + 1))
-                    assert [link["number"] for link in links] == told == numbers
-                    assert [problem for done in verify(copy) for problem in done.problems] == []
-                last = [int(child.stdout.readline()) for _ in range(BATCHES - 1)][-1]
-                assert last == written + BATCHES - 1
-        finally:
-            child.kill()
+    with commands.spawn(writer.__file__, "paced", "w", "40", *address) as child:
+        for number in range(EXPORTS):
+            child.stdin.write(b"%d\n" % BATCHES)
+            child.stdin.flush()
+            written = int(child.stdout.readline())
+            path = str(tmp_path / f"{number}.tar")
+            with writer.connect(address) as store:
+                exported = export_to(store, path)
+            assert exported.problems == ()
+            with writer.connect(["sqlite", str(tmp_path / f"{number}.db")]) as copy:
+                assert import_from(copy, path) == exported
+                ref = copy.ref(HEAD)
+                assert ref is not None and ref.state["number"] >= written
+                links = [copy.get(moved.target).payload for moved in copy.history(HEAD)]
+                told = [event.body["number"] for event in copy.events("writes")]
+                numbers = list(range(1, ref.state["number"] + 1))
+                assert [link["number"] for link in links] == told == numbers
+                assert [problem for done in verify(copy) for problem in done.problems] == []
+            last = [int(child.stdout.readline()) for _ in range(BATCHES - 1)][-1]
+            assert last == written + BATCHES - 1

@@ -11,7 +11,7 @@ import pytest
 from rolecall.errors import NotFound
 from rolecall.store.backend import FRESH_MS, Backend
 from rolecall.store.collect import collect
-from rolecall.store.contract import ABSENT, LINK, Clock, Reopen, StoreContract, delete_nodes
+from rolecall.store.contract import ABSENT, LINK, Reopen, SteppedClock, StoreContract, delete_nodes
 from rolecall.store.store import BUILTIN, META, Store
 
 
@@ -48,7 +48,7 @@ class BackendContract(StoreContract):
 
     @pytest.mark.parametrize("grace_ms", [1_000, 60_000, 3_600_000])
     def test_a_node_put_again_within_the_grace_time_is_spared(
-        self, store: Store, clock: Clock, grace_ms: int
+        self, store: Store, clock: SteppedClock, grace_ms: int
     ) -> None:
         node = store.put_text("again")
         for wait in (1, FRESH_MS, grace_ms // 2):
@@ -79,7 +79,7 @@ class BackendContract(StoreContract):
         one, other = store.put_text("one"), store.put_text("other")
         store.fetch([one, None, ABSENT, "../one", {}, other])
         delete_nodes(Store(reopen()), other)
-        assert [store.linked(node).payload for node in (one, other)] == ["one", "other"]
+        assert [store.follow(node).payload for node in (one, other)] == ["one", "other"]
         for node in (other, ABSENT):
             with pytest.raises(NotFound, match=node):
                 store.get(node)

@@ -18,7 +18,7 @@ from writer import HEAD
 
 from rolecall.errors import Damaged, NotFound, RolecallError, StorageError
 from rolecall.store.store import BUILTIN, Store
-from rolecall.store.verify import DAMAGE, Problem, verify
+from rolecall.store.verify import DAMAGE, Fault, verify
 
 Contents = dict[str, tuple[str, Any]]
 FLIPS = 120
@@ -76,7 +76,7 @@ def use_everything(store: Store, path: Path) -> None:
             assert exc.message.startswith("ref ") or names(exc, "node ", "event ", str(path))
 
 
-def damage(store: Store) -> list[Problem]:
+def damage(store: Store) -> list[Fault]:
     return [problem for done in verify(store) for problem in done.problems if problem.kind in DAMAGE]
 
 

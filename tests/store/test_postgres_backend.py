@@ -20,7 +20,7 @@ from rolecall.store.clock import steady_ms
 from rolecall.store.postgres import PostgresBackend
 from rolecall.store.store import META, Store
 
-WAIT = 30
+WAIT = 120
 WRITERS = 3
 ROUNDS = 30
 

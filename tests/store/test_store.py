@@ -12,7 +12,7 @@ import pytest
 from rolecall.errors import Damaged, InvalidPayload, InvalidSchema, InvalidValue, NotFound, UsageError
 from rolecall.store import canonical
 from rolecall.store.backend import Backend, Change, Record
-from rolecall.store.contract import ABSENT, LINK, chain, damaged
+from rolecall.store.contract import ABSENT, LINK, chain, damage
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import BUILTIN, META, Dangling, Store, make_record
 
@@ -124,7 +124,7 @@ def test_a_later_node_of_a_batch_may_have_an_earlier_one_as_its_type(store: Stor
 
 def test_a_damaged_schema_is_no_type(store: Store, backend: Backend) -> None:
     store.put_text("intact")
-    schema = damaged(make_record(META, canonical.encode({"type": "string", "title": "t"}), (), 1))
+    schema = damage(make_record(META, canonical.encode({"type": "string", "title": "t"}), (), 1))
     backend.commit(Change([schema]), now=1, durable=True)
     with pytest.raises(Damaged, match=schema.id):
         store.put(schema.id, "x")

@@ -47,7 +47,8 @@ AGENT = """
 
 @pytest.fixture
 def shared(tmp_path: Path, rolecall: Rolecall, monkeypatch: pytest.MonkeyPatch) -> Folder:
-    """A folder of uwf's that is the store; its threads work in a folder that is there."""
+    """A folder of uwf's that is the store; its threads work in a folder that is there, outside any repository."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("uwffolder.CWD", str(tmp_path))
     folder = filled(tmp_path / "uwf")
     monkeypatch.setenv("ROLECALL_STORE", f"files:{folder.root}")

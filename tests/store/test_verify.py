@@ -15,7 +15,7 @@ from rolecall.store.backend import Change
 from rolecall.store.collect import collect
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import BUILTIN, META, Store, make_record
-from rolecall.store.verify import DAMAGE, Problem, reindex, verify
+from rolecall.store.verify import DAMAGE, Fault, reindex, verify
 
 LIST = {"type": "array", "items": {"type": "string", "format": "ocas_ref"}}
 
@@ -37,7 +37,7 @@ def tamper(path: str, statement: str, *values: Any) -> None:
     db.close()
 
 
-def problems(store: Store, *nodes: str) -> list[Problem]:
+def problems(store: Store, *nodes: str) -> list[Fault]:
     with Store(SqliteBackend(str(store.backend.path))) as fresh:  # type: ignore[attr-defined]
         return [problem for done in verify(fresh, nodes) for problem in done.problems]
 

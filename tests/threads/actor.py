@@ -18,9 +18,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import stage
 
@@ -89,23 +90,24 @@ def trace(log: str, *words: object) -> None:
         os.fsync(file.fileno())
 
 
+@dataclass
 class Speaker:
-    """An agent in this process, with a session that can be resumed."""
+    """An agent in this process, with a session that can be resumed. Its key does not depend on when it dies."""
 
-    can_resume = True
-
-    def __init__(self, log: str, fuse: Fuse, *, writes: bool = False) -> None:
-        self._log, self._fuse, self._writes = log, fuse, writes
+    log: str = field(compare=False)
+    fuse: Fuse = field(compare=False)
+    writes: bool = False
+    can_resume: ClassVar[bool] = True
 
     async def __call__(self, _prompt: str, context: Context) -> Reply:
         number = len(context.steps) + 1
         session = context.session or f"session-{os.getpid()}-{number}"
         context.emit("session", {"session": session})
-        self._fuse.burn("called", number)
-        trace(self._log, number, context.session or "")
-        if self._writes:
+        self.fuse.burn("called", number)
+        trace(self.log, number, context.session or "")
+        if self.writes:
             Path(context.workdir, f"file{number}").write_text(f"{context.thread} {os.getpid()}\n")
-        self._fuse.burn("logged", number)
+        self.fuse.burn("logged", number)
         return Reply(said(context.role, number), session=session, usage=Usage(10, 5, turns=1))
 
 
@@ -116,7 +118,7 @@ class BurningTrees(Trees):
         super().__init__(place)
         self._fuse, run = fuse, git.run
 
-        def burning(*args: Any, **options: Any) -> git.Result:
+        def burning(*args: Any, **options: Any) -> git.GitResult:
             fuse.burn("git")
             return run(*args, **options)
 

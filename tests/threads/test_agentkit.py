@@ -275,7 +275,7 @@ def forged(bench: Bench, change: str) -> str:
             "start": chain.start.id, "prev": None, "number": 1, "role": sys.argv[2], "agent": "forger",
             "output": draft.put(draft.put_schema(schema), {{"count": 1}}),
             "started_at": 1, "completed_at": 2, "cwd": "/",
-            "totals": thread.add_totals({{}}, sys.argv[2], thread.counted(None, ms=1)),
+            "totals": thread.add_totals({{}}, sys.argv[2], thread.count_usage(None, ms=1)),
         }}
         node = None
         {change}

@@ -35,10 +35,11 @@ from rolecall.agents.adapters.scripted import scripted
 from rolecall.agents.protocol import Context, Reply, ToolCall, Turn, Usage
 from rolecall.errors import AgentError, Conflict, UsageError
 from rolecall.settings.mask import Mask
+from rolecall.settings.settings import Endpoint
 from rolecall.store import holder
 from rolecall.store.store import Store
 from rolecall.threads import commit, compose, lifecycle, thread
-from rolecall.threads.extract import Endpoint, extract
+from rolecall.threads.extract import extract
 from rolecall.workflow import registry
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

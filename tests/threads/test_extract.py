@@ -12,7 +12,8 @@ import pytest
 from modelserver import Closes, Hangs, Item, ModelServer, Says, Sends
 
 from rolecall.errors import ExtractError, UsageError
-from rolecall.threads.extract import MAX_RESPONSE, Completion, Endpoint, Extracted, Message, Try, extract
+from rolecall.settings.settings import Endpoint
+from rolecall.threads.extract import MAX_RESPONSE, Completion, Extracted, Message, Try, extract
 
 KEY = "sk-test-5f1c-secret"
 SCHEMA: dict[str, Any] = {
@@ -131,7 +132,7 @@ def test_http_error_on_the_retry_keeps_the_first_attempt_and_its_usage() -> None
     ],
 )
 def test_response_that_is_no_chat_completion_is_refused(body: bytes) -> None:
-    assert "no chat completion" in failure([Sends(body)]).message
+    assert "not send a chat completion" in failure([Sends(body)]).message
 
 
 def test_redirect_is_refused_and_the_key_goes_nowhere_else() -> None:
@@ -150,7 +151,7 @@ def test_response_beyond_the_bound_is_refused() -> None:
 )
 def test_connection_that_ends_early_is_reported(after: bytes) -> None:
     error = failure([Closes(after)])
-    assert "cannot be reached" in error.message or "no chat completion" in error.message
+    assert "cannot be reached" in error.message or "not send a chat completion" in error.message
 
 
 def test_endpoint_that_is_not_there_is_reported() -> None:

@@ -28,7 +28,7 @@ KILLS = 7
 """At each place, spread over the whole run."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server() -> Iterator[subprocess.Popen[str]]:
     words = [sys.executable, actor.__file__]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -38,10 +38,17 @@ def server() -> Iterator[subprocess.Popen[str]]:
         assert process.wait(timeout=60) == 0
 
 
-@pytest.mark.parametrize("place", ["take", "taken", "git", "commit", "committed", "logged"])
+@pytest.mark.parametrize(
+    ("place", "is_reused"),
+    [
+        *((place, False) for place in ("take", "taken", "git", "commit", "committed", "logged")),
+        *((place, True) for place in ("taken", "git", "commit")),
+    ],
+)
 def test_no_step_names_files_that_are_not_there(
-    tmp_path: Path, server: subprocess.Popen[str], place: str
+    tmp_path: Path, server: subprocess.Popen[str], place: str, is_reused: bool
 ) -> None:
+    """If its steps are reused, a thread asks nobody, however often its process is killed."""
     trees = str(tmp_path / "trees")
 
     def order(name: str, at: int) -> Any:
@@ -61,12 +68,18 @@ def test_no_step_names_files_that_are_not_there(
     with stage.open_store(tmp_path / "store.db") as store:
 
         def new_thread() -> str:
-            return stage.start(store, stage.book(stage.LOOP), tmp_path / "work")
+            count = sum(1 for _ in tmp_path.glob("work*"))
+            folder = tmp_path / (f"work{count}" if is_reused else "work")
+            return stage.start(store, stage.book(stage.LOOP), folder, reuse=is_reused)
 
-        counted = order(new_thread(), 0)
+        first = new_thread()
+        counted = order(first, 0)
+        if is_reused:
+            counted = order(new_thread(), 0)
         assert counted["code"] == 0, counted
         total = actor.STEPS if place == "logged" else counted["told"][-1][place]
-        for at in sorted({1 + (total - 1) * kill // KILLS for kill in range(KILLS)}):
+        kills = KILLS // 2 if is_reused else KILLS
+        for at in sorted({1 + (total - 1) * kill // kills for kill in range(kills)}):
             name = new_thread()
             died = order(name, at)
             assert died["code"] == -signal.SIGKILL, (at, died)
@@ -79,4 +92,6 @@ def test_no_step_names_files_that_are_not_there(
             for number, step in enumerate(steps, 1):
                 assert step.tree is not None, (at, number)
                 last = Trees(trees).read(step.tree.left, f"file{number}")
-                assert last.startswith(name.encode()), (at, number)
+                assert last.startswith((first if is_reused else name).encode()), (at, number)
+                assert (step.reused is not None) is is_reused, (at, number)
+                assert Path(step.payload["cwd"], f"file{number}").read_bytes() == last, (at, number)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rolecall.threads.group import Decision, Fate, Standing, fate_of, load_standing, plan
-from rolecall.threads.state import Status, ThreadState
+from rolecall.threads.state import RESUME, Status, ThreadState, raise_limit
 from rolecall.workflow.model import Group
 
 
@@ -160,10 +160,10 @@ def test_a_group_that_lacks_something_starts_no_more() -> None:
         (ThreadState(Status.FAILED), "failed"),
         (ThreadState(Status.KILLED), "stopped"),
         (ThreadState(Status.SUSPENDED), "waits"),
-        (ThreadState(Status.SUSPENDED, onward="answer X --run"), "waits"),
-        (ThreadState(Status.SUSPENDED, onward="resume X --run"), "failed"),
-        (ThreadState(Status.SUSPENDED, onward="resume X --limit tokens=200 --run"), "short"),
-        (ThreadState(Status.SUSPENDED, onward="resume X --limit reviewer.tokens=200 --run"), "failed"),
+        (ThreadState(Status.SUSPENDED, onward=None), "waits"),
+        (ThreadState(Status.SUSPENDED, onward=RESUME), "failed"),
+        (ThreadState(Status.SUSPENDED, onward=raise_limit("tokens=200")), "short"),
+        (ThreadState(Status.SUSPENDED, onward=raise_limit("reviewer.tokens=200")), "failed"),
     ],
 )
 def test_the_fate_of_a_member_follows_from_its_state(state: ThreadState, fate: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import stage
+from processes import gone
 
 from rolecall.service.fleet.needs import find_need
 from rolecall.settings.mask import Mask
@@ -202,8 +203,10 @@ def test_a_check_has_a_time_limit_and_ends_with_what_it_started(
     stage.run(project.engine({1: {"new": "1\n"}}), ident)
     [aside] = project.group(ident)["members"]
     assert aside["reason"] == "the check failed: 'sh' ran longer than 0.5 s and was ended"
-    stat = Path(f"/proc/{pids.read_text().strip()}/stat")
-    assert not stat.exists() or ") Z " in stat.read_text()
+    for pid in (
+        pids.read_text().split() if pids.exists() else ()
+    ):  # or the machine is so busy that it had not begun
+        gone(int(pid))
     assert not (project.folder / "new").exists()
 
 

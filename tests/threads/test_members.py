@@ -8,7 +8,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from stage import (
@@ -30,9 +31,11 @@ from rolecall.agents.protocol import Reply, Usage
 from rolecall.errors import AgentError, NotFound, UsageError
 from rolecall.settings.mask import Mask
 from rolecall.store.store import Store
-from rolecall.threads import commit, killing, lifecycle, thread
+from rolecall.threads import commit, killing, lifecycle, members, thread
 from rolecall.threads.engine import HUMAN, Cast, Engine
+from rolecall.threads.prompt import PastStep
 from rolecall.threads.state import ThreadRef, group_name, read_members, read_threads
+from rolecall.threads.steps_above import StepsAbove
 from rolecall.threads.thread import Chain
 from rolecall.workflow import registry
 
@@ -65,6 +68,20 @@ graph:
   reviewer: {done: judge, partly: judge, failed: {role: $FAIL, prompt: nobody}}
   judge: {good: $END}
 %(limits)s
+"""
+
+
+TEAM_OF_BOTH = """
+name: both
+description: A program and a person, whoever is first
+roles:
+  program: &member
+    goal: Write.
+    workdir: shared
+    schema: {type: object, properties: {$status: {enum: [fine]}}, required: [$status]}
+  person: *member
+  both: {roles: [program, person], join: first}
+graph: {$START: both, both: {done: $END, partly: $END, failed: $FAIL}}
 """
 
 
@@ -117,28 +134,43 @@ def joined(store: Store, name: str) -> dict[str, Any]:
     return output
 
 
-@pytest.mark.parametrize(("count", "is_shown"), [(20, True), (21, False)])
-def test_members_are_not_shown_the_long_list_that_they_come_from(
-    store: Store, tmp_path: Path, count: int, is_shown: bool
-) -> None:
+def test_members_are_not_shown_the_list_that_they_come_from(store: Store, tmp_path: Path) -> None:
     prompts: dict[int, str] = {}
 
     def review(prompt: str, _context: Any) -> str:
         prompts[number_in(prompt)] = prompt
         return answer("fine")
 
-    files = [f"file-{number}.py" for number in range(1, count + 1)]
+    files = [f"file-{number}.py" for number in range(1, 4)]
     name = start(store, flow(), tmp_path / "work")
     run(engine(store, cast_of(review, files)), name)
-    assert len(prompts) == count
+    assert len(prompts) == 3
     for number, prompt in prompts.items():
         assert f"Review file-{number}.py" in prompt
-        assert ("file-19.py" in prompt) == (is_shown or number == 19)
-        assert (f"({count} items, among them yours)" in prompt) != is_shown
+        assert ("file-2.py" in prompt) == (number == 2)
+        assert "3" not in prompt.replace("of 3", "").replace("file-3.py, which is 3", "")
         assert "Here they are." in prompt
     # What was asked can be read again word for word.
     kept = {ref.state.member: Chain(store, ref.head).last for ref in members_of(store, name)}
     assert {number: step.prompt for number, step in kept.items() if step} == prompts
+
+
+@pytest.mark.parametrize(
+    ("each", "shown"),
+    [
+        ("steps[-1].output.plan.files", {"files": "left out", "rules": ["no tabs"]}),
+        ("steps[-1].output.plan.files.name", {"files": "left out", "rules": ["no tabs"]}),
+        ("steps[-1].output.plan.files[1 = 1]", {"files": "left out", "rules": "left out"}),
+    ],
+)
+def test_other_lists_beside_that_of_the_items_are_shown(each: str, shown: Any) -> None:
+    output = {"plan": {"rules": ["no tabs"], "files": [{"name": "a"}]}}
+    step = SimpleNamespace(id="S", role="lister", output=output, past=PastStep(1, "lister", output))
+    [(_, past)] = StepsAbove(cast("Chain", [step]), each)
+    told = {
+        key: value if isinstance(value, list) else "left out" for key, value in past.output["plan"].items()
+    }
+    assert told == shown
 
 
 def test_each_item_has_a_member_and_one_step_joins_them(store: Store, tmp_path: Path) -> None:
@@ -352,6 +384,84 @@ def test_the_first_is_enough_and_the_others_are_stopped(store: Store, tmp_path: 
     assert [ref.state.status for ref in members_of(store, name)] == ["killed", "completed", "killed"]
 
 
+def test_what_stopped_members_use_counts_and_else_what_was_reserved_for_them(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members, "_STOP_MS", 500)
+    released = asyncio.Event()
+
+    async def review(prompt: str, context: Any) -> Any:
+        number = number_in(prompt)
+        if number == 2:
+            await context.cancel.wait()
+            raise AgentError("stopped", ending="interrupted", usage=Usage(cost=0.5))
+        if number == 3:
+            await released.wait()  # it does not listen
+        return Reply(answer("fine"), usage=Usage(cost=0.25))
+
+    async def play() -> None:
+        playing = engine(store, cast_of(review), queues_members=True, lease_ms=500)
+
+        async def run_one(ident: str) -> None:
+            async for _ in playing.run(ident, cancel=asyncio.Event()):
+                pass
+
+        await run_one(name)
+        one, two, three = [ref.id for ref in read_members(store, name)]
+        others = [asyncio.create_task(run_one(ident)) for ident in (two, three)]
+        while not all(store.ref(thread.attempt_name(ident)) for ident in (two, three)):
+            await asyncio.sleep(0.01)
+        await run_one(one)
+        await run_one(name)
+        released.set()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    name = start(store, flow(more="join: first", limits="limits: {cost: 9}"), tmp_path / "work")
+    asyncio.run(play())
+    assert [one["status"] for one in joined(store, name)["members"]] == ["done", "stopped", "stopped"]
+    group = next(step for step in steps(store, name) if step.agent == "group")
+    assert group.payload["totals"]["cost"] == 0.25 + 0.5 + 3
+    assert group.payload["usage"]["cost"] == 0.75
+
+
+def test_a_member_that_is_answered_as_the_others_are_stopped_is_done(store: Store, tmp_path: Path) -> None:
+    def watch(kind: str, body: Any) -> None:
+        if kind == "member" and (body["number"], body["kind"]) == (1, "over"):
+            reply(store, next(ref for ref in read_members(store, name) if ref.state.member == 2))
+
+    async def writer(_prompt: str, _context: Any) -> str:
+        return answer("fine")
+
+    def cast(_book: Any, role: str) -> Cast:
+        return Cast(HUMAN if role == "person" else "test", writer)
+
+    name = start(store, book(TEAM_OF_BOTH), tmp_path / "work")
+    run(engine(store, writer, cast=cast, watch=watch), name)
+    assert [one["status"] for one in joined(store, name)["members"]] == ["done", "done"]
+    assert joined(store, name)["status"] == "done"
+
+
+def test_a_member_that_another_process_began_and_left_is_queued_again(store: Store, tmp_path: Path) -> None:
+    name = start(store, flow(), tmp_path / "work")
+    cancel = asyncio.Event()
+
+    async def interrupt(_prompt: str, context: Any) -> Any:
+        cancel.set()
+        await context.cancel.wait()
+        raise AgentError("interrupted", ending="interrupted")
+
+    async def begin() -> None:
+        async for _ in engine(store, cast_of(interrupt)).run(name, cancel=cancel):
+            pass
+
+    asyncio.run(begin())
+    assert {ref.state.status for ref in read_members(store, name)} == {"idle"}
+    assert run(engine(store, cast_of(fine), queues_members=True), name)[-1].status == "waiting"
+    found = list(read_members(store, name))
+    assert {ref.state.status for ref in found} == {"queued"}
+    assert len(store.refs("queue/")) == len(found) == 3
+
+
 def test_a_failure_stops_the_others_if_the_workflow_says_so(store: Store, tmp_path: Path) -> None:
     name = start(store, flow(more="on_failure: stop", at_once=1), tmp_path / "work")
     run(engine(store, cast_of(failing(2), range(9))), name)
@@ -531,7 +641,7 @@ def test_a_limit_suspends_the_group_and_a_higher_one_continues_it(store: Store, 
     run(playing, name)
     assert state(store, name)["status"] == "suspended"
     assert "limit reached" in state(store, name)["reason"]
-    assert "--limit tokens=500" in state(store, name)["onward"]
+    assert state(store, name)["onward"] == {"code": "raise_limit", "limit": "tokens=500"}
     assert asked == [1, 2, 3]
     lifecycle.resume(store, thread.find(store, name), mask=Mask([]), limits={"tokens": 1000})
     run(playing, name)
@@ -707,6 +817,7 @@ def test_every_item_goes_through_a_workflow_with_a_group_of_its_own(store: Store
     assert state(store, name)["status"] == "completed"
     inner = [ref for member in members_of(store, name) for ref in members_of(store, member.id)]
     assert [joined(store, ref.id)["done"] for ref in inner] == [3, 3]
+    assert [ref.state.title for ref in inner] == [ref.state.title for ref in members_of(store, name)]
     assert_sound(store)
 
 

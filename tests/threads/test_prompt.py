@@ -15,7 +15,7 @@ import pytest
 
 from rolecall.threads.prompt import NEWEST_STEP_LIMIT, PastStep, Prompt, assemble, correction, deliverable
 from rolecall.workflow.model import Role
-from rolecall.workflow.reply import Problem, Reply, Suspension, parse
+from rolecall.workflow.reply import ParsedReply, ReplyProblem, Suspension, parse
 
 SNAPSHOTS = Path(__file__).parents[1] / "snapshots"
 COMMAND = "rolecall thread read 06GB0000000000000000000000"
@@ -102,7 +102,7 @@ def snapshots() -> dict[str, str]:
             Role(prompt="Say hello."), name="greeter", newest_first=[], instruction=""
         ).text,
         "correction": correction(
-            Problem("the fields do not fit the schema", ("/: one", "/a: two")), VARIANTS
+            ReplyProblem("the fields do not fit the schema", ("/: one", "/a: two")), VARIANTS
         ),
     }
 
@@ -153,6 +153,8 @@ def test_newest_step_is_shown_whatever_the_quota() -> None:
     text = ask(newest_first=[PastStep(2, "a", {"n": 1}, "x" * 9000), PastStep(1, "b", {})], quota=1).text
     assert "x" * 9000 in text
     assert "Step 1 is not shown here" in text
+    text = ask(newest_first=[PastStep(2, "a", {}, "x" * 9000), PastStep(1, "b", {}, "the plan")]).text
+    assert "the plan" in text
 
 
 def test_newest_step_without_bound_is_cut_and_says_so() -> None:
@@ -192,7 +194,7 @@ def test_example_in_the_prompt_is_itself_a_valid_answer(schema: dict[str, Any]) 
     text = deliverable(schema)
     example = text[text.index("For example:\n\n") + 14 : text.index("\n\nUse no other fields")]
     result = parse(example, schema)
-    assert isinstance(result, Reply), result
+    assert isinstance(result, ParsedReply), result
     assert result.body == "Your report."
 
 
@@ -214,7 +216,7 @@ def test_suspension_in_the_prompt_is_understood(schema: dict[str, Any]) -> None:
 
 def test_correction_names_the_reason_every_misfit_and_the_form() -> None:
     found = parse("---\n$status: rejected\n---\n", VARIANTS)
-    assert isinstance(found, Problem)
+    assert isinstance(found, ReplyProblem)
     text = correction(found, VARIANTS)
     assert '- /: "comments" is a required property' in text
     assert "Send only the corrected answer" in text

@@ -265,7 +265,7 @@ def test_long_texts_are_shortened_unless_all_is_asked_for() -> None:
 
 
 def test_a_fence_is_longer_than_any_in_the_text() -> None:
-    assert report.fenced("a\n```\nb\n````\nc") == "`````\na\n```\nb\n````\nc\n`````"
+    assert report.code_block("a\n```\nb\n````\nc") == "`````\na\n```\nb\n````\nc\n`````"
 
 
 def test_an_answer_that_is_also_the_last_turn_is_shown_once() -> None:

@@ -13,8 +13,15 @@ from stage import LOOP, answer, book, engine, open_store, run, start, steps
 from rolecall import agents
 from rolecall.agents.protocol import Context
 from rolecall.errors import UsageError
+from rolecall.files.tree import Trees
 from rolecall.settings import capabilities
-from rolecall.settings.capabilities import BY_OURSELVES, CLASSES, RESTRICTIONS, check_supported, denied
+from rolecall.settings.capabilities import (
+    BY_OURSELVES,
+    CLASSES,
+    RESTRICTIONS,
+    check_supported,
+    denied_classes,
+)
 from rolecall.store.store import Store
 from rolecall.threads import casting
 
@@ -43,9 +50,9 @@ def test_every_class_of_every_restriction_is_denied_by_an_adapter_or_refused(
 
 
 def test_words_that_restrict_nothing_are_left_alone() -> None:
-    assert denied(["coding", "planning"]) == ()
+    assert denied_classes(["coding", "planning"]) == ()
     check_supported("command", ["coding"], frozenset())
-    assert set(denied(RESTRICTIONS)) == set(CLASSES)
+    assert set(denied_classes(RESTRICTIONS)) == set(CLASSES)
 
 
 @pytest.mark.parametrize("spec", ["command:cat", "external:cat", "workflow:other"])
@@ -90,6 +97,41 @@ def test_a_read_only_role_that_wrote_is_told_in_its_step(
     assert (len(told), "new.txt" in "".join(told)) == ((1, True) if writes else (0, False))
     assert checker.detail == {}
     assert ("remark" in [event.kind for event in store.events(name)]) == writes
+
+
+def test_with_snapshots_a_read_only_role_is_told_of_commits_submodules_and_files_that_are_left_out(
+    store: Store, tmp_path: Path
+) -> None:
+    library, work = tmp_path / "library", tmp_path / "work"
+
+    def git(folder: Path, *words: str) -> None:
+        settings = ("user.name=a", "user.email=b", "protocol.file.allow=always")
+        given = [part for setting in settings for part in ("-c", setting)]
+        subprocess.run(["git", "-C", folder, *given, *words], check=True, capture_output=True)
+
+    for folder in (library, work):
+        folder.mkdir()
+        git(folder, "init", "-b", "main")
+    (library / "a").write_text("a")
+    git(library, "add", "a")
+    git(library, "commit", "-m", "c")
+    git(work, "submodule", "add", str(library), "library")
+    (work / ".env").write_text("secret")
+
+    async def write(_prompt: str, context: Context) -> str:
+        if context.role == "worker":
+            (work / "new.txt").write_text("x")
+            (work / ".env").write_text("other secret")
+            (work / "library" / "a").write_text("other")
+            git(work, "commit", "--allow-empty", "-m", "c")
+        return answer("done" if context.role == "worker" else "end")
+
+    name = start(store, book(READ_ONLY), work)
+    run(engine(store, write, trees=Trees(str(tmp_path / "trees"))), name)
+    (told,) = steps(store, name)[0].detail["notes"]
+    assert "HEAD moved from no commit to" in told
+    assert told.endswith(", changed .env, changed library/a, added new.txt")
+    assert steps(store, name)[1].detail == {}
 
 
 # -- what whoever runs us may not do --

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -251,7 +251,7 @@ def test_a_crashed_attempt_whose_files_are_put_back_begins_a_new_session(
             return await super().__call__(prompt, context)
 
     agent, book = Dying(), loop(None)
-    book = replace(book, workflow=replace(book.workflow, on_crash=on_crash))
+    book = book._replace(workflow=book.workflow._replace(on_crash=on_crash))
     name = start(store, book, tmp_path / "work")
     playing = engine(store, agent, trees=Trees(str(tmp_path / "trees")))
     with pytest.raises(Died):

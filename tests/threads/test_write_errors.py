@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import shlex
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import stage
 from conftest import SCRIPTS
 from disk_fixture import fill_up
 from fakeagent import claude_says, executable, fake_claude
+from processes import gone
 from refuser import PATIENCE
 
 from rolecall.settings import stores
@@ -147,17 +147,7 @@ class Theatre:
     def check_agents_gone(self, name: str) -> None:
         pids = self.folder / f"{name}.pids"
         for pid in pids.read_text().split() if pids.exists() else ():
-            ended(int(pid))
-
-
-def ended(pid: int) -> None:
-    """Wait until a process has ended."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    assert select.select([handle], [], [], PATIENCE)[0], f"process {pid} goes on"
-    os.close(handle)
+            gone(int(pid))
 
 
 @pytest.fixture
@@ -237,7 +227,7 @@ def test_a_run_on_a_full_disk_ends_with_its_agent_and_goes_on_when_there_is_room
     assert child.returncode == 5, told
     assert "no room" in told and "continue: rolecall thread run" in told and "Traceback" not in told
     if is_asked:
-        ended(pid)
+        gone(pid)
     ballast.unlink()
     child = run()
     asked.read_text()

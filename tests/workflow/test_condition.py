@@ -178,7 +178,9 @@ def test_plain_conditions_start_no_process(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_fields_of_outputs_are_listed() -> None:
     fields = condition.output_fields("steps[-1].output.a = 1 and steps[role='x'].output.b.c = 2")
-    assert fields == (("a", 1), ("b", None))
+    assert fields == (("a", 1, None), ("b", None, None))
+    assert condition.output_fields("steps[-2].output.a.b") == (("a", 2, ("b",)),)
+    assert condition.output_fields("steps[-2].output.a[b = 1].c") == (("a", 2, None),)
 
 
 BITS = [

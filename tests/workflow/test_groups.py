@@ -14,7 +14,7 @@ from rolecall.settings.yaml12 import Place
 from rolecall.store import canonical, schema
 from rolecall.store.ids import node_id
 from rolecall.store.store import META
-from rolecall.workflow import condition, document, group, yaml
+from rolecall.workflow import condition, document, gallery, group, yaml
 from rolecall.workflow.model import Group, Workflow, from_payload, to_payload, type_of
 from rolecall.workflow.playbook import Message
 from rolecall.workflow.python import Joined, MemberResult, Role, check
@@ -78,7 +78,7 @@ def find(tmp_path: Path, old: str, new: str) -> list[str]:
 
 @pytest.fixture
 def sound(tmp_path: Path) -> Workflow:
-    return load(tmp_path).checked()
+    return load(tmp_path).require()
 
 
 # -- written, stored --
@@ -87,7 +87,7 @@ def sound(tmp_path: Path) -> Workflow:
 def test_groups_are_read_without_problems(tmp_path: Path) -> None:
     definition = load(tmp_path)
     assert not definition.problems
-    roles = definition.checked().roles
+    roles = definition.require().roles
     assert roles["reviewer"].group == Group(
         each="steps[-1].output.files", agents=("claude", "codex"), at_once=4
     )
@@ -110,9 +110,9 @@ def test_a_group_is_stored_and_read_again(sound: Workflow) -> None:
 @pytest.mark.parametrize("join", ["all", "any", "first", "{at_least: 2}"])
 def test_the_written_yaml_gives_the_same_workflow(tmp_path: Path, join: str) -> None:
     more = f"    join: {join}\n    on_failure: stop\n    on_limit: wait\n    deadline: 1.5\n    at_once: 4\n"
-    workflow = load(tmp_path, FILE.replace("    at_once: 4\n", more)).checked()
+    workflow = load(tmp_path, FILE.replace("    at_once: 4\n", more)).require()
     written = document.to_yaml(workflow)
-    assert yaml.parse(written, source="again").checked() == workflow
+    assert yaml.parse(written, source="again").require() == workflow
 
 
 def test_editors_know_groups(sound: Workflow) -> None:
@@ -126,6 +126,17 @@ def test_editors_know_groups(sound: Workflow) -> None:
 # -- checked --
 
 
+def test_lists_of_lists_become_one_list_of_items() -> None:
+    text = (Path(gallery.FOLDER) / "security-review.yaml").read_text()
+    assert "each: steps[-1].output.members.output.findings" in text
+    wrong = yaml.parse(
+        text.replace("{{item.title}}", "{{item.titel}}"), source="security-review.yaml"
+    ).problems
+    assert [problem.message for problem in wrong] == [
+        "{{item.titel}} has no value for a member of skeptic (line 1 of the text)"
+    ]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
@@ -135,12 +146,16 @@ def test_editors_know_groups(sound: Workflow) -> None:
         ("{{item.path}}", "{{item.path", "18:11 error: a {{ is never closed by }}"),
         ("each: steps[-1].output.files", "each: steps[-1].output.filess", "14:11 error: 'filess' is not a field"),
         ("each: steps[-1].output.files", "each: steps[-1].output.title", "14:11 error: 'title' is not a list"),
+        ("each: steps[-1].output.files", "each: steps[-1].output.files.pth", "14:11 error: 'files.pth' is not a field"),
+        ("output.files", "output.files.path", "18:11 error: {{item.path}} has no value for a member of reviewer"),
         ("each: steps[-1].output.files", "each: steps[-1].output", "14:11 error: 'output' is not a list"),
         ("each: steps[-1].output.files", "each: files", "14:11 error: the list of 'reviewer' cannot be read: 'files'"),
         ("each: steps[-1].output.files", "each: 'steps['", "14:11 error: the list of 'reviewer' cannot be read"),
         ("each: steps[-1].output.files", "each: [a, b]", "14:11 error: roles.reviewer.each must be an expression"),
         ("$START: lister", "$START: reviewer", "14:11 error: the list of 'reviewer' comes from a step, but $START"),
         ("at_once: 4", "at_once: 0", "15:14 error: roles.reviewer.at_once must be a whole number of 1 or more"),
+        ("each: steps[-1].output.files", "times: 100001", "14:12 error: a group has at most 100,000 members"),
+        ("type: array\n", "enum: [a, b]\n", "14:11 error: 'files' is not a list"),
         ("at_once: 4", "times: 2", "15:5 error: the role 'reviewer' has both 'each' and 'times'"),
         ("at_once: 4", "join: most", "15:11 error: roles.reviewer.join must be"),
         ("at_once: 4", "join: {at_least: 0}", "15:22 error: roles.reviewer.join.at_least must be"),

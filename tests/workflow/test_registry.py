@@ -122,7 +122,7 @@ def test_within_a_folder_hidden_goes_before_plain_yaml_before_yml_flat_before_fo
 def test_files_that_are_not_meant_to_be_named_are_passed_over(tmp_path: Path) -> None:
     for name in ("__init__.py", "_parts.py", ".do-it.yaml.swp", ".hidden.yaml", "readme.md"):
         write(tmp_path / "workflows" / name, "x")
-    assert registry.listed(None, folder=str(tmp_path)) == []
+    assert registry.list_entries(None, folder=str(tmp_path)) == []
 
 
 def test_a_folder_with_an_index_is_a_path(tmp_path: Path) -> None:
@@ -162,5 +162,5 @@ def test_a_node_that_is_no_workflow_is_refused(store: Store) -> None:
 def test_a_near_workflow_hides_a_registered_one_in_the_list(store: Store, tmp_path: Path) -> None:
     registry.register(store, book())
     write(tmp_path / "workflows" / "write-text.yaml", "write-text")
-    listed = registry.listed(store, folder=str(tmp_path))
+    listed = registry.list_entries(store, folder=str(tmp_path))
     assert [(one.name, one.origin, one.node) for one in listed] == [("write-text", "local", None)]

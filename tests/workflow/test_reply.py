@@ -10,7 +10,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rolecall.store.schema import Type
-from rolecall.workflow.reply import MAX_FRONTMATTER, Problem, Reply, Shape, Suspension, fit, parse, render
+from rolecall.workflow.reply import (
+    MAX_FRONTMATTER,
+    ParsedReply,
+    ReplyProblem,
+    Shape,
+    Suspension,
+    fit,
+    parse,
+    render,
+)
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -41,15 +50,15 @@ FIELDS = "status: done\nsummary: all well\n"
 ANSWER = f"---\n{FIELDS}---\n\n# Report\n\nIt works.\n"
 
 
-def reply(text: str, schema: dict[str, Any] = SCHEMA) -> Reply:
+def reply(text: str, schema: dict[str, Any] = SCHEMA) -> ParsedReply:
     result = parse(text, schema)
-    assert isinstance(result, Reply), result
+    assert isinstance(result, ParsedReply), result
     return result
 
 
-def problem(text: str, schema: dict[str, Any] = SCHEMA) -> Problem:
+def problem(text: str, schema: dict[str, Any] = SCHEMA) -> ReplyProblem:
     result = parse(text, schema)
-    assert isinstance(result, Problem), result
+    assert isinstance(result, ReplyProblem), result
     return result
 
 
@@ -219,7 +228,7 @@ def test_schema_of_additional_fields_takes_every_field() -> None:
 def test_schema_without_fields_takes_the_whole_text_as_body() -> None:
     assert reply("Just text.\n", {}).body == "Just text."
     assert reply("---\ntitle: x\n---\ntext", {}).body == "---\ntitle: x\n---\ntext"
-    assert reply("---\nstatus: done\n---\ntext", {}) == Reply({"status": "done"}, "text")
+    assert reply("---\nstatus: done\n---\ntext", {}) == ParsedReply({"status": "done"}, "text")
 
 
 # -- statuses and repairs --
@@ -286,7 +295,7 @@ def test_suspension_takes_its_reason_from_the_text_and_needs_one() -> None:
         "Which one?", "Which one?\n\nMore."
     )
     assert "needs a field `reason`" in problem("---\nstatus: $SUSPEND\n---\n").reason
-    assert isinstance(fit({"status": "$SUSPEND"}, SCHEMA), Problem)
+    assert isinstance(fit({"status": "$SUSPEND"}, SCHEMA), ReplyProblem)
 
 
 # -- hostile input --
@@ -348,7 +357,7 @@ def test_frontmatter_up_to_the_limit_is_read() -> None:
 def test_lone_surrogates_never_reach_the_body() -> None:
     assert reply(ANSWER + "\ud800").body.endswith("\ufffd")
     result = fit({**OUTPUT, "odd": "\ud800", "\udfff": 1}, SCHEMA)
-    assert isinstance(result, Reply)
+    assert isinstance(result, ParsedReply)
     assert result.body.encode()
 
 
@@ -385,7 +394,7 @@ PIECES = st.sampled_from(
 
 def check(text: str, schema: dict[str, Any]) -> None:
     result = parse(text, schema)
-    if isinstance(result, Problem):
+    if isinstance(result, ReplyProblem):
         assert result.reason
     elif isinstance(result, Suspension):
         assert result.reason.strip()
@@ -439,10 +448,10 @@ def test_rendered_answer_is_always_understood(fields: dict[str, Any], text: str)
     }
     output = {**fields, "summary": text}
     assume(not Shape(schema).misfits(output))
-    assert reply(render(output, "Text."), schema) == Reply(output, "Text.")
+    assert reply(render(output, "Text."), schema) == ParsedReply(output, "Text.")
 
 
 def test_patterns_of_properties_cannot_run_away() -> None:
     schema = {"type": "object", "patternProperties": {"^(a+)+$": {"type": "string"}}}
     found = parse(f"---\n{'a' * 60}!: x\naaa: y\n---\n", schema)
-    assert isinstance(found, Reply) and found.output == {"aaa": "y"}
+    assert isinstance(found, ParsedReply) and found.output == {"aaa": "y"}

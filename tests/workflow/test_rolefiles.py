@@ -44,7 +44,7 @@ def told(folder: Path) -> list[str]:
 
 def test_the_frontmatter_is_the_role_and_the_text_its_prompt(folder: Path) -> None:
     (folder / "roles" / "reader.md").write_text(READER)
-    role = loaded(folder).checked().roles["reader"]
+    role = loaded(folder).require().roles["reader"]
     assert role.prompt == "You are a reader.\n\nRead the text."
     assert (role.description, role.agent, role.capabilities) == ("Reads.", "claude", ("read_only",))
     assert role.schema["required"] == ["verdict"]
@@ -56,7 +56,7 @@ def test_roles_in_the_index_and_in_files_stand_side_by_side(folder: Path) -> Non
         "graph: {$START: writer, writer: reader, reader: $END}\n"
     )
     (folder / "roles" / "reader.md").write_text(READER)
-    assert list(loaded(folder).checked().roles) == ["writer", "reader"]
+    assert list(loaded(folder).require().roles) == ["writer", "reader"]
 
 
 def test_a_role_that_stands_twice_is_an_error_at_the_index(folder: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_schema_may_be_included_from_the_workflows_folder_but_not_from_outside
     (folder / "verdict.json").write_text('{"type": "object"}')
     (folder.parent / "outside.json").write_text('{"type": "object"}')
     (folder / "roles" / "reader.md").write_text("---\nmeta: !include ../verdict.json\n---\nRead.\n")
-    assert loaded(folder).checked().roles["reader"].prompt == "Read."
+    assert loaded(folder).require().roles["reader"].prompt == "Read."
     (folder / "roles" / "reader.md").write_text("---\nmeta: !include ../../outside.json\n---\nRead.\n")
     assert "leads outside the folder of the workflow" in told(folder)[0]
 
@@ -111,8 +111,8 @@ def test_other_files_and_other_workflows_are_left_alone(folder: Path) -> None:
     (folder / "roles" / "reader.md").write_text(READER)
     (folder / "roles" / "notes.txt").write_text("not a role")
     (folder / "roles" / ".reader.md.swp").write_text("of an editor")
-    assert list(loaded(folder).checked().roles) == ["reader"]
+    assert list(loaded(folder).require().roles) == ["reader"]
     (folder / "single.yaml").write_text(
         "name: single\nroles: {a: {goal: A., meta: {type: object}}}\ngraph: {$START: a, a: $END}\n"
     )
-    assert list(load_file(folder / "single.yaml").checked().roles) == ["a"]
+    assert list(load_file(folder / "single.yaml").require().roles) == ["a"]

@@ -24,6 +24,7 @@ from rolecall.workflow.model import (
     Workflow,
     from_payload,
     on_crash_of,
+    reuse_of,
     schema_ids_of,
     to_payload,
     type_of,
@@ -80,7 +81,7 @@ def replaced(*changes: tuple[str, str]) -> str:
 def test_a_sound_definition_has_no_problems() -> None:
     result = parse(SOUND)
     assert result.problems == ()
-    workflow = result.checked()
+    workflow = result.require()
     assert workflow.graph == {
         "$START": (Edge("worker"),),
         "worker": (Edge("checker", "done", prompt="{{note}}"), Edge("$FAIL", "failed")),
@@ -97,7 +98,7 @@ def test_the_example_with_conditions_only_lacks_a_limit() -> None:
         ("warning", 56, 3)
     ]
     assert "developer -> reviewer -> developer can go round for ever" in result.problems[0].message
-    assert result.checked().roles["planner"].capabilities == ("issue-analysis", "planning")
+    assert result.require().roles["planner"].capabilities == ("issue-analysis", "planning")
 
 
 def test_the_example_with_statuses_has_no_problems() -> None:
@@ -575,6 +576,12 @@ def test_a_template_may_use_the_outputs_of_roles_that_have_run(tag: str, problem
         assert len(told) == 1 and told[0].startswith(f"w.yaml:20:36: {problem}"), told
 
 
+def test_an_output_that_leads_back_to_its_role_is_not_its_latest() -> None:
+    loop = EARLIER.replace('hopeless: {role: $FAIL, prompt: "{{why}}"}', "hopeless: adviser")
+    loop = loop.replace("adviser: developer", "adviser: planner").replace("TAG", "{{steps.planner.frontend}}")
+    assert parse(loop).problems == ()
+
+
 def test_the_first_edge_has_no_earlier_roles_and_a_field_named_steps_hides_them() -> None:
     first = parse(
         EARLIER.replace("TAG", "x").replace(
@@ -671,7 +678,7 @@ def test_templates_that_the_schema_provides_for_are_accepted(prompt: str) -> Non
 def test_start_may_be_written_in_every_form(start: str) -> None:
     result = parse(replaced(("$START: worker", f"$START: {start}")))
     assert result.problems == ()
-    (edge,) = result.checked().graph["$START"]
+    (edge,) = result.require().graph["$START"]
     assert (edge.role, edge.status, edge.condition) == ("worker", None, None)
 
 
@@ -679,7 +686,7 @@ def test_start_may_be_written_in_every_form(start: str) -> None:
 def test_older_words_are_read(older: str) -> None:
     assert "schema:" in SOUND and "prompt: Work." in SOUND
     old = SOUND.replace("schema:", older).replace("prompt: Work.", "goal: Work.")
-    assert parse(old).checked() == parse(SOUND).checked()
+    assert parse(old).require() == parse(SOUND).require()
 
 
 def test_a_limit_on_one_role_of_the_loop_is_enough() -> None:
@@ -705,7 +712,7 @@ def test_many_mistakes_are_reported_together_in_order() -> None:
     lines = [problem.line for problem in result.problems]
     assert lines == sorted(lines)
     with pytest.raises(UsageError) as caught:
-        result.checked()
+        result.require()
     assert caught.value.message.count("\n") == len(result.errors)
 
 
@@ -750,7 +757,7 @@ def test_includes_of_text_json_and_yaml_are_read_below_the_folder(tmp_path: Path
     (tmp_path / "parts" / "note.md").write_text("Anything: goes.")
     result = with_include(tmp_path, "parts/free.yaml")
     assert result.problems == ()
-    free = result.checked().roles["worker"].schema["properties"]["free"]
+    free = result.require().roles["worker"].schema["properties"]["free"]
     assert free == {"type": "object", "description": "Anything: goes."}
 
 
@@ -776,7 +783,7 @@ def test_includes_never_leave_the_folder(tmp_path: Path) -> None:
         "link.yaml": "outside the folder",
         "out/secret.yaml": "outside the folder",
         str(secret): "relative to the file",
-        "gone.md": "no such file",
+        "gone.md": "does not exist",
         "loop.yaml": "",
         "pipe.md": "is not a file",
         "out": "outside the folder",
@@ -860,7 +867,7 @@ def full_workflow() -> Workflow:
 def test_the_stored_form_comes_back_exactly_and_fits_its_type() -> None:
     kind = schema.Type(WORKFLOW_SCHEMA)
     assert schema.problems_of(WORKFLOW_SCHEMA) == []
-    for workflow in (full_workflow(), parse(SOUND).checked(), Workflow("x")):
+    for workflow in (full_workflow(), parse(SOUND).require(), Workflow("x")):
         ids = {name: f"000000000000{index}" for index, name in enumerate(workflow.roles)}
         payload = to_payload(workflow, ids)
         assert kind.misfits(payload) == []
@@ -1063,28 +1070,38 @@ CRASHES = (
 
 
 @pytest.mark.parametrize(
-    ("of_workflow", "of_role", "expected"),
+    ("key", "of_workflow", "of_role", "expected"),
     [
-        ("null", "null", "keep"),
-        ("restore", "null", "restore"),
-        ("restore", "keep", "keep"),
-        ("null", "restore", "restore"),
+        ("on_crash", "null", "null", "keep"),
+        ("on_crash", "restore", "null", "restore"),
+        ("on_crash", "restore", "keep", "keep"),
+        ("on_crash", "null", "restore", "restore"),
+        ("reuse", "null", "null", None),
+        ("reuse", "true", "null", True),
+        ("reuse", "true", "false", False),
+        ("reuse", "null", "true", True),
     ],
 )
-def test_on_crash_is_stored_only_where_it_is_given(of_workflow: str, of_role: str, expected: str) -> None:
-    read = yaml.parse(CRASHES.replace("FLOW", of_workflow).replace("ROLE", of_role), source="run-it.yaml")
-    assert read.workflow is not None and on_crash_of(read.workflow, "a") == expected
+def test_a_setting_of_the_role_or_the_workflow_is_stored_only_where_it_is_given(
+    key: str, of_workflow: str, of_role: str, expected: object
+) -> None:
+    def text(of_workflow: str, of_role: str) -> str:
+        return CRASHES.replace("on_crash", key).replace("FLOW", of_workflow).replace("ROLE", of_role)
+
+    read = yaml.parse(text(of_workflow, of_role), source="run-it.yaml")
+    assert read.workflow is not None
+    assert {"on_crash": on_crash_of, "reuse": reuse_of}[key](read.workflow, "a") == expected
     stored = to_payload(read.workflow, {"a": "0" * 13})
-    given = ("on_crash" in stored, "on_crash" in stored["roles"]["a"])
+    given = (key in stored, key in stored["roles"]["a"])
     assert given == (of_workflow != "null", of_role != "null")
     assert from_payload(stored, {"0" * 13: read.workflow.roles["a"].schema}) == read.workflow
     assert yaml.parse(document.to_yaml(read.workflow), source="run-it.yaml").workflow == read.workflow
     assert jsonschema_rs.is_valid(yaml.json_schema(), document.to_document(read.workflow))
     assert schema.Type(type_of(stored)).misfits(stored) == []
-    bare = yaml.parse(CRASHES.replace("FLOW", "null").replace("ROLE", "null"), source="run-it.yaml").workflow
+    bare = yaml.parse(text("null", "null"), source="run-it.yaml").workflow
     assert bare is not None
     changed = [str(change) for change in document.changes(bare, read.workflow)]
-    assert len(changed) == sum(given) and all("on_crash" in change for change in changed)
+    assert len(changed) == sum(given) and all(key in change for change in changed)
 
 
 @pytest.mark.parametrize(
@@ -1099,6 +1116,21 @@ def test_a_wrong_on_crash_is_named(role: str, message: str) -> None:
     read = yaml.parse(text, source="run-it.yaml")
     (problem,) = [problem for problem in read.problems if problem.severity == "error"]
     assert message in str(problem) and "run-it.yaml:6:" in str(problem)
+
+
+@pytest.mark.parametrize(
+    ("role", "message"),
+    [
+        ("reuse: sometimes", "must be true or false"),
+        ("reuse: true\n    agent: human", "never reused, because a person plays it"),
+        ("reuse: true\n    roles: [b]", "belongs to the roles of its members"),
+    ],
+)
+def test_a_wrong_reuse_is_named(role: str, message: str) -> None:
+    text = CRASHES.replace("on_crash: FLOW\n", "").replace("on_crash: ROLE", role)
+    text = text.replace("graph:", "  b: {goal: Go., meta: {type: object}}\ngraph:")
+    (problem,) = [one for one in yaml.parse(text, source="run-it.yaml").problems if "reuse" in str(one)]
+    assert message in str(problem) and "run-it.yaml:5:" in str(problem)
 
 
 def test_a_file_that_is_wrong_in_thousands_of_places_is_checked_all_the_same() -> None:

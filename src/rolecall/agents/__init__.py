@@ -1,6 +1,6 @@
 """The agents that a role can name, and their adapters: `from rolecall.agents import claude`.
 
-A spec is `name` or `name:argument`. `command`, `external`, `scripted`, `acp` and `workflow` read the argument
+A spec is `name` or `name:argument`. `command`, `run`, `external`, `scripted`, `acp` and `workflow` read the argument
 themselves; the others take options: `claude:model=opus timeout=600`, or a model alone, `claude:opus`. There is no
 fallback: an unknown name is an error before anything runs.
 """
@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from rolecall.agents.adapter_table import ADAPTERS as ADAPTERS
+from rolecall.agents.adapter_table import PROGRAMS as PROGRAMS
+from rolecall.agents.adapter_table import SPOKEN as SPOKEN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,25 +29,10 @@ if TYPE_CHECKING:
     from rolecall.agents.adapters.hermes import hermes as hermes
     from rolecall.agents.adapters.opencode import opencode as opencode
     from rolecall.agents.adapters.qwen import qwen as qwen
+    from rolecall.agents.adapters.run import run as run
     from rolecall.agents.adapters.scripted import scripted as scripted
     from rolecall.agents.adapters.subworkflow import workflow as workflow
     from rolecall.agents.protocol import Agent
-
-SPOKEN = {
-    "acp": "rolecall.agents.adapters.acp",
-    "command": "rolecall.agents.adapters.command",
-    "external": "rolecall.agents.adapters.external",
-    "scripted": "rolecall.agents.adapters.scripted",
-    "workflow": "rolecall.agents.adapters.subworkflow",
-}
-"""Adapters that parse their own argument with the module's `from_argument`."""
-
-PROGRAMS = ("claude", "codex", "copilot", "cursor", "gemini", "hermes", "opencode", "qwen")
-"""Coding agents that run as programs."""
-
-ADAPTERS = {**SPOKEN, **{name: f"rolecall.agents.adapters.{name}" for name in (*PROGRAMS, "builtin")}}
-"""The module of each adapter, which is imported when needed and has a factory of the same name. `human` is not an
-adapter: a role played by a person suspends the thread until the person answers."""
 
 
 def __getattr__(name: str) -> Any:

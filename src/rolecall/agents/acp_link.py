@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rolecall.agents import process
 from rolecall.agents.acp_presets import FOLDER, Launch
 from rolecall.agents.acp_reader import AcpReader
+from rolecall.agents.process import RUN_VARIABLE, Conversation, conversation
 from rolecall.agents.program import Json, parse_object
 from rolecall.agents.protocol import Usage
 from rolecall.store import scratch
@@ -33,7 +33,7 @@ _PATIENCE = 2.0
 
 
 @dataclass(frozen=True)
-class Start:
+class AgentStart:
     """The parameters of an agent's process. A process can be reused if they are the same."""
 
     words: tuple[str, ...]
@@ -41,9 +41,9 @@ class Start:
     folder: Path
     env: Mapping[str, str]
 
-    def is_like(self, other: Start) -> bool:
+    def is_like(self, other: AgentStart) -> bool:
         # The run's mark differs from step to step but makes no difference to the agent.
-        ours, theirs = ({**start.env, process.RUN_VARIABLE: ""} for start in (self, other))
+        ours, theirs = ({**start.env, RUN_VARIABLE: ""} for start in (self, other))
         is_same = (self.words, self.launch, self.folder) == (other.words, other.launch, other.folder)
         return is_same and ours == theirs
 
@@ -52,7 +52,7 @@ class Wire:
     """Carries messages between the child process and the protocol package's connection: updates reach the reader
     immediately and in order, other lines are kept as noise, and an overlong line ends the connection with a reason."""
 
-    def __init__(self, talk: process.Conversation, hear: Callable[[Json], None]) -> None:
+    def __init__(self, talk: Conversation, hear: Callable[[Json], None]) -> None:
         self._talk = talk
         self._hear = hear
         self.noise = ""
@@ -95,7 +95,7 @@ class Wire:
 
 
 class Link:
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: AgentStart) -> None:
         self.start = start
         self._loop = asyncio.get_running_loop()
         self._stack = AsyncExitStack()
@@ -108,7 +108,7 @@ class Link:
         """The sessions that are open in this process."""
         self.counted: dict[str, Usage] = {}
         """The usage that the process reported for each session after its last prompt."""
-        self.talk: process.Conversation
+        self.talk: Conversation
         self.wire: Wire
         self.connection: ClientSideConnection | None = None
         self.capabilities: AgentCapabilities | None = None
@@ -136,7 +136,7 @@ class Link:
             Path(folder, name).write_text(text, encoding="utf-8")
         words = [*start.words, *(word.replace(FOLDER, folder) for word in launch.args)]
         self.talk = await self._stack.enter_async_context(
-            process.conversation(words, cwd=start.folder, env=start.env, max_line=_LONGEST_LINE)
+            conversation(words, cwd=start.folder, env=start.env, max_line=_LONGEST_LINE)
         )
         self.wire = Wire(self.talk, self._hear)
 
@@ -181,7 +181,7 @@ class Links:
     def __init__(self) -> None:
         self._open: list[Link] = []
 
-    async def take(self, start: Start, session: str | None) -> Link:
+    async def take(self, start: AgentStart, session: str | None) -> Link:
         """Return an idle link, preferably the one with this session open, or start a new one."""
         await self.end(*(link for link in self._open if not link.is_busy and link.is_lost))
         idle = [

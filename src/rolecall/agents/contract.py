@@ -15,13 +15,14 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
 from rolecall.agents import process
 from rolecall.agents.protocol import EVENT_KINDS, Agent, Context, Reply, ask
 from rolecall.errors import AgentError
+from rolecall.store.canonical import JsonObject
 
 ANSWER = "All is well."
 WRITTEN = "written.txt"
@@ -32,14 +33,14 @@ _BOUND = 60.0
 class Recorder:
     """Records an agent's events and signals the first one."""
 
-    events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    events: list[tuple[str, JsonObject]] = field(default_factory=list)
     first: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def __call__(self, kind: str, body: Mapping[str, Any]) -> None:
+    def __call__(self, kind: str, body: JsonObject) -> None:
         self.events.append((kind, dict(body)))
         self.first.set()
 
-    def bodies(self, kind: str) -> list[dict[str, Any]]:
+    def bodies(self, kind: str) -> list[JsonObject]:
         return [body for seen, body in self.events if seen == kind]
 
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
+PROGRAM = __file__
 MOST_ENTRIES = 200_000
 MOST_MATCHES = 200
 LARGEST_SEARCHED = 4 * 1024 * 1024
@@ -26,7 +27,7 @@ _LATENESS = 0.5
 """Seconds a search has to stop by itself before the alarm ends it."""
 
 
-class Entry(NamedTuple):
+class FoundFile(NamedTuple):
     path: str
     """The path relative to the root; a folder's path ends with a slash."""
     name: str
@@ -43,7 +44,7 @@ class Walk:
         self._room = MOST_ENTRIES
         self.is_cut = False
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[FoundFile]:
         for folder, inner, files, parent in os.fwalk(self._root, follow_symlinks=False):
             inner[:] = sorted(name for name in inner if name != _SKIPPED)
             above = os.path.relpath(folder, self._root)
@@ -54,7 +55,7 @@ class Walk:
                 if self._room < 0 or time.monotonic() > self._until:
                     self.is_cut = True
                     return
-                yield Entry(path, name, parent)
+                yield FoundFile(path, name, parent)
 
 
 def glob_pattern(glob: str) -> str:
@@ -102,7 +103,7 @@ def matches(root: str, pattern: re.Pattern[str], glob: re.Pattern[str], seconds:
         yield "[there was too much to search; narrow the files]"
 
 
-def _text_of(entry: Entry) -> str | None:
+def _text_of(entry: FoundFile) -> str | None:
     """Return the text of a regular file, empty if it is not text, or None if it is too large."""
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

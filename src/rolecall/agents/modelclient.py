@@ -53,6 +53,8 @@ _SILENT_SECONDS = 600.0
 """How long an endpoint may be silent; models that think send data more often."""
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
+_LONGEST_WAIT = 60.0
+"""If an endpoint asks to wait longer, the thread does, without a process."""
 _TRANSIENT = (408, 409, 425, 429)
 _EXCERPT = 500
 _ADVICE = {
@@ -150,11 +152,10 @@ class Asking:
                     # Random, so that agents refused at the same time do not retry at the same time.
                     spread = random.uniform(0.75, 1.25)  # noqa: S311 -- not for security
                     pause = min(_FIRST_PAUSE * 2 ** (tried - 1), _LONGEST_PAUSE) * spread
-                is_late = asyncio.get_running_loop().time() + pause >= self.deadline
+                is_late = asyncio.get_running_loop().time() + pause >= self.deadline or pause > _LONGEST_WAIT
                 if not failure.is_transient or tried > self.options.retries or is_late:
-                    if tried > 1:
-                        failure.reason += f" (tried {tried} times)"
-                    elif failure.is_transient and failure.retry_after is not None:
+                    failure.reason += f" (tried {tried} times)" if tried > 1 else ""
+                    if failure.is_transient and failure.retry_after:
                         failure.reason += f" (it asks to wait {failure.retry_after:g} s)"
                     raise
             await asyncio.sleep(pause)

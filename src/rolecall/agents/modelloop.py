@@ -46,7 +46,7 @@ _PIECE = 400
 """Characters of live text in one event, because every event is stored."""
 
 
-class Run:
+class ModelRun:
     """One call of the agent. It can return a reply with its progress at any time."""
 
     def __init__(self, context: Context, model: Model, options: Builtin) -> None:
@@ -69,7 +69,7 @@ class Run:
 
     async def answer(self, prompt: str) -> Reply:
         try:
-            history = History.open(self._context)
+            history = ModelHistory.open(self._context)
         except LookupError as error:
             return self.reply("failed", str(error), is_session_lost=True)
         self._transcript.in_session(history.session)
@@ -130,7 +130,7 @@ class Run:
         return self._transcript.reply(answer, ending, reason, usage=self._used, **more)
 
 
-class History:
+class ModelHistory:
     """The conversation of a session."""
 
     def __init__(self, memory: Memory, session: str) -> None:
@@ -139,7 +139,7 @@ class History:
         self.messages: list[ModelMessage] = []
 
     @classmethod
-    def open(cls, context: Context) -> History:
+    def open(cls, context: Context) -> ModelHistory:
         """Load the session to continue, or a copy of it, or start a new one; raise LookupError if it is lost."""
         memory, known = context.memory, context.session
         records = memory.read(known) if known else []

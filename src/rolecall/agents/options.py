@@ -8,11 +8,12 @@ from dataclasses import MISSING, fields, is_dataclass
 from importlib import import_module
 from typing import Any, get_type_hints
 
-from rolecall.agents import ADAPTERS, SPOKEN, make
+from rolecall.agents import make
+from rolecall.agents.adapter_table import ADAPTERS, SPOKEN
 from rolecall.agents.program import McpServer
 from rolecall.errors import NotFound, UsageError
 from rolecall.settings import form
-from rolecall.settings.form import Converted, Field, Flag, Form, ListOf, MapOf, Number, Record
+from rolecall.settings.form import Converted, Field, Flag, Form, ListOf, MapOf, Number, Record, Section
 
 
 def resolve(name: str, argument: str, options: Mapping[str, Any]) -> Any:
@@ -54,12 +55,12 @@ def read_options(adapter: str, options: Mapping[str, Any]) -> dict[str, Any]:
     for name in values.keys() - known.keys():
         hint = form.did_you_mean(name, sorted(known), what="Its options")
         raise UsageError(f"the agent {adapter!r} has no option {name!r}", hint=hint)
-    record: Record[dict[str, Any]] = Record(dict, f"the agent {adapter!r}", _fields_for(known))
+    record = Section(f"the agent {adapter!r}", _fields_for(known))
     # Variables and tool servers may contain secrets, so no text is shown.
     read = form.load_value(record, values, hides_texts=True)
     for problem in read.problems:
         raise UsageError(f"the agent {adapter!r}: {problem.message}", hint=problem.hint)
-    return read.checked()
+    return read.require()
 
 
 class _Option(Form[Any]):

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from rolecall.agents import ADAPTERS
+from rolecall.agents.adapter_table import ADAPTERS
 from rolecall.errors import NotFound
 
 EXTRAS = {"builtin": ("pydantic_ai", "llm"), "acp": ("acp", "acp")}

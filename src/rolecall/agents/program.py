@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rolecall.agents import process
+from rolecall.agents.process import Exit, Started
+from rolecall.agents.process import run as run_process
 from rolecall.agents.protocol import DEFAULT_TIMEOUT, Context, Ending, Reply, Usage
 from rolecall.agents.transcript import LONGEST_ANSWER, Transcript, text_of
 from rolecall.settings import capabilities
@@ -105,7 +106,7 @@ def write_file(folder: Path, name: str, text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Call:
+class ProgramCall:
     """The arguments and environment for one prompt."""
 
     argv: Sequence[str]
@@ -133,7 +134,7 @@ class Reader:
     def event(self, event: Json) -> None:
         raise NotImplementedError
 
-    def finish(self, exit: process.Exit) -> Reply:
+    def finish(self, exit: Exit) -> Reply:
         """Return the reply after a run that was not cancelled and did not time out."""
         raise NotImplementedError
 
@@ -152,21 +153,29 @@ class Reader:
         more |= {"usage": self.usage(), "session_total": self.total()}
         return self.transcript.reply(text, ending, reason[:_LONGEST_REASON], **more)
 
+    def fail(self, error: str, **more: Any) -> Reply:
+        """Return a reply that failed with an error of the program itself or of its provider, never with words of the
+        model: if it reports a limit, the endpoint failed."""
+        from rolecall.agents.ratelimit import names_limit  # most runs do not fail
+
+        return self.answer("api_failure" if names_limit(error) else "failed", error, **more)
+
     def is_lost(self, printed: str) -> bool:
         """Whether the program says that it does not know the session."""
         return bool(self.context.session) and any(words in printed for words in self.no_session)
 
-    def no_answer(self, exit: process.Exit) -> Reply:
+    def no_answer(self, exit: Exit) -> Reply:
         """Return the reply after a run without a final event, based on the exit code."""
-        ending: Ending = "failed"
-        reason = exit.reason
+        is_lost = self.is_lost(exit.stderr)
         if exit.code == 0:
-            ending, reason = "interrupted", "the program ended without a result: it was interrupted"
-        elif exit.code is not None and (exit.code < 0 or exit.code in _BY_SIGNAL):
-            ending = "killed"
-        elif self.noise.strip() and not exit.stderr.strip():
+            reason = "the program ended without a result: it was interrupted"
+            return self.answer("interrupted", reason, is_session_lost=is_lost)
+        if exit.code is not None and (exit.code < 0 or exit.code in _BY_SIGNAL):
+            return self.answer("killed", exit.reason, is_session_lost=is_lost)
+        if self.noise.strip() and not exit.stderr.strip():
             reason = f"{exit.reason}: {self.noise.strip()[-2000:]}"
-        return self.answer(ending, reason, is_session_lost=self.is_lost(exit.stderr))
+            return self.answer("failed", reason, is_session_lost=is_lost)
+        return self.fail(exit.reason, is_session_lost=is_lost)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,15 +199,17 @@ class Program:
     setting that may contain a key; if it exists, the state is unknown."""
 
     model: str | None = None
+    """The model, by the program's own name for it."""
     timeout: float | None = DEFAULT_TIMEOUT
+    """Seconds for one call."""
     executable: str | None = None
     """The program's path, if it is not found by name."""
     args: tuple[str, ...] = ()
     """Additional arguments, passed unchanged."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables added to the context's environment."""
+    """Variables added to its environment."""
 
-    def call(self, prompt: str, context: Context, folder: Path) -> Call:
+    def call(self, prompt: str, context: Context, folder: Path) -> ProgramCall:
         """Return how to run the program; `folder` is the run's own, for files the program needs."""
         raise NotImplementedError
 
@@ -222,11 +233,11 @@ class Program:
             reader.folder = folder
             call = self.call(prompt, context, folder)
 
-            def note_start(child: process.Started) -> None:
+            def note_start(child: Started) -> None:
                 context.emit("process", child._asdict())
                 reader.transcript.in_session(call.session)
 
-            exit = await process.run(
+            exit = await run_process(
                 call.argv,
                 cwd=context.workdir,
                 env={**context.env, **call.env},

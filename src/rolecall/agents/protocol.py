@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol, get_args
 
 from rolecall.errors import AgentError
 from rolecall.errors import Ending as Ending
+from rolecall.store.canonical import JsonObject
 
 ENDINGS: tuple[Ending, ...] = get_args(Ending)
 ANSWERED: tuple[Ending, ...] = ("completed", "refused", "limit")
@@ -27,7 +28,7 @@ DEFAULT_TIMEOUT = 3600.0
 EventKind = Literal["text", "tool_call", "permission", "usage", "session", "process"]
 EVENT_KINDS: tuple[EventKind, ...] = get_args(EventKind)
 
-Emit = Callable[[EventKind, Mapping[str, Any]], None]
+Emit = Callable[[EventKind, JsonObject], None]
 """Reports a live event of the agent. `session` is sent as soon as the id is known, so that a run can be resumed after a
 crash; `process` names a started child process, so that it can be ended after a crash."""
 
@@ -59,8 +60,9 @@ class Played:
 
     thread: str
     status: str
+    """The thread's status, or `limited` if its agent has reached a limit and it waits for that to end."""
     reason: str
-    output: Mapping[str, Any]
+    output: JsonObject
     body: str
     usage: Usage
 
@@ -84,7 +86,7 @@ class PastStep(Protocol):
     def role(self) -> str: ...
 
     @property
-    def output(self) -> Mapping[str, Any]: ...
+    def output(self) -> JsonObject: ...
 
     @property
     def body(self) -> str: ...
@@ -111,7 +113,7 @@ class Context:
     """Whether the session belongs to another thread's past, so that a copy of it is continued."""
     session_total: Usage | None = None
     """The session's usage after its previous call, if the agent reports totals."""
-    schema: Mapping[str, Any] = field(default_factory=dict)
+    schema: JsonObject = field(default_factory=dict)
     """The JSON Schema of the role's output, for agents that can enforce one."""
     attempt: int = 0
     """How many times this step was asked before, including corrections and retries."""
@@ -163,7 +165,7 @@ class ToolCall:
     """One use of a tool by an agent."""
 
     name: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: JsonObject = field(default_factory=dict)
     result: str = ""
 
 
@@ -234,6 +236,6 @@ async def ask(agent: Agent, prompt: str, *, context: Context) -> Reply:
     )
 
 
-def with_frontmatter(output: Mapping[str, Any], body: str) -> str:
+def with_frontmatter(output: JsonObject, body: str) -> str:
     """Write a known output and body as an answer."""
     return f"---\n{json.dumps(dict(output), ensure_ascii=False)}\n---\n{body}"

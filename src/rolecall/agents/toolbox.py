@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
-from rolecall.agents import filesearch, process
 from rolecall.agents.confined import Folder, Refused
+from rolecall.agents.filesearch import PROGRAM, Walk, glob_pattern
+from rolecall.agents.process import run as run_process
 from rolecall.agents.protocol import Context
 from rolecall.agents.transcript import shorten
 from rolecall.errors import AgentError
@@ -47,7 +48,7 @@ DENIES: Mapping[str, tuple[str, ...]] = {
 """The tools to deny for each class of actions; no tool here changes tasks."""
 
 
-class Result(NamedTuple):
+class ToolOutput(NamedTuple):
     text: str
     is_error: bool = False
 
@@ -81,7 +82,7 @@ def _tool(description: str, required: Sequence[str], **properties: Any) -> Calla
 
 def offer(restrictions: Iterable[str]) -> list[Tool]:
     """Return the tools that a role with these capabilities may use."""
-    denied = {tool for name in capabilities.denied(restrictions) for tool in DENIES[name]}
+    denied = {tool for name in capabilities.denied_classes(restrictions) for tool in DENIES[name]}
     return [tool for tool in TOOLS if tool.name not in denied]
 
 
@@ -98,20 +99,20 @@ class Toolbox:
         self.touches = touches
         self.tools = {tool.name: tool for tool in offer(context.capabilities)}
 
-    async def use(self, name: str, arguments: Any) -> Result:
+    async def use(self, name: str, arguments: Any) -> ToolOutput:
         """Carry out one of the model's calls. An error becomes a result too."""
         tool = self.tools.get(name)
         if tool is None:
-            return Result(f"unknown tool {name!r}; the tools are {', '.join(self.tools)}", is_error=True)
+            return ToolOutput(f"unknown tool {name!r}; the tools are {', '.join(self.tools)}", is_error=True)
         if misfits := tool.arguments.misfits(arguments):
-            return Result(f"{name} was called wrongly: {'; '.join(misfits)}", is_error=True)
+            return ToolOutput(f"{name} was called wrongly: {'; '.join(misfits)}", is_error=True)
         try:
-            return Result(shorten(await tool.run(self, **arguments), LONGEST_RESULT))
+            return ToolOutput(shorten(await tool.run(self, **arguments), LONGEST_RESULT))
         except Refused as refusal:
-            return Result(str(refusal), is_error=True)
+            return ToolOutput(str(refusal), is_error=True)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            return Result(f"{name} failed: {reason}", is_error=True)
+            return ToolOutput(f"{name} failed: {reason}", is_error=True)
 
 
 def _text(description: str, **more: Any) -> dict[str, Any]:
@@ -158,7 +159,7 @@ async def list_files(box: Toolbox, pattern: str = "*") -> str:
     fits = _compile_glob(pattern)
 
     def list_matches() -> str:
-        walk = filesearch.Walk(box.folder.root, box.patience)
+        walk = Walk(box.folder.root, box.patience)
         found: list[str] = []
         for entry in walk:
             if not fits(entry.path.rstrip("/")):
@@ -186,8 +187,8 @@ async def search(box: Toolbox, pattern: str, files: str = "**/*") -> str:
     except (re.error, OverflowError, RecursionError) as error:
         raise Refused(f"{pattern!r} is not a regular expression: {error}") from error
     asked = {"root": box.folder.root, "pattern": pattern, "glob": files, "seconds": box.patience}
-    ended = await process.run(
-        [sys.executable, "-I", "-S", filesearch.__file__],
+    ended = await run_process(
+        [sys.executable, "-I", "-S", PROGRAM],
         cwd=box.context.workdir,
         env=box.context.env,
         prompt=json.dumps(asked),
@@ -203,7 +204,7 @@ async def search(box: Toolbox, pattern: str, files: str = "**/*") -> str:
 
 def _compile_glob(pattern: str) -> Callable[[str], bool]:
     try:
-        return pattern_test(filesearch.glob_pattern(pattern))
+        return pattern_test(glob_pattern(pattern))
     except ValueError as error:
         raise Refused(f"{pattern!r} is not a file name pattern") from error
 
@@ -266,7 +267,7 @@ async def run_command(
         raise Refused("give either `argv` or `shell`, and not both")
     context = box.context
     try:
-        ended = await process.run(
+        ended = await run_process(
             argv or ["/bin/sh", "-c", shell or ""],
             cwd=context.workdir,
             env=context.env,

@@ -1,1 +1,1 @@
-"""The checks behind `doctor` and `validate`."""
+"""The checks behind `doctor` and `validate`, and the choice of agents that are ready."""

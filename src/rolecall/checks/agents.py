@@ -6,20 +6,33 @@ No program is started; `doctor.py` does that. Problems are placed where the defi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from contextlib import suppress
+from importlib import import_module
+from typing import Literal
 
 from rolecall import agents
-from rolecall.errors import UsageError
-from rolecall.settings.settings import agent_for
+from rolecall.agents.presence import check_present
+from rolecall.errors import NotFound, UsageError
+from rolecall.settings import config
+from rolecall.settings.settings import Settings, agent_for
 from rolecall.settings.yaml12 import Marks, Path, Place, Problem
 from rolecall.workflow.playbook import Playbook, players
+
+
+def first_installed() -> str | None:
+    """The first known agent whose program is on this machine; it may not be signed in."""
+    for name in agents.PROGRAMS:
+        with suppress(NotFound):
+            check_present(import_module(agents.ADAPTERS[name]).default, env=config.environment())
+            return name
+    return None
 
 
 def problems(
     book: Playbook,
     file: str,
     *,
-    settings: Mapping[str, Any],
+    settings: Settings,
     env: Mapping[str, str],
     find: Callable[[str], Playbook],
     marks: Marks | None,
@@ -49,7 +62,7 @@ def problems(
 
 
 def _find_unplayable(
-    book: Playbook, settings: Mapping[str, Any], env: Mapping[str, str], find: Callable[[str], Playbook]
+    book: Playbook, settings: Settings, env: Mapping[str, str], find: Callable[[str], Playbook]
 ) -> Iterator[tuple[str, str, str]]:
     """Roles that cannot be played, each with the reason and a hint."""
     name, missing, is_simple = book.workflow.name, dict[str, UsageError](), True
@@ -76,7 +89,7 @@ def _find_unplayable(
             yield need.role, trouble.text, trouble.fix
 
 
-def _cannot_exist(settings: Mapping[str, Any], agent: str) -> bool:
+def _cannot_exist(settings: Settings, agent: str) -> bool:
     """Whether no configuration could define this agent. A name without a colon may be an alias on another machine."""
     name, colon, argument = agent.partition(":")
     if not colon or name == "human" or agent in (settings.get("agents") or {}):

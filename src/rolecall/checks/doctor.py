@@ -15,14 +15,16 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from rolecall.agents import ADAPTERS, PROGRAMS, process
 from rolecall.agents.acp_presets import PRESETS
+from rolecall.agents.identity import QUIET, version_in
 from rolecall.agents.presence import adapter_of, check_present, env_of, find_program, locate, program_of
 from rolecall.agents.program import Program
 from rolecall.checks.machine import Check, check_extract
 from rolecall.errors import AgentError, NotFound, RolecallError
+from rolecall.settings.settings import NAME_AN_AGENT, Settings
 from rolecall.threads.setup import Cast, Casting
 from rolecall.workflow.model import Role, Workdir, workdir_of
 from rolecall.workflow.playbook import Playbook, players
@@ -30,21 +32,6 @@ from rolecall.workflow.playbook import Playbook, players
 _AT_ONCE = 2
 _MAX_OUTPUT = 512 * 1024
 _MAX_QUOTE = 300
-
-_QUIET = {
-    "NO_COLOR": "1",
-    "NO_UPDATE_NOTIFIER": "1",
-    "DISABLE_AUTOUPDATER": "1",
-    "DISABLE_TELEMETRY": "1",
-    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-    "OPENCODE_DISABLE_AUTOUPDATE": "1",
-    "OPENCODE_DISABLE_MODELS_FETCH": "1",
-    "COPILOT_AUTO_UPDATE": "false",
-    **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9"),
-}
-"""Keeps programs from looking for a newer version when asked for theirs: their own switches and, for programs without
-one, a proxy that leads nowhere."""
-
 
 State = Literal["ready", "not installed", "does not run", "does not fit", "not signed in"]
 
@@ -62,7 +49,7 @@ class SignIn(NamedTuple):
     """The evidence: the name of a variable or file, never its contents."""
 
 
-class Place(NamedTuple):
+class DoctorPlace(NamedTuple):
     """The environment agents would run in, and the folder threads would work in."""
 
     env: Mapping[str, str]
@@ -72,7 +59,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Finding:
+class AgentFinding:
     """The result of checking one agent."""
 
     agent: str
@@ -92,7 +79,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Need:
+class AgentNeed:
     """A role, and the agent that would play it."""
 
     workflow: str
@@ -102,28 +89,38 @@ class Need:
     cast: Cast | None
     """None if no agent was found, which `trouble` explains."""
     trouble: Trouble | None = None
+    lacks_agent: bool = False
+    """Whether nobody has chosen an agent for the role."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
     checks: tuple[Check, ...]
-    needs: tuple[Need, ...]
-    findings: Mapping[str, Finding]
+    needs: tuple[AgentNeed, ...]
+    findings: Mapping[str, AgentFinding]
     """By label: the agents that are needed, and those that were requested in addition."""
 
     @property
     def is_ready(self) -> bool:
         return not self.troubles()
 
-    def needs_for(self, label: str) -> list[Need]:
+    def needs_for(self, label: str) -> list[AgentNeed]:
         return [need for need in self.needs if need.cast is not None and label_of(need.cast) == label]
 
     def troubles(self) -> list[Trouble]:
         """The problems that keep workflows from running. An agent that no role needs does not count."""
         found = [Trouble(check.text, check.fix) for check in self.checks if check.state == "problem"]
+        without_agent: dict[str, list[str]] = {}
+        choose_one = ""
         for need in self.needs:
-            if need.trouble is not None:
+            if need.trouble is not None and need.lacks_agent:
+                without_agent.setdefault(need.workflow, []).append(need.role)
+                choose_one = need.trouble.fix
+            elif need.trouble is not None:
                 found.append(need.trouble._replace(text=f"{need.workflow}, {need.role}: {need.trouble.text}"))
+        if without_agent:
+            roles = ", ".join(f"{name} ({', '.join(names)})" for name, names in without_agent.items())
+            found.append(Trouble(f"no agent is chosen for {roles}", choose_one))
         for label, finding in self.findings.items():
             if self.needs_for(label):
                 found += [one._replace(text=f"{label}: {one.text}") for one in finding.troubles]
@@ -131,10 +128,10 @@ class Diagnosis:
 
 
 async def diagnose(
-    needs: Sequence[Need],
-    place: Place,
+    needs: Sequence[AgentNeed],
+    place: DoctorPlace,
     *,
-    settings: Mapping[str, Any],
+    settings: Settings,
     besides: Sequence[Cast] = (),
     checks: Sequence[Check] = (),
 ) -> Diagnosis:
@@ -154,9 +151,9 @@ async def diagnose(
 # -- what workflows need --
 
 
-def needs_of(books: Iterable[Playbook], casting: Casting, find: Callable[[str], Playbook]) -> list[Need]:
+def needs_of(books: Iterable[Playbook], casting: Casting, find: Callable[[str], Playbook]) -> list[AgentNeed]:
     """Every role of these workflows, and of the workflows that play their roles."""
-    needs: list[Need] = []
+    needs: list[AgentNeed] = []
     waiting, seen = list(books), set[str]()
     while waiting:
         book = waiting.pop(0)
@@ -167,14 +164,16 @@ def needs_of(books: Iterable[Playbook], casting: Casting, find: Callable[[str], 
             if role in book.functions:
                 continue
             about = played_book.workflow.roles[role]
-            need = Need(book.workflow.name, role, about, workdir_of(book.workflow, role), None)
+            need = AgentNeed(book.workflow.name, role, about, workdir_of(book.workflow, role), None)
             try:
                 cast = casting(played_book, role)
                 need = replace(need, cast=cast)
                 if adapter_of(cast.agent) == "workflow" and (played := getattr(cast.agent, "workflow", "")):
                     waiting.append(find(played))
             except RolecallError as error:
-                need = replace(need, cast=None, trouble=Trouble(error.message, error.hint))
+                trouble = Trouble(error.message, error.hint)
+                lacks_agent = error.hint == NAME_AN_AGENT
+                need = replace(need, cast=None, trouble=trouble, lacks_agent=lacks_agent)
             needs.append(need)
     return needs
 
@@ -210,20 +209,20 @@ def label_of(cast: Cast) -> str:
     return cast.name
 
 
-async def examine(casts: Iterable[Cast], place: Place, *, has_flags: bool = True) -> list[Finding]:
+async def examine(casts: Iterable[Cast], place: DoctorPlace, *, has_flags: bool = True) -> list[AgentFinding]:
     """Check the agents, a few at a time; `has_flags` also compares their flags with those the adapters use."""
     gate = asyncio.Semaphore(_AT_ONCE)
 
-    async def examine_one(cast: Cast) -> Finding:
+    async def examine_one(cast: Cast) -> AgentFinding:
         async with gate:
             return await _examine(cast, place, has_flags=has_flags)
 
     return await asyncio.gather(*map(examine_one, casts))
 
 
-async def _examine(cast: Cast, place: Place, *, has_flags: bool) -> Finding:
+async def _examine(cast: Cast, place: DoctorPlace, *, has_flags: bool) -> AgentFinding:
     agent, program = cast.agent, program_of(cast.agent)
-    found = Finding(label_of(cast), program, signed_in=_find_sign_in(agent, place.env))
+    found = AgentFinding(label_of(cast), program, signed_in=_find_sign_in(agent, place.env))
     absent = absence(agent, place.env, place.folder)
     if absent is not None:
         trouble = absent._replace(fix=absent.fix.removeprefix("Install it: "))
@@ -245,7 +244,7 @@ async def _examine(cast: Cast, place: Place, *, has_flags: bool) -> Finding:
         except AgentError as error:
             fix = f"Run it by hand, or install it again: {agent.install}"
             return replace(found, state="does not run", troubles=(Trouble(error.message[:_MAX_QUOTE], fix),))
-        found = replace(found, version=_version_in(f"{version.stdout}\n{version.stderr}"))
+        found = replace(found, version=version_in(f"{version.stdout}\n{version.stderr}") or "unknown")
         words = set(re.findall(r"[\w-]+", f"{help.stdout}\n{help.stderr}")) if help else agent.needed_flags
         if missing := tuple(flag for flag in agent.needed_flags if flag not in words):
             text = f"its help does not name {', '.join(missing)}, which the adapter uses: another version is needed"
@@ -262,22 +261,16 @@ async def _examine(cast: Cast, place: Place, *, has_flags: bool) -> Finding:
     return replace(found, state=state, troubles=(*found.troubles, trouble))
 
 
-async def _run(argv: Sequence[str], place: Place) -> process.Exit:
+async def _run(argv: Sequence[str], place: DoctorPlace) -> process.Exit:
     """Run a program that only prints something: in a temporary folder, without input, with limits."""
     with TemporaryDirectory(prefix="rolecall-") as folder:
         return await process.run(
             argv,
             cwd=Path(folder),
-            env={**place.env, **_QUIET},
+            env={**place.env, **QUIET},
             timeout=place.patience,
             max_output=_MAX_OUTPUT,
         )
-
-
-def _version_in(text: str) -> str:
-    """The first text that looks like a version, else the first line."""
-    found = re.search(r"\d+(?:\.\d+)+[\w.+-]*", text)
-    return found[0].rstrip(".") if found else text.strip().partition("\n")[0][:40]
 
 
 # -- sign-ins --
@@ -326,7 +319,7 @@ def _find_sign_in(agent: object, env: Mapping[str, str]) -> SignIn | None:
 # -- git --
 
 
-async def _check_git(place: Place, *, is_needed: bool) -> Check:
+async def _check_git(place: DoctorPlace, *, is_needed: bool) -> Check:
     """Check git and, if a role works in a worktree, that there is a repository with something to check out."""
     path, is_there = find_program("git", env=place.env, folder=place.folder)
     if path is None or not is_there:
@@ -338,4 +331,4 @@ async def _check_git(place: Place, *, is_needed: bool) -> Check:
         if head.ending != "completed":
             text = f"a role works in a worktree, and {place.folder} is not a git repository with a commit"
             return Check("git", "problem", text, "git init && git add --all && git commit")
-    return Check("git", "ok", _version_in(ended.stdout))
+    return Check("git", "ok", version_in(ended.stdout))

@@ -18,6 +18,7 @@ from rolecall.hosts import hook_context, lifecycle
 from rolecall.hosts.rolecall import events as host
 from rolecall.nexus import project_paths
 from rolecall.nexus.conformance import Tell
+from rolecall.store.canonical import JsonObject
 
 _COMMAND = "from rolecall.cli import command; raise SystemExit(command())"
 _PATIENCE = 60
@@ -27,7 +28,7 @@ _SESSION = "fixture"
 def in_process() -> Tell:
     kit = hook_context.load_own("rolecall")
 
-    def tell(project: str, type: str, params: dict[str, Any]) -> Any:
+    def tell(project: str, type: str, params: JsonObject) -> Any:
         own = kit._replace(harness=params["harness_id"])
         reply: Any = {}
         for name, payload in _events(project, type, params):
@@ -46,7 +47,7 @@ def by_command(environ: Mapping[str, str]) -> Tell:
     """Run each event in a child process, without our variables in its environment."""
     clean = {name: value for name, value in environ.items() if not name.startswith("ROLECALL_")}
 
-    def tell(project: str, type: str, params: dict[str, Any]) -> Any:
+    def tell(project: str, type: str, params: JsonObject) -> Any:
         # A separate home, outside the folder that must contain only the project.
         home = os.path.join(os.path.dirname(os.path.dirname(project)), "home")
         options = ("--project", project, "--harness", params["harness_id"])
@@ -68,7 +69,7 @@ def by_command(environ: Mapping[str, str]) -> Tell:
     return tell
 
 
-def _events(project: str, type: str, params: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+def _events(project: str, type: str, params: JsonObject) -> list[tuple[str, JsonObject]]:
     """Our events for a fixture's event, with their payloads."""
     given = {key: value for key, value in params.items() if key != "harness_id"}
     base = {"session": _SESSION, "cwd": project}

@@ -27,7 +27,7 @@ from rolecall.hosts import host_file
 from rolecall.hosts.file_change import read_text
 from rolecall.hosts.installation import host_module, is_present, parse, plan_install, wiring_of
 from rolecall.hosts.names import HOSTS
-from rolecall.hosts.setup import Setup
+from rolecall.hosts.setup import HostSetup
 from rolecall.nexus import tool_map
 from rolecall.nexus.server_child import ServerChild, Unanswered
 
@@ -39,7 +39,7 @@ _BEFORE_TOOLS = ("PreToolUse", "tool.execute.before")
 _QUIET = {"NO_COLOR": "1", "DISABLE_AUTOUPDATER": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1"}
 
 
-def check_hosts(setups: Sequence[Setup], *, blocks_edits: bool) -> list[Check]:
+def check_hosts(setups: Sequence[HostSetup], *, blocks_edits: bool) -> list[Check]:
     """Check every host that has something of ours, in each scope.
 
     `blocks_edits`: whether hooks should refuse an edit that no task covers.
@@ -88,7 +88,7 @@ class _Scope(NamedTuple):
     """One host in one scope."""
 
     host: str
-    setup: Setup
+    setup: HostSetup
 
     @property
     def name(self) -> str:

@@ -11,14 +11,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from rolecall.agents import ADAPTERS
 from rolecall.errors import Hint, NotFound, RolecallError, UsageError
 from rolecall.settings import config
 from rolecall.settings.mask import secrets_of
-from rolecall.settings.settings import extract_endpoint, problems
+from rolecall.settings.settings import Endpoint, Settings, extract_endpoint, problems
 from rolecall.store.store import Store
 
 PATIENCE = 5.0
@@ -77,10 +77,22 @@ def check_home(open_store: Callable[[str], Store], *, url: str | None = None) ->
 
 
 async def check_extract(
-    overrides: Sequence[Mapping[str, Any] | None], settings: Mapping[str, Any], env: Mapping[str, str]
+    overrides: Sequence[Settings | None],
+    settings: Settings,
+    env: Mapping[str, str],
+    *,
+    project: Settings | None = None,
 ) -> list[Check]:
-    """Check the configured endpoint and those that roles name in their overrides, each once."""
-    endpoints: dict[tuple[str, str], Mapping[str, Any]] = {}
+    """Check the configured endpoint and those that roles name in their overrides, each once.
+
+    `project` is the section of rolecall.yaml. An address that comes from a file of the project is asked without its
+    key: looking at somebody's project sends no secret anywhere.
+    """
+    own = (settings.get("extract") or {}).get("baseUrl")
+    if project is not None:
+        settings = {**settings, "extract": project}
+    endpoints: dict[tuple[str, str], Endpoint] = {}
+    withheld: dict[str, Endpoint] = {}
     wrong: dict[str, Check] = {}
     for level in [None, *overrides]:
         try:
@@ -89,21 +101,29 @@ async def check_extract(
             wrong[error.message] = Check("extract", "problem", error.message, error.hint)
             continue
         if endpoint is not None:
-            endpoints[endpoint["base_url"], endpoint["api_key"] or ""] = endpoint
-    if not endpoints and not wrong:
-        text = "optional, not configured: a model that finds the output in answers without one"
+            of_files = {(section or {}).get("baseUrl") for section in (level, project)} - {own}
+            if endpoint.api_key and endpoint.base_url in of_files:
+                withheld[endpoint.base_url] = endpoint._replace(api_key=None)
+            else:
+                endpoints[endpoint.base_url, endpoint.api_key or ""] = endpoint
+    if not endpoints and not withheld and not wrong:
+        text = "no model is set to read answers that are not in the form asked for (optional)"
         return [Check("extract", "ok", text)]
-    return [*wrong.values(), *await asyncio.gather(*map(check_endpoint, endpoints.values()))]
+    asked = [check_endpoint(endpoint) for endpoint in endpoints.values()]
+    asked += [check_endpoint(endpoint, is_key_withheld=True) for endpoint in withheld.values()]
+    return [*wrong.values(), *await asyncio.gather(*asked)]
 
 
-async def check_endpoint(endpoint: Mapping[str, Any], *, patience: float = PATIENCE) -> Check:
+async def check_endpoint(
+    endpoint: Endpoint, *, is_key_withheld: bool = False, patience: float = PATIENCE
+) -> Check:
     """Check that a model endpoint answers, by asking for its list of models, which is free."""
-    place, key = _without_password(endpoint["base_url"]), endpoint["api_key"] or ""
+    place, key = _without_password(endpoint.base_url), endpoint.api_key or ""
     fault = ""
     try:
         async with asyncio.timeout(patience):
-            status, kind = await _get_head(endpoint["base_url"], key)
-        if status in (401, 403):
+            status, kind = await _get_head(endpoint.base_url, key)
+        if status in (401, 403) and not is_key_withheld:
             what = "refused the key" if key else "wants a key"
             fix = Hint("Set the key of the extract model", "set_up")
             return Check("extract", "problem", f"{place} {what} (HTTP {status})", fix)
@@ -119,7 +139,8 @@ async def check_endpoint(endpoint: Mapping[str, Any], *, patience: float = PATIE
         fix = Hint("Check that the extract model is up, and its base URL", "list_settings")
         return Check("extract", "problem", f"{place} {fault}", fix)
     state: Literal["ok", "warning"] = "warning" if status >= 500 else "ok"
-    return Check("extract", state, f"{place} answers (HTTP {status}), model {endpoint['model']}")
+    how = ", asked without its key" if is_key_withheld else ""
+    return Check("extract", state, f"{place} answers (HTTP {status}{how}), model {endpoint.model}")
 
 
 def _without_password(url: str) -> str:

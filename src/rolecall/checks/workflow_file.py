@@ -11,17 +11,19 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rolecall.agents import process
 from rolecall.checks import agents as agent_check
 from rolecall.errors import Hint, NotFound, RolecallError
 from rolecall.settings import config
+from rolecall.settings.settings import Settings
 from rolecall.settings.stores import open_store
 from rolecall.settings.yaml12 import Problem
-from rolecall.workflow import registry, versions
+from rolecall.store.canonical import JsonObject
+from rolecall.workflow import gallery, registry, versions
 from rolecall.workflow.model import Workflow, from_payload, schema_ids_of
 from rolecall.workflow.playbook import Playbook
 
@@ -45,7 +47,7 @@ class Report:
     """Roles that no agent here can play."""
 
     @property
-    def extracts(self) -> list[Mapping[str, Any] | None]:
+    def extracts(self) -> list[Settings | None]:
         """The settings of its roles for the model that reads answers."""
         return [role.extract for role in self.workflow.roles.values()] if self.workflow else []
 
@@ -93,17 +95,19 @@ async def check(
     return [reports[path] for path in paths]
 
 
-def _read_report(path: str, answer: Mapping[str, Any]) -> Report:
+def _read_report(path: str, answer: JsonObject) -> Report:
     stored = answer["stored"]
     workflow = from_payload(stored["payload"], stored["schemas"]) if stored else None
     problems, agents = (tuple(map(_read_problem, answer[key])) for key in ("problems", "agents"))
     return Report(path, workflow, problems, agents)
 
 
-def _read_problem(fields: dict[str, Any]) -> Problem:
+def _read_problem(fields: JsonObject) -> Problem:
+    problem = Problem(**fields)
     if isinstance(hint := fields["hint"], dict):
-        fields["hint"] = Hint(hint["advice"], hint["code"], before=hint["before"], **hint["arguments"])
-    return Problem(**fields)
+        worded = Hint(hint["advice"], hint["code"], before=hint["before"], **hint["arguments"])
+        return problem._replace(hint=worded)
+    return problem
 
 
 # -- the child --
@@ -120,18 +124,31 @@ def main() -> None:
     os._exit(0)  # even if the file has started threads
 
 
-def _check_file(path: str, folder: str, keep: str) -> dict[str, Any]:
+def _check_file(path: str, folder: str, keep: str) -> JsonObject:
     def find(name: str) -> Playbook:
-        """Load another workflow that plays a role, from the project or from the store."""
-        try:
-            return registry.load_file(str(registry.find(None, name, folder=folder).path))
-        except NotFound:
+        """Load another workflow that plays a role, from the project, from the store or from the gallery."""
+        path = None
+        with suppress(NotFound):
+            path = registry.find(None, name, folder=folder).path
+        if path is not None and not gallery.has_file(path):
+            return registry.read_file(path)
+        try:  # a stored workflow comes before one of the gallery
             with open_store(create=False) as store:
-                return registry.load_node(store, str(registry.find(store, name, folder=folder).node))
+                found = registry.find(store, name, folder=folder)
+                return (
+                    registry.read_file(found.path)
+                    if found.path
+                    else registry.load_node(store, str(found.node))
+                )
+        except NotFound:
+            if path is None:
+                raise
+            return registry.read_file(path)
 
-    stored: dict[str, Any] | None = None
+    stored: JsonObject | None = None
     agents: list[Problem] = []
     try:
+        registry.check_trust(path)
         source = versions.keep(path, keep) if keep and path.endswith(".py") else path
         checked = registry.check_file(source)
         problems = [problem._replace(file=problem.file.replace(source, path)) for problem in checked.problems]
@@ -150,7 +167,7 @@ def _check_file(path: str, folder: str, keep: str) -> dict[str, Any]:
     return {"stored": stored, "problems": _write_problems(problems), "agents": _write_problems(agents)}
 
 
-def _write_problems(problems: Sequence[Problem]) -> list[dict[str, Any]]:
+def _write_problems(problems: Sequence[Problem]) -> list[JsonObject]:
     return [
         {**problem._asdict(), "hint": vars(problem.hint) if isinstance(problem.hint, Hint) else problem.hint}
         for problem in problems

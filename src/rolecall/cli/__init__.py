@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     """Adds one or more arguments to a parser or an argument group."""
 
 NOUNS = {
-    "workflow": ("rolecall.cli.workflow", "put, show, check and draw workflows"),
+    "workflow": ("rolecall.cli.workflow*", "put, show, check, draw and try workflows"),
     "thread": ("rolecall.cli.thread_*", "start, step, read and steer threads"),
+    "new": ("rolecall.cli.new", "list ready-made workflows, copy one into the project"),
+    "try": ("rolecall.cli.run", "run a workflow with the agents that are installed"),
     "run": ("rolecall.cli.run", "start threads of a workflow and follow them"),
     "serve": ("rolecall.cli.serve*", "run queued threads: the service, its status, its log"),
+    "web": ("rolecall.web.command", "open a page that shows and steers threads"),
     "fleet": ("rolecall.cli.fleet", "show the machines that share a database"),
     "init": ("rolecall.cli.init", "make a project with a workflow that runs at once"),
     "validate": ("rolecall.cli.validate", "check a project: its file, workflows, agents and triggers"),
@@ -40,6 +43,7 @@ NOUNS = {
     "knowledge": ("rolecall.cli.knowledge", "index a repository and search it"),
     "rule": ("rolecall.cli.rule", "rules for the agents of a project"),
     "config": ("rolecall.cli.config", "read and change the configuration"),
+    "notify": ("rolecall.cli.notify", "send a trial notification"),
     "agents": ("rolecall.cli.agents", "list the agents Rolecall can run, try one"),
     "doctor": ("rolecall.cli.doctor", "check that this machine has what the workflows need"),
     "setup": ("rolecall.cli.setup", "configure a provider, a model and an agent"),
@@ -50,17 +54,48 @@ NOUNS = {
     "conformance": ("rolecall.cli.conformance", "run fixtures of the contract against the project's tools"),
     "cas": ("rolecall.cli.cas", "read and write the content-addressed store"),
     "completion": ("rolecall.cli.completion", "print a shell completion script"),
+    "cost": ("rolecall.cli.cost", "show what threads have cost"),
     "status": ("rolecall.cli.status", "show project, threads, service and the next command"),
     "help": ("rolecall.cli.help", "explain a command"),
     "version": ("rolecall.cli.help", "print the version"),
 }
 """Every noun with its module, loaded on demand, and its line in the help."""
 
+SCREEN = {
+    "start": {
+        "init": "make a project with a workflow that runs",
+        "new": "list ready-made workflows, copy one",
+        "try": "run a ready-made workflow at once",
+        "run": "start a workflow and follow it to its end",
+    },
+    "watch and steer": {
+        "status": "what waits for you, what runs, what is next",
+        "thread answer": "answer what the latest thread asks",
+        "web": "see and steer threads in the browser",
+    },
+    "look back": {
+        "thread read": "read the latest thread",
+        "thread diff": "what it changed in files",
+        "cost": "what threads have cost",
+    },
+    "project": {"workflow": "check, draw and try workflows of your own"},
+    "set up": {
+        "doctor": "what is installed, and what to fix",
+        "setup": "configure a provider, a model and an agent",
+    },
+}
+"""The commands of `rolecall --help`, which fits a terminal of 24 lines; `rolecall help all` lists the others."""
+
 MODULES = {
+    "workflow": {
+        "rolecall.cli.workflow": ("put", "show", "list", "validate", "graph", "schema", "history", "diff"),
+        "rolecall.cli.workflow_try": ("try",),
+        "rolecall.cli.workflow_pack": ("add", "outdated", "update", "trust"),
+    },
     "thread": {
         "rolecall.cli.thread_run": ("start", "step", "run", "resume", "kill", "watch", "fork"),
         "rolecall.cli.thread_answer": ("answer",),
-        "rolecall.cli.thread_read": ("show", "list", "steps", "read", "step-details", "diff"),
+        "rolecall.cli.thread_read": ("show", "list", "steps", "read", "step-details", "diff", "why"),
         "rolecall.cli.thread_files": ("export", "checkout", "blame", "folder", "import"),
     },
     "serve": {"rolecall.cli.serve": (), "rolecall.cli.serve_status": ("status", "stop", "logs")},
@@ -81,10 +116,7 @@ OLD_OPTIONS = {
 """Renamed options. The old name works in this version, with a note on standard error."""
 
 DESCRIPTION = "Runs teams of coding agents through workflows that cannot lose work."
-EXAMPLES = (
-    "rolecall doctor\nrolecall workflow validate .workflows/fix-bug.yaml\n"
-    "rolecall thread start fix-bug -p 'The login page is blank' --agent claude\nrolecall thread list --all"
-)
+EXAMPLES = "rolecall init\nrolecall run hello -p 'A haiku about the sea'"
 
 
 # -- how a module declares its commands --
@@ -206,7 +238,10 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.close()
         return 141
     except OSError as error:
-        print(f"{program()}: {error}", file=sys.stderr)
+        if isinstance(error, FileNotFoundError) and not error.filename:  # of `os.getcwd`
+            print(f"{program()}: this folder no longer exists\n  Change to another: `cd ~`.", file=sys.stderr)
+        else:
+            print(f"{program()}: {error}", file=sys.stderr)
         sys.stdout = None  # a full disk would fail again at exit
         if error.errno in (errno.EMFILE, errno.ENFILE):
             print("  Allow more open files: `ulimit -n 1024`, for example.", file=sys.stderr)

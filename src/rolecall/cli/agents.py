@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, fields
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +17,7 @@ from rolecall import agents
 from rolecall.agents.presence import adapter_of, check_present, program_of
 from rolecall.agents.protocol import Context, ask
 from rolecall.agents.protocol import Reply as AgentReply
-from rolecall.checks.doctor import Finding, Place, examine, known_agents, preset_agents
+from rolecall.checks.doctor import AgentFinding, DoctorPlace, examine, known_agents, preset_agents
 from rolecall.cli import Reply, argument, flag, hints, verb
 from rolecall.cli.asking import can_ask
 from rolecall.cli.group_view import gist
@@ -27,6 +27,7 @@ from rolecall.errors import AgentError, UsageError
 from rolecall.settings import config
 from rolecall.settings.capabilities import RESTRICTIONS, check_supported
 from rolecall.settings.mask import Mask
+from rolecall.settings.settings import Settings
 from rolecall.threads import casting
 from rolecall.threads.setup import HUMAN, Cast
 from rolecall.workflow.model import Role, Workflow
@@ -36,16 +37,26 @@ PROMPT = "This is a test of the connection. Answer with the one word: ready"
 FAILED = 6
 
 _NOT_ALONE = {
+    "run": "It only runs a command and answers no question: run the command yourself.",
     "workflow": "A workflow is tried by a thread: `rolecall thread start NAME -p TASK`.",
     "external": "It adds a step to a thread, so it is tried by one: `rolecall thread start NAME -p TASK`.",
 }
 """Adapters that work only within a thread."""
 
 
-def named_agent(settings: Mapping[str, Any], name: str, env: Mapping[str, str]) -> Cast:
+def named_agent(settings: Settings, name: str, env: Mapping[str, str]) -> Cast:
     """Return the agent for an alias or a spec, for a role without restrictions."""
     book = Playbook(Workflow("try", roles={"try": Role()}))
     return casting.cast(settings, book, "try", override=name, environment=env)
+
+
+def agents_table(findings: Iterable[AgentFinding]) -> str:
+    """The state of each agent, and what a person has to do before it can be used."""
+    rows = []
+    for found in findings:
+        fix = hints.word(found.troubles[0].fix) if found.troubles else ""
+        rows.append((found.agent, found.version or "–", found.state, fix))
+    return table(rows, ("agent", "version", "state", "to do"))
 
 
 # -- list --
@@ -53,7 +64,7 @@ def named_agent(settings: Mapping[str, Any], name: str, env: Mapping[str, str]) 
 
 @verb(
     "agents list",
-    "list the agents Rolecall can run: installed or not, options, restrictions",
+    "list the agents Rolecall can run and whether they are installed",
     "rolecall agents list\nrolecall agents list claude --options\nrolecall agents list --restrictions",
     argument("agents", "NAME", "only these adapters (default: all)", nargs="*"),
     flag("--options", "show the options of each, with their types"),
@@ -68,7 +79,7 @@ def list_agents(options: Namespace) -> Reply:
             raise UsageError(f"{name} is an agent with options", hint="Name the adapter alone.")
     wanted = {name: agent for name, agent in known.items() if not options.agents or name in options.agents}
     casts = [Cast(name, agent) for name, agent in wanted.items() if agent is not None]
-    place = Place(config.environment(), Path.cwd())
+    place = DoctorPlace(config.environment(), Path.cwd())
     findings = asyncio.run(examine(casts, place, has_flags=False))
     found = {cast.name: finding for cast, finding in zip(casts, findings, strict=True)}
     rows = [_row(name, agent, found.get(name)) for name, agent in wanted.items()]
@@ -90,7 +101,7 @@ def list_agents(options: Namespace) -> Reply:
     return Reply(rows, table(shown, ("agent", "installed", "what it is")))
 
 
-def _row(name: str, agent: Any, finding: Finding | None) -> dict[str, Any]:
+def _row(name: str, agent: Any, finding: AgentFinding | None) -> dict[str, Any]:
     adapter, _, preset = name.partition(":")
     module = import_module(agents.ADAPTERS[adapter])
     if agent is None:  # the class of the adapter's agents; None if they are plain functions

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from shlex import quote
+from time import time_ns
 
 from rolecall.api import Rolecall, Thread
-from rolecall.cli import argument, hints
-from rolecall.cli.output import under_this_name
+from rolecall.cli import argument, asking, either, flag, hints
+from rolecall.cli.output import say, short, under_this_name
+from rolecall.errors import NotFound, UsageError
 from rolecall.threads.thread import LIMITS
 
 
-def _agent(text: str) -> str:
+def parse_agent(text: str) -> str:
+    """Complete the name of an agent that is relative to this folder."""
     from rolecall.threads.casting import agent_from  # imports every adapter
 
     return agent_from(os.getcwd(), text)
@@ -35,14 +40,31 @@ def _limit(text: str) -> tuple[str, float]:
     return name, value
 
 
+def parse_time(text: str) -> int:
+    """Parse a time as milliseconds: an age, or a date with or without a time (UTC by default)."""
+    units = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+    if text[-1:] in units and text[:-1].isdecimal():
+        return max(time_ns() // 1_000_000 - int(text[:-1]) * units[text[-1]], 0)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ArgumentTypeError(f"{text!r} is not a time such as 30m, 24h, 7d or 2026-01-31T12:00") from error
+    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
 WORKFLOW = argument("workflow", "WORKFLOW", "its name, the path of its file, or its id")
-THREAD = argument("thread", "THREAD", "a thread's id, or a part of it that no other id contains")
+THREAD = argument(
+    "thread",
+    "THREAD",
+    "a thread's id, or a part of it that no other id contains (default: the latest of this folder)",
+    nargs="?",
+)
 CWD = argument("--cwd", "DIR", "the work folder (default: this one)")
 AGENT = argument(
     "--agent",
     "NAME",
     "the agent that plays every role, instead of those the roles name",
-    type=_agent,
+    type=parse_agent,
 )
 LIMIT = argument(
     "--limit",
@@ -52,6 +74,16 @@ LIMIT = argument(
     action="append",
     default=[],
 )
+
+REUSE = either(
+    flag("--reuse", "take over finished steps of other threads that had the same prompt, agent and files"),
+    flag("--fresh", "ask every role, whatever the workflow says about reuse"),
+)
+
+
+def wants_reuse(options: Namespace) -> bool | None:
+    """Whether `REUSE` asks for reuse; None if it does not say."""
+    return True if options.reuse else False if options.fresh else None
 
 
 def RUN(parser: ArgumentParser) -> None:
@@ -64,13 +96,46 @@ def in_this_store(options: Namespace, command: str) -> str:
     command = under_this_name(hints.command(command))
     if not options.store:
         return command
-    from rolecall.settings.mask import masked
+    from rolecall.settings.mask import hide_secrets
 
-    return f"{command} --store {quote(masked(options.store, '…'))}"
+    return f"{command} --store {quote(hide_secrets(options.store, '…'))}"
+
+
+def omit_latest(rolecall: Rolecall, command: str) -> str:
+    """Leave the id of this folder's latest thread out of a command for a person to type. Logs keep it, because they are
+    read elsewhere and later."""
+    if not sys.stderr.isatty() or (latest := rolecall.latest_thread()) is None:
+        return command
+    return command.replace(f" {latest.id}", "")
 
 
 @contextmanager
-def open_thread(options: Namespace) -> Iterator[Thread]:
-    """Open the store, which must exist, and find the thread that the command names."""
+def open_thread(options: Namespace, *, ask: str = "", is_waiting: bool = False) -> Iterator[Thread]:
+    """Open the store, which must exist, and find the thread that the command names, as `find_thread` does."""
     with Rolecall(options.store, create=False) as rolecall:
-        yield rolecall.thread(options.thread)
+        yield find_thread(rolecall, options.thread, ask=ask, is_waiting=is_waiting)
+
+
+def find_thread(rolecall: Rolecall, name: str | None, *, ask: str = "", is_waiting: bool = False) -> Thread:
+    """Find a thread by its name; without one, take the latest of this folder, or the latest that `is_waiting` if one
+    is, and say which it is. `ask` is why a thread that was not named needs a person's yes."""
+    if name is not None:  # an empty variable of a shell is a mistake
+        return rolecall.thread(name)
+    thread = (rolecall.latest_thread(is_waiting=True) if is_waiting else None) or rolecall.latest_thread()
+    if thread is None:
+        raise NotFound(
+            "no thread was started in this folder",
+            hint="Name one: `rolecall thread list --all` shows them all.",
+        )
+    about = f"thread {thread.id} · {short(thread.state.title, 40)}"
+    if not ask:
+        say(about, sys.stderr)
+        return thread
+    if not asking.can_ask():
+        raise UsageError(
+            f"no thread is named, and {ask}",
+            hint=f"The latest of this folder is {about.removeprefix('thread ')}. Name it if you mean it.",
+        )
+    if not asking.ask_yes(f"{about}\n{ask[0].upper()}{ask[1:]}. Do it?"):
+        raise UsageError("nothing was done", hint="Name another thread: `rolecall thread list` shows them.")
+    return thread

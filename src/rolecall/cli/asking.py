@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TypeVar, overload
 
 from rolecall.cli import hints
 from rolecall.cli.output import printable
@@ -37,20 +37,35 @@ def ask(question: str, check: Callable[[str], T]) -> T:
             )
 
 
-def ask_choice(question: str, choices: Sequence[str], *, is_required: bool) -> int | None:
-    """Return the index of the choice, given by number or name, or None if it was skipped."""
+@overload
+def ask_choice(question: str, choices: Sequence[str], *, default: int) -> int: ...
+@overload
+def ask_choice(question: str, choices: Sequence[str], *, is_required: bool) -> int | None: ...
+def ask_choice(
+    question: str, choices: Sequence[str], *, is_required: bool = False, default: int | None = None
+) -> int | None:
+    """Return the index of the choice, given by number or first word; without an answer the default, or None if it was
+    skipped."""
     say("\n".join([question, *(f"  {number}) {choice}" for number, choice in enumerate(choices, 1))]))
 
     def check(text: str) -> int | None:
         if not text and not is_required:
-            return None
+            return default
         if text.isdecimal() and 1 <= int(text) <= len(choices):
             return int(text) - 1
         if text in choices:
             return choices.index(text)
+        if text and text in (names := [choice.partition("  ")[0] for choice in choices]):
+            return names.index(text)
         raise UsageError(f"{text!r} is not one of them." if text else "An answer is needed.")
 
-    return ask(f"1 to {len(choices)}{'' if is_required else ' (Enter: leave it out)'}", check)
+    skipped = "leave it out" if default is None else default + 1
+    return ask(f"1 to {len(choices)}{'' if is_required else f' (Enter: {skipped})'}", check)
+
+
+def ask_yes(question: str) -> bool:
+    """Ask a question. Only `y` or `yes` is a yes."""
+    return ask(f"{question} (y/N)", lambda text: text.lower() in ("y", "yes"))
 
 
 def ask_text(question: str, *, is_required: bool) -> str:

@@ -171,10 +171,10 @@ def reindex(options: Namespace) -> Reply:
     STORE,
 )
 def verify(options: Namespace) -> Reply:
-    from rolecall.store.verify import DAMAGE, Problem, verify
+    from rolecall.store.verify import DAMAGE, Fault, verify
     from rolecall.threads import kept_files
 
-    problems: list[Problem] = []
+    problems: list[Fault] = []
     count, progress = 0, Progress("verified")
     with _open(options) as store:
         for done in verify(store, [store.resolve(node) for node in options.nodes]):

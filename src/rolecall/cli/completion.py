@@ -58,7 +58,7 @@ Candidate = tuple[str, str]
     "completion",
     "print a shell completion script",
     'eval "$(rolecall completion bash)"\nrolecall completion fish | source',
-    argument("shell", None, None, choices=(*_SCRIPTS, "tcsh")),
+    argument("shell", None, "the shell that reads the script", choices=(*_SCRIPTS, "tcsh")),
     argument("words", "WORD", "print candidates for the last of these words", nargs="*"),
     has_reply=False,
 )
@@ -132,16 +132,16 @@ def _candidates(words: list[str]) -> Iterator[Candidate]:
         else:
             place += 1
     if awaited is not None:
-        yield from _values(awaited)
+        yield from _values(awaited, last)
     elif last.startswith("-"):
         for option, action in options.items():
             if option.startswith("--") and option not in given:
                 yield option, action.help or ""
     elif positionals and (place < len(positionals) or positionals[-1].nargs in ("*", "+")):
-        yield from _values(positionals[min(place, len(positionals) - 1)])
+        yield from _values(positionals[min(place, len(positionals) - 1)], last)
 
 
-def _values(action: Action) -> Iterator[Candidate]:
+def _values(action: Action, typed: str) -> Iterator[Candidate]:
     # Each case imports what it needs, because most words are completed from the parser alone.
     if action.choices is not None:
         yield from ((str(choice), "") for choice in action.choices)
@@ -150,15 +150,17 @@ def _values(action: Action) -> Iterator[Candidate]:
 
         with reader() as rolecall:
             yield from ((entry.name, entry.path or "") for entry in rolecall.workflow_entries())
+            yield from ((entry.name, "gallery") for entry in rolecall.gallery())
     elif action.metavar == "THREAD":
         from rolecall.api import reader
 
         with reader() as rolecall:
             entries = list(islice(rolecall.entries(), _MOST_THREADS))
-            # The whole id too, if its beginning is already typed.
-            for length in (rolecall.short_id_length(), 26) if entries else ():
-                for entry in entries:
-                    yield entry["thread"][-length:], f"{entry['status']} · {entry['title'] or ''}"
+            length = rolecall.short_id_length()
+            for entry in entries:
+                ident = entry["thread"]
+                is_begun = typed and ident.startswith(typed)  # then the whole id
+                yield ident if is_begun else ident[-length:], f"{entry['status']} · {entry['title'] or ''}"
     elif action.dest == "agent":
         from rolecall import agents
         from rolecall.agents.acp_presets import PRESETS

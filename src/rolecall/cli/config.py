@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from argparse import Namespace
 from typing import Any
 
@@ -10,7 +11,7 @@ from rolecall.cli import Reply, argument, flag, hints, verb
 from rolecall.cli.output import dump_yaml, read_input, warn
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.settings import config, config_file, settings
-from rolecall.settings.mask import MASKED, masked
+from rolecall.settings.mask import MASKED, hide_secrets
 
 _KEY = argument("key", "KEY", "joined by dots: providers.openrouter.baseUrl")
 _AGENTS = (*ADAPTERS, "human")
@@ -26,9 +27,16 @@ def _look_up(path: settings.Path) -> Any:
     return found
 
 
+def _as_typed(value: Any) -> str:
+    """Return a value as `config set` reads it, and a section as YAML."""
+    if isinstance(value, dict):
+        return dump_yaml(value).rstrip()
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 def _mask(name: str, value: Any) -> Any:
     """Return a setting's value with its secrets masked."""
-    return config.mask().value(masked({name: value}, MASKED))[name]
+    return config.mask().value(hide_secrets({name: value}, MASKED))[name]
 
 
 @verb(
@@ -44,7 +52,7 @@ def get(options: Namespace) -> Reply:
     value = _look_up(path)
     if not options.reveal:
         value = _mask(path[-1], value)
-    return Reply({"value": value}, value if isinstance(value, str) else None)
+    return Reply({"value": value}, _as_typed(value))
 
 
 @verb(
@@ -81,8 +89,8 @@ def set_value(options: Namespace) -> Reply:
     if path[-1] == "apiKey":
         variable = settings.key_of((*path[:-1], "apiKeyEnv"))
         warn(f"the key now stands in {file}; better keep it in .env there and name it with {variable}")
-    shown = masked({path[-1]: value}, MASKED)[path[-1]]
-    return Reply({"key": options.key, "value": shown}, f"{options.key} = {shown}")
+    shown = hide_secrets({path[-1]: value}, MASKED)[path[-1]]
+    return Reply({"key": options.key, "value": shown}, f"{options.key} = {_as_typed(shown)}")
 
 
 @verb(
@@ -104,5 +112,5 @@ def list_settings(_options: Namespace) -> Reply:
     found, file = config.load(), config.config_path()
     for problem in settings.problems(found, adapters=_AGENTS):
         warn(f"{file}: {problem}")
-    shown = config.mask().value(masked(found, MASKED))
+    shown = config.mask().value(hide_secrets(found, MASKED))
     return Reply(shown, lambda: f"# {file}\n" + (dump_yaml(shown).rstrip() if shown else "# nothing is set"))

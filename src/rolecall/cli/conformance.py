@@ -9,7 +9,7 @@ from rolecall.cli import Reply, argument, verb
 from rolecall.cli.output import Progress, table
 from rolecall.errors import NotFound
 from rolecall.nexus import conformance, fixture
-from rolecall.nexus.conformance import Report
+from rolecall.nexus.conformance import ConformanceReport
 from rolecall.settings import config
 from rolecall.settings.form import did_you_mean
 
@@ -57,7 +57,7 @@ def run(options: Namespace) -> Reply:
         results = conformance.run(fixtures.cases, over, environ=environ, tells=tells, done=progress)
     finally:
         progress.clear()
-    report = Report(results, fixtures.mistakes, fixtures.passed_over)
+    report = ConformanceReport(results, fixtures.mistakes, fixtures.passed_over)
     shown = {
         "passed": report.is_good,
         "summary": report.counts,
@@ -83,7 +83,7 @@ def _choose(fixtures: fixture.Fixtures, only: list[str]) -> fixture.Fixtures:
     return fixtures._replace(cases=cases, mistakes=mistakes)
 
 
-def _text(report: Report, over: tuple[str, ...]) -> str:
+def _text(report: ConformanceReport, over: tuple[str, ...]) -> str:
     rows = []
     for result in report.results:
         failed = {failure.over for failure in result.failures}

@@ -13,9 +13,11 @@ from typing import Any
 
 from rolecall.api import Rolecall, reader
 from rolecall.checks import machine
+from rolecall.checks.choose import find_programs
 from rolecall.checks.doctor import (
+    AgentFinding,
     Diagnosis,
-    Place,
+    DoctorPlace,
     Trouble,
     absence,
     diagnose,
@@ -26,18 +28,19 @@ from rolecall.checks.doctor import (
 from rolecall.checks.hosts import check_hosts
 from rolecall.checks.machine import Check
 from rolecall.cli import Reply, argument, flag, hints, verb
-from rolecall.cli.agents import named_agent
+from rolecall.cli.agents import agents_table, named_agent
 from rolecall.cli.install import setups_here
-from rolecall.cli.output import STORE, colored, plural, table
+from rolecall.cli.output import STORE, paint, plural, table
 from rolecall.errors import RolecallError
 from rolecall.settings import config
 from rolecall.settings.mask import Mask
-from rolecall.settings.settings import NAME_AN_AGENT, unplanned_edits
+from rolecall.settings.settings import Settings, unplanned_edits
 from rolecall.threads import casting
 from rolecall.threads.setup import Cast
 from rolecall.workflow.playbook import Playbook
+from rolecall.workflow.registry import check_trust
 
-_MARKS = {"ok": "✓", "warning": colored("!", "yellow"), "problem": "✗"}
+_MARKS = {"ok": "✓", "warning": paint("!", "yellow"), "problem": "✗"}
 _NONE = "–"
 
 
@@ -52,9 +55,10 @@ _NONE = "–"
 def doctor(options: Namespace) -> Reply:
     checks = machine.check_home(lambda url: Rolecall(url, create=False).store, url=options.store)
     others: dict[str, bool] = {}
+    unready: list[AgentFinding] = []
     mask = Mask(())
     try:
-        settings, place, mask = config.load(), Place(config.environment(), Path.cwd()), config.mask()
+        settings, place, mask = config.load(), DoctorPlace(config.environment(), Path.cwd()), config.mask()
     except RolecallError:  # the checks report it; without a configuration the roles' agents are unknown
         diagnosis = Diagnosis(tuple(checks), (), {})
     else:
@@ -64,16 +68,17 @@ def doctor(options: Namespace) -> Reply:
         except RolecallError as error:  # an unreadable catalogue, or an unknown mode
             checks.append(Check("hosts", "problem", error.message, error.hint))
         with reader(options.store) as rolecall:
-            diagnosis, others = _diagnose(options, rolecall, settings, place, checks)
+            diagnosis, others, unready = _diagnose(options, rolecall, settings, place, checks)
     shown = mask.value(_as_json(diagnosis, others))
-    text = mask.text("\n".join(_lines(diagnosis, others, mask)))
+    text = mask.text("\n".join(_lines(diagnosis, others, unready, mask)))
     return Reply(shown, text, code=0 if diagnosis.is_ready else 1)
 
 
 def _diagnose(
-    options: Namespace, rolecall: Rolecall, settings: dict[str, Any], place: Place, checks: list[Check]
-) -> tuple[Diagnosis, dict[str, bool]]:
-    """Return the diagnosis, and whether each known agent outside it is installed."""
+    options: Namespace, rolecall: Rolecall, settings: Settings, place: DoctorPlace, checks: list[Check]
+) -> tuple[Diagnosis, dict[str, bool], list[AgentFinding]]:
+    """Return the diagnosis, whether each known agent outside it is installed and, if an agent is wanted and none is
+    ready, what to do for each."""
 
     def load(name: str) -> Playbook:
         return rolecall.load_workflow(name if has_store else rolecall.find_file(name)).playbook
@@ -87,6 +92,11 @@ def _diagnose(
     books = [load(name) for name in options.workflows]
     if not books:
         for path in rolecall.workflow_files():
+            try:  # its agents are not asked for their versions, nor its endpoints with a key
+                check_trust(path)
+            except RolecallError as error:
+                checks.append(Check("workflow", "warning", error.message, error.hint))
+                continue
             if checked := rolecall.check(path).playbook:
                 books.append(checked)
             else:
@@ -95,22 +105,28 @@ def _diagnose(
     known = known_agents()
     installed = {cast.name: absence(cast.agent, place.env) is None for cast in known}
     needs = needs_of(books, cast_role, load)
+    default = settings.get("defaultAgent")
+    programs: dict[str, AgentFinding] = {}
+    if any(need.lacks_agent for need in needs) or not (needs or default):
+        programs = find_programs(place.env, place.folder)
+    ready = [name for name, finding in programs.items() if finding.is_ready]
     # Suggest an installed agent for roles without one. The built-in agent needs a model first.
-    proposed = next((name for name, is_there in installed.items() if is_there and name != "builtin"), None)
+    proposed = next((name for name in (*ready, *programs) if installed[name]), None)
     if proposed:
         fix = f"{proposed} is installed: `rolecall config set defaultAgent {proposed}`, or use --agent {proposed}."
         needs = [
             replace(need, trouble=need.trouble._replace(fix=fix))
-            if need.trouble and need.trouble.fix == NAME_AN_AGENT
+            if need.trouble and need.lacks_agent
             else need
             for need in needs
         ]
     besides = [*known, *preset_agents()] if options.all else []
-    if name := settings.get("defaultAgent"):  # worth checking even before there is a workflow
+    if default:  # worth checking even before there is a workflow
         with suppress(RolecallError):  # the check of the configuration reports an unknown name
-            besides.insert(0, named_agent(settings, str(name), place.env))
+            besides.insert(0, named_agent(settings, str(default), place.env))
     found = asyncio.run(diagnose(needs, place, settings=settings, besides=besides, checks=checks))
-    return found, {name: is_there for name, is_there in installed.items() if name not in found.findings}
+    others = {name: is_there for name, is_there in installed.items() if name not in found.findings}
+    return found, others, [] if ready else list(programs.values())
 
 
 # -- as JSON --
@@ -159,7 +175,9 @@ def _with_fix(found: Check | Trouble) -> dict[str, Any]:
 # -- as text --
 
 
-def _lines(diagnosis: Diagnosis, others: dict[str, bool], mask: Mask) -> Iterator[str]:
+def _lines(
+    diagnosis: Diagnosis, others: dict[str, bool], unready: list[AgentFinding], mask: Mask
+) -> Iterator[str]:
     rows = []
     for label, finding in diagnosis.findings.items():
         needs = diagnosis.needs_for(label)
@@ -177,7 +195,7 @@ def _lines(diagnosis: Diagnosis, others: dict[str, bool], mask: Mask) -> Iterato
                 finding.version or _NONE,
                 signed_in,
                 "; ".join(f"{name}: {', '.join(names)}" for name, names in roles.items()) or _NONE,
-                colored(finding.state, color),
+                paint(finding.state, color),
             )
         )
     if rows:
@@ -187,8 +205,11 @@ def _lines(diagnosis: Diagnosis, others: dict[str, bool], mask: Mask) -> Iterato
         yield f"{_MARKS[check.state]} {check.name}: {_one_line(check.text)}"
     for is_there, what in ((True, "installed and not needed here"), (False, "not installed")):
         names = [name for name, is_installed in others.items() if is_installed == is_there]
-        if names:
+        if names and not unready:
             yield f"also known, {what}: {', '.join(names)}"
+    if unready:
+        yield "\nNo agent is ready here. Make one ready:"
+        yield mask.text(agents_table(unready))
 
     troubles = [("problem", *trouble) for trouble in diagnosis.troubles()]
     warnings = [("warning", check.text, check.fix) for check in diagnosis.checks if check.state == "warning"]
@@ -199,11 +220,11 @@ def _lines(diagnosis: Diagnosis, others: dict[str, bool], mask: Mask) -> Iterato
             yield f"{_MARKS[state]} {_one_line(text)}"
         yield f"    {hints.word(fix)}"
     if troubles:
-        yield "\n" + colored(f"not ready: {plural(len(troubles), 'thing')} to fix", "red")
+        yield "\n" + paint(f"not ready: {plural(len(troubles), 'thing')} to fix", "red")
         return
     workflows = len({need.workflow for need in diagnosis.needs})
     what = f"{plural(workflows, 'workflow')} can be run" if workflows else "no workflow here"
-    yield "\n" + colored(f"ready: {what}", "green")
+    yield "\n" + (paint(f"not ready: {what}", "yellow") if unready else paint(f"ready: {what}", "green"))
 
 
 def _one_line(text: str) -> str:

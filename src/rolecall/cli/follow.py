@@ -10,7 +10,7 @@ from functools import partial
 from time import monotonic
 
 from rolecall.api import Thread
-from rolecall.cli.arguments import in_this_store
+from rolecall.cli.arguments import in_this_store, omit_latest
 from rolecall.cli.output import LastLine, printable, say
 from rolecall.cli.thread_outcome import CODES, INTERRUPTED, show_state
 from rolecall.cli.thread_play import View, attend, leave, take_steps, view_of
@@ -25,11 +25,11 @@ _SERVICE_CHECK = 5.0
 
 def follow(options: Namespace, thread: Thread) -> int:
     """Show a thread that the service runs until it ends or waits for a person; return the exit code."""
-    step, is_cancelled = _watch(options, thread, view_of(options, thread, has_events=True))
+    step, is_cancelled = _watch(options, thread, view_of(options, thread, has_events=True, is_served=True))
     if is_cancelled and thread.state.status not in (*CODES, "completed"):
         is_served = control.is_served(config.home(), options.store, thread.rolecall.store)
         print(f"{thread.id} {'continues in' if is_served else 'waits for'} the service", file=sys.stderr)
-        command = in_this_store(options, f"rolecall thread watch {thread.id}")
+        command = omit_latest(thread.rolecall, in_this_store(options, f"rolecall thread watch {thread.id}"))
         print(f"watch: {printable(command)}", file=sys.stderr, flush=True)
         return INTERRUPTED
     return leave(options, thread, step=step, is_run=True, is_cancelled=False)
@@ -60,20 +60,19 @@ def _watch(options: Namespace, thread: Thread, view: View) -> tuple[str | None, 
     first."""
 
     async def watch() -> tuple[str | None, bool]:
-        step, seen = None, 0
+        step, events = None, thread.tail(members=view.shows_members)
         is_served = partial(control.is_served, config.home(), options.store, thread.rolecall.store)
         async with attend(view) as stopped, _Bell(thread.id, is_served) as bell:
             while True:
                 # Read the state before the events, so that the events include everything that led to it.
                 is_over = thread.has_ended or thread.needs_person
-                for event in thread.events(after=seen):
+                while event := next(events):
                     if event.kind == "step":
                         step = event.body["step"]
                     # Whether the service queued or started the thread does not matter to the user.
                     is_inner = event.kind in ("queued", "started") or event.body.get("by") == "service"
                     if event.kind == "crashed" or not is_inner:
                         stopped.watch(event.kind, event.body)
-                    seen = event.seq
                 if is_over or stopped.cancel.is_set():
                     break
                 await bell.wait(stopped.cancel)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from rolecall.api import Thread
 from rolecall.cli.output import short
-from rolecall.threads.report import call_text
+from rolecall.threads import report
+from rolecall.threads.report import call_text, local_time, money, reused_text
+from rolecall.threads.thread import LIMITS
 
 _TITLE = 32
 _AGENT = 16
 _MOST_FAILURES = 5
 """How many failed members are printed as lines of their own."""
+_BAR = 8
+_PATHS = ("file_path", "path", "notebook_path", "filePath", "target_file")
+"""The argument that has the file, in the tools of different agents."""
 _FATES = ("done", "failed", "stopped", "waits", "short")
 
 
@@ -26,6 +31,26 @@ def unwrap(kind: str, body: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     return kind, body
 
 
+class Amounts(NamedTuple):
+    """Tokens and dollars, as far as agents have reported them."""
+
+    tokens: int = 0
+    cost: float = 0.0
+
+    @classmethod
+    def of(cls, usage: report.View) -> Amounts:
+        return cls(report.tokens(usage), usage.get("cost") or 0.0)
+
+    def plus(self, other: Amounts) -> Amounts:
+        return Amounts(self.tokens + other.tokens, self.cost + other.cost)
+
+    def words(self) -> list[str]:
+        return [
+            *([f"{self.tokens:,} tokens"] if self.tokens else []),
+            *([money(self.cost)] if self.cost else []),
+        ]
+
+
 @dataclass
 class _Member:
     """A member at work."""
@@ -34,30 +59,34 @@ class _Member:
     title: str = ""
     agent: str = ""
     since: float = field(default_factory=time.monotonic)
-    tokens: int = 0
+    used: Amounts = field(default_factory=Amounts)
     latest: str = ""
 
 
 class GroupBlock:
-    """The state of a group: from the events of its members if they run here, else from the store."""
+    """The state of a group, from the events of its members."""
 
-    def __init__(self, role: str, count: int) -> None:
+    def __init__(self, role: str, count: int, *, is_served: bool = False) -> None:
+        """If `is_served`, the service decides when a member that was started runs."""
         self.role = role
         self._count = count
-        self._is_elsewhere = False
-        self._looked = 0.0
+        self._at_work = "started" if is_served else "running"
         self._since = time.monotonic()
         self._working: dict[int, _Member] = {}
         self._fates: dict[int, str] = {}
         self._tally: Counter[str] = Counter()
-        self._tokens = 0
+        self._used = Amounts()
         self._told = 0
 
     def event(self, body: Mapping[str, Any]) -> str:
-        """Take in an event of a member. Return a line to print for good, if it has failed."""
+        """Take in an event of a member. Return a line to print for good, if it has failed or waits."""
         number, kind = body["number"], body["kind"]
         if kind == "over":
             return self._end(number, str(body["body"]["status"]), str(body["body"].get("reason") or ""))
+        if number in self._fates:
+            if kind not in ("started", "resumed", "step_started"):
+                return ""
+            self._tally[self._fates.pop(number)] -= 1  # it goes on
         member = self._working.setdefault(number, _Member(str(body["thread"])))
         about = body["body"]
         if kind == "started":
@@ -65,14 +94,21 @@ class GroupBlock:
         elif kind == "step_started":
             member.agent, member.since = str(about["agent"]), time.monotonic()
         elif kind == "usage":
-            member.tokens = tokens_of(about)
+            member.used = Amounts.of(about)
+        elif kind == "step" and "reused" in about:
+            self._tally["reused"] += 1
+        elif kind in ("limited", "waits", "waited"):
+            member.latest = f"waits until {local_time(about['until'])}" if kind != "waited" else ""
+            if kind == "limited":
+                return self._tell(number, member.latest, sign="◷")
         elif kind in ("text", "tool_call"):
             member.latest = gist(kind, about) or member.latest
         return ""
 
     def _end(self, number: int, fate: str, reason: str) -> str:
         member = self._working.pop(number, None)
-        self._tokens += member.tokens if member else 0
+        if member:
+            self._used = self._used.plus(member.used)
         if before := self._fates.get(number):
             self._tally[before] -= 1
         self._fates[number] = fate
@@ -88,64 +124,53 @@ class GroupBlock:
             self._tell(body["number"], f"set aside: {body['reason']}") if kind == "member_set_aside" else ""
         )
 
-    def _tell(self, number: int, words: str) -> str:
+    def _tell(self, number: int, words: str, *, sign: str = "✗") -> str:
         self._told += 1
-        return f"✗ {self.role} {number}/{self._count}: {words}" if self._told <= _MOST_FAILURES else ""
-
-    def _look(self, thread: Thread) -> None:
-        """Read from the store how the members stand that the service runs."""
-        self._looked = time.monotonic()
-        standing = thread.group_standing()
-        if standing is None:
-            return
-        self._is_elsewhere = True
-        self._tally = Counter({key: standing[key] for key in ("done", "failed", "stopped", "waits")})
-        before = self._working
-        self._working = {
-            number: before.get(number) or _Member(one) for number, one in standing["open"].items()
-        }
+        return f"{sign} {self.role} {number}/{self._count}: {words}" if self._told <= _MOST_FAILURES else ""
 
     def lines(self, thread: Thread, height: int) -> list[str]:
         """At most `height` lines: the counts, then those at work that began first."""
-        if not self._fates and time.monotonic() - self._looked >= 1:
-            self._look(thread)
         merged, set_aside = self._tally["member_merged"], self._tally["member_set_aside"]
-        working, at_work = len(self._working), "started" if self._is_elsewhere else "running"
+        working = len(self._working)
         waiting = self._count - working - sum(self._tally[fate] for fate in _FATES)
         counts = [
             f"{self._tally['done']:,} of {self._count:,} done",
             f"{self._tally['failed']:,} failed" if self._tally["failed"] else "",
             f"{self._tally['stopped']:,} stopped" if self._tally["stopped"] else "",
             f"{self._tally['waits']:,} waiting for a person" if self._tally["waits"] else "",
-            f"{working:,} {at_work}" if working else "",
+            f"{working:,} {self._at_work}" if working else "",
             f"{waiting:,} to come" if waiting > 0 else "",
+            f"{self._tally['reused']:,} reused" if self._tally["reused"] else "",
             f"{merged:,} merged" if merged else "",
             f"{set_aside:,} set aside" if set_aside else "",
             duration(time.monotonic() - self._since),
         ]
-        tokens = self._tokens + sum(member.tokens for member in self._working.values())
-        counts += [f"{tokens:,} tokens"] if tokens else []
+        used = self._used
+        for member in self._working.values():
+            used = used.plus(member.used)
+        counts += used.words()
         head = f"… {self.role} · " + " · ".join(filter(None, counts))
         room = min(height - 1, working)
         shown = sorted(self._working.items())[: room if room == working else max(0, room - 1)]
         rows = [self._row(thread, number, member) for number, member in shown]
         if room > 0 and len(shown) < working:
-            rows.append(f"  and {working - len(shown):,} more {at_work}")
+            rows.append(f"  and {working - len(shown):,} more {self._at_work}")
         return [head, *rows]
 
     def _row(self, thread: Thread, number: int, member: _Member) -> str:
-        if not member.title:  # it was started by an earlier process
+        if not (member.title and member.agent):  # another process runs it, or has started it
             known = thread.rolecall.thread_if_any(member.thread)
-            member.title = known.state.title if known else " "
-            member.agent = member.agent or (known.state.agent or "" if known else "")
+            bound = next(iter(known.state.agents.values()), {"name": " "}) if known else {"name": " "}
+            member.title = member.title or (known.state.title if known else " ")
+            member.agent = member.agent or (known and known.state.agent) or str(bound["name"])
         title = (
             member.title.removeprefix(f"{self.role} ").removeprefix(f"{number}/{self._count}").lstrip(": ")
         )
         parts = [
             f"  {number:>{len(str(self._count))}} {short(title, _TITLE)}".rstrip(),
-            short(member.agent, _AGENT),
+            short(member.agent.strip(), _AGENT),
             duration(time.monotonic() - member.since),
-            f"{member.tokens:,} tokens" if member.tokens else "",
+            *member.used.words(),
             short(member.latest, 200),
         ]
         return " · ".join(filter(None, parts))
@@ -154,8 +179,21 @@ class GroupBlock:
 # -- words --
 
 
-def tokens_of(usage: Mapping[str, Any]) -> int:
-    return (usage.get("input_tokens") or 0) + (usage.get("output_tokens") or 0)
+def limits_line(used: Mapping[str, float], limits: Mapping[str, float]) -> str:
+    """How much of each limit of a thread is used, as bars; nothing if it has no limits."""
+    bars = []
+    for key in LIMITS:
+        if not (most := limits.get(key)):
+            continue
+        amount, share = used.get(key, 0), min(used.get(key, 0) / most, 1)
+        full = round(share * _BAR)
+        words = (
+            f"{money(amount)}/{money(most)}"
+            if key == "cost"
+            else f"{report.amount(round(amount, 1))}/{report.amount(most)}"
+        )
+        bars.append(f"{key} {'█' * full}{'░' * (_BAR - full)} {words}")
+    return "  " + " · ".join(bars) if bars else ""
 
 
 def duration(seconds: float) -> str:
@@ -165,14 +203,21 @@ def duration(seconds: float) -> str:
     return f"{minutes}m {rest:02}s" if minutes else f"{seconds:.1f}s"
 
 
-def gist(kind: str, body: Mapping[str, Any]) -> str:
-    """Summarize an event in a few words on one line."""
+def gist(kind: str, body: Mapping[str, Any], *, folders: Sequence[str] = ()) -> str:
+    """Summarize an event in a few words on one line. Paths below one of the folders are shortened."""
     if kind == "text":
         lines = [line.strip() for line in str(body.get("text", "")).splitlines() if line.strip()]
         return lines[-1] if lines else ""
     if kind == "tool_call":
-        return f"{body.get('name', 'tool')} {call_text(body.get('arguments'))}".rstrip()
+        given = body.get("arguments")
+        known = given if isinstance(given, Mapping) and not {"command", "pattern"} & given.keys() else {}
+        path = str(next((known[key] for key in _PATHS if known.get(key)), ""))
+        for folder in filter(None, folders):
+            path = path.removeprefix(f"{folder}/")
+        return f"{body.get('name', 'tool')} {path or call_text(given)}".rstrip()
     if kind == "usage":
-        return f"{tokens_of(body):,} tokens"
+        return f"{report.tokens(body):,} tokens"
+    if kind == "step" and "reused" in body:
+        return " · ".join([f"role {body['role']}", *reused_text(body["reused"])])
     keys = ("role", "agent", "status", "next", "reason", "error", "answer", "session", "pid")
     return " · ".join(f"{key} {body[key]}" for key in keys if body.get(key))

@@ -6,16 +6,20 @@ from argparse import Namespace
 
 from rolecall import __version__
 from rolecall.cli import Reply, argument, main, verb
+from rolecall.cli.parser import build_parser
 
 
 @verb(
     "help",
     "explain a command",
-    "rolecall help\nrolecall help thread start",
-    argument("words", "COMMAND", "a command, and one of its verbs", nargs="*"),
+    "rolecall help\nrolecall help all\nrolecall help thread start",
+    argument("words", "COMMAND", "a command, and one of its verbs; or all", nargs="*"),
     has_reply=False,
 )
 def print_help(options: Namespace) -> int:
+    if options.words == ["all"]:
+        print(build_parser(only="help").format_help(), end="")
+        return 0
     return main([*options.words, "--help"])
 
 

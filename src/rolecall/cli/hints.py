@@ -26,6 +26,7 @@ _PHRASES = {
     "read_earlier": "rolecall thread read {thread} --before {step}",
     "resume_thread": "rolecall thread resume {thread} --run",
     "run_thread": "rolecall thread run {thread}",
+    "show_question": "rolecall thread answer {thread}",
     "show_step": "rolecall thread step-details {step}",
     "show_thread": "rolecall thread show {thread}",
     "watch_thread": "rolecall thread watch {thread}",
@@ -33,11 +34,17 @@ _PHRASES = {
     "add_task": "rolecall task add",
     "enable_deletion": "`rolecall config set {key} true`, or `rolecall memory gc`",
     "init_project": "rolecall init",
+    "list_gallery": "rolecall new",
     "list_tasks": "rolecall task list",
     "list_workflows": "rolecall workflow list",
+    "put_workflow": "rolecall workflow put {file}",
+    "run_code": "add --code",
     "name_project": "add --project DIR",
     "run_tasks": "rolecall plan run",
     "start_plan": "rolecall plan start",
+    "trust_workflow": "rolecall workflow trust {workflow}",
+    "update_workflow": "rolecall workflow update {workflow}",
+    "validate_workflow": "rolecall workflow validate {workflow}",
     # knowledge
     "forget_repository": "rolecall knowledge forget --repo {repo}",
     "index_again": "`rolecall knowledge forget`, then `rolecall knowledge sync`",
@@ -46,7 +53,8 @@ _PHRASES = {
     "query_words": "rolecall knowledge query --words",
     "rebuild_index": "rolecall knowledge sync --rebuild",
     "sync_knowledge": "rolecall knowledge sync",
-    # the configuration
+    # agents and the configuration
+    "list_restrictions": "rolecall agents list --restrictions",
     "change_setting": "`rolecall config set` or `rolecall config unset`",
     "list_settings": "rolecall config list",
     "set_default_agent": "`rolecall config set defaultAgent {agent}`, or add --agent {agent}",
@@ -89,6 +97,15 @@ def word(hint: str) -> str:
     """Word a hint for the command line; plain advice is unchanged."""
     if not isinstance(hint, Hint):
         return hint
+    if hint.code == "set_default_agent":
+        from rolecall.checks.agents import first_installed  # imports every adapter
+
+        agent = first_installed()
+        hint = Hint(hint.advice, hint.code, before=hint.before, agent=agent or hint.arguments["agent"])
+        more = "None is installed here: see `rolecall agents list`."
+        if agent:
+            more = f"{agent} is installed here; `rolecall try` picks it by itself."
+        return f"{hint.before} {hint.advice}: {phrase(hint)}. {more}".lstrip()
     return f"{hint.before} {hint.advice}: {phrase(hint)}.".lstrip()
 
 

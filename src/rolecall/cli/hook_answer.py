@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from rolecall.errors import NotFound, RolecallError
 from rolecall.hosts import hook_context, lifecycle
 from rolecall.hosts.event import (
-    Answer,
     Event,
+    HostAnswer,
     PostToolUse,
     PreToolUse,
     SessionStart,
@@ -75,7 +75,7 @@ def answer_outside(
         "The tag in this message had no effect: a Rolecall project is a git repository, and the session is not in a"
         " git repository that can be written. `git init` makes one here. Tell the user."
     )
-    return _write(events.output(name, Answer(context=text, notice=text)))
+    return _write(events.output(name, HostAnswer(context=text, notice=text)))
 
 
 def _has_tag(host: str, text: str) -> bool:

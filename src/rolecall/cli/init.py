@@ -1,26 +1,33 @@
-"""`rolecall init`: create a starter project and show the installed agents. Nothing is ever overwritten."""
+"""`rolecall init`: make a project and end with a command that runs. Nothing is ever overwritten."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
 from argparse import Namespace
 from pathlib import Path
+from shlex import quote
+from typing import NamedTuple
 
-from rolecall.agents.presence import program_of
-from rolecall.checks.doctor import Place, examine, known_agents
-from rolecall.cli import Reply, argument, flag, verb
+from rolecall.agents.presence import check_present
+from rolecall.api import reader
+from rolecall.checks.choose import find_programs
+from rolecall.cli import Reply, argument, asking, flag, verb
+from rolecall.cli.agents import agents_table, named_agent
+from rolecall.cli.arguments import parse_agent
 from rolecall.cli.hints import word
-from rolecall.cli.output import printable, table
+from rolecall.cli.output import format_of, printable, short
 from rolecall.errors import UsageError
 from rolecall.service import project_file
 from rolecall.settings import config
+from rolecall.settings.form import did_you_mean
+from rolecall.workflow import gallery
+from rolecall.workflow.places import ENDINGS, FOLDERS, PACKS
 from rolecall.workflow.yaml import json_schema
 
+SCHEMA_LINE = "# yaml-language-server: $schema={}.schemas/{}.schema.json\n"
 PROJECT = """\
-# yaml-language-server: $schema=.schemas/project.schema.json
 # The project, for Rolecall. `rolecall validate` checks it; docs: project-file.md
 # Every line is optional: `rolecall run WORKFLOW -p TASK` works without any.
 
@@ -43,7 +50,6 @@ workflows:
 """
 
 EXAMPLE = """\
-# yaml-language-server: $schema=../.schemas/workflow.schema.json
 # An example: one role writes a text, another reads it and may send it back. Run it:
 #   rolecall run hello -p 'A haiku about the sea'
 name: hello
@@ -97,33 +103,66 @@ def sense():
 IGNORED = (".env", "knowledge.db", "knowledge.db-*", "__pycache__/")
 
 
+HELLO = "hello"
+FIRST_TASK = "A haiku about the sea"
+
+
+class FirstRun(NamedTuple):
+    """What the project begins with."""
+
+    agent: str | None
+    """The agent that plays the roles; None if none is ready."""
+    workflow: str
+    """The example, or a workflow of the gallery."""
+    task: str
+
+    def command(self, default: str | None) -> str:
+        is_named = self.workflow == HELLO or self.agent in (None, default)
+        named = "" if is_named else f" --agent {quote(self.agent or '')}"
+        return f"rolecall run {self.workflow} -p {quote(self.task)}{named}"
+
+
 @verb(
     "init",
-    "make a project: rolecall.yaml, a workflow that runs at once, .gitignore; nothing is overwritten",
-    "rolecall init\nrolecall init ~/projects/shop --senses",
+    "make a project and show the command that runs its first workflow; asks on a terminal, overwrites nothing",
+    "rolecall init\nrolecall init --agent claude --workflow review-change\nrolecall init ~/projects/shop --senses",
     argument("folder", "DIR", "where (default: this folder)", nargs="?", default="."),
+    argument(
+        "--agent",
+        "NAME",
+        "the agent that plays the first workflow (default: one that is ready)",
+        type=parse_agent,
+    ),
+    argument("--workflow", "NAME", f"the first workflow: {HELLO} (default), or a ready-made one"),
     flag("--senses", "also make senses/ with an example"),
+    flag("--schemas", "also write .schemas/, which editors use to check the files"),
 )
 def init(options: Namespace) -> Reply:
     folder = os.path.abspath(options.folder)
     if os.path.lexists(folder) and not os.path.isdir(folder):
         raise UsageError(f"{folder} is not a folder")
-    casts = [cast for cast in known_agents() if program_of(cast.agent)]
-    findings = asyncio.run(examine(casts, Place(config.environment(), Path.cwd()), has_flags=False))
-    agent = next((finding.agent for finding in findings if finding.is_ready), None)
-    # YAML leaves text in single quotes unchanged.
-    players = {role: agent or f"'command:printf %b \"{text}\"'" for role, text in _FIXED.items()}
-    files = {"rolecall.yaml": PROJECT, os.path.join("workflows", "hello.yaml"): EXAMPLE.format(**players)}
+    findings = list(find_programs(config.environment(), Path.cwd()).values())
+    default = config.load().get("defaultAgent")
+    start = _choose(options, [finding.agent for finding in findings if finding.is_ready], default)
+    _refuse_unplayable(folder, start)
+
+    lead = SCHEMA_LINE if options.schemas else ""
+    project = PROJECT.replace(f"  {HELLO}:", f"  {start.workflow}:")
+    files = {"rolecall.yaml": lead.format("", "project") + project}
+    if start.workflow == HELLO:
+        files[os.path.join(PACKS, f"{HELLO}.yaml")] = lead.format("../", "workflow") + _example(start.agent)
     if options.senses:
         files[os.path.join("senses", "disk_space.py")] = SENSE
-    for name, schema in (("project", project_file.json_schema()), ("workflow", json_schema())):
-        text = json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
-        files[os.path.join(".schemas", f"{name}.schema.json")] = text
+    if options.schemas:
+        for name, schema in (("project", project_file.json_schema()), ("workflow", json_schema())):
+            text = json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+            files[os.path.join(".schemas", f"{name}.schema.json")] = text
     is_new = {name: _write(folder, name, text) for name, text in files.items()}
     is_new[".gitignore"] = _ignore(folder)
     if problem := project_file.unread(folder):
         print(printable(str(problem)), file=sys.stderr)
-    run = "rolecall run hello -p 'A haiku about the sea'"
+
+    run = start.command(default)
     shown = {
         "folder": folder,
         "made": [name for name, was_made in is_new.items() if was_made],
@@ -137,19 +176,69 @@ def init(options: Namespace) -> Reply:
             }
             for finding in findings
         ],
-        "example": {"workflow": "hello", "agent": agent or "command:printf", "run": run},
+        "example": {"workflow": start.workflow, "agent": start.agent or "command:printf", "run": run},
     }
     lines = [f"project in {folder}"]
     for key, what in (("made", "made"), ("kept", "there already, left as it is")):
         if shown[key]:
             lines.append(f"  {what}: {', '.join(shown[key])}")
-    rows = [(one["agent"], one["version"] or "–", one["state"], one["fix"] or "") for one in shown["agents"]]
-    lines += ["", table(rows, ("agent", "version", "state", "to install")), ""]
-    if agent is None:
+    if start.agent is None:
+        lines += ["", agents_table(findings), ""]
         lines.append(
-            "No agent is ready, so the example answers by itself; once you have one, name it in workflows/hello.yaml."
+            f"No agent is ready, so fixed texts answer in {HELLO}. Once you have one, `rolecall new` lists what to try."
         )
-    return Reply(shown, "\n".join([*lines, f"Next: {run}"]))
+    else:
+        lines.append(f"  {start.agent} plays the roles of {start.workflow}")
+    enter = f"cd {quote(os.path.relpath(folder))} && " if folder != os.getcwd() else ""
+    return Reply(shown, "\n".join([*lines, "", f"Next: {enter}{run}"]))
+
+
+def _choose(options: Namespace, ready: list[str], default: str | None) -> FirstRun:
+    """Take agent, workflow and task from the options, or ask on a terminal. If no agent is ready, ask nothing: only the
+    example runs without one."""
+    agent = options.agent or default or next(iter(ready), None)
+    workflow = options.workflow or HELLO
+    names = [HELLO, *gallery.names()]
+    if workflow not in names:
+        raise UsageError(
+            f"no ready-made workflow has the name {workflow!r}",
+            hint=did_you_mean(workflow, names, what="Known"),
+        )
+    task = FIRST_TASK if workflow == HELLO else "What to do"
+    is_open = not (options.agent or options.workflow) and format_of(options) == "text"
+    if not (agent and is_open and asking.can_ask()):
+        return FirstRun(agent, workflow, task)
+
+    if len(ready) > 1 and not default:
+        agent = ready[asking.ask_choice("Which agent plays the roles?", ready, default=0)]
+    known = {HELLO: "Writes a short text, to see how it goes.", **gallery.summaries()}
+    width = max(map(len, known))
+    choices = [f"{name:{width}}  {short(line, 70 - width)}" for name, line in known.items()]
+    workflow = [*known][asking.ask_choice("Which workflow first?", choices, default=0)]
+    task = FIRST_TASK if workflow == HELLO else "What to do"
+    return FirstRun(
+        agent, workflow, asking.ask(f"What should be done? (Enter: {task})", lambda text: text or task)
+    )
+
+
+def _example(agent: str | None) -> str:
+    # YAML leaves text in single quotes unchanged, except for single quotes.
+    named = None if agent is None else "'" + agent.replace("'", "''") + "'" if ":" in agent else agent
+    return EXAMPLE.format(
+        **{role: named or f"'command:printf %b \"{text}\"'" for role, text in _FIXED.items()}
+    )
+
+
+def _refuse_unplayable(folder: str, start: FirstRun) -> None:
+    """Raise an error if the agent cannot play the first workflow, before anything is written."""
+    if start.workflow != HELLO:
+        with reader(folder=folder) as rolecall:
+            book = rolecall.load_workflow(start.workflow).playbook
+            for _, error in rolecall.missing_agents(book, start.agent):
+                raise error
+    elif start.agent:
+        env = config.environment()
+        check_present(named_agent(config.load(), start.agent, env).agent, env=env)
 
 
 def _write(folder: str, name: str, text: str) -> bool:
@@ -157,9 +246,9 @@ def _write(folder: str, name: str, text: str) -> bool:
     path = os.path.join(folder, name)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     others = [path]
-    if name.startswith("workflows"):
-        stem = path.removesuffix(".yaml")
-        others += [stem + ending for ending in ("", ".yml", ".py")]
+    if name.startswith(PACKS):
+        stems = [os.path.join(folder, place, HELLO) for place in FOLDERS]
+        others += [stem + ending for stem in stems for ending in ("", *ENDINGS)]
     if any(map(os.path.lexists, others)):
         return False
     with open(path, "x", encoding="utf-8") as file:

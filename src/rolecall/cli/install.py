@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rolecall.cli import Reply, argument, either, flag, verb
@@ -14,10 +14,10 @@ from rolecall.cli.asking import ask, can_ask
 from rolecall.cli.output import colored_diff, format_of, plural, table
 from rolecall.errors import RolecallError, UsageError
 from rolecall.hosts import file_change, git_exclude
-from rolecall.hosts.file_change import Change
+from rolecall.hosts.file_change import FileChange
 from rolecall.hosts.installation import host_module, plan_install, plan_removal, wiring_of
 from rolecall.hosts.names import HOSTS
-from rolecall.hosts.setup import Setup
+from rolecall.hosts.setup import HostSetup
 from rolecall.nexus import catalog
 from rolecall.nexus.project_paths import find
 from rolecall.settings import config, settings
@@ -126,8 +126,8 @@ def uninstall(options: Namespace) -> Reply:
 
 
 def _plan_exclusion(
-    options: Namespace, setup: Setup, changes: list[Change], paths: list[str]
-) -> Change | None:
+    options: Namespace, setup: HostSetup, changes: list[FileChange], paths: list[str]
+) -> FileChange | None:
     """Return the change of `.git/info/exclude` if an option, an earlier installation or the user asks for it."""
     file = git_exclude.find(setup.project) if setup.scope == "project" else None
     if file is None:
@@ -152,13 +152,13 @@ def _parse_yes(answer: str) -> bool:
     return not answer.lower().startswith("n")
 
 
-def _make(options: Namespace, setup: Setup, changes: list[Change]) -> None:
+def _make(options: Namespace, setup: HostSetup, changes: list[FileChange]) -> None:
     if not options.dry_run:
         roots = host_module(options.host).roots(setup)
         file_change.make(changes, roots=roots, is_private=setup.scope == "user")
 
 
-def _other_scope(host: str, setup: Setup) -> str:
+def _other_scope(host: str, setup: HostSetup) -> str:
     """Return the options of the other scope (the user, or the project around here) if hooks are installed there."""
     folder = root_around(os.getcwd()) or "" if setup.scope == "user" else ""
     if setup.scope == "user" and not folder:
@@ -175,7 +175,7 @@ def _other_scope(host: str, setup: Setup) -> str:
 # -- what to install --
 
 
-def _setup_for(options: Namespace, agents: catalog.Catalog, known: Mapping[str, Any]) -> Setup:
+def _setup_for(options: Namespace, agents: catalog.Catalog, known: settings.Settings) -> HostSetup:
     setup = _user_setup(agents, known)
     if not options.user:
         folder = options.project
@@ -196,7 +196,7 @@ def _setup_for(options: Namespace, agents: catalog.Catalog, known: Mapping[str, 
     return setup
 
 
-def setups_here() -> list[Setup]:
+def setups_here() -> list[HostSetup]:
     """Return every installation that applies to this folder: for the project around it, the folder, and the user."""
     user = _user_setup(catalog.load(config.catalog_folder()), config.load())
     home = os.path.realpath(user.home)
@@ -205,9 +205,9 @@ def setups_here() -> list[Setup]:
     return [*(user._replace(scope="project", project=folder) for folder in projects), user]
 
 
-def _user_setup(agents: catalog.Catalog, known: Mapping[str, Any]) -> Setup:
+def _user_setup(agents: catalog.Catalog, known: settings.Settings) -> HostSetup:
     home = os.path.abspath(os.path.expanduser("~"))
-    return Setup("user", "", home, own_command(), agents, config.environment(), known, config.host_key())
+    return HostSetup("user", "", home, own_command(), agents, config.environment(), known, config.host_key())
 
 
 def own_command() -> tuple[str, ...]:
@@ -228,7 +228,11 @@ def own_command() -> tuple[str, ...]:
 
 
 def _reply(
-    options: Namespace, setup: Setup, changes: list[Change], steps: list[str], gate: Sequence[str] = ()
+    options: Namespace,
+    setup: HostSetup,
+    changes: list[FileChange],
+    steps: list[str],
+    gate: Sequence[str] = (),
 ) -> Reply:
     shown: dict[str, Any] = {
         "host": options.host,

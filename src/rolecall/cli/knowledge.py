@@ -17,7 +17,7 @@ from rolecall.knowledge.globs import problem
 from rolecall.knowledge.search import marks
 from rolecall.nexus.project_paths import now
 from rolecall.settings import config, repository
-from rolecall.settings.capabilities import denied
+from rolecall.settings.capabilities import denied_classes
 
 _MOST_LINES = 12
 """The most lines of a passage shown on a terminal."""
@@ -125,7 +125,7 @@ def sync(options: Namespace) -> Reply:
 def query(options: Namespace) -> int:
     if options.path is not None and (wrong := problem(options.path)):
         raise UsageError(f"the pattern {options.path!r} {wrong}", hint="Patterns are as in a .gitignore.")
-    may_write = "file_modification" not in denied(config.restrictions())
+    may_write = "file_modification" not in denied_classes(config.restrictions())
     desk = queries.Searcher(now=now, tell=_note, may_write=may_write)
     by = "words" if options.words else ""
     if options.everywhere:
@@ -258,7 +258,7 @@ def show_status(options: Namespace) -> Reply:
 )
 def show_passages(options: Namespace) -> Reply:
     root = _root(options)
-    reader = index.Reader(place.index_of(root))
+    reader = index.IndexReader(place.index_of(root))
     if options.file is None:
         counts = reader.counts().items()
         files = [{"path": path, "passages": count} for path, count in counts]

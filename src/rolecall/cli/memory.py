@@ -44,7 +44,7 @@ def add(options: Namespace) -> Reply:
             is_new=options.new,
             thresholds=memory.configured_thresholds(),
         )
-    except memory.Overlap as overlap:
+    except memory.NoteOverlap as overlap:
         text = ["-m", options.message] if options.message is not None else [options.source]
         if len(text[-1]) > _MOST_CHARACTERS:
             text[-1] = "…"

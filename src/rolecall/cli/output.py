@@ -124,7 +124,7 @@ def say(text: str, stream: TextIO | None = None) -> None:
 def warn(text: str) -> None:
     """Print a warning on standard error, after all previous output."""
     sys.stdout.flush()
-    say(f"{colored('warning:', 'yellow')} {text}", sys.stderr)
+    say(f"{paint('warning:', 'yellow')} {text}", sys.stderr)
 
 
 # -- characters and colours --
@@ -155,19 +155,19 @@ class Colored(str):
     """A text with colour marks around it."""
 
 
-def colored(text: str, color: str) -> str:
+def paint(text: str, color: str) -> str:
     """Mark `text` to be printed in a colour by `say` and `show` if the stream supports colours."""
     return Colored(f"{chr(_BEGINS[color])}{text}{chr(_END)}") if color else text
 
 
 def colored_status(status: str) -> str:
-    return colored(status, _STATUS_COLORS.get(status, ""))
+    return paint(status, _STATUS_COLORS.get(status, ""))
 
 
 def colored_diff(text: str) -> str:
     """Colour the added and removed lines of a diff."""
     colors = {"+": "green", "-": "red", "@": "cyan"}
-    return "\n".join(colored(line, colors.get(line[:1], "")) for line in text.split("\n"))
+    return "\n".join(paint(line, colors.get(line[:1], "")) for line in text.split("\n"))
 
 
 def printable(text: str) -> str:
@@ -231,7 +231,7 @@ _COLORED = _Characters(
 
 _LEAST_ROOM = 20
 """The least width of a table's last column as long as another column can be left out."""
-_WHOLE = ("id", "thread", "step", "hash", "type", "trigger", "status", "state", "to install")
+_WHOLE = ("id", "thread", "step", "hash", "type", "trigger", "status", "state", "to do")
 """Columns that are never shortened, because users type their values or look for them first."""
 
 
@@ -440,7 +440,10 @@ def read_file(path: str) -> str:
         with open(path, "rb") as file:
             return _decode(file.read(), path)
     except OSError as exc:
-        raise UsageError(f"{path} cannot be read: {exc.strerror}") from exc
+        raise UsageError(
+            f"{path} cannot be read: {exc.strerror}",
+            hint=f"Name a file; relative paths start in {os.getcwd()}.",
+        ) from exc
 
 
 def _decode(data: bytes, source: str) -> str:

@@ -4,22 +4,36 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from contextlib import suppress
 from importlib import import_module
+from shlex import quote
 from typing import Any, NoReturn
 
 from rolecall import __version__
-from rolecall.cli import DESCRIPTION, EXAMPLES, MODULES, NOUNS, OLD_OPTIONS, Reply, Verb, output, program
+from rolecall.cli import (
+    DESCRIPTION,
+    EXAMPLES,
+    MODULES,
+    NOUNS,
+    OLD_OPTIONS,
+    SCREEN,
+    Reply,
+    Verb,
+    output,
+    program,
+)
 from rolecall.errors import Damaged, NotFound, RolecallError, UsageError
 from rolecall.settings import config
 
 UWF_NAMES = {
-    "workflow add": "`rolecall workflow put FILE` does this.",
     "thread exec": "`rolecall thread step THREAD` takes one step, `rolecall thread run THREAD` takes all of them, "
     "`rolecall run WORKFLOW -p TEXT --detach` leaves them to the service.",
     "thread stop": "Ctrl-C stops `rolecall thread run` cleanly, `rolecall serve stop` stops the service; threads can "
     "continue later. `rolecall thread kill THREAD` ends one for good.",
     "thread cancel": "`rolecall thread kill THREAD` does this.",
     "thread running": "`rolecall thread list --status running` does this.",
+    "start": "`rolecall run WORKFLOW -p TASK` starts a thread and follows it.",
+    "list": "`rolecall thread list` lists threads, `rolecall workflow list` workflows, `rolecall new` ready-made ones.",
     "step list": "`rolecall thread steps THREAD` does this.",
     "step show": "`rolecall thread step-details STEP` does this.",
     "step read": "`rolecall thread step-details STEP` does this.",
@@ -27,13 +41,19 @@ UWF_NAMES = {
     "step": "`rolecall thread steps THREAD` and `rolecall thread step-details STEP` show steps.",
     "log": "`rolecall thread watch THREAD` shows the events of a thread, `rolecall serve logs` the log of the service.",
 }
-"""Commands of uwf, and the advice for somebody who types one."""
+"""Commands of uwf and words that beginners try, with the advice for somebody who types one."""
+
+_MOST_EXAMPLES = 3
+"""The most examples below the verbs of a noun; each verb's own help has the others."""
 
 
 def run(args: list[str]) -> int:
     """Run the command that the words name, and return its exit code."""
+    if args in (["--help"], ["-h"]):
+        output.say(output.under_this_name(help_screen()))
+        return 0
     try:
-        options = _parse(args)
+        options = _parse(args or ["status"])
         output.color_mode = options.color
         if config.plays_role():
             from rolecall.settings.verbs import check_verb  # only agents are restricted
@@ -45,7 +65,7 @@ def run(args: list[str]) -> int:
                 is_in_step=bool(config.run()),
                 may_start_threads=config.may_start_threads(),
             )
-        reply = options.verb.run(options)
+        reply = _perform(options)
         if isinstance(reply, Reply):
             output.show(options, reply.value, reply.text)
             return reply.code
@@ -54,15 +74,42 @@ def run(args: list[str]) -> int:
         return report(error)
 
 
+def _perform(options: Namespace) -> Reply | int | None:
+    """Run a command. If it would start a workflow of a pack that nobody has looked at, show what that may do, ask, and
+    run the command again; nothing has happened by then."""
+    while True:
+        try:
+            chosen: Verb = options.verb
+            return chosen.run(options)
+        except UsageError as error:
+            path = getattr(error, "untrusted", "")
+            if not path or not (sys.stdin.isatty() and sys.stderr.isatty()):
+                raise
+            from rolecall.cli.workflow_pack import ask_for_trust  # only the first run needs it
+
+            if not ask_for_trust(path):
+                return 1
+
+
 def report(error: RolecallError) -> int:
     """Print an error and its hint; return the exit code."""
     from rolecall.cli import hints  # only an error needs it
 
-    output.say(f"{output.colored(f'{program()}:', 'red')} {error.message}", sys.stderr)
+    output.say(f"{output.paint(f'{program()}:', 'red')} {error.message}", sys.stderr)
     if error.hint:
         output.say("  " + hints.word(error.hint).replace("\n", "\n  "), sys.stderr)
     codes = {UsageError: 2, NotFound: 3, Damaged: 4}
     return next((code for kind, code in codes.items() if isinstance(error, kind)), 5)
+
+
+def help_screen() -> str:
+    """The commands that most people use, in groups."""
+    lines = [f"usage: {program()} COMMAND ...", "", DESCRIPTION, ""]
+    for group, commands in SCREEN.items():
+        known = [name for name in commands if name.split()[0] in NOUNS]
+        lines += [f"{'' if at else group:17}{name:15}{commands[name]}" for at, name in enumerate(known)]
+    more = "`rolecall COMMAND --help` explains a command, `rolecall help all` lists all."
+    return "\n".join([*lines, "", _epilog(EXAMPLES), "", more])
 
 
 # -- parsing --
@@ -92,6 +139,12 @@ def _parse(args: list[str]) -> Namespace:
             is_misspelt = not words and len(verbs) > 1 and len(args) > 1 and not args[1].startswith("-")
             if name in verbs and len(args) > words and not is_misspelt:
                 return _parse_verb(verbs[name], args[1 + words :])
+    if args[0].startswith("-") and args[0] not in ("-h", "--help", "-V", "--version"):
+        wanted = nearest(args[0], ["--help", "--version"])
+        raise UsageError(
+            f"unknown option {args[0]}" + (f"; did you mean {wanted}?" if wanted else ""),
+            hint="`rolecall --help` lists the commands.",
+        )
     commands = set(NOUNS)
     for count, word in enumerate(args):
         if word.startswith("-"):
@@ -99,6 +152,8 @@ def _parse(args: list[str]) -> Namespace:
         if word not in commands:
             before, wanted = " ".join(["rolecall", *args[:count]]), nearest(word, sorted(commands))
             meant = f"Did you mean `{before} {wanted}`? " if wanted else ""
+            if not count and _is_workflow(word):
+                meant = f"Did you mean `rolecall run {word} -p 'What to do'`? "
             raise UsageError(
                 f"unknown command {' '.join(args[: count + 1])!r}",
                 hint=UWF_NAMES.get(" ".join(args[:2]))
@@ -110,6 +165,15 @@ def _parse(args: list[str]) -> Namespace:
     else:  # an incomplete command: the help lists the possible continuations
         args = [*args, "--help"]
     return build_parser(only=args[0]).parse_args(args)
+
+
+def _is_workflow(word: str) -> bool:
+    from rolecall.api import reader  # only an unknown command needs it
+
+    with suppress(RolecallError, OSError), reader() as rolecall:
+        rolecall.find_workflow(word)
+        return True
+    return False
 
 
 def _parse_verb(chosen: Verb, args: list[str]) -> Namespace:
@@ -124,11 +188,16 @@ def _parse_verb(chosen: Verb, args: list[str]) -> Namespace:
             continue
         # A word with spaces is a value, and argparse accepts abbreviated options.
         if name.startswith("--") and " " not in arg and not any(one.startswith(name) for one in options):
-            wanted = nearest(name, options)
+            wanted = nearest(name[2:], [option[2:] for option in options if option.startswith("--")])
+            wanted = wanted and f"--{wanted}"
             raise UsageError(
                 f"unknown option {name}" + (f"; did you mean {wanted}?" if wanted else ""),
                 hint=f"`{parser.prog} --help` shows the options.",
             )
+    positionals = [action for action in parser._actions if not action.option_strings]
+    if len(positionals) > 1 and any(one.nargs == "?" for one in positionals):
+        # The other parser takes one of two words wrongly, or not at all, when an option is between them.
+        return parser.parse_intermixed_args(args)
     return parser.parse_args(args)
 
 
@@ -191,7 +260,7 @@ def _add_command(
     """Add a command below `parent`, with the examples of its only verb, or the first example of each verb."""
     examples = [one.examples for one in verbs.values()]
     if len(examples) > 1:
-        examples = [text.splitlines()[0] for text in examples]
+        examples = [text.splitlines()[0] for text in examples][:_MOST_EXAMPLES]
     made: ArgumentParser = parent.add_parser(
         name,
         help=line,
@@ -210,6 +279,13 @@ class Parser(ArgumentParser):
         return output.under_this_name(super().format_help())
 
     def error(self, message: str) -> NoReturn:
+        if message.startswith("argument "):  # a wrong value; the message is complete
+            raise UsageError(
+                message.removeprefix("argument "), hint=f"`{self.prog} --help` shows the options."
+            )
+        words = message.removeprefix("unrecognized arguments: ")
+        if words != message and "--prompt" in self._option_string_actions:
+            raise UsageError(message, hint=f"Is it the task? Write -p {quote(words)}.")
         raise UsageError(message, hint=f"{self.format_usage().rstrip()}\n`{self.prog} --help` says more.")
 
 

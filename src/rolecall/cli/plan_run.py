@@ -35,7 +35,7 @@ from rolecall.cli.thread_play import EventRecords, attend
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.files import git, merge
 from rolecall.nexus import catalog, dispatch
-from rolecall.nexus.filenames import Tree
+from rolecall.nexus.filenames import ProjectFiles
 from rolecall.plan_run import taskflow
 from rolecall.plan_run.assignment import Assigned, assign, refuse
 from rolecall.plan_run.board import Board
@@ -113,7 +113,7 @@ def run(options: Namespace) -> int:
     except ValueError as error:
         raise UsageError(f"--check cannot be read: {error}") from error
     if options.worktrees:
-        if not git.staged(project, ".nexus"):
+        if not git.read_index(project, ".nexus"):
             raise UsageError(
                 "the worktrees of tasks would be without .nexus, because it is not in git",
                 hint="Commit it: `git add .nexus && git commit`.",
@@ -144,7 +144,9 @@ def _look(
     """Return the state of the tasks, and the tasks to run; nothing is written."""
 
     def assign_tasks(tasks: Sequence[Mapping[str, Any]]) -> Assigned:
-        return assign(tasks, agents, tree=Tree(project))  # read again each time, because tasks add files
+        return assign(
+            tasks, agents, tree=ProjectFiles(project)
+        )  # read again each time, because tasks add files
 
     board = Board(project, rolecall, assign_tasks, only=frozenset(options.task) if options.task else None)
     board.look()
@@ -176,7 +178,9 @@ def _cast(board: Board, jobs: Sequence[Job], agents: catalog.Catalog, override: 
                         hint="Set one for all (`rolecall config set defaultAgent NAME`), or use --agent.",
                     )
                 tier = agents.agent(role).model_tier
-                cast = casting.cast(settings, book, role, override=chosen, tiers={role: tier})
+                cast = casting.cast(
+                    settings, book, role, override=chosen, tiers={role: tier}, names_role=False
+                )
                 check_present(cast.agent, env=config.environment())
                 model = settings.get("modelTiers") and getattr(cast.agent, "model", "")
                 yield Part(book, role, cast.name, model or "")

@@ -20,6 +20,7 @@ from rolecall.cli.thread_play import View, step_line
 from rolecall.plan_run import taskflow
 from rolecall.plan_run.schedule import outlook
 from rolecall.settings import config
+from rolecall.store.canonical import JsonObject
 from rolecall.workflow.route import status_of
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def _in_project(options: Namespace, command: str) -> str:
     return f"{command} --project {quote(options.project)}" if options.project else command
 
 
-def with_command(options: Namespace, body: Mapping[str, Any]) -> dict[str, Any]:
+def with_command(options: Namespace, body: JsonObject) -> JsonObject:
     """Return `body` with its command ready to type."""
     return {**body, "command": _here(options, body["command"])} if body.get("command") else dict(body)
 
@@ -75,7 +76,7 @@ class TaskLines(View):
         self._latest: dict[Any, str] = {}
         """The last message of each task, the newest last."""
 
-    def event(self, kind: str, body: Mapping[str, Any]) -> None:
+    def event(self, kind: str, body: JsonObject) -> None:
         task = body.get("task")
         if kind == "step_started":
             self._now[task] = (str(body["role"]), time.monotonic())
@@ -90,7 +91,7 @@ class TaskLines(View):
             self._latest.pop(task, None)
             self._latest[task] = gist(kind, body)
 
-    def _line(self, kind: str, body: Mapping[str, Any]) -> str:
+    def _line(self, kind: str, body: JsonObject) -> str:
         if kind == "begun":
             then = f", then {body['checker']}" if body["checker"] not in ("", body["owner"]) else ""
             session = body["session"]
@@ -198,7 +199,7 @@ def show_outlook(
     words = {number: left.word for number, left in state.left.items()}
     ahead = outlook(state.wants, done=state.done, limit=options.at_once, others=words)
 
-    def preview(number: float) -> dict[str, Any]:
+    def preview(number: float) -> JsonObject:
         job, begun = board.jobs[number], board.begun(board.tasks[number])
         clash = ahead.clashes.get(number)
         return {
@@ -231,7 +232,7 @@ def show_outlook(
     show(options, shown, lambda: "\n".join([*_outlook_lines(shown), *advice]))
 
 
-def _outlook_lines(shown: Mapping[str, Any]) -> Iterator[str]:
+def _outlook_lines(shown: JsonObject) -> Iterator[str]:
     if shown["goal"]:
         yield f"goal: {shown['goal']}"
     for number, wave in enumerate(shown["waves"], 1):

@@ -1,5 +1,5 @@
-"""`rolecall run`: start threads of a workflow and follow them, through the service if one is running here, otherwise in
-this process. Output and exit codes are those of `thread run`."""
+"""`rolecall run` and `rolecall try`: start threads of a workflow and follow them, through the service if one is running
+here, otherwise in this process. Output and exit codes are those of `thread run`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import json
 import os
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from rolecall.api import LoadedWorkflow, Rolecall, Thread, check_limits
-from rolecall.cli import argument, either, flag, verb
-from rolecall.cli.arguments import AGENT, CWD, LIMIT, WORKFLOW
+from rolecall.api import LoadedWorkflow, Rolecall, Thread, check_limits, reader
+from rolecall.cli import argument, either, flag, forecast, verb
+from rolecall.cli.arguments import AGENT, CWD, LIMIT, REUSE, WORKFLOW, wants_reuse
 from rolecall.cli.follow import follow, follow_each
+from rolecall.cli.hints import word
 from rolecall.cli.output import STORE, between, read_file, read_input, say, show
 from rolecall.cli.thread_play import play
-from rolecall.cli.thread_run import print_problem, tell_of_successors, tell_omitted
+from rolecall.cli.thread_run import print_problem, tell_of_settings, tell_omitted
 from rolecall.errors import UsageError
 from rolecall.service import control, project_file
 from rolecall.settings import config
@@ -25,18 +28,13 @@ _KEYS = ("prompt", "cwd", "priority")
 
 
 @dataclass(frozen=True)
-class Task:
+class RunTask:
     prompt: str
     cwd: str
     priority: int
 
 
-@verb(
-    "run",
-    "start a thread of a workflow and follow it to its end",
-    "rolecall run fix-issue -p 'The login page is blank'\n"
-    "rolecall run fix-issue --each prompts.txt --detach\n"
-    "rolecall run fix-issue -p @issue.md --priority 9",
+_ARGUMENTS = (
     WORKFLOW,
     either(
         argument("-p --prompt", "TEXT", "the task; @FILE reads a file, - standard input"),
@@ -45,9 +43,11 @@ class Task:
             "FILE",
             'a thread for every line of FILE: a prompt, or {"prompt", "cwd", "priority"}; - is standard input',
         ),
-        required=True,
     ),
-    flag("--detach", "queue it for the service, print its id"),
+    either(
+        flag("--detach", "queue it for the service, print its id"),
+        flag("--dry", "start nothing: say which steps would be reused and what the rest may cost"),
+    ),
     argument(
         "--priority",
         "N",
@@ -57,16 +57,82 @@ class Task:
     CWD,
     LIMIT,
     AGENT,
+    REUSE,
     STORE,
 )
+
+
+@verb(
+    "run",
+    "start a thread of a workflow and follow it to its end",
+    "rolecall run fix-issue -p 'The login page is blank'\n"
+    "rolecall run fix-issue --each prompts.txt --detach\n"
+    "rolecall run fix-issue -p @issue.md --priority 9\n"
+    "rolecall run fix-issue -p 'The login page is blank' --reuse --dry",
+    *_ARGUMENTS,
+)
 def run(options: Namespace) -> int:
+    return _run(options, lambda loaded: loaded)
+
+
+@verb(
+    "try",
+    "run a workflow, even a ready-made one, at once; installed agents play the roles that name none",
+    "rolecall try answer-question -p 'How does a request reach the handler?'\n"
+    "rolecall try fix-test -p 'The test of the login fails' --limit cost=2",
+    *_ARGUMENTS,
+)
+def try_workflow(options: Namespace) -> int:
+    return _run(options, lambda loaded: loaded if options.agent else _name_agents(loaded))
+
+
+def _name_agents(loaded: LoadedWorkflow) -> LoadedWorkflow:
+    """Give agents that are ready here to the roles for which neither the workflow nor the configuration names one."""
+    from rolecall.checks.choose import (  # imports adapters, which `run` does without
+        choose,
+        find_programs,
+        open_roles,
+        ready_agents,
+    )
+
+    workflow = loaded.playbook.workflow
+    roles = open_roles(workflow, config.load()) if workflow.python is None else []
+    if not roles:
+        return loaded
+    findings = find_programs(config.environment(), Path.cwd())
+    chosen = choose(workflow, roles, ready_agents(findings))
+    if missing := [role for role in roles if role not in chosen]:
+        installed = [one for one in findings.values() if one.state not in ("ready", "not installed")]
+        to_do = [
+            f"{one.agent} is installed, but {one.state}: {word(one.troubles[0].fix)}" for one in installed
+        ]
+        raise UsageError(
+            f"no agent is ready here to play {', '.join(missing)}",
+            hint="\n".join([*to_do, "`rolecall doctor` lists the agents and what to do for each."]),
+        )
+    for agent in dict.fromkeys(one.agent for one in chosen.values()):
+        played = ", ".join(role for role, one in chosen.items() if one.agent == agent)
+        say(f"{agent} plays {played}: it is ready here, and none is configured", sys.stderr)
+    named = {role: workflow.roles[role]._replace(agent=one.agent) for role, one in chosen.items()}
+    book = loaded.playbook._replace(workflow=workflow._replace(roles={**workflow.roles, **named}))
+    return loaded._replace(playbook=book, id=None)
+
+
+def _run(options: Namespace, prepare: Callable[[LoadedWorkflow], LoadedWorkflow]) -> int:
+    if options.prompt is None and options.each is None:
+        raise UsageError(
+            "the workflow needs a task",
+            hint="Say what to do: -p 'The login page is blank', or -p @FILE.",
+        )
+    if options.dry:
+        return _run_dry(options, prepare)
     with Rolecall(options.store) as rolecall:
-        loaded = rolecall.load_workflow(options.workflow, warn=print_problem, is_kept=True)
+        loaded = prepare(rolecall.load_workflow(options.workflow, warn=print_problem, is_kept=True))
         check_limits(dict(options.limit), loaded.playbook.workflow.roles)
-        tell_of_successors(loaded.playbook, options.agent)
+        tasks = _read_tasks(options, loaded.playbook.workflow.name)
+        tell_of_settings(loaded.playbook, options.agent)
         for _, error in rolecall.missing_agents(loaded.playbook, options.agent):
             raise error
-        tasks = _read_tasks(options, loaded.playbook.workflow.name)
         is_served = control.is_served(config.home(), options.store, rolecall.store)
         starter = Starter(options, rolecall, loaded, is_queued=is_served or options.detach)
         if options.detach:
@@ -92,13 +158,39 @@ def run(options: Namespace) -> int:
         return play(options, thread, steps=None, is_run=True)
 
 
-def _read_tasks(options: Namespace, workflow: str) -> list[Task]:
+def _run_dry(options: Namespace, prepare: Callable[[LoadedWorkflow], LoadedWorkflow]) -> int:
+    with reader(options.store) as rolecall:
+        loaded = prepare(rolecall.load_workflow(options.workflow, warn=print_problem))
+        for _, error in rolecall.missing_agents(loaded.playbook, options.agent):
+            raise error
+        outlooks = [
+            rolecall.look_ahead(
+                loaded,
+                task.prompt,
+                agent=options.agent,
+                limits=dict(options.limit),
+                folder=task.cwd,
+                reuse=wants_reuse(options),
+            )
+            for task in _read_tasks(options, loaded.playbook.workflow.name)
+        ]
+    if options.each is None:
+        show(options, forecast.view_outlook(outlooks[0]), forecast.word_outlook(outlooks[0]))
+    else:
+        show(options, [forecast.view_outlook(one) for one in outlooks], forecast.word_outlooks(outlooks))
+    return 0
+
+
+def _read_tasks(options: Namespace, workflow: str) -> list[RunTask]:
     priority = options.priority
     if priority is None:
         priority = project_file.load(os.getcwd()).project.policy.of(workflow).priority
-    default = Task("", os.path.abspath(options.cwd or os.getcwd()), priority)
+    default = RunTask("", os.path.abspath(options.cwd or os.getcwd()), priority)
     if options.each is None:
-        return [replace(default, prompt=read_input(options.prompt))]
+        prompt = read_input(options.prompt)
+        if not prompt.strip():
+            raise UsageError("the task is empty", hint="Say what to do: -p 'The login page is blank'.")
+        return [replace(default, prompt=prompt)]
     tasks = []
     # Not splitlines, which also splits at other characters that a text may contain.
     for number, line in enumerate(read_file(options.each).removeprefix("\ufeff").split("\n"), 1):
@@ -109,7 +201,7 @@ def _read_tasks(options: Namespace, workflow: str) -> list[Task]:
     return tasks
 
 
-def _parse_task(line: str, place: str, default: Task) -> Task:
+def _parse_task(line: str, place: str, default: RunTask) -> RunTask:
     """Parse a line: a prompt, a JSON object with one, or a JSON string, which may contain line breaks."""
     given: Any = {"prompt": line}
     if line[0] in '{"':
@@ -130,7 +222,7 @@ def _parse_task(line: str, place: str, default: Task) -> Task:
         raise UsageError(f"{place} must have a `prompt`; it and `cwd` must be strings")
     if type(priority) is not int or priority not in range(10):  # `5.0 in range(10)` and `True in …` hold too
         raise UsageError(f"{place} has the priority {priority!r}", hint="It goes from 0 to 9.")
-    task = Task(prompt, os.path.abspath(os.path.join(default.cwd, os.path.expanduser(folder))), priority)
+    task = RunTask(prompt, os.path.abspath(os.path.join(default.cwd, os.path.expanduser(folder))), priority)
 
     # Report anything that would prevent a thread before starting any.
     if not task.prompt.strip():
@@ -155,20 +247,21 @@ class Starter:
         self._loaded = loaded
         self._is_queued = is_queued
 
-    def start(self, task: Task) -> Thread:
+    def start(self, task: RunTask) -> Thread:
         thread = self._rolecall.start(
             self._loaded,
             task.prompt,
             folder=task.cwd,
             limits=dict(self._options.limit),
             agent=self._options.agent,
+            reuse=wants_reuse(self._options),
             priority=task.priority if self._is_queued else None,
         )
         self._loaded = self._loaded._replace(id=thread.state.workflow)  # it is stored once for all threads
         tell_omitted(thread)
         return thread
 
-    def start_all(self, tasks: list[Task]) -> list[Thread]:
+    def start_all(self, tasks: list[RunTask]) -> list[Thread]:
         """Queue all threads. If that fails midway, report how many were queued, because those will run."""
         threads: list[Thread] = []
         try:

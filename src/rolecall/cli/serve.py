@@ -14,7 +14,7 @@ from rolecall.cli.output import STORE, between, printable, warn
 from rolecall.errors import UsageError
 from rolecall.service import control, project_file
 from rolecall.service.policy import ServicePolicy
-from rolecall.service.project_file import Project
+from rolecall.service.project_file import ProjectFile
 from rolecall.service.triggers.trigger import Hook
 from rolecall.settings import config
 
@@ -64,13 +64,21 @@ def _fleet(parser: ArgumentParser) -> None:
         "threads at once of each workflow that rolecall.yaml does not name (default: 1)",
         type=between(1),
     ),
+    argument(
+        "--web",
+        "PORT",
+        "also serve the web page (default: on a free port); the log says where its sign-in link is",
+        type=between(0, 65535),
+        nargs="?",
+        const=0,
+    ),
     argument("--ready-fd", None, SUPPRESS, type=int),
     _fleet,
     STORE,
 )
 def serve(options: Namespace) -> Reply | int:
     folder = os.path.abspath(options.project or os.getcwd())
-    project = project_file.load(folder).checked()  # report its problems here, not in a log
+    project = project_file.load(folder).require()  # report its problems here, not in a log
     if problem := project_file.unread(folder):
         print(printable(str(problem)), file=sys.stderr)
     url = _database(options)
@@ -100,9 +108,17 @@ def serve(options: Namespace) -> Reply | int:
         if has_project
         else serving.of_no_project(folder)
     )
+    pages = []
+    if options.web is not None:
+        pages.append(serving.of_page(folder, store_url=url or options.store, port=options.web))
     if url is None:
+        companions = [beside, *pages]
         serving.serve(
-            adjust(project.policy), store_url=options.store, companions=[beside], show=show, ready=tell_ready
+            adjust(project.policy),
+            store_url=options.store,
+            companions=companions,
+            show=show,
+            ready=tell_ready,
         )
         return 0
     try:
@@ -117,7 +133,7 @@ def serve(options: Namespace) -> Reply | int:
     fleet.serve(
         url,
         adjust(project.policy) if has_policy else None,
-        companions=[beside] if has_project else [],
+        companions=[*([beside] if has_project else []), *pages],
         show=show,
         ready=tell_ready,
         **{name: value for name, value in given.items() if value is not None},
@@ -140,7 +156,7 @@ def _database(options: Namespace) -> str | None:
     return url
 
 
-def _detach(options: Namespace, project: Project, url: str | None) -> Reply | int:
+def _detach(options: Namespace, project: ProjectFile, url: str | None) -> Reply | int:
     """Start the service in its own session, and wait until it answers."""
     home = config.home()
     if control.held_by(home) is not None:
@@ -155,6 +171,7 @@ def _detach(options: Namespace, project: Project, url: str | None) -> Reply | in
     # -P, so that a file in the project cannot replace an imported module.
     words = [sys.executable, "-P", "-m", "rolecall", "serve", "--ready-fd", str(write)]
     words += [] if options.database is None else ["--database"]
+    words += [] if options.web is None else ["--web", str(options.web)]
     for name in ("project", "at_once", "concurrency", *_FOR_FLEET):
         if value := getattr(options, name):
             words += [f"--{name.replace('_', '-')}", str(value)]
@@ -166,7 +183,7 @@ def _detach(options: Namespace, project: Project, url: str | None) -> Reply | in
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,  # the log has the same output
             stderr=errors,
-            env=config.inherited(**({} if address is None else {"ROLECALL_STORE": address})),
+            env=config.child_environment(**({} if address is None else {"ROLECALL_STORE": address})),
             pass_fds=[write],
             start_new_session=True,
         )
@@ -187,7 +204,7 @@ def _detach(options: Namespace, project: Project, url: str | None) -> Reply | in
     return Reply(shown, "\n".join(lines))
 
 
-def _check_port(project: Project) -> str:
+def _check_port(project: ProjectFile) -> str:
     """Explain why the service cannot listen for the project's hooks; empty if it can or has no hooks."""
     if not any(isinstance(one.source, Hook) for one in project.triggers):
         return ""

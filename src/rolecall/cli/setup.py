@@ -19,7 +19,7 @@ from rolecall.cli.output import read_input
 from rolecall.errors import UsageError
 from rolecall.settings import config, config_file
 from rolecall.settings.settings import Path as Key
-from rolecall.settings.settings import is_known_agent, unknown_agent, value_from
+from rolecall.settings.settings import Settings, is_known_agent, unknown_agent, value_from
 
 BASE_URLS = {
     "openrouter": "https://openrouter.ai/api/v1",
@@ -84,16 +84,16 @@ def setup(options: Namespace) -> Reply:
     return Reply(shown, "\n".join([*lines, "Next: rolecall doctor, then rolecall run WORKFLOW -p TASK"]))
 
 
-def _provider(settings: dict[str, Any], name: str) -> dict[str, Any]:
+def _provider(settings: Settings, name: str) -> Settings:
     entry = (settings.get("providers") or {}).get(name)
     return entry if isinstance(entry, dict) else {}
 
 
-def _known_url(settings: dict[str, Any], provider: str) -> str | None:
+def _known_url(settings: Settings, provider: str) -> str | None:
     return _provider(settings, provider).get("baseUrl") or BASE_URLS.get(provider)
 
 
-def _has_key(settings: dict[str, Any], environment: dict[str, str], provider: str) -> bool:
+def _has_key(settings: Settings, environment: dict[str, str], provider: str) -> bool:
     entry = _provider(settings, provider)
     return bool(entry.get("apiKey") or environment.get(entry.get("apiKeyEnv") or _variable(provider)))
 
@@ -107,7 +107,7 @@ def _variable(provider: str) -> str:
 # -- the answers --
 
 
-def _from_flags(options: Namespace, settings: dict[str, Any], environment: dict[str, str]) -> Answers:
+def _from_flags(options: Namespace, settings: Settings, environment: dict[str, str]) -> Answers:
     if all(getattr(options, flag) is None for flag in _PROVIDER_FLAGS):
         return Answers(None, None, None, None, options.agent)
     provider = options.provider
@@ -125,7 +125,7 @@ def _from_flags(options: Namespace, settings: dict[str, Any], environment: dict[
     return Answers(provider, base_url, read_input(key).strip() if key else key, options.model, options.agent)
 
 
-def _ask(settings: dict[str, Any], environment: dict[str, str], programs: list[dict[str, str]]) -> Answers:
+def _ask(settings: Settings, environment: dict[str, str], programs: list[dict[str, str]]) -> Answers:
     """Ask for the settings, checking each answer immediately and asking again if it is wrong."""
     for one in programs:
         asking.say(f"found {one['program']} ({one['path']}): adapter {one['adapter']}")
@@ -138,6 +138,9 @@ def _ask(settings: dict[str, Any], environment: dict[str, str], programs: list[d
             _check_agent(agent, settings)
         return str(agent)
 
+    asking.say(
+        "Roles that name no agent are played by the default agent; `rolecall agents list` shows the names."
+    )
     how = f"(-: none) [{offered}]" if offered else "(Enter: none)"
     agent = asking.ask(f"Agent that plays roles by default {how}", check_agent)
     model = (settings.get("models") or {}).get(settings.get("defaultModel") or MODEL) or {}
@@ -173,7 +176,7 @@ def _ask_needed(question: str, default: str, key: Key) -> str:
     return asking.ask(f"{question} [{default}]" if default else question, check)
 
 
-def _check(answers: Answers, settings: dict[str, Any]) -> None:
+def _check(answers: Answers, settings: Settings) -> None:
     """Refuse invalid answers before anything is written."""
     if answers.agent:
         _check_agent(answers.agent, settings)
@@ -186,7 +189,7 @@ def _check(answers: Answers, settings: dict[str, Any]) -> None:
     value_from(answers.model or "", ("models", MODEL, "name"))
 
 
-def _check_agent(agent: str, settings: dict[str, Any]) -> None:
+def _check_agent(agent: str, settings: Settings) -> None:
     if not is_known_agent(settings, agent, _AGENTS):
         raise unknown_agent(settings, agent, _AGENTS)
 
@@ -200,7 +203,7 @@ def _check_provider(provider: str) -> str:
 # -- writing --
 
 
-def _write(answers: Answers, settings: dict[str, Any]) -> dict[str, Any]:
+def _write(answers: Answers, settings: Settings) -> Settings:
     values: dict[Key, str] = {}
     unset: list[Key] = [("defaultAgent",)] if answers.agent == "" else []
     if answers.agent:

@@ -1,65 +1,139 @@
-"""`rolecall status`: show the project here, the running and waiting threads, the service, and the next command."""
+"""`rolecall` alone and `rolecall status`: the project, what waits for a person, what runs, and the next commands."""
 
 from __future__ import annotations
 
 import os
 from argparse import Namespace
+from time import time
 
-from rolecall.api import reader
+from rolecall.api import Rolecall, reader
 from rolecall.cli import Reply, verb
-from rolecall.cli.output import STORE, under_this_name
-from rolecall.cli.thread_read import active_threads, first_command
-from rolecall.service import control, project_file
-from rolecall.settings import config
+from rolecall.cli.arguments import in_this_store, omit_latest
+from rolecall.cli.output import STORE, columns_of_terminal, short, under_this_name
+from rolecall.cli.thread_read import Entry, ThreadListing, active_threads, first_command
+from rolecall.service import control
+from rolecall.settings import config, repository
 
-_MOST = 10
-"""The most threads listed."""
-_ORDER = ("crashed", "damaged", "suspended", "waiting", "running", "queued", "idle")
+_MOST = 4
+"""How many threads of a kind are listed, so that everything fits on a screen."""
+_WIDTH = 68
+_LEAST_ROOM = 12
+_ORDER = ("crashed", "damaged", "suspended", "waiting", "idle", "running", "queued")
 
 
 @verb(
     "status",
-    "show the project, the threads at work, the service and the next command",
+    "show the project, what waits for you, what runs and the next commands",
     "rolecall status",
     STORE,
 )
 def status(options: Namespace) -> Reply:
-    folder = os.getcwd()
-    project = project_file.find(folder)
+    project = repository.nearest("rolecall.yaml", os.getcwd())
     service = control.held_by(config.home())
     with reader(options.store) as rolecall:
         workflows = rolecall.workflows()
         listing = active_threads(options, rolecall)
         threads = sorted(listing.entries, key=lambda entry: _ORDER.index(entry["status"]))
-        onward = ""
-        for entry in threads:
-            if entry["status"] == "queued" and service is None:
-                onward = "rolecall serve --detach"
-            elif entry["status"] == "waiting":
-                onward = f"rolecall thread show {entry['thread']} --members"
-            elif entry["status"] not in ("queued", "running") and entry["continue"]:
-                onward = entry["continue"]
-            if onward:
-                break
-        onward = under_this_name(onward or first_command(rolecall))
+        waiting = {entry["thread"] for entry in threads if _waits_for_person(rolecall, entry)}
+        commands = _next_commands(options, rolecall, threads, waiting, has_service=service is not None)
+        typed = [omit_latest(rolecall, under_this_name(command)) for command in commands]
+        waits = _name_folders(rolecall, [one for one in threads if one["thread"] in waiting])
+        works = _name_folders(rolecall, [one for one in threads if one["thread"] not in waiting])
+    for ident in [entry["thread"] for entry in threads]:
+        typed = [command.replace(ident, ident[-listing.id_length :]) for command in typed]
     shown = {
         "project": os.path.dirname(project) if project else None,
         "workflows": workflows,
         "threads": threads,
         "service": {"pid": service["pid"]} if service else None,
-        "next": onward,
+        "next": under_this_name(next(iter(commands))),
+        "commands": [
+            {"command": under_this_name(command), "about": about} for command, about in commands.items()
+        ],
     }
 
     lines = [
         f"project    {shown['project'] or 'no rolecall.yaml here'}",
-        f"workflows  {', '.join(workflows) or 'none'}",
+        f"workflows  {short(', '.join(workflows) or 'none', _WIDTH)}",
         f"service    {'process ' + str(service['pid']) if service else 'not running'}",
     ]
     if threads:
-        lines += ["", listing._replace(entries=threads[:_MOST]).text()]
-        if len(threads) > _MOST:
-            lines.append(under_this_name(f"and {len(threads) - _MOST} more: rolecall thread list"))
+        lines += _thread_lines("waits for you", waits, listing)
+        lines += _thread_lines("at work", works, listing)
         lines.append("")
     else:
         lines.append("threads    none at work")
-    return Reply(shown, "\n".join([*lines, f"next       {onward}"]))
+    width = max(map(len, typed))
+    for at, (command, about) in enumerate(zip(typed, commands.values(), strict=True)):
+        room = max(_LEAST_ROOM, columns_of_terminal() - 13 - width)
+        lines.append(f"{'' if at else 'next':11}{command:{width}}  {short(about, room)}")
+    return Reply(shown, "\n".join(lines))
+
+
+def _waits_for_person(rolecall: Rolecall, entry: Entry) -> bool:
+    """Whether nothing happens to a thread until a person acts. A thread whose agent has reached a limit waits for a
+    time, and one whose group is at work waits for its members."""
+    if entry["status"] == "waiting":
+        return rolecall.thread(entry["thread"]).needs_person
+    return entry["status"] not in ("running", "queued") and entry.get("until", 0) <= time() * 1000
+
+
+def _name_folders(rolecall: Rolecall, entries: list[Entry]) -> list[Entry]:
+    """Let the titles of threads of other folders begin with their folder's name, as far as they are listed."""
+    here = os.path.realpath(rolecall.folder)
+    here = repository.root_around(here) or here
+    named = []
+    for entry in entries[:_MOST]:
+        folder = rolecall.thread(entry["thread"]).state.cwd or here
+        is_here = os.path.commonpath([here, os.path.realpath(folder)]) == here
+        named.append(
+            entry if is_here else {**entry, "title": f"in {os.path.basename(folder)}: {entry['title'] or ''}"}
+        )
+    return named + entries[_MOST:]
+
+
+def _thread_lines(heading: str, entries: list[Entry], listing: ThreadListing) -> list[str]:
+    if not entries:
+        return []
+    more = len(entries) - _MOST
+    lines = ["", heading, listing._replace(entries=entries[:_MOST]).text()]
+    return [*lines, under_this_name(f"and {more} more: rolecall thread list")] if more > 0 else lines
+
+
+def _next_commands(
+    options: Namespace,
+    rolecall: Rolecall,
+    threads: list[Entry],
+    waiting: set[str],
+    *,
+    has_service: bool,
+) -> dict[str, str]:
+    """The three most useful commands, each with what it does: the first continues what cannot continue by itself."""
+    found: dict[str, str] = {}
+    for entry in threads:
+        if entry["status"] == "queued" and not has_service:
+            found["rolecall serve --detach"] = "run what is queued"
+        elif entry["thread"] in waiting and entry["status"] == "waiting":
+            found[f"rolecall thread show {entry['thread']} --members"] = "see whom it waits for"
+        elif entry["thread"] in waiting and entry["continue"]:
+            found[entry["continue"]] = short(f"continue {entry['title'] or entry['name']}", 30)
+        if found:
+            break
+    latest = rolecall.latest_thread()
+    start = first_command(rolecall, latest.state.name if latest else "")
+    if not threads:
+        found[start] = _ABOUT.get(start, "start a thread")
+    if latest:
+        verb = "read" if latest.has_ended else "watch" if latest.status in ("running", "queued") else "show"
+        found[in_this_store(options, f"rolecall thread {verb} {latest.id}")] = "look at the latest thread"
+    for command in (start, "rolecall new", "rolecall doctor", "rolecall --help"):
+        found.setdefault(command, _ABOUT.get(command, "start a thread"))
+    return dict(list(found.items())[:3])
+
+
+_ABOUT = {
+    "rolecall init": "make a project",
+    "rolecall new": "see ready-made workflows",
+    "rolecall doctor": "see which agents are ready",
+    "rolecall --help": "see the commands",
+}

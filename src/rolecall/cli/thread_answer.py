@@ -67,7 +67,7 @@ def _field(text: str) -> tuple[str, str]:
 def answer(options: Namespace) -> int:
     if options.agent and not options.run:
         raise UsageError("--agent names the agent of the next steps, so it needs --run")
-    with open_thread(options) as thread:
+    with open_thread(options, is_waiting=True) as thread:
         thread.refuse_running()  # before the person thinks about an answer
         question = thread.question()
         takes_output = question.due is not None or thread.state.status != "suspended"

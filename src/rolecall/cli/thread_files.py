@@ -15,7 +15,7 @@ from rolecall.cli import Reply, argument, flag, verb
 from rolecall.cli.arguments import THREAD, in_this_store, open_thread
 from rolecall.cli.output import STORE, Progress, plural, printable, short, warn
 from rolecall.errors import UsageError
-from rolecall.threads.report import SHORT, shortened
+from rolecall.threads.report import SHORT, shorten
 
 # -- export --
 
@@ -27,6 +27,7 @@ from rolecall.threads.report import SHORT, shortened
     THREAD,
     argument("file", "FILE", "a new .html or .md file"),
     flag("--full", "do not shorten long texts"),
+    flag("--files", "show what each step changed in files, line by line"),
     flag("--force", "overwrite the file"),
     STORE,
 )
@@ -44,6 +45,7 @@ def export(options: Namespace) -> Reply:
         page = thread.export(
             "markdown" if kind == ".md" else "html",
             limit=None if options.full else SHORT,
+            files=options.files,
             warn=warn,
             phrase=lambda hint: in_this_store(options, hint),
         )
@@ -75,7 +77,9 @@ def export(options: Namespace) -> Reply:
     "rolecall thread checkout 01M7F72S ../as-it-ended\nrolecall thread checkout 01M7F72S --at 3 ../as-of-step-3",
     THREAD,
     argument("folder", "DIR", "a new or empty folder"),
-    argument("--at", "STEP", "a step's id or number, or start (default: the last)"),
+    argument(
+        "--at", "STEP", "the id or number of a step, the id of a failed attempt, or start (default: the last)"
+    ),
     STORE,
 )
 def check_out(options: Namespace) -> Reply:
@@ -84,6 +88,8 @@ def check_out(options: Namespace) -> Reply:
     for path in done["omitted"]:
         print(printable(f"not recorded, so not written: {path}"), file=sys.stderr)
     which = f"step {done['number']} left" if done["step"] else "the first step found"
+    if "attempt" in done:
+        which = f"the failed attempt {done['attempt']} left"
     return Reply(done, f"{done['folder']} has the files that {which}")
 
 
@@ -129,7 +135,7 @@ def _blame_text(found: Mapping[str, Any]) -> str:
     for ident, step in steps.items():
         prompt = step["prompt"].strip()
         is_only = len(steps) == 1
-        about = shortened(prompt, SHORT) if is_only else short(step["edgePrompt"].strip() or prompt, 100)
+        about = shorten(prompt, SHORT) if is_only else short(step["edgePrompt"].strip() or prompt, 100)
         shown += ["", f"{names[ident]} · {step['agent']} · {ident}", about]
     return "\n".join(shown)
 
@@ -185,7 +191,7 @@ def show_changes(options: Namespace) -> Reply:
     STORE,
 )
 def merge(options: Namespace) -> Reply:
-    with open_thread(options) as thread:
+    with open_thread(options, ask="merging changes your branch") as thread:
         merged = thread.merge_folder()
     text = f"{merged['into']} has everything of {merged['branch']} already"
     if merged["merged"]:
@@ -202,7 +208,7 @@ def merge(options: Namespace) -> Reply:
     STORE,
 )
 def remove(options: Namespace) -> Reply:
-    with open_thread(options) as thread:
+    with open_thread(options, ask="removing its folders cannot be undone") as thread:
         done = thread.remove_folders(force=options.force)
     for branch in done["kept"]:
         print(printable(f"the branch {branch} is kept: it is checked out somewhere else"), file=sys.stderr)

@@ -8,16 +8,18 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Mapping
 from shlex import quote
 from typing import Any
 
 from rolecall.api import Thread
 from rolecall.cli import hints
-from rolecall.cli.arguments import in_this_store
+from rolecall.cli.arguments import in_this_store, omit_latest
+from rolecall.cli.group_view import duration
 from rolecall.cli.output import colored_status, format_of, plural, printable, short, show
 from rolecall.errors import Hint
-from rolecall.threads.report import joined_text, money
+from rolecall.threads.report import joined_text, local_time, money, reuse_total
 from rolecall.threads.state import ENDED
 
 CODES = {"failed": 6, "suspended": 7, "waiting": 7, "killed": 8, "discarded": 9}
@@ -28,6 +30,8 @@ INTERRUPTION = "interrupted"
 
 _MOST_LINES = 6
 _MOST_FILES = 10
+_MOST_STEPS = 20
+"""How many of the newest steps are searched for changed files."""
 _LINE = 76
 
 
@@ -53,6 +57,7 @@ def show_state(
         "done": has_ended,
         "background": None,
         "reason": reason or state.reason,
+        **({"until": state.until} if state.until is not None else {}),
         "step": step,
         "result": _result(options, thread) if has_ended else None,
     }
@@ -67,7 +72,11 @@ def show_state(
         else:
             line += next_role if status == "idle" else ""
             line += f": {shown['reason']}" if shown["reason"] else ""
-        return line if is_brief or not shown["result"] else line + _result_text(shown["result"])
+        if state.until is not None:
+            line += f"\n  it waits until {local_time(state.until)}, because its agent has reached a limit"
+        return (
+            line if is_brief or not shown["result"] else line + _result_text(options, thread, shown["result"])
+        )
 
     if is_after_events and format_of(options) == "yaml":
         print("---")
@@ -93,7 +102,7 @@ def _result(options: Namespace, thread: Thread) -> dict[str, Any] | None:
     }
 
 
-def _result_text(result: Mapping[str, Any]) -> str:
+def _result_text(options: Namespace, thread: Thread, result: Mapping[str, Any]) -> str:
     lines = [f"{result['role']}: {result['status']}" if result["status"] else result["role"]]
     output = result["output"] if isinstance(result["output"], Mapping) else {}
     is_group = {"members", "count", "set_aside"} <= output.keys()
@@ -107,18 +116,45 @@ def _result_text(result: Mapping[str, Any]) -> str:
     lines += [f"  {short(line, 2 * _LINE)}" for line in body[:_MOST_LINES]]
     lines += [f"  … {len(body) - _MOST_LINES} more lines"] if body[_MOST_LINES:] else []
 
-    files, usage = result["files"], result["usage"]
+    usage, changes = result["usage"], _count_lines(thread)
+    files = result["files"]
+    if changes and not thread.state.folders:  # of its own folders, what differs at the end is known
+        files = [f"{path}{lines}" for path, lines in changes.items()]
     more = f", and {len(files) - _MOST_FILES} more" if files[_MOST_FILES:] else ""
     used = [plural(usage["steps"], "step")] if usage.get("steps") else []
     used += [f"{usage['tokens']:,} tokens"] if usage.get("tokens") else []
     used += [money(usage["cost"])] if usage.get("cost") else []
+    used += [duration(usage["minutes"] * 60)] if usage.get("minutes") else []
+    commands = {
+        "read it all": result["read"],
+        "see the changes": in_this_store(options, f"rolecall thread diff {thread.id}") if changes else "",
+        "continue from a step": in_this_store(options, f"rolecall thread fork {thread.id} --at STEP")
+        if thread.state.status == "failed"
+        else "",
+    }
     facts = {
         "files changed": ", ".join(files[:_MOST_FILES]) + more,
         "used": ", ".join(used),
-        "read it all": result["read"],
-        "merge it": result["merge"],
+        "reused": reuse_total(usage.get("saved")),
+        **{name: omit_latest(thread.rolecall, command) for name, command in commands.items()},
+        "merge it": result["merge"] or "",  # with its id: another thread may be the latest when it is typed
     }
     return "\n".join(["", "", *lines, "", *(f"{name}: {value}" for name, value in facts.items() if value)])
+
+
+def _count_lines(thread: Thread) -> dict[str, str]:
+    """The files that the newest steps changed, with the lines that they added and removed."""
+    added: Counter[str] = Counter()
+    removed: Counter[str] = Counter()
+    for step in thread.file_changes(newest=_MOST_STEPS):
+        for change in step["changes"]:
+            added[change["path"]] += change["added"] or 0
+            removed[change["path"]] += change["removed"] or 0
+    # A file whose lines cannot be counted, such as a compiled one, is named alone.
+    return {
+        path: f" +{more:,} -{removed[path]:,}" if more or removed[path] else ""
+        for path, more in added.items()
+    }
 
 
 def _tell_answers(options: Namespace, thread: Thread) -> None:
@@ -153,4 +189,5 @@ def tell_continuation(
     if thread.state.status == "waiting":
         _tell_answers(options, thread)
     label = "watch" if onward and onward.code == "watch_thread" else "continue"
-    print(f"{label}: {printable(in_this_store(options, command))}", file=sys.stderr, flush=True)
+    command = omit_latest(thread.rolecall, in_this_store(options, command))
+    print(f"{label}: {printable(command)}", file=sys.stderr, flush=True)

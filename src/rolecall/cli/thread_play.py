@@ -17,17 +17,17 @@ from rolecall import agents
 from rolecall.agents.process import survivors
 from rolecall.api import Thread
 from rolecall.cli import hints
-from rolecall.cli.group_view import GroupBlock, duration, gist, tokens_of, unwrap
+from rolecall.cli.group_view import Amounts, GroupBlock, duration, gist, limits_line, unwrap
 from rolecall.cli.output import LastLine, format_of, say, show_record
 from rolecall.cli.parser import report
 from rolecall.cli.thread_outcome import CODES, INTERRUPTED, INTERRUPTION, show_state, tell_continuation
 from rolecall.errors import Conflict, RolecallError
 from rolecall.settings import config
 from rolecall.settings.settings import is_known_agent
-from rolecall.threads.report import joined_text
+from rolecall.threads.report import joined_text, local_time, reuse_total, reused_text
 from rolecall.threads.setup import HUMAN
 from rolecall.threads.state import ENDED, GROUP
-from rolecall.threads.thread import Step
+from rolecall.threads.thread import Step, count_usage, sum_amounts
 from rolecall.workflow.playbook import FileChanged, FileGone
 from rolecall.workflow.route import status_of
 
@@ -105,6 +105,8 @@ def take_steps(
 class View:
     """Shows the events of a run; this base class shows nothing."""
 
+    shows_members = False
+
     def event(self, kind: str, body: Mapping[str, Any]) -> None:
         pass
 
@@ -117,6 +119,8 @@ class View:
 
 class EventRecords(View):
     """Prints each event as a record immediately, with the fields of `head` added."""
+
+    shows_members = True
 
     def __init__(self, options: Namespace, **head: str) -> None:
         self._options = options
@@ -131,25 +135,39 @@ class EventRecords(View):
 
 
 class StepLines(View):
-    """Prints a line per finished step, and below them the current activity: a line, or a block for a group."""
+    """Prints a line per finished step, and on a terminal below them the current activity: who is asked, what it does
+    now, and how much of the limits is used, or a block for a group."""
 
-    def __init__(self, thread: Thread) -> None:
+    shows_members = True
+
+    def __init__(self, thread: Thread, *, is_served: bool) -> None:
         self._thread = thread
+        self._is_served = is_served
         self._now = LastLine()
+        state = thread.state
+        self._folders = [*(str(folder["cwd"]) for folder in state.folders.values()), state.cwd or ""]
         self._role = self._agent = self._latest = ""
         self._since = 0.0
-        self._tokens = 0
+        self._usage: Mapping[str, Any] = {}
+        self._totals: Mapping[str, float] = {}
+        self._limits: Mapping[str, float] = {}
         self._group: GroupBlock | None = None
+        self._until: int | None = None
+        """When the thread goes on, while its agent has reached a limit."""
         self._failure = ""
         """A failed attempt that has not been shown yet, because a following suspension also reports it."""
 
     def event(self, kind: str, body: Mapping[str, Any]) -> None:
-        if kind == "suspended" and self._failure and str(body.get("reason", "")).startswith(self._failure):
+        if (
+            kind in ("suspended", "limited")
+            and self._failure
+            and str(body.get("reason", "")).startswith(self._failure)
+        ):
             self._failure = ""
         if self._failure:
             self.close()
         if kind == "group":
-            self._group = GroupBlock(str(body["role"]), int(body["count"]))
+            self._group = GroupBlock(str(body["role"]), int(body["count"]), is_served=self._is_served)
         elif kind == "member":
             if self._group and (line := self._group.event(body)):
                 self._say(line)
@@ -157,34 +175,48 @@ class StepLines(View):
             if self._group and (line := self._group.merge(kind, body)):
                 self._say(line)
         elif kind == "step_started":
-            self._role, self._agent = str(body["role"]), str(body["agent"])
-            self._since, self._tokens, self._latest = time.monotonic(), 0, ""
+            self._role, self._agent, self._until = str(body["role"]), str(body["agent"]), None
+            self._since, self._usage, self._latest = time.monotonic(), {}, ""
+            if self._now.height:
+                known = self._thread.summary()
+                self._totals, self._limits = known.get("usage", {}), known.get("limits", {})
         elif kind == "usage":
-            self._tokens = tokens_of(body)
+            self._usage = body
         elif kind == "step":
             self._say(step_line(self._thread.rolecall.find_step(body["step"])))
             self._role, self._group = "", None
         elif kind == "attempt_failed":
             self._failure = f"{body['role']}: {body['error']}"
+        elif kind in ("limited", "waits", "waited"):
+            self._role, self._until = "", int(body["until"]) if kind != "waited" else None
+            if kind == "limited":
+                self._say(f"◷ {body['reason']}\n  waits until {local_time(int(body['until']))}")
         elif kind == "remark":
             self._say(f"⚠ {body['text']}")
         elif kind == "crashed":
             self._say(f"✗ crashed: {body['reason']}")
-        else:
-            self._latest = gist(kind, body) or self._latest
+        elif kind in ("text", "tool_call"):
+            self._latest = gist(kind, body, folders=self._folders) or self._latest
 
     def tick(self) -> None:
         if self._group:
             self._now.draw(*self._group.lines(self._thread, self._now.height))
             return
+        if self._until is not None:
+            left = max(0.0, self._until / 1000 - time.time())
+            until = local_time(self._until)
+            self._now.draw(f"◷ goes on in {duration(left)}, at {until} · Ctrl-C leaves it waiting")
         if not self._role:
             return
         agent = self._agent
         if len(agent) > _AGENT_LENGTH:
             agent = agent[: _AGENT_LENGTH - 1] + "…"
-        parts = [self._role, agent, duration(time.monotonic() - self._since)]
-        parts += [f"{self._tokens:,} tokens"] if self._tokens else []
-        self._now.draw("… " + " · ".join([*parts, self._latest] if self._latest else parts))
+        seconds = time.monotonic() - self._since
+        parts = [self._role, agent, duration(seconds), *Amounts.of(self._usage).words()]
+        lines = ["… " + " · ".join(parts), f"  {self._latest}" if self._latest else ""]
+        used = sum_amounts([self._totals, count_usage(self._usage, ms=round(seconds * 1000), steps=0)])
+        lines.append(limits_line(used, self._limits))
+        self._now.draw(*filter(None, lines))
 
     def close(self) -> None:
         self._now.clear()
@@ -197,21 +229,24 @@ class StepLines(View):
         say(line)
 
 
-def view_of(options: Namespace, thread: Thread, *, has_events: bool) -> View:
+def view_of(options: Namespace, thread: Thread, *, has_events: bool, is_served: bool = False) -> View:
     if format_of(options) == "text":
-        return StepLines(thread)
+        return StepLines(thread, is_served=is_served)
     return EventRecords(options, thread=thread.id) if has_events else View()
 
 
 def step_line(step: Step) -> str:
-    """Describe a finished step: number, role, status, duration, tokens."""
+    """Describe a finished step: number, role, status, and its duration and tokens or where it was reused from."""
+    if step.reused is not None:
+        told = [step.role, status_of(step.output) or "", *reused_text(step.reused._asdict())]
+        return f"✓ {step.number} " + " · ".join(filter(None, told))
     ms = step.payload["completed_at"] - step.payload["started_at"]
-    tokens = tokens_of(step.payload.get("usage", {}))
     parts = [
         step.role,
         status_of(step.output) or "",
         duration(ms / 1000),
-        f"{tokens:,} tokens" if tokens else "",
+        *Amounts.of(step.payload.get("usage", {})).words(),
+        f"reused {total}" if (total := reuse_total(step.saved)) else "",
     ]
     if step.agent == GROUP:
         parts[1] = f"{parts[1]}: {joined_text(step.output)}"

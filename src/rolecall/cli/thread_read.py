@@ -1,4 +1,4 @@
-"""`rolecall thread`, the verbs that read: show, list, steps, read, step-details, diff.
+"""`rolecall thread`, the verbs that read: show, list, steps, read, step-details, diff, why.
 
 People and scripts call these often, so this module imports very little.
 """
@@ -8,17 +8,16 @@ from __future__ import annotations
 import json
 import os
 import sys
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from itertools import islice
-from time import sleep, time_ns
+from time import sleep
 from typing import Any, NamedTuple
 
 from rolecall.api import Rolecall, reader
 from rolecall.cli import Reply, argument, flag, hints, verb
-from rolecall.cli.arguments import THREAD, in_this_store, open_thread
+from rolecall.cli.arguments import THREAD, find_thread, in_this_store, open_thread, parse_time
 from rolecall.cli.output import (
     STORE,
     between,
@@ -34,6 +33,7 @@ from rolecall.cli.output import (
     under_this_name,
 )
 from rolecall.errors import UsageError
+from rolecall.settings import repository
 from rolecall.threads import report
 from rolecall.threads.state import ENDED, GROUP, Status
 
@@ -41,6 +41,9 @@ _PAGE = 50
 _FILES_OF = 20
 """How many of the newest steps `thread show` lists with their files, so that long threads are shown as fast."""
 _ACTIVE = frozenset(set(Status) - set(ENDED))
+
+Entry = dict[str, Any]
+"""A thread as `thread list --json` prints it."""
 
 
 @verb(
@@ -64,7 +67,7 @@ def show_thread(options: Namespace) -> Reply:
     return Reply(card, lambda: _card_text(card))
 
 
-def with_command(options: Namespace, entry: dict[str, Any]) -> dict[str, Any]:
+def with_command(options: Namespace, entry: Entry) -> Entry:
     """Return an entry with this command's store in the command that continues the thread."""
     command = entry["continue"]
     return {**entry, "continue": in_this_store(options, command)} if command else entry
@@ -80,8 +83,10 @@ def _card_text(card: Mapping[str, Any]) -> str:
         ("title", card["title"]),
         ("workflow", f"{card['name']} ({card['workflow']})"),
         ("status", ": ".join(filter(None, (colored_status(card["status"]), card["reason"])))),
+        ("waits until", report.local_time(card["until"]) if "until" in card else ""),
         ("next role", card["currentRole"]),
         ("steps", card["steps"]),
+        ("reused", report.reuse_total(card["usage"].get("saved"))),
         ("head", card["head"]),
         ("limits", ", ".join(f"{key} {report.amount(value)}" for key, value in card["limits"].items())),
         ("agents", "; ".join(f"{', '.join(roles)}: {short(agent, 60)}" for agent, roles in players.items())),
@@ -120,7 +125,7 @@ def _card_text(card: Mapping[str, Any]) -> str:
             for member in group["members"]
         ]
         lines += ["", heading, *([table(rows, ("", "status", "thread", "title"))] if rows else [])]
-    return "\n".join([*lines, "", card["continue"]] if card["continue"] else lines)
+    return "\n".join([*lines, "", f"continue: {card['continue']}"] if card["continue"] else lines)
 
 
 def _file_rows(steps: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
@@ -134,7 +139,8 @@ def _group_text(group: Mapping[str, Any]) -> str:
     words = {"done": "done", "failed": "failed", "stopped": "stopped", "running": "running"}
     words |= {"waiting": "waiting for a person", "open": "not running"}
     told = [f"{group[key]:,} {word}" for key, word in words.items() if group.get(key)]
-    return f"{group['role']}: " + ", ".join([*told, f"of {group['count']:,}"] if told else ["none yet"])
+    text = f"{group['role']}: " + ", ".join([*told, f"of {group['count']:,}"] if told else ["none yet"])
+    return text + (f"; the first limit ends {report.local_time(group['until'])}" if "until" in group else "")
 
 
 def _member_title(member: Mapping[str, Any]) -> str:
@@ -144,8 +150,8 @@ def _member_title(member: Mapping[str, Any]) -> str:
 # -- list --
 
 
-class Listing(NamedTuple):
-    entries: list[dict[str, Any]]
+class ThreadListing(NamedTuple):
+    entries: list[Entry]
     now: int = 0
     """The current time of the store's clock."""
     id_length: int = 26
@@ -155,6 +161,7 @@ class Listing(NamedTuple):
         rows = []
         for entry in _below_parents(self.entries):
             reason = entry["reason"] if entry["status"] in (Status.DAMAGED, "suspended", "waiting") else ""
+            waits = f"until {report.local_time(entry['until'])}" if "until" in entry else ""
             rows.append(
                 (
                     entry["thread"][-self.id_length :],
@@ -164,7 +171,7 @@ class Listing(NamedTuple):
                     entry["steps"],
                     _ago(self.now - entry["updated"]) if entry["updated"] else "",
                     ("↳ " if entry.get("member") else "")
-                    + " · ".join(filter(None, (entry["title"], reason))),
+                    + " · ".join(filter(None, (waits, entry["title"], reason))),
                 )
             )
         headings = ("thread", "workflow", "status", "next", "steps", "updated", "title")
@@ -174,15 +181,15 @@ class Listing(NamedTuple):
         return "\n".join(lines)
 
 
-def _below_parents(entries: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _below_parents(entries: list[Entry]) -> Iterator[Entry]:
     """The entries with members in the order of their numbers below their threads, if these are among them."""
     listed = {entry["thread"] for entry in entries}
-    below: dict[str, list[dict[str, Any]]] = {}
+    below: dict[str, list[Entry]] = {}
     for entry in reversed(entries):
         if entry.get("member"):
             below.setdefault(entry["parent"], []).append(entry)
 
-    def family(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def family(entry: Entry) -> Iterator[Entry]:
         yield entry
         for member in below.get(entry["thread"], ()):
             yield from family(member)
@@ -199,18 +206,6 @@ def _ago(ms: int) -> str:
     return "now"
 
 
-def _when(text: str) -> int:
-    """Parse a time as milliseconds: an age, or a date with or without a time (UTC by default)."""
-    units = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-    if text[-1:] in units and text[:-1].isdecimal():
-        return max(time_ns() // 1_000_000 - int(text[:-1]) * units[text[-1]], 0)
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise ArgumentTypeError(f"{text!r} is not a time such as 30m, 24h, 7d or 2026-01-31T12:00") from error
-    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
 @verb(
     "thread list",
     "list threads, the newest first",
@@ -218,8 +213,8 @@ def _when(text: str) -> int:
     argument("--status", "S,S", "only these; active means all that have not ended (default)"),
     flag("--all", "also those that have ended"),
     argument("--workflow", "NAME", "only threads of this workflow, by name or id"),
-    argument("--since --after", "TIME", "started since: 30m, 24h, 7d, or 2026-01-31", type=_when),
-    argument("--before", "TIME", "started before that time", type=_when),
+    argument("--since --after", "TIME", "started since: 30m, 24h, 7d, or 2026-01-31", type=parse_time),
+    argument("--before", "TIME", "started before that time", type=parse_time),
     argument("--text", "WORDS", "only those with all these words in title, workflow or reason"),
     argument("--max --take", "N", f"at most N (default {_PAGE})", type=between(0), default=_PAGE),
     argument("--skip", "N", "leave out the first N", type=between(0), default=0),
@@ -239,7 +234,7 @@ def list_threads(options: Namespace) -> Reply | None:
     return Reply(shown, text)
 
 
-def _look(options: Namespace) -> tuple[Listing, str]:
+def _look(options: Namespace) -> tuple[ThreadListing, str]:
     """Return the requested threads (one more than shown if there are more), and the list as text."""
     words = [word.strip() for word in (options.status or "").split(",") if word.strip()]
     wanted: set[str] = set() if words else set(_ACTIVE)
@@ -261,28 +256,33 @@ def _look(options: Namespace) -> tuple[Listing, str]:
         )
         if not listing.entries:
             if next(rolecall.entries(), None):
-                return listing, "no such threads (--all includes ended ones)"
+                is_filtered = options.status or options.workflow or options.text or options.all
+                what = "no such threads" if is_filtered else "no thread is open"
+                return listing, f"{what} (--all includes those that have ended)"
             return listing, under_this_name(f"no threads yet; start with: {first_command(rolecall)}")
     return listing, listing._replace(entries=listing.entries[: options.max]).text()
 
 
-def _make_listing(options: Namespace, rolecall: Rolecall, found: Iterable[dict[str, Any]]) -> Listing:
+def _make_listing(options: Namespace, rolecall: Rolecall, found: Iterable[Entry]) -> ThreadListing:
     entries = [with_command(options, entry) for entry in found]
     if not entries or format_of(options) != "text":
-        return Listing(entries)
-    return Listing(entries, rolecall.store.now(), rolecall.short_id_length())
+        return ThreadListing(entries)
+    return ThreadListing(entries, rolecall.store.now(), rolecall.short_id_length())
 
 
-def active_threads(options: Namespace, rolecall: Rolecall) -> Listing:
+def active_threads(options: Namespace, rolecall: Rolecall) -> ThreadListing:
     """Return all threads that have not ended, newest first."""
     return _make_listing(options, rolecall, rolecall.entries(status=sorted(_ACTIVE)))
 
 
-def first_command(rolecall: Rolecall) -> str:
-    """Return the command to type if there are no threads: run the first workflow whose agents are all available."""
-    if name := rolecall.first_ready_workflow():
+def first_command(rolecall: Rolecall, preferred: str = "") -> str:
+    """Return the command that starts a thread: of the workflow `preferred`, else of the first one whose agents are all
+    available."""
+    if name := preferred if preferred in rolecall.workflows() else rolecall.first_ready_workflow():
         return f"rolecall run {name} -p 'What to do'"
-    return "rolecall doctor" if rolecall.workflows() else "rolecall init"
+    if rolecall.workflows():
+        return "rolecall doctor"
+    return "rolecall new" if repository.nearest("rolecall.yaml", rolecall.folder) else "rolecall init"
 
 
 def _watch_list(options: Namespace) -> None:
@@ -334,7 +334,7 @@ def list_steps(options: Namespace) -> Reply:
                     step["role"],
                     short(step["agent"], 24),
                     step["status"] or "",
-                    report.duration(step["durationMs"]),
+                    "reused" if "reused" in step else report.duration(step["durationMs"]),
                     *([report.changes_total(step)] if has_files else []),
                     report.joined_text(output) if step["agent"] == GROUP else _fields_text(output),
                 )
@@ -386,14 +386,19 @@ def read_thread(options: Namespace) -> Reply | int:
     "thread step-details",
     "print everything that is known about a step",
     "rolecall thread step-details 8M0Q8N9CMRCR1",
-    argument("step", "STEP", "a step's or an attempt's id, THREAD#N, or THREAD (its last)"),
+    argument(
+        "step",
+        "STEP",
+        "a step's or an attempt's id, THREAD#N, or THREAD: its last (default: that of this folder's latest thread)",
+        nargs="?",
+    ),
     flag("--prompt", "show the agent's prompt"),
     flag("--full", "do not shorten long texts"),
     STORE,
 )
 def show_step(options: Namespace) -> Reply:
     with Rolecall(options.store, create=False) as rolecall:
-        found = rolecall.step(options.step)
+        found = rolecall.step(find_thread(rolecall, None).id if options.step is None else options.step)
     limit = None if options.full else report.SHORT
     render = report.detail_markdown if "number" in found else report.attempt_markdown
     return Reply(found, lambda: render(found, with_prompt=options.prompt, limit=limit))
@@ -401,23 +406,20 @@ def show_step(options: Namespace) -> Reply:
 
 @verb(
     "thread diff",
-    "show where two threads part, or what changed in files",
-    "rolecall thread diff 01M7F72S 01M7F80A\nrolecall thread diff 01M7F72S --files\n"
-    "rolecall thread diff 01M7F72S --files --at 2..5",
-    argument("one", "THREAD", "a thread"),
-    argument("other", "THREAD", "another thread; not needed with --files", nargs="?"),
-    flag("--files", "the files: what a thread changed, or how those of two threads differ"),
-    argument("--at", "STEP|A..B", "with --files: what one step changed, or what changed after A up to B"),
-    argument("--role", "ROLE", "with --files: what each step of this role changed"),
+    "show what a thread changed in files, or where two threads part",
+    "rolecall thread diff\nrolecall thread diff 01M7F72S --at 2..5\nrolecall thread diff 01M7F72S 01M7F80A",
+    argument("one", "THREAD", "a thread (default: the latest of this folder)", nargs="?"),
+    argument("other", "THREAD", "another thread: show where they part", nargs="?"),
+    flag("--files", "with two threads: how their files differ"),
+    argument("--at", "STEP|A..B", "what one step or attempt changed, or what changed after A up to B"),
+    argument("--role", "ROLE", "what each step of this role changed"),
     STORE,
 )
 def compare_threads(options: Namespace) -> Reply:
-    if options.other is None and not options.files:
-        raise UsageError("there is nothing to compare", hint="Name another thread, or add --files.")
-    if not options.files and (options.at or options.role):
+    if options.other and not options.files and (options.at or options.role):
         raise UsageError("--at and --role select steps whose files are compared", hint="Add --files.")
     with Rolecall(options.store, create=False) as rolecall:
-        one = rolecall.thread(options.one)
+        one = find_thread(rolecall, options.one)
         other = rolecall.thread(options.other) if options.other else None
         if options.files or other is None:
             parts = one.diff_files(other, at=options.at, role=options.role)
@@ -447,5 +449,21 @@ def _patch_text(parts: Iterable[Mapping[str, Any]]) -> str:
     for part in parts:
         if part["changes"]:
             heading = [f"step {part['number']}: {part['role']}"] if part["step"] else []
+            if "attempt" in part:
+                heading = [f"failed attempt {part['attempt']}: {part['role']}"]
             shown.append("\n".join([*heading, part["diff"].rstrip("\n")]))
     return "\n\n".join(shown) or "no file changed"
+
+
+@verb(
+    "thread why",
+    "say why a step was reused, or what differs from the nearest earlier step",
+    "rolecall thread why 01M7F72S\nrolecall thread why 01M7F72S --at 3",
+    THREAD,
+    argument("--at", "STEP", "a step's id or number (default: the last)"),
+    STORE,
+)
+def explain_key(options: Namespace) -> Reply:
+    with open_thread(options) as thread:
+        found = thread.why(options.at)
+    return Reply(found, f"step {found['number']} {found['role']} · {found['text']}")

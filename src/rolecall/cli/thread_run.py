@@ -15,13 +15,26 @@ from typing import TYPE_CHECKING, Any
 
 from rolecall.api import Rolecall, Thread
 from rolecall.cli import Reply, argument, flag, hints, verb
-from rolecall.cli.arguments import AGENT, CWD, LIMIT, RUN, THREAD, WORKFLOW, in_this_store, open_thread
+from rolecall.cli.arguments import (
+    AGENT,
+    CWD,
+    LIMIT,
+    REUSE,
+    RUN,
+    THREAD,
+    WORKFLOW,
+    find_thread,
+    in_this_store,
+    omit_latest,
+    open_thread,
+    wants_reuse,
+)
 from rolecall.cli.group_view import gist
 from rolecall.cli.output import (
     STORE,
     between,
-    colored,
     format_of,
+    paint,
     plural,
     printable,
     read_input,
@@ -34,7 +47,7 @@ from rolecall.cli.thread_play import play
 from rolecall.errors import UsageError
 from rolecall.service import control
 from rolecall.settings import config
-from rolecall.settings.settings import UWF_PROGRAMS, agent_for, uwf_program
+from rolecall.settings.settings import UWF_PROGRAMS, agent_for, shape_problems, uwf_program
 from rolecall.threads.state import ENDED
 from rolecall.workflow.playbook import Playbook, players
 
@@ -55,20 +68,26 @@ if TYPE_CHECKING:
     CWD,
     LIMIT,
     AGENT,
+    REUSE,
     STORE,
 )
 def start(options: Namespace) -> None:
     prompt = read_input(options.prompt)
     with Rolecall(options.store) as rolecall:
         loaded = rolecall.load_workflow(options.workflow, warn=print_problem)
-        tell_of_successors(loaded.playbook, options.agent)
+        tell_of_settings(loaded.playbook, options.agent)
         # A problem with an agent that was not named here matters only at a later step.
         if not options.agent and (missing := rolecall.missing_agents(loaded.playbook)):
-            lines = [f"{colored('warning:', 'yellow')} {role}: {error.message}" for role, error in missing]
+            lines = [f"{paint('warning:', 'yellow')} {role}: {error.message}" for role, error in missing]
             advice = dict.fromkeys(f"  {hints.word(error.hint)}" for _, error in missing if error.hint)
             say("\n".join([*lines, *advice]), sys.stderr)
         thread = rolecall.start(
-            loaded, prompt, agent=options.agent, limits=dict(options.limit), folder=options.cwd
+            loaded,
+            prompt,
+            agent=options.agent,
+            limits=dict(options.limit),
+            folder=options.cwd,
+            reuse=wants_reuse(options),
         )
         state = thread.state
         shown = {
@@ -84,24 +103,31 @@ def start(options: Namespace) -> None:
     "thread fork",
     "make a new thread that continues from a step of another, with the files of that step",
     "rolecall thread fork 01M7F72S --at 3\nrolecall thread fork 01M7F72S --keep-files --workflow fix-issue",
-    argument("thread", "THREAD|STEP", "a thread, THREAD#N, or a step's id"),
+    argument(
+        "thread",
+        "THREAD|STEP",
+        "a thread, THREAD#N, or a step's id (default: the latest thread of this folder)",
+        nargs="?",
+    ),
     argument("--at", "STEP|N|start", "where (default: at the thread's head)"),
     argument("--workflow -w", "NAME", "continue with another workflow or version"),
     argument("-p --prompt", "TEXT", "continue with another task; @FILE and - read it"),
     flag("--keep-files", "continue with the files as they are now, not in a folder of its own"),
     AGENT,
+    REUSE,
     STORE,
 )
 def fork(options: Namespace) -> None:
     prompt = None if options.prompt is None else read_input(options.prompt)
     with Rolecall(options.store) as rolecall:
         thread = rolecall.fork(
-            options.thread,
+            find_thread(rolecall, None).id if options.thread is None else options.thread,
             at=options.at,
             workflow=options.workflow,
             prompt=prompt,
             agent=options.agent,
             keep_files=options.keep_files,
+            reuse=wants_reuse(options),
         )
         folders = thread.state.folders
         places = [folder["cwd"] for folder in folders.values() if "files" in folder]
@@ -126,7 +152,8 @@ def _show_new_thread(options: Namespace, thread: Thread, shown: Mapping[str, Any
     show(options, shown, thread.id)
     if format_of(options) == "text" and (onward := thread.continuation):
         sys.stdout.flush()
-        print(printable(f"{label}: {in_this_store(options, onward)}"), file=sys.stderr)
+        command = omit_latest(thread.rolecall, in_this_store(options, onward))
+        print(printable(f"{label}: {command}"), file=sys.stderr)
 
 
 def print_problem(problem: Problem) -> None:
@@ -149,9 +176,12 @@ def _note_once(note: str) -> None:
     print(note, file=sys.stderr)
 
 
-def tell_of_successors(book: Playbook, override: str | None) -> None:
-    """Tell which built-in adapter plays a role that the configuration assigns to a uwf agent."""
+def tell_of_settings(book: Playbook, override: str | None) -> None:
+    """Tell what is wrong with the configuration, and which built-in adapter plays a role that it assigns to a uwf
+    agent."""
     settings = config.load()
+    for problem in shape_problems(settings):
+        _note_once(f"note: {config.config_path()}: {problem}")
     for name, played in players(book):
         with suppress(UsageError):
             own = played.workflow.roles[name].agent
@@ -163,9 +193,10 @@ def tell_of_successors(book: Playbook, override: str | None) -> None:
 # -- step, run, resume --
 
 
-@verb("thread step", "take exactly one step", "rolecall thread step 01M7F72S", THREAD, AGENT, STORE)
+@verb("thread step", "take exactly one step", "rolecall thread step 01M7F72S", THREAD, AGENT, REUSE, STORE)
 def step(options: Namespace) -> int:
     with open_thread(options) as thread:
+        thread.choose_reuse(wants_reuse(options))
         return play(options, thread, steps=1, is_run=False)
 
 
@@ -175,11 +206,13 @@ def step(options: Namespace) -> int:
     "rolecall thread run 01M7F72S\nrolecall thread run 01M7F72S --steps 3 --agent command:./agent",
     THREAD,
     AGENT,
+    REUSE,
     argument("--steps", "N", "stop after N steps", type=between(1)),
     STORE,
 )
 def run(options: Namespace) -> int:
     with open_thread(options) as thread:
+        thread.choose_reuse(wants_reuse(options))
         return play(options, thread, steps=options.steps, is_run=True)
 
 
@@ -191,16 +224,24 @@ def run(options: Namespace) -> int:
     argument("-p --prompt", "TEXT", "the answer; @FILE reads a file, - standard input"),
     LIMIT,
     RUN,
+    REUSE,
     STORE,
 )
 def resume(options: Namespace) -> int:
     answer = None if options.prompt is None else read_input(options.prompt)
     limits = dict(options.limit)
-    with open_thread(options) as thread:
-        before = thread.state.status
-        thread.resume(answer, limits=limits, agent=options.agent, is_run_here=options.run)
+    with open_thread(options, is_waiting=True) as thread:
+        before, has_waited = thread.state.status, thread.state.until is not None
+        thread.resume(
+            answer, limits=limits, agent=options.agent, reuse=wants_reuse(options), is_run_here=options.run
+        )
         if before == "running":
             print("the process that ran this thread is gone; the thread is idle now", file=sys.stderr)
+        elif has_waited:
+            print(
+                "the thread no longer waits for the end of the limit; its agent is asked again",
+                file=sys.stderr,
+            )
         elif before == "idle" and answer is None and not limits and not options.agent:
             print("the thread was idle already", file=sys.stderr)
         if options.run:
@@ -222,7 +263,7 @@ def resume(options: Namespace) -> int:
     STORE,
 )
 def kill(options: Namespace) -> Reply:
-    with open_thread(options) as thread:
+    with open_thread(options, ask="killing a thread cannot be undone") as thread:
         killed = thread.kill(options.reason)
     how = "did not stop when asked and was killed" if killed.was_stuck else "has stopped"
     process = f"; process {killed.process} {how}" if killed.process else ""

@@ -2,58 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from argparse import Namespace
-from collections.abc import Callable
-from dataclasses import replace
-from time import time
-from typing import Any
 
 from rolecall.api import Rolecall, reader
 from rolecall.cli import Reply, argument, verb
 from rolecall.cli.output import STORE, format_of, parse_json, read_input, table
-from rolecall.errors import Conflict, NotFound, UsageError
+from rolecall.errors import NotFound, UsageError
 from rolecall.service import control, project_file
-from rolecall.service.project_file import Project
-from rolecall.service.triggers import memory as memories
-from rolecall.service.triggers import schedule
-from rolecall.service.triggers.memory import Memory, Signal, time_text
-from rolecall.service.triggers.trigger import Command, Files, Sense, Trigger
+from rolecall.service.project_file import ProjectFile
+from rolecall.service.triggers import by_hand
 from rolecall.settings import config
-from rolecall.settings.form import did_you_mean
 
-_ATTEMPTS = 20
 _TRIGGER = argument("trigger", "TRIGGER", "WORKFLOW/NAME, or its name alone")
+_DATA = 'Give what its prompt names: --data JSON, such as \'{"body": {"id": 7}}\'.'
 
 
-def _load_project() -> Project:
+def _load_project() -> ProjectFile:
     if project_file.find(os.getcwd()) is None:
         raise NotFound(f"this folder has no {project_file.FILE}", hint="`rolecall init` makes one.")
-    return project_file.load(os.getcwd()).checked()
-
-
-def _find(project: Project, text: str) -> Trigger:
-    found = [one for one in project.triggers if text in (one.id, one.name)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise UsageError(f"{text!r} is the name of several triggers: {', '.join(one.id for one in found)}")
-    known = [one.id for one in project.triggers]
-    raise NotFound(f"unknown trigger {text!r}", hint=did_you_mean(text, known, what="Triggers"))
-
-
-def _now() -> int:
-    return int(time() * 1000)
-
-
-def _retry(move: Callable[[], Any]) -> Any:
-    """Move a ref that the service also moves; if the service was first, look again and retry."""
-    for _ in range(_ATTEMPTS):
-        try:
-            return move()
-        except Conflict:
-            continue
-    return move()
+    return project_file.load(os.getcwd()).require()
 
 
 # -- list --
@@ -63,47 +32,26 @@ def _retry(move: Callable[[], Any]) -> Any:
 def list_triggers(options: Namespace) -> Reply | None:
     project = _load_project()
     with reader(options.store) as rolecall:
-        store = rolecall.store_if_any
-        rows: list[dict[str, Any]] = []
-        for trigger in project.triggers:
-            now = _now()
-            memory = memories.recall(store, project.name, trigger, now=now)[1] if store else Memory()
-            next_time = None
-            if trigger.schedule is not None and not memory.is_paused:
-                turn = schedule.turn(trigger.schedule, memories.anchor(memory) or now, now)
-                next_time = time_text(turn.next if turn.slot is None else now)
-            rows.append(
-                {
-                    "trigger": trigger.id,
-                    "does": trigger.describe(),
-                    "state": "paused" if memory.is_paused else "on",
-                    "fired": memory.fired,
-                    "last": time_text(memory.fired_at) if memory.fired_at else None,
-                    "next": next_time,
-                    "thread": memory.thread or None,
-                    "skipped": memory.skipped or None,
-                    "problem": memory.problem or None,
-                }
-            )
+        rows = by_hand.list_triggers(project, rolecall.store_if_any)
         id_length = rolecall.short_id_length()
     if not rows and format_of(options) == "text":
         print(f"No trigger is configured in {project.folder}.")
         return None
     cells = [
         (
-            row["trigger"],
-            row["state"],
-            row["fired"],
-            _moment(row["last"]),
-            _moment(row["next"]),
-            row["thread"][-id_length:] if row["thread"] else "–",
-            row["does"],
+            row.trigger,
+            row.state,
+            row.fired,
+            _moment(row.last),
+            _moment(row.next),
+            row.thread[-id_length:] if row.thread else "–",
+            row.does,
         )
         for row in rows
     ]
     lines = [table(cells, ("trigger", "state", "fired", "last (UTC)", "next (UTC)", "thread", "does"))]
-    lines += [f"{row['trigger']}: {row['problem']}" for row in rows if row["problem"]]
-    return Reply(rows, "\n".join(lines))
+    lines += [f"{row.trigger}: {row.problem}" for row in rows if row.problem]
+    return Reply([row._asdict() for row in rows], "\n".join(lines))
 
 
 def _moment(text: str | None) -> str:
@@ -126,62 +74,18 @@ def _moment(text: str | None) -> str:
     STORE,
 )
 def fire(options: Namespace) -> Reply:
-    import asyncio  # only this verb reads the source and starts a thread
-
-    from rolecall.service.triggers import firing
-
     project = _load_project()
-    trigger = _find(project, options.trigger)
-    mask = config.mask()
-    signal = asyncio.run(_signal(options, project, trigger))
-    with Rolecall(options.store, folder=project.folder) as rolecall:
-        store = rolecall.store
-        loaded = rolecall.load_workflow(trigger.workflow, is_kept=True)
-        node = loaded.id or rolecall.put(loaded.playbook)
-
-        def start() -> str:
-            now = store.now()
-            ref, memory = memories.recall(store, project.name, trigger, now=now)
-            try:
-                order = firing.order_for(
-                    project, trigger, signal, ref, memory, workflow=node, now=now, mask=mask.text
-                )
-            except UsageError as error:
-                if options.data is not None:
-                    raise
-                hint = 'Give what its prompt names: --data JSON, such as \'{"body": {"id": 7}}\'.'
-                raise UsageError(error.message, hint=hint) from error
-            return firing.start(store, order, mask=mask, work=config.work_folder())
-
-        ident = _retry(start)
-        is_served = control.is_served(config.home(), options.store, store)
-    control.poke(config.home(), ident)
-    waits = "" if is_served else "\nno service is running; it waits for one: rolecall serve"
-    return Reply({"trigger": trigger.id, "thread": ident, "service": is_served}, f"{ident}{waits}")
-
-
-async def _signal(options: Namespace, project: Project, trigger: Trigger) -> Signal:
-    """Return what the source reports now, or the value of --data."""
-    from rolecall.service.triggers import sources
-
+    trigger = by_hand.find(project, options.trigger)
     given = parse_json(read_input(options.data)) if options.data is not None else None
     if given is not None and not isinstance(given, dict):
         raise UsageError("--data must be a JSON object", hint="""--data '{"body": {"id": 7}}'""")
-    env, look = config.environment(), sources.Look({})
-    match trigger.source:
-        case Command() as source if given is None:
-            look = await sources.look_at_command(source, project.folder, env)
-        case Sense() as source if given is None:
-            look = await sources.look_with_sense(source, project.folder, env)
-        case Files() as source if given is None:
-            look = sources.look_at_files(source, project.folder, since_ms=0)
-    if look.problem:
-        raise UsageError(f"{trigger.id}: {look.problem}")
-    if look.data is None:
-        raise UsageError(
-            f"{trigger.id} has no signal now", hint="Give it one: --data '{…}', with what its prompt names."
-        )
-    return Signal({"scheduled": time_text(_now()), **look.data, **(given or {})}, is_by_hand=True)
+    with Rolecall(options.store, folder=project.folder) as rolecall:
+        signal = asyncio.run(by_hand.signal_of(project, trigger, given, hint=_DATA))
+        hint = _DATA if given is None else ""
+        ident = by_hand.fire(rolecall, project, trigger, signal, hint=hint)
+        is_served = control.is_served(config.home(), options.store, rolecall.store)
+    waits = "" if is_served else "\nno service is running; it waits for one: rolecall serve"
+    return Reply({"trigger": trigger.id, "thread": ident, "service": is_served}, f"{ident}{waits}")
 
 
 # -- pause and resume --
@@ -195,7 +99,11 @@ async def _signal(options: Namespace, project: Project, trigger: Trigger) -> Sig
     STORE,
 )
 def pause(options: Namespace) -> Reply:
-    return _change(options, "paused", lambda memory, _: replace(memory, is_paused=True))
+    project = _load_project()
+    trigger = by_hand.find(project, options.trigger)
+    with Rolecall(options.store) as rolecall:
+        by_hand.pause(rolecall.store, project, trigger)
+    return Reply({"trigger": trigger.id, "state": "paused"}, f"{trigger.id} is paused")
 
 
 @verb(
@@ -206,23 +114,8 @@ def pause(options: Namespace) -> Reply:
     STORE,
 )
 def resume(options: Namespace) -> Reply:
-    def change(memory: Memory, now: int) -> Memory:
-        return memories.resume(memory, now) if memory.is_paused else memory
-
-    return _change(options, "on", change)
-
-
-def _change(options: Namespace, state: str, change: Callable[[Memory, int], Memory]) -> Reply:
     project = _load_project()
-    trigger = _find(project, options.trigger)
+    trigger = by_hand.find(project, options.trigger)
     with Rolecall(options.store) as rolecall:
-        store = rolecall.store
-
-        def move() -> None:
-            now = store.now()
-            ref, memory = memories.recall(store, project.name, trigger, now=now)
-            memories.save(store, project.name, trigger, ref, change(memory, now))
-
-        _retry(move)
-    control.poke(config.home())
-    return Reply({"trigger": trigger.id, "state": state}, f"{trigger.id} is {state}")
+        by_hand.resume(rolecall.store, project, trigger)
+    return Reply({"trigger": trigger.id, "state": "on"}, f"{trigger.id} is on")

@@ -11,10 +11,11 @@ from typing import Any
 from rolecall.api import Definition, Rolecall, reader
 from rolecall.cli import Reply, argument, flag, verb
 from rolecall.cli.hints import word, word_problem
-from rolecall.cli.output import STORE, colored, colored_diff, format_of, plural, say, table
+from rolecall.cli.output import STORE, colored_diff, format_of, paint, plural, say, table
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.settings import config
 from rolecall.settings.yaml12 import Problem
+from rolecall.workflow import gallery
 
 LOCAL = "(local)"
 """Shown instead of an id for a workflow that is a file of the project."""
@@ -46,9 +47,9 @@ def put(options: Namespace) -> Reply | int:
         if checked.playbook is None:
             count = sum(problem.severity == "error" for problem in checked.problems)
             text = f"{path} has {plural(count, 'problem')}; nothing was stored"
-            say(f"{colored('rolecall:', 'red')} {text}", sys.stderr)
+            say(f"{paint('rolecall:', 'red')} {text}", sys.stderr)
             return 2
-        name, node = checked.playbook.workflow.name, rolecall.put(checked.playbook)
+        name, node = checked.playbook.workflow.name, rolecall.put(path)
     return Reply({"name": name, "hash": node}, f"{name} {node}")
 
 
@@ -80,7 +81,7 @@ def show_workflow(options: Namespace) -> Reply | None:
         # JSON shows it as stored; other formats are for people and show the schemas in full.
         "payload": node.payload if format_of(options) == "json" else to_document(workflow),
         "timestamp": node.created or None,
-        "origin": "local" if path else "global",
+        "origin": "gallery" if gallery.has_file(path) else "local" if path else "global",
         "path": path,
     }
     where = f"file {path}" if path else f"put {_time(node.created)}"
@@ -103,9 +104,12 @@ def list_workflows(options: Namespace) -> Reply | None:
             }
             for entry in rolecall.workflow_entries()
         ]
+        bundled = len(rolecall.gallery())
     if not rows and format_of(options) == "text":
-        say("There are no workflows here. `rolecall workflow put FILE` adds one.", sys.stderr)
+        say("There are no workflows here. `rolecall new` lists those that come with Rolecall.", sys.stderr)
         return None
+    if format_of(options) == "text":
+        say(f"{bundled} more come with Rolecall: `rolecall new`", sys.stderr)
     headings = ("name", "hash", "origin", "versions", "description")
     return Reply(rows, lambda: table([[row[key] for key in headings] for row in rows], headings))
 

@@ -1,1 +1,1 @@
-"""Work folders and git."""
+"""Work folders, git, and fetching packs of workflows."""

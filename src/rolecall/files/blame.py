@@ -17,14 +17,14 @@ from rolecall.files.snapshot import Snapshot
 from rolecall.files.tree import Trees
 
 
-class State(NamedTuple):
+class BlamedState(NamedTuple):
     """The files at one time. `parents` are the places of earlier states in the same list, the main one first."""
 
     files: Snapshot
     parents: tuple[int, ...] = ()
 
 
-class Line(NamedTuple):
+class BlamedLine(NamedTuple):
     number: int
     """Counted from 1."""
     text: str
@@ -33,8 +33,8 @@ class Line(NamedTuple):
 
 
 def blame(
-    trees: Trees, states: Sequence[State], newest: int, path: str, lines: tuple[int, int] | None = None
-) -> list[Line]:
+    trees: Trees, states: Sequence[BlamedState], newest: int, path: str, lines: tuple[int, int] | None = None
+) -> list[BlamedLine]:
     """The lines of a file in the state at the place `newest`, or those from the first to the second of `lines`."""
     data = trees.read(states[newest].files, path)
     total = data.count(b"\n") + (data[-1:] not in (b"", b"\n"))
@@ -61,7 +61,7 @@ def blame(
     return _read_blame(found.out)
 
 
-def _commit(at: int, state: State) -> str:
+def _commit(at: int, state: BlamedState) -> str:
     """A commit for `git fast-import`. Its message is its place in the list, its time makes it later than those
     before."""
     message = str(at)
@@ -71,14 +71,14 @@ def _commit(at: int, state: State) -> str:
     return "\n".join([*lines, f'M 040000 {state.files.tree} ""', ""])
 
 
-def _read_blame(out: bytes) -> list[Line]:
-    found: list[Line] = []
+def _read_blame(out: bytes) -> list[BlamedLine]:
+    found: list[BlamedLine] = []
     places: dict[bytes, int] = {}
     commit, number = b"", 0
     is_header = True
     for line in out.split(b"\n"):
         if line.startswith(b"\t"):
-            found.append(Line(number, line[1:].decode("utf-8", "replace"), places[commit]))
+            found.append(BlamedLine(number, line[1:].decode("utf-8", "replace"), places[commit]))
             is_header = True
         elif is_header and line:
             commit, number = line.split()[0], int(line.split()[2])

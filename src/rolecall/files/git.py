@@ -29,7 +29,7 @@ _NO_HOOKS = "core.hooksPath=/dev/null"
 _OURSELVES = ("user.name=Rolecall", "user.email=rolecall@localhost")
 
 
-class Result(NamedTuple):
+class GitResult(NamedTuple):
     code: int
     out: bytes
     err: str
@@ -53,22 +53,31 @@ def ask(
     with_hooks: bool = False,
     holding: tuple[int, ...] = (),
     stdin: bytes = b"",
-) -> Result:
+    timeout: float | None = None,
+) -> GitResult:
     """Run a git command in `folder` and return its result, even if it failed. Git inherits the open lock files in
-    `holding`, so they stay locked until git ends, even if we end first."""
+    `holding`, so they stay locked until git ends, even if we end first. After `timeout` seconds it is ended."""
     given = (*_SETTINGS, *(() if with_hooks else (_NO_HOOKS,)), *settings)
     argv = ["git", "-C", folder, *(word for setting in given for word in ("-c", setting)), *args]
-    around = config.inherited(GIT_OPTIONAL_LOCKS="0", GIT_TERMINAL_PROMPT="0")
+    around = config.child_environment(GIT_OPTIONAL_LOCKS="0", GIT_TERMINAL_PROMPT="0")
     around = {key: value for key, value in around.items() if key not in _MISLEADING} | dict(env or {})
     try:
         done = subprocess.run(  # noqa: S603 -- no shell is involved
-            argv, input=stdin, capture_output=True, check=False, pass_fds=holding, env=around
+            argv,
+            input=stdin,
+            capture_output=True,
+            check=False,
+            pass_fds=holding,
+            env=around,
+            timeout=timeout,
         )
+    except subprocess.TimeoutExpired:
+        return GitResult(-1, b"", f"it took longer than {timeout:g} seconds")
     except FileNotFoundError:
         hint = "Install it, or let the workflow use other folders."
         raise UsageError("git is not installed", hint=hint) from None
     said = done.stderr.decode("utf-8", "replace") or done.stdout.decode("utf-8", "replace")
-    return Result(done.returncode, done.stdout, " ".join(said.split())[:1000])
+    return GitResult(done.returncode, done.stdout, " ".join(said.split())[:1000])
 
 
 def run(
@@ -78,7 +87,7 @@ def run(
     env: Mapping[str, str] | None = None,
     holding: tuple[int, ...] = (),
     stdin: bytes = b"",
-) -> Result:
+) -> GitResult:
     """Like `ask`, but raise an error if the command fails."""
     result = ask(folder, *args, settings=settings, env=env, holding=holding, stdin=stdin)
     if result.code:
@@ -111,21 +120,21 @@ def contains(folder: str, name: str, commit: str) -> bool:
     return ask(folder, "merge-base", "--is-ancestor", commit, name).code == 0
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """A file in git's index."""
 
     mode: str
     blob: str
 
 
-def staged(folder: str, *paths: str, index: str | None = None) -> dict[str, Entry]:
+def read_index(folder: str, *paths: str, index: str | None = None) -> dict[str, IndexEntry]:
     """The entries of git's index (or of the file `index`) under these paths, except files with conflicts."""
     env = {"GIT_LITERAL_PATHSPECS": "1", **({"GIT_INDEX_FILE": index} if index else {})}
     found = {}
     for record in run(folder, "ls-files", "--stage", "-z", "--full-name", "--", *paths, env=env).words:
         (mode, blob, stage), path = record.partition("\t")[0].split(), record.partition("\t")[2]
         if stage == "0":
-            found[path] = Entry(mode, blob)
+            found[path] = IndexEntry(mode, blob)
     return found
 
 
@@ -138,7 +147,7 @@ def branch(folder: str) -> str | None:
     return ask(folder, "symbolic-ref", "--quiet", "--short", "HEAD").text or None
 
 
-def uncommitted(folder: str) -> list[str]:
+def list_uncommitted(folder: str) -> list[str]:
     """The paths in the work tree that differ from the commit."""
     options = ("--porcelain", "-z", "--untracked-files=all", "--no-renames")
     return [record[3:] for record in run(folder, "status", *options).words]

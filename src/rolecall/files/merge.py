@@ -43,7 +43,7 @@ class Work(NamedTuple):
     """The worktree, which may have been removed."""
 
 
-class Change(NamedTuple):
+class ConflictingCommit(NamedTuple):
     """A commit in the folder that a branch conflicts with."""
 
     commit: str
@@ -59,11 +59,11 @@ class ConflictingFile(NamedTuple):
     message: str
     hunks: tuple[str, ...]
     """The lines that both sides changed, with conflict markers."""
-    changed_by: tuple[Change, ...]
+    changed_by: tuple[ConflictingCommit, ...]
     """Who else changed the file, newest first."""
 
 
-class Checked(NamedTuple):
+class MergeCheck(NamedTuple):
     """How a check command ended."""
 
     command: tuple[str, ...]
@@ -85,7 +85,7 @@ class SetAside(NamedTuple):
     branch: str
     reason: str
     files: tuple[ConflictingFile, ...] = ()
-    check: Checked | None = None
+    check: MergeCheck | None = None
     left: str = ""
     """The branch that keeps what others changed in the merged files until the merge was undone."""
 
@@ -104,7 +104,7 @@ class SetAside(NamedTuple):
         return {key: value for key, value in told.items() if value}
 
 
-Check = Callable[[], Awaitable[Checked]]
+Check = Callable[[], Awaitable[MergeCheck]]
 
 
 async def merge(
@@ -173,7 +173,7 @@ def _move_to(folder: str, commit: str, lock: IO[str]) -> None:
     # Git itself would bring back a file that somebody deleted.
     added = _names(folder, "--diff-filter=A", before, commit)
     hidden = (path for path in added if os.path.lexists(os.path.join(folder, path)))
-    _refuse({*git.uncommitted(folder), *hidden}, _names(folder, before, commit), folder)
+    _refuse({*git.list_uncommitted(folder), *hidden}, _names(folder, before, commit), folder)
     git.run(folder, "update-ref", _UNCHECKED, commit)
     words = ("merge", "--quiet", "--ff-only", "--no-overwrite-ignore", commit)
     moved = git.ask(folder, *words, holding=(lock.fileno(),))
@@ -186,7 +186,7 @@ def _move_to(folder: str, commit: str, lock: IO[str]) -> None:
 
 def refuse_overlaps(folder: str, works: Iterable[Work]) -> None:
     """Raise UsageError if the folder has uncommitted changes in files that are to be merged."""
-    mine = set(git.uncommitted(folder))
+    mine = set(git.list_uncommitted(folder))
     theirs: set[str] = set()
     for work in works if mine else ():
         with suppress(UsageError):  # it is set aside when it is its turn
@@ -242,7 +242,7 @@ def commit_work(work: Work) -> bool:
         )
     if git.run(path, "ls-files", "--unmerged").text:
         raise UsageError(f"{path} has conflicts that are not resolved", hint="Resolve them there first.")
-    if not git.uncommitted(path):
+    if not git.list_uncommitted(path):
         return False
     git.run(path, "add", "--all")
     settings = (*git.identity(path), "commit.gpgSign=false")
@@ -373,12 +373,12 @@ def _hunks(text: str) -> Iterator[str]:
         yield f"… {len(starts) - count} more"
 
 
-def _changes(folder: str, base: str, head: str, path: str) -> Iterator[Change]:
+def _changes(folder: str, base: str, head: str, path: str) -> Iterator[ConflictingCommit]:
     form = f"--format=%H%x1f%s%x1f%(trailers:key={_TRAILER},valueonly,separator=%x2C)"
     words = ("log", "--first-parent", "-z", form, f"{base}..{head}", "--", path)
     for record in git.run(folder, *words, env={"GIT_LITERAL_PATHSPECS": "1"}).words:
         commit, title, thread = record.split("\x1f")
-        yield Change(commit, _readable(title), _readable(thread))
+        yield ConflictingCommit(commit, _readable(title), _readable(thread))
 
 
 def _readable(text: str) -> str:

@@ -19,7 +19,13 @@ class Snapshot(NamedTuple):
     repository: str
     """The name of our repository that has it."""
     omitted: tuple[str, ...] = ()
-    """The files that were left out because they are too large or look like secrets, sorted."""
+    """The files that were left out because they are too large or look like secrets, sorted. The name of a nested
+    repository that has uncommitted files ends with a slash."""
+
+    @property
+    def nested(self) -> list[str]:
+        """The nested repositories whose files are not recorded."""
+        return [path.rstrip("/") for path in self.omitted if path.endswith("/")]
 
 
 class Changed(NamedTuple):

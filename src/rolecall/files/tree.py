@@ -5,8 +5,9 @@ repository borrows the objects of the one it belongs to, has an index for each f
 into the user's repository, none of its hooks or filters runs, and a folder without git works the same way.
 
 A tree has the files that git would show as tracked or untracked, byte for byte: links as links, modes kept, a nested
-repository as the commit that is checked out in it. Ignored files, empty folders, files above `LARGEST` and files that
-look like secrets are not in it; the last two are named in the snapshot.
+repository as the commit that is checked out in it. Ignored files, empty folders, uncommitted files of nested
+repositories, files above `LARGEST` and files that look like secrets are not in it; the last three are named in the
+snapshot.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
+from functools import partial
 from hashlib import sha256
 
 from rolecall.errors import NotFound, StorageError, UsageError
@@ -61,24 +63,33 @@ _CONFIG = (
     "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tautocrlf = false\n\tuntrackedCache = false\n"
 )
 _KINDS = {"A": "added", "D": "removed"}
+_NESTED = "160000"
+"""The mode of a nested repository."""
 # Files are written out when they are added; the trees, which come last, wait until the disk has everything.
 _WRITTEN = ("core.fsync=objects", "core.fsyncMethod=writeout-only")
 _FLUSHED = ("core.fsync=objects", "core.fsyncMethod=batch")
 _IS_LARGE = "large"
 """Instead of how a folder looks: git looks at it."""
+_REFUSED_SECONDS = 3_600
+"""A folder that was too large is not looked at again for so long."""
 
 
 class TooManyFiles(StorageError):
     """A folder has more files than a snapshot records."""
 
+    is_known = False
+    """Whether an earlier look found that, and the folder was not looked at again."""
+
 
 class Trees:
     """The snapshots below one home folder."""
 
-    def __init__(self, place: str, *, private: tuple[str, ...] = ()) -> None:
+    def __init__(self, place: str, *, private: tuple[str, ...] = (), is_shared: bool = False) -> None:
         """`private` are folders and files of ours that no snapshot records, although they may be in a work folder."""
         self.place = place
         """The folder of our repositories."""
+        self.is_shared = is_shared
+        """Whether the files of threads with folders of their own go through the store to other machines."""
         self._private = tuple(os.path.realpath(path) for path in (place, *private) if path)
 
     # -- taking --
@@ -86,7 +97,7 @@ class Trees:
     def recall(self, folder: str, *, source: str | None = None) -> Snapshot | None:
         """The snapshot of a small folder that has not changed since it was taken; None if it must be taken again."""
         top = find_top(folder)
-        ours = self._prepare(source or top)
+        ours = self.prepare(source or top)
         file = f"{_index_of(ours, top)}.tree"
         look, *known = _read(file).split("\0")
         if look in ("", _IS_LARGE) or look != _look_at(top, self._private_in(top)):
@@ -100,9 +111,10 @@ class Trees:
         """Record the files of the work tree around `folder` or, outside git, of the folder itself. `source` is the
         folder from whose repository objects are borrowed, if `folder` is a temporary copy of it."""
         top = find_top(folder)
-        ours = self._prepare(source or top)
+        ours = self.prepare(source or top)
         index = _index_of(ours, top)
         known = f"{index}.tree"
+        _refuse_again(index, os.path.join(top, ".gitignore"), os.path.join(ours, "info", "exclude"))
         with hold(ours, fcntl.LOCK_SH), _lock(index):
             # How the folder looked, its tree, and the files that were left out.
             before = _read(known).split("\0")
@@ -112,21 +124,25 @@ class Trees:
                 # The entries of the user's index have the files that are tracked although they are ignored.
                 entries = git.ask(top, "ls-files", "--stage", "-z") if root_around(top) == top else None
                 tracked = entries.out if entries is not None and entries.code == 0 else b""
+                entered = (os.fsdecode(entry).split("\t", 1) for entry in tracked.split(b"\0") if entry)
+                _note_nested(index, {path for mode, path in entered if mode.startswith(_NESTED)})
                 git.run(top, "update-index", "-z", "--index-info", env=env, stdin=tracked)
                 git.ask(top, "update-index", "-q", "--really-refresh", env=env)  # fails if files differ
             listed = ("--modified", "--deleted", "--others", "--exclude-standard")
-            paths = {path.rstrip("/") for path in git.run(top, "ls-files", "-z", *listed, env=env).words}
+            shown = git.run(top, "ls-files", "-z", *listed, env=env).words
+            paths = {path.rstrip("/") for path in shown}
             if private := self._private_in(top):
                 paths = {path for path in paths if not _is_private(os.path.join(top, path), private)}
             if len(paths) > MOST_FILES:
-                raise TooManyFiles(f"{top} has more than {MOST_FILES:,} files")
+                raise _refuse(index, top, f"more than {MOST_FILES:,} files")
+            nested = _note_nested(index, paths & {path.rstrip("/") for path in shown if path.endswith("/")})
             omitted = sorted(path for path in paths if _is_left_out(top, path))
             # Git lists files below a folder that is a link now, but does not record them.
             behind = {folder for folder in map(os.path.dirname, paths) if _is_link(top, folder)}
             linked = sorted(path for path in paths if os.path.dirname(path) in behind)
             kept = sorted(paths - {*omitted, *linked})
             if len(kept) * LARGEST > MOST_BYTES and sum(_size(top, path) for path in kept) > MOST_BYTES:
-                raise TooManyFiles(f"{top} has more than {MOST_BYTES // 1024**3} GiB of new files")
+                raise _refuse(index, top, f"more than {MOST_BYTES // 1024**3} GiB of new files")
             tree = before[1] if before[1:] else ""
             if kept or linked or not tree or omitted != before[2:]:
                 with suppress(FileNotFoundError):  # gone while the index changes
@@ -141,19 +157,25 @@ class Trees:
                 self._pack_loose(ours)
             _write(known, "\0".join([look, tree, *omitted]))
             mark_taken(ours, tree)
-        return Snapshot(tree, os.path.basename(ours), tuple(omitted))
+            changed = {path for path in nested if path in omitted or _has_uncommitted_files(top, path)}
+        named = sorted([*({*omitted} - changed), *(f"{path}/" for path in changed)])
+        return Snapshot(tree, os.path.basename(ours), tuple(named))
 
     def _private_in(self, top: str) -> tuple[str, ...]:
         """What is ours in a folder. Threads' own folders are in our home, so what is around it does not count."""
         return tuple(own for own in self._private if own.startswith(f"{top}/"))
 
-    def _prepare(self, source: str) -> str:
-        """Make our repository for a user's repository or folder, unless it exists, and return its path."""
+    def prepare(self, source: str, name: str = "") -> str:
+        """Make our repository for a user's repository or folder, unless it exists, and return its path. `name` is the
+        name that it has on another machine."""
         theirs = find_git_folder(source)
-        ours = os.path.join(self.place, sha256(os.fsencode(theirs or source)).hexdigest()[:16])
+        name = name or sha256(os.fsencode(theirs or source)).hexdigest()[:16]
+        ours = os.path.join(self.place, name)
         make_repository(ours)
         alternates = os.path.join(ours, "objects", "info", "alternates")
         if theirs and not os.path.exists(alternates):
+            if "objectformat = sha256" in _read(os.path.join(theirs, "config")).lower():
+                raise UsageError(f"the repository {theirs} names objects by SHA-256; only SHA-1 is supported")
             _write(alternates, f"{theirs}/objects\n")
         # Git reads the user's global list of ignored files, but not the list of their repository.
         excluded = os.path.join("info", "exclude")
@@ -184,13 +206,92 @@ class Trees:
 
     def restore(self, snapshot: Snapshot, folder: str, *, source: str | None = None) -> None:
         """Make the files of a folder those of a snapshot: other files that a snapshot has are removed; ignored files,
-        those that are left out and nested repositories stay."""
+        those that are left out and nested repositories stay. Raise UsageError if one is where a folder has to be."""
         top = find_top(folder)
-        now = self.take(top, source=source)
-        if now.tree == snapshot.tree:
+        with self._lock_writing(top, source) as lock:
+            now = self.take(top, source=source)
+            changes = self.changes(now, snapshot)
+            if obstacle := _find_obstacle(top, changes):
+                raise UsageError(f"{obstacle} is in the way", hint="Move it elsewhere.")
+            self._write_changes(now, snapshot, changes, top, lock)
+
+    def advance(
+        self,
+        before: Snapshot,
+        after: Snapshot,
+        folder: str,
+        *,
+        source: str | None = None,
+        is_begun: bool = False,
+    ) -> str:
+        """Make the changes that lead from one snapshot to another in a folder whose files are those of the first, or
+        may be between both if a process that has died had `begun` this or the opposite. Return why nothing was done,
+        or an empty text. A file is overwritten only if the first snapshot has it."""
+        top = find_top(folder)
+        if before.omitted != after.omitted:
+            return "files that are not recorded have changed, too"
+        try:
+            ours = self._repository(after)
+        except NotFound as error:
+            return error.message
+        is_half_written = partial(self._is_half_written, (after, before), top)
+        # So that nobody removes objects meanwhile, and a git whose process has died has ended.
+        with hold(ours, fcntl.LOCK_SH), self._lock_writing(top, source) as lock:
+            now = self.take(top, source=source)
+            if not self.is_whole(after):
+                return "the files that it left are not complete on this machine"
+            changes = self.changes(now, after)
+            if now.tree != before.tree:
+                differ = {change.path for change in self.changes(now, before)}
+                differ &= {change.path for change in changes}
+                is_ours = differ <= {change.path for change in self.changes(before, after)}
+                if not is_begun or not is_ours or not all(map(is_half_written, differ)):
+                    return "the files in the folder are not those that it found"
+            words = self._compare(now, after, "--raw", "--no-renames", "-z").words
+            for modes, path in zip(words[::2], words[1::2], strict=True):
+                if _NESTED in modes:
+                    return f"the commit of the nested repository {path} has changed, too"
+                if not modes.endswith(" A") or not os.path.lexists(os.path.join(top, path)):
+                    continue
+                if not is_begun or not is_half_written(path):
+                    return f"{path} is in the way"
+            if obstacle := _find_obstacle(top, changes):
+                return f"{obstacle} is in the way"
+            self._write_changes(now, after, changes, top, lock)
+        return ""
+
+    def _is_half_written(self, snapshots: Iterable[Snapshot], top: str, path: str) -> bool:
+        """Whether a file is missing or has only the beginning of what one of the snapshots has."""
+        whole = os.path.join(top, path)
+        if not os.path.lexists(whole):
+            return True
+        if os.path.islink(whole) or not os.path.isfile(whole):
+            return False
+        with open(whole, "rb") as file:
+            written = file.read()
+        for snapshot in snapshots:
+            with suppress(NotFound):
+                if self.read(snapshot, path).startswith(written):
+                    return True
+        return False
+
+    @contextmanager
+    def _lock_writing(self, top: str, source: str | None) -> Iterator[int]:
+        """Hold the lock of whoever writes into a folder. Git inherits the descriptor and with it the lock."""
+        index = _index_of(self.prepare(source or top), top)
+        with open(f"{index}.writing", "w", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield lock.fileno()
+
+    def _write_changes(
+        self, now: Snapshot, snapshot: Snapshot, changes: list[Changed], top: str, lock: int
+    ) -> None:
+        """Write the files in which a folder differs from a snapshot, and remove those that the snapshot lacks."""
+        if not changes:
             return
-        removed = [change.path for change in self.changes(now, snapshot) if change.kind == "removed"]
-        self._fill(snapshot, top)
+        removed = [change.path for change in changes if change.kind == "removed"]
+        written = [change.path for change in changes if change.kind != "removed"]
+        self._fill(snapshot, top, written, holding=(lock,))
         # The snapshot's own lists of ignored files are back, and what they name stays, too.
         env, given = {"GIT_DIR": self._repository(now), "GIT_WORK_TREE": top}, os.fsencode("\0".join(removed))
         ignored = git.ask(top, "check-ignore", "--no-index", "-z", "--stdin", env=env, stdin=given).words
@@ -200,14 +301,24 @@ class Trees:
             if is_file and not _is_link(top, os.path.dirname(path)):
                 os.unlink(whole)
 
-    def _fill(self, snapshot: Snapshot, folder: str) -> None:
-        """Write the files of a tree over those of a folder."""
+    def _fill(
+        self,
+        snapshot: Snapshot,
+        folder: str,
+        paths: list[str] | None = None,
+        *,
+        holding: tuple[int, ...] = (),
+    ) -> None:
+        """Write the files of a tree, or those at `paths`, over those of a folder."""
         ours = self._repository(snapshot)
         index = os.path.join(ours, "indexes", f"filling-{os.getpid()}-{threading.get_ident()}")
         env = {"GIT_DIR": ours, "GIT_WORK_TREE": folder, "GIT_INDEX_FILE": index}
         try:
             git.run(folder, "read-tree", snapshot.tree, env=env)
-            git.run(folder, "checkout-index", "--all", "--force", "--quiet", env=env)
+            which = ("--all",) if paths is None else ("-z", "--stdin")
+            given = os.fsencode("\0".join(paths or ()))
+            words = ("checkout-index", "--force", "--quiet", *which)
+            git.run(folder, *words, env=env, stdin=given, holding=holding)
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(index)
@@ -254,7 +365,7 @@ class Trees:
         except NotFound:
             return False
 
-    def _compare(self, before: Snapshot, after: Snapshot, *words: str) -> git.Result:
+    def _compare(self, before: Snapshot, after: Snapshot, *words: str) -> git.GitResult:
         env = self._env(after)
         if before.repository != after.repository:
             env["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = self.objects_of(before)
@@ -354,6 +465,31 @@ def _look_at(folder: str, private: tuple[str, ...]) -> str:
     return sha256(os.fsencode(repr(sorted(seen)))).hexdigest() if is_settled else ""
 
 
+def _refuse(index: str, top: str, why: str) -> TooManyFiles:
+    """Remember why a folder is too large for a snapshot."""
+    now = time.time()
+    at, again = (time.strftime("%H:%M", time.localtime(at)) for at in (now, now + _REFUSED_SECONDS))
+    later = f"it is looked at again after {again}, or when its .gitignore changes"
+    _write(f"{index}.refused", f"{top} had {why} at {at}; {later}")
+    return TooManyFiles(
+        f"{top} has {why}", hint="Work in a smaller folder, or let the repository ignore more."
+    )
+
+
+def _refuse_again(index: str, *ignoring: str) -> None:
+    """Raise TooManyFiles for a folder that was too large a short while ago, so that not every step walks it. The folder
+    is looked at if one of the files with what git ignores has changed since."""
+    try:
+        refused_at = os.path.getmtime(f"{index}.refused")
+    except FileNotFoundError:
+        return
+    changed_at = max(os.path.getmtime(path) if os.path.exists(path) else 0 for path in ignoring)
+    if time.time() - refused_at < _REFUSED_SECONDS and changed_at <= refused_at:
+        error = TooManyFiles(_read(f"{index}.refused"))
+        error.is_known = True
+        raise error
+
+
 def _is_left_out(top: str, path: str) -> bool:
     """Whether a file is too large, looks like a secret, or cannot be recorded."""
     name, whole = os.path.basename(path), os.path.join(top, path)
@@ -370,6 +506,22 @@ def _is_left_out(top: str, path: str) -> bool:
     return not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST or not os.access(whole, os.R_OK)
 
 
+def _note_nested(index: str, found: set[str]) -> set[str]:
+    """Note nested repositories, which git lists only until they are recorded, and return all that are known."""
+    noted = {*filter(None, _read(f"{index}.nested").split("\0"))}
+    if not found <= noted:
+        _write(f"{index}.nested", "\0".join(sorted(noted | found)))
+    return noted | found
+
+
+def _has_uncommitted_files(top: str, nested: str) -> bool:
+    folder = os.path.join(top, nested)
+    if not os.path.lexists(os.path.join(folder, ".git")):  # it is gone, or was never cloned
+        return False
+    found = git.ask(folder, "status", "--porcelain", "--untracked-files=normal")
+    return bool(found.out) or found.code != 0
+
+
 def _size(top: str, path: str) -> int:
     try:
         return os.lstat(os.path.join(top, path)).st_size
@@ -384,6 +536,22 @@ def _is_link(top: str, folder: str) -> bool:
             return True
         folder = os.path.dirname(folder)
     return False
+
+
+def _find_obstacle(top: str, changes: list[Changed]) -> str:
+    """A file or link that is where a file to be written needs a folder, unless it is removed as well."""
+    removed = {change.path for change in changes if change.kind == "removed"}
+    folders = set[str]()
+    for change in changes:
+        folder = os.path.dirname(change.path) if change.kind == "added" else ""
+        while folder and folder not in folders:
+            folders.add(folder)
+            folder = os.path.dirname(folder)
+    for folder in sorted(folders - removed):
+        whole = os.path.join(top, folder)
+        if os.path.islink(whole) or (os.path.lexists(whole) and not os.path.isdir(whole)):
+            return folder
+    return ""
 
 
 def _is_private(path: str, private: tuple[str, ...]) -> bool:

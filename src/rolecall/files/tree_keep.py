@@ -84,12 +84,6 @@ def find_lost(place: str, named: Named) -> Iterator[Lost]:
                     yield Lost(repository, tree, found.err.removeprefix("fatal: "))
 
 
-def has_tree(place: str, repository: str, tree: str) -> bool:
-    """Whether the tree itself is there, whole or not."""
-    ours = os.path.join(place, repository)
-    return os.path.isdir(ours) and git.ask(ours, "cat-file", "-e", tree, env={"GIT_DIR": ours}).code == 0
-
-
 # -- bundles --
 
 
@@ -137,7 +131,7 @@ def read_bundle(place: str, folder: str) -> int:
 # -- git --
 
 
-def _check(ours: str, trees: Collection[str]) -> git.Result:
+def _check(ours: str, trees: Collection[str]) -> git.GitResult:
     """Read every object of some trees; the result's code is 0 if all are intact."""
     given = "\n".join(trees).encode()
     return git.ask(
@@ -200,7 +194,7 @@ def _check_indexes(ours: str, *, before: float, delete: bool) -> Iterator[str]:
             with open(known, encoding="utf-8", errors="surrogateescape") as file:
                 yield file.read().split("\0")[1]
         elif delete:
-            for path in (index, known, entry.path):
+            for path in (index, known, f"{index}.nested", f"{index}.refused", f"{index}.writing", entry.path):
                 with suppress(FileNotFoundError):
                     os.unlink(path)
 

@@ -1,8 +1,12 @@
 """Detects changes in a work folder between two points in time, to check that a read-only role did not write.
 
-In a git work tree, git lists the files that differ from the commit; their size, time and mode reveal further changes,
-and HEAD reveals a commit. Ignored files such as build caches do not count, nor do further changes inside a submodule
-that had already changed. Outside git, the folder is walked without `.git` folders, up to a maximum number of entries.
+Where snapshots of the folder are taken, they show most changes, and `take_rest` adds HEAD and the files that snapshots
+leave out, those in nested repositories included. Ignored files and empty folders do not count then.
+
+Without snapshots, `take` looks at the whole folder. In a git work tree, git lists the files that differ from the
+commit; their size, time and mode reveal further changes, and HEAD reveals a commit. Ignored files such as build caches
+do not count, nor do further changes inside a submodule that had already changed. Outside git, the folder is walked
+without `.git` folders, up to a maximum number of entries.
 
 A change that preserves a file's size and time is seen only if git notices it. Nothing here writes.
 """
@@ -10,11 +14,12 @@ A change that preserves a file's size and time is seen only if git notices it. N
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from stat import S_IFIFO, S_IFMT, S_IFSOCK, S_ISDIR
 
 from rolecall.files import git
+from rolecall.files.tree import find_top
 from rolecall.settings.repository import root_around
 
 MOST_ENTRIES = 200_000
@@ -38,11 +43,27 @@ class State:
 
 def take(folder: str) -> State:
     """The current state of the work tree around `folder` or, outside git, of the folder itself."""
-    folder = os.path.realpath(folder)
-    top = root_around(folder)
-    if top is None or (top != folder and git.ask(top, "check-ignore", "-q", "--", folder).code == 0):
-        return scan(folder)
-    return _status(top) or scan(folder)
+    top = find_top(folder)
+    return (_status(top) if root_around(top) == top else None) or scan(os.path.realpath(folder))
+
+
+def take_rest(folder: str, omitted: Iterable[str]) -> State:
+    """What a snapshot of the folder does not have: which commit and branch are checked out, and the files that it
+    leaves out; of a nested repository, those that are not committed."""
+    top = find_top(folder)
+    head = ""
+    if root_around(top) == top:
+        found = git.ask(top, "rev-parse", "HEAD", "--abbrev-ref", "HEAD")
+        commit, _, branch = found.text.partition("\n")
+        head = f"{commit[:12]} ({branch})" if found.code == 0 else "no commit"
+    entries: dict[str, Mark] = {}
+    for path in omitted:
+        nested = _status(os.path.join(top, path)) if path.endswith("/") else None
+        if nested is not None:
+            entries |= {path + inner: mark for inner, mark in nested.entries.items()}
+        else:
+            entries[path] = ("", _stat(os.path.join(top, path)))
+    return State(head, entries)
 
 
 def changes(before: State, after: State) -> list[str]:
@@ -56,9 +77,13 @@ def changes(before: State, after: State) -> list[str]:
         f"{word} {os.fsencode(path).decode('utf-8', 'backslashreplace')}"
         for word, path in differences(before, after)
     )
-    if len(found) > MOST_TOLD:
-        found[MOST_TOLD:] = [f"and {len(found) - MOST_TOLD:,} more"]
-    return found
+    return shorten(found)
+
+
+def shorten(found: list[str], more: int = 0) -> list[str]:
+    """The first 100 of some changes, and the number of the others with the `more` that are not listed."""
+    more += max(0, len(found) - MOST_TOLD)
+    return [*found[:MOST_TOLD], *([f"and {more:,} more"] if more else [])]
 
 
 def differences(before: State, after: State) -> Iterator[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """Claude Code, Codex and OpenCode: handling their events, answering them, and installation.
 
 A host runs `rolecall hook HOST EVENT` around the model. `HOST/events.py` turns its payload into one of the eight events
-of `event.py`, and an `Answer` into the host's format. `lifecycle.py` finds the function for an event in `on_session`,
+of `event.py`, and a `HostAnswer` into its format. `lifecycle.py` finds the function for an event in `on_session`,
 `on_message`, `on_agent`, `on_tool` or `gate`, which decides what is blocked. `tool_shape` and `shell_writes` work out
 what a tool call does, `project_summary` describes the project, and `sessions` and `tool_log` store what hooks remember.
 

@@ -18,7 +18,7 @@ class Caller(NamedTuple):
 LEAD = Caller()
 
 
-class ToolCall(NamedTuple):
+class HostToolCall(NamedTuple):
     """What a tool is about to do, or did, as far as its input shows."""
 
     tool: str
@@ -70,13 +70,13 @@ class SubagentComplete(NamedTuple):
 class PreToolUse(NamedTuple):
     session: str
     who: Caller
-    call: ToolCall
+    call: HostToolCall
 
 
 class PostToolUse(NamedTuple):
     session: str
     who: Caller
-    call: ToolCall
+    call: HostToolCall
     error: str = ""
 
 
@@ -96,7 +96,7 @@ Event: TypeAlias = (
 )
 
 
-class Answer(NamedTuple):
+class HostAnswer(NamedTuple):
     """What a host should do about an event; an empty answer means continue."""
 
     block: str = ""

@@ -14,7 +14,7 @@ from rolecall.errors import Conflict, Hint, StorageError, UsageError
 State: TypeAlias = Literal["new", "changed", "removed", "kept", "same"]
 
 
-class Change(NamedTuple):
+class FileChange(NamedTuple):
     path: str
     before: bytes | None
     """None if the file does not exist."""
@@ -79,7 +79,7 @@ def check_target(path: str, root: str) -> None:
 # -- showing --
 
 
-def difference(changes: Iterable[Change]) -> str:
+def difference(changes: Iterable[FileChange]) -> str:
     """All changes as one unified diff."""
     parts: list[str] = []
     for change in changes:
@@ -100,7 +100,7 @@ def _lines(data: bytes | None) -> list[str]:
 # -- writing --
 
 
-def make(changes: Iterable[Change], *, roots: Sequence[str], is_private: bool = False) -> None:
+def make(changes: Iterable[FileChange], *, roots: Sequence[str], is_private: bool = False) -> None:
     """Make the changes. Folders left empty by a removal are removed, except `roots` and the folders above them.
 
     A new file in a private place is readable only by its owner. A link stays a link: its target is written.

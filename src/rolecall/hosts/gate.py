@@ -16,10 +16,10 @@ from functools import partial
 from importlib import import_module
 from typing import NamedTuple
 
-from rolecall.hosts.event import LEAD, Answer, Caller, PreToolUse, ToolCall
+from rolecall.hosts.event import LEAD, Caller, HostAnswer, HostToolCall, PreToolUse
 from rolecall.hosts.hook_context import Kit
 from rolecall.nexus import project_paths
-from rolecall.settings.capabilities import FILES, TASK_CREATION, TASK_UPDATE, denied, restrictions
+from rolecall.settings.capabilities import FILES, TASK_CREATION, TASK_UPDATE, denied_classes, restrictions
 
 FOR_LEAD = (
     *("nx_plan_start", "nx_plan_update", "nx_plan_decide"),
@@ -49,28 +49,28 @@ _PLAN_FIRST = (
 )
 
 
-def pre_tool_use(project: str, event: PreToolUse, kit: Kit, _now: str) -> Answer:
+def pre_tool_use(project: str, event: PreToolUse, kit: Kit, _now: str) -> HostAnswer:
     """Decide whether the tool may run: return an answer that blocks it, one that warns, or an empty one."""
     call = event.call
     if not concerns(call):
-        return Answer()
+        return HostAnswer()
     folder = _Project(os.path.realpath(project))
     edited: list[Places] = []
     if not _server_tool(call.tool):  # else the file it names is an artifact, not a project file
         edited = [found for path in call.writes[:_MOST_PATHS] if (found := folder.resolve(path))]
     for places in edited:
         if folder.is_state(places):
-            return Answer(
+            return HostAnswer(
                 block=f"{folder.shorten(places)} is written by the tools alone, so that no two writers lose each"
                 " other's work. Use nx_plan_…, nx_task_… and nx_artifact_write, or the commands `rolecall plan` and"
                 " `rolecall task`."
             )
     if refusal := _refuse_by_capability(event.who, call, kit, folder, edited):
-        return Answer(block=refusal)
-    return Answer() if kit.run else _judge_unplanned(event.who, call, kit, folder, edited)
+        return HostAnswer(block=refusal)
+    return HostAnswer() if kit.run else _judge_unplanned(event.who, call, kit, folder, edited)
 
 
-def concerns(call: ToolCall) -> bool:
+def concerns(call: HostToolCall) -> bool:
     """Whether the call needs to be judged; most calls only read."""
     return bool(call.writes or call.classes or call.starts or call.command or _our_tool(call.tool))
 
@@ -115,7 +115,7 @@ def _is_below(folder: str, path: str) -> bool:
 
 
 def _refuse_by_capability(
-    who: Caller, call: ToolCall, kit: Kit, folder: _Project, edited: Sequence[Places]
+    who: Caller, call: HostToolCall, kit: Kit, folder: _Project, edited: Sequence[Places]
 ) -> str:
     is_agent = not kit.run and who != LEAD
     if not is_agent and not kit.run and not kit.restrictions:
@@ -152,10 +152,10 @@ def capabilities_of(agent: str, kit: Kit) -> tuple[str, ...]:
 
 def _denier(words: Collection[str], classes: Collection[str]) -> str:
     """The restriction that denies one of the classes; empty if none does."""
-    return next((word for word in words if not set(denied([word])).isdisjoint(classes)), "")
+    return next((word for word in words if not set(denied_classes([word])).isdisjoint(classes)), "")
 
 
-def _own_actions(call: ToolCall) -> Iterator[tuple[str, tuple[str, ...], bool]]:
+def _own_actions(call: HostToolCall) -> Iterator[tuple[str, tuple[str, ...], bool]]:
     """The actions of a call on Rolecall, by a tool of our server or in a shell: the name, its classes, and whether it
     is reserved for Lead."""
     if own := _our_tool(call.tool):
@@ -200,17 +200,17 @@ def _server_tool(tool: str) -> str:
 
 
 def _judge_unplanned(
-    who: Caller, call: ToolCall, kit: Kit, folder: _Project, edited: Sequence[Places]
-) -> Answer:
+    who: Caller, call: HostToolCall, kit: Kit, folder: _Project, edited: Sequence[Places]
+) -> HostAnswer:
     """Require a task for edits of project files; its notes (`.nexus/memory`, `rules`, `context`) need none."""
     planned = [places for places in edited if not all(_is_below(folder.nexus, one) for one in places)]
     is_unnamed = not call.writes and not set(FILES).isdisjoint(call.classes)
     if kit.gate == "off" or not (planned or is_unnamed):
-        return Answer()
+        return HostAnswer()
     if os.path.exists(project_paths.state(folder.root, project_paths.TASKS)):
-        return Answer()
+        return HostAnswer()
     what = folder.shorten(planned[0]) if planned else "a file"
     if kit.gate == "warn":
-        return Answer(context=f"{what} is edited while no task is planned. {_PLAN_FIRST}")
+        return HostAnswer(context=f"{what} is edited while no task is planned. {_PLAN_FIRST}")
     advice = _PLAN_FIRST if who == LEAD else "Report this to Lead, who plans."
-    return Answer(block=f"No task is planned, so {what} is not edited. {advice}")
+    return HostAnswer(block=f"No task is planned, so {what} is not edited. {advice}")

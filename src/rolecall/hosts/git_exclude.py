@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from rolecall.files import git
 from rolecall.hosts import file_change
-from rolecall.hosts.file_change import Change
+from rolecall.hosts.file_change import FileChange
 
 
 def find(project: str) -> str | None:
@@ -30,7 +30,7 @@ def has_block(file: str, host: str) -> bool:
     return _block(host).search(_read(file)) is not None
 
 
-def with_block(file: str, host: str, project: str, paths: Sequence[str]) -> Change:
+def with_block(file: str, host: str, project: str, paths: Sequence[str]) -> FileChange:
     inner = git.run(project, "rev-parse", "--show-prefix").text
     names = dict.fromkeys(inner + os.path.relpath(path, project) for path in paths)
     patterns = [re.sub(r"([\\*?\[\] !#])", r"\\\1", name) for name in names]
@@ -42,7 +42,7 @@ def with_block(file: str, host: str, project: str, paths: Sequence[str]) -> Chan
     return _change(file, text + ("\n" if text and not text.endswith("\n") else "") + block)
 
 
-def without_block(file: str, host: str) -> Change:
+def without_block(file: str, host: str) -> FileChange:
     return _change(file, _block(host).sub("", _read(file)))
 
 
@@ -59,5 +59,5 @@ def _read(file: str) -> str:
     return (file_change.read(file) or b"").decode("utf-8", "surrogateescape")
 
 
-def _change(file: str, text: str) -> Change:
-    return Change(file, file_change.read(file), text.encode("utf-8", "surrogateescape") or None)
+def _change(file: str, text: str) -> FileChange:
+    return FileChange(file, file_change.read(file), text.encode("utf-8", "surrogateescape") or None)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
 
 from rolecall.errors import RolecallError
 from rolecall.hosts.hook_context import Content, stamp
@@ -30,7 +28,7 @@ def compile_configured(host: str) -> Content:
     sources = [config.config_path(), *code, *(_list_files(folder) or [folder])]
     stamps = [stamp(path) for path in sources]  # before reading, so that later changes make the cache stale
 
-    configuration: Mapping[str, Any] = {}
+    configuration: settings.Settings = {}
     try:
         configuration = config.load()
         content = _compile(host, catalog.load(config.catalog_folder()), configuration)
@@ -53,7 +51,7 @@ def compile_own(host: str) -> Content:
     return _compile(host, catalog.load(), {})
 
 
-def _compile(host: str, found: Catalog, configuration: Mapping[str, Any]) -> Content:
+def _compile(host: str, found: Catalog, configuration: settings.Settings) -> Content:
     events = import_module(f"rolecall.hosts.{host}.events")
     tags, docs = found.vocabulary.tags, dict.fromkeys(found.skills, "")
     render = macros.prose(tags)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from rolecall.hosts import event as ours
-from rolecall.hosts.event import LEAD, Answer, Caller, Event, ToolCall
+from rolecall.hosts.event import LEAD, Caller, Event, HostAnswer, HostToolCall
 from rolecall.hosts.names import Output
 from rolecall.hosts.payload import Payload, Reader, session, text
 
@@ -24,7 +24,7 @@ def session_of(payload: Payload) -> str:
 
 
 def events(
-    who: Callable[[Payload], Caller], message: Reader, tool_call: Callable[[Payload], ToolCall]
+    who: Callable[[Payload], Caller], message: Reader, tool_call: Callable[[Payload], HostToolCall]
 ) -> dict[str, Reader]:
     """The events that both hosts have.
 
@@ -67,7 +67,7 @@ NOT_INSTALLED: Mapping[str, Reader] = {
 the model."""
 
 
-class Limit(NamedTuple):
+class TextLimit(NamedTuple):
     """The limit on the text of a hook that a host shows the model."""
 
     bytes: int
@@ -75,7 +75,7 @@ class Limit(NamedTuple):
     """The encoding in which the bytes are counted."""
 
 
-def output(name: str, answer: Answer, limit: Limit) -> Output:
+def output(name: str, answer: HostAnswer, limit: TextLimit) -> Output:
     reply: dict[str, Any] = {"systemMessage": join(answer) if name in _ENDS else answer.notice}
     if name not in _ENDS:
         context = answer.context
@@ -93,6 +93,6 @@ def output(name: str, answer: Answer, limit: Limit) -> Output:
     return Output(json.dumps(reply, ensure_ascii=False)) if reply else Output()
 
 
-def join(answer: Answer) -> str:
+def join(answer: HostAnswer) -> str:
     """All texts of an answer, for the person."""
     return "\n".join(dict.fromkeys(filter(None, (answer.notice, answer.context))))

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.errors import UsageError
-from rolecall.hosts.setup import SERVER, Setup
+from rolecall.hosts.setup import SERVER, HostSetup
 from rolecall.hosts.wording import Wording
 from rolecall.nexus import macros
 from rolecall.settings import yaml12
 
 if TYPE_CHECKING:
-    from rolecall.nexus.catalog import Agent, Catalog, Skill
+    from rolecall.nexus.catalog import Catalog, CatalogAgent, Skill
 
 TOOL_NAMES = f"The tools called `nx_…` here are those of the MCP server `{SERVER}`."
 ONLY_PROJECTS = (
@@ -47,7 +47,7 @@ def read_head(text: str) -> Mapping[str, Any]:
     return fields
 
 
-def summary(agent: Agent) -> str:
+def summary(agent: CatalogAgent) -> str:
     return f"{agent.description}. {agent.task}." if agent.task else agent.description
 
 
@@ -77,17 +77,17 @@ class Layout(NamedTuple):
     ours: tuple[str, ...]
     """Patterns for files that are entirely ours: agents, skills."""
 
-    def user_folder(self, setup: Setup) -> str:
+    def user_folder(self, setup: HostSetup) -> str:
         return os.path.join(setup.env.get(self.variable) or os.path.join(setup.home, self.user), self.inner)
 
-    def path(self, setup: Setup, *names: str) -> str:
+    def path(self, setup: HostSetup, *names: str) -> str:
         is_project = setup.scope == "project"
         folder = os.path.join(setup.project, self.folder) if is_project else self.user_folder(setup)
         return os.path.join(folder, *names)
 
-    def sweeps(self, setup: Setup) -> list[str]:
+    def sweeps(self, setup: HostSetup) -> list[str]:
         folder = glob.escape(self.path(setup, ""))
         return [os.path.join(folder, pattern) for pattern in self.ours]
 
-    def roots(self, setup: Setup) -> list[str]:
+    def roots(self, setup: HostSetup) -> list[str]:
         return [setup.project or setup.home, *filter(None, [setup.env.get(self.variable)])]

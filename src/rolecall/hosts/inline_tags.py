@@ -126,7 +126,7 @@ def _remember(project: str, action: InlineAction, kit: Kit) -> str:
         into = name if os.path.isfile(os.path.join(project, ".nexus", "memory", f"{name}.md")) else None
         try:
             reply = memory.add(project, name, text, mask=kit.mask(), into=into, thresholds=thresholds)
-        except memory.Overlap as overlap:
+        except memory.NoteOverlap as overlap:
             reply = memory.add(project, name, text, mask=kit.mask(), into=overlap.matches[0].name)
         return str(reply["path"])
 

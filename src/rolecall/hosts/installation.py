@@ -23,9 +23,9 @@ import tomlkit
 
 from rolecall.errors import Hint, NotFound, RolecallError, UsageError
 from rolecall.hosts import file_change
-from rolecall.hosts.file_change import Change
+from rolecall.hosts.file_change import FileChange
 from rolecall.hosts.names import HOSTS
-from rolecall.hosts.setup import Setup
+from rolecall.hosts.setup import HostSetup
 
 
 class OwnFile(NamedTuple):
@@ -35,7 +35,7 @@ class OwnFile(NamedTuple):
     text: str
 
 
-class Member(NamedTuple):
+class FileMember(NamedTuple):
     """A named value in a JSON or TOML file, such as our server among a host's servers.
 
     Keys that somebody added to our member are kept when it is updated.
@@ -60,7 +60,7 @@ class Items(NamedTuple):
     """Whether somebody put our command into an entry of their own, which they must remove themselves."""
 
 
-Piece: TypeAlias = OwnFile | Member | Items
+Piece: TypeAlias = OwnFile | FileMember | Items
 
 
 class Wiring(NamedTuple):
@@ -80,7 +80,7 @@ def host_module(host: str) -> Any:
     return import_module(f"rolecall.hosts.{host}.install")
 
 
-def wiring_of(host: str, setup: Setup) -> Wiring:
+def wiring_of(host: str, setup: HostSetup) -> Wiring:
     module = host_module(host)
     return Wiring(module.pieces(setup), module.sweeps(setup), setup.project)
 
@@ -88,12 +88,12 @@ def wiring_of(host: str, setup: Setup) -> Wiring:
 # -- planning: only reads files --
 
 
-def plan_install(wiring: Wiring, *, force: bool = False) -> list[Change]:
+def plan_install(wiring: Wiring, *, force: bool = False) -> list[FileChange]:
     """The changes that installing would make. Raises an error that names every file that prevents it."""
     return _plan_or_refuse(wiring, is_removal=False, force=force)
 
 
-def plan_removal(wiring: Wiring, *, force: bool = False) -> list[Change]:
+def plan_removal(wiring: Wiring, *, force: bool = False) -> list[FileChange]:
     """The changes that uninstalling would make."""
     changes = _plan_or_refuse(wiring, is_removal=True, force=force)
     return [change for change in changes if change.before is not None]
@@ -105,7 +105,7 @@ def is_present(wiring: Wiring) -> bool:
     return any(change.is_change or change.note for change in changes)
 
 
-def _plan_or_refuse(wiring: Wiring, *, is_removal: bool, force: bool) -> list[Change]:
+def _plan_or_refuse(wiring: Wiring, *, is_removal: bool, force: bool) -> list[FileChange]:
     changes, refusals = _plan(wiring, is_removal=is_removal, force=force)
     for change in changes:
         try:
@@ -121,11 +121,11 @@ def _plan_or_refuse(wiring: Wiring, *, is_removal: bool, force: bool) -> list[Ch
     return changes
 
 
-def _plan(wiring: Wiring, *, is_removal: bool, force: bool) -> tuple[list[Change], list[RolecallError]]:
+def _plan(wiring: Wiring, *, is_removal: bool, force: bool) -> tuple[list[FileChange], list[RolecallError]]:
     by_path: dict[str, list[Piece]] = {}
     for piece in wiring.pieces:
         by_path.setdefault(piece.path, []).append(piece)
-    changes: list[Change] = []
+    changes: list[FileChange] = []
     refusals: list[RolecallError] = []
     for path, pieces in by_path.items():
         try:
@@ -138,7 +138,7 @@ def _plan(wiring: Wiring, *, is_removal: bool, force: bool) -> tuple[list[Change
                 )
                 changes.append(_change(path, before, *edited))
             elif before is None and is_removal:
-                changes.append(Change(path, None, None))
+                changes.append(FileChange(path, None, None))
             else:
                 document, notes = parse(path, before), []
                 for piece in pieces:
@@ -159,8 +159,8 @@ def _plan(wiring: Wiring, *, is_removal: bool, force: bool) -> tuple[list[Change
     return changes, refusals
 
 
-def _change(path: str, before: str | None, after: str | None, note: str) -> Change:
-    return Change(
+def _change(path: str, before: str | None, after: str | None, note: str) -> FileChange:
+    return FileChange(
         path, None if before is None else before.encode(), None if after is None else after.encode(), note
     )
 
@@ -207,7 +207,7 @@ def _dump(path: str, document: Any, before: str | None) -> str | None:
     return f"{text}\n" if document else None
 
 
-def _put(document: Any, piece: Member | Items, force: bool) -> str:
+def _put(document: Any, piece: FileMember | Items, force: bool) -> str:
     there = _find(document, piece.keys)
     if isinstance(piece, Items):
         if not isinstance(there, list | None):
@@ -234,9 +234,9 @@ def _put(document: Any, piece: Member | Items, force: bool) -> str:
     return ""
 
 
-def _remove(document: Any, piece: Member | Items) -> str:
+def _remove(document: Any, piece: FileMember | Items) -> str:
     there = _find(document, piece.keys)
-    if isinstance(piece, Member):
+    if isinstance(piece, FileMember):
         if there is not None and piece.is_ours(there):
             _delete(document, piece.keys)
         return ""
@@ -259,7 +259,7 @@ def _find(document: Any, keys: Sequence[str]) -> Any:
     return document
 
 
-def _set(document: Any, piece: Member | Items, value: Any, depth: int = 0) -> None:
+def _set(document: Any, piece: FileMember | Items, value: Any, depth: int = 0) -> None:
     """Set the value of a piece, creating the objects on the path to it."""
     if not isinstance(document, MutableMapping):
         where = ".".join(piece.keys[:depth]) or "the document"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from importlib import import_module
 
 from rolecall.hosts import event as ours
-from rolecall.hosts.event import Answer, Event, PostToolUse, PreToolUse
+from rolecall.hosts.event import Event, HostAnswer, PostToolUse, PreToolUse
 from rolecall.hosts.hook_context import Kit
 from rolecall.nexus import project_paths
 
@@ -31,11 +31,13 @@ EVENTS = tuple(name for _, name in _FUNCTIONS.values())
 """The names of the eight events."""
 
 
-def handle(project: str, event: Event, kit: Kit, now: str) -> Answer:
+def handle(project: str, event: Event, kit: Kit, now: str) -> HostAnswer:
     """Handle an event and return the answer."""
     if kit.run and not isinstance(event, (PreToolUse, PostToolUse)):
-        return Answer()
+        return HostAnswer()
     project_paths.use_harness(kit.harness)
     module, function = _FUNCTIONS[type(event)]
-    answer: Answer = getattr(import_module(f"rolecall.hosts.{module}"), function)(project, event, kit, now)
+    answer: HostAnswer = getattr(import_module(f"rolecall.hosts.{module}"), function)(
+        project, event, kit, now
+    )
     return answer

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from rolecall.errors import Damaged, UsageError
 from rolecall.hosts import gate, project_summary, sessions, tool_log
-from rolecall.hosts.event import Answer, Caller, SubagentComplete, SubagentSpawn
+from rolecall.hosts.event import Caller, HostAnswer, SubagentComplete, SubagentSpawn
 from rolecall.hosts.hook_context import Kit
 from rolecall.hosts.project_summary import ProjectState
 from rolecall.hosts.sessions import has_key, task_key
@@ -30,7 +30,7 @@ _LATER = "9999"
 """Later than any time: the file itself shows that it was written after an agent had ended."""
 
 
-def subagent_spawn(project: str, event: SubagentSpawn, kit: Kit, now: str) -> Answer:
+def subagent_spawn(project: str, event: SubagentSpawn, kit: Kit, now: str) -> HostAnswer:
     """Record that the agent runs, and tell it its limits, its task if it is certain, and what the project knows."""
     who = event.who
     task: Task | None = None
@@ -54,7 +54,7 @@ def subagent_spawn(project: str, event: SubagentSpawn, kit: Kit, now: str) -> An
     active = sessions.find(project, event.session)
     docs = kit.docs.get(active.skill, "") if active else ""
     words = _spawn_words(project, who, task, entries, kit)
-    return Answer(context="\n\n".join(filter(None, [words, docs])))
+    return HostAnswer(context="\n\n".join(filter(None, [words, docs])))
 
 
 def _with_tracker(project: str, act: Callable[[str], T]) -> T:
@@ -121,7 +121,7 @@ def _resume_words(
     resume = import_module("rolecall.nexus.resume")
     prior = next(entry for entry in entries if entry.get("agent_id") == who.id)
     rules = kit.agents.get(who.agent)
-    ended, tree = prior.get("stopped_at", ""), filenames.Tree(os.path.realpath(project))
+    ended, tree = prior.get("stopped_at", ""), filenames.ProjectFiles(os.path.realpath(project))
     known = frozenset(prior.get("files_touched", ()))
     if rules and "no_file_edit" in rules.capabilities:
         # It does not touch files, so it is judged by the files its report names.
@@ -150,12 +150,12 @@ def _resume_words(
     return str(resume.REREAD) if decision.must_reread else ""
 
 
-def subagent_complete(project: str, event: SubagentComplete, kit: Kit, now: str) -> Answer:
+def subagent_complete(project: str, event: SubagentComplete, kit: Kit, now: str) -> HostAnswer:
     """Record the agent's end and the files it touched, complete its task unless its report says otherwise, and ask for
     a check."""
     who = event.who
     if not who.id:
-        return Answer()
+        return HostAnswer()
     entries = _with_tracker(project, tracker.entries)
     is_over = any(entry.get("agent_id") == who.id and entry.get("status") == "completed" for entry in entries)
     report = "" if is_over else _complete_task(project, who.id, _find_status(event.last_message), kit)
@@ -168,7 +168,7 @@ def subagent_complete(project: str, event: SubagentComplete, kit: Kit, now: str)
         agent_name=who.agent,
     )
     tool_log.forget_touched(project, who.id)
-    return Answer(context=report, notice=report)
+    return HostAnswer(context=report, notice=report)
 
 
 def _find_status(report: str) -> str:

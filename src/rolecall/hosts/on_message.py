@@ -7,9 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from rolecall.hosts import project_summary, sessions, skill, tool_log
-from rolecall.hosts.event import Answer, UserMessage
+from rolecall.hosts.event import HostAnswer, UserMessage
 from rolecall.hosts.hook_context import Kit
-from rolecall.hosts.sessions import Session
+from rolecall.hosts.sessions import HostSession
 from rolecall.nexus import state_file
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ def may_ask(text: str) -> bool:
     return "[" in text or text.lstrip().startswith("/")
 
 
-def user_message(project: str, event: UserMessage, kit: Kit, now: str) -> Answer:
+def user_message(project: str, event: UserMessage, kit: Kit, now: str) -> HostAnswer:
     """Carry out the tags, then add the state of the project, unless the model has seen it and nothing has changed."""
-    before = sessions.find(project, event.session) or Session(now)
+    before = sessions.find(project, event.session) or HostSession(now)
     activation: Activation | None = None
     actions: list[InlineAction] = []
     near_misses: list[str] = []
@@ -55,10 +55,10 @@ def user_message(project: str, event: UserMessage, kit: Kit, now: str) -> Answer
     beside = "\n\n".join(filter(None, [*acted, *near_misses, *errors, news]))
     words = _skill_words(project, activation, before, kit, beside) if activation else ""
     context = "\n\n".join(filter(None, [words, beside]))
-    return Answer(context=context, notice="\n".join([*near_misses, *errors]))
+    return HostAnswer(context=context, notice="\n".join([*near_misses, *errors]))
 
 
-def _skill_words(project: str, activation: Activation, before: Session, kit: Kit, beside: str) -> str:
+def _skill_words(project: str, activation: Activation, before: HostSession, kit: Kit, beside: str) -> str:
     """The text for the model when a user activates a skill; empty if the host itself has shown it the body."""
     if not activation.tag and kit.has_skill_commands:
         return ""

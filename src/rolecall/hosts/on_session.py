@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from rolecall.hosts import project_summary, sessions, skill, tool_log
-from rolecall.hosts.event import Answer, ContextCompact, SessionEnd, SessionStart
+from rolecall.hosts.event import ContextCompact, HostAnswer, SessionEnd, SessionStart
 from rolecall.hosts.hook_context import Kit
 from rolecall.hosts.project_summary import ProjectState
 from rolecall.nexus import project_paths, state_file
@@ -16,7 +16,7 @@ _COMPACTED = 2_400
 """Tokens after a compaction with a skill's body, because a host shows the model only the beginning of a longer text."""
 
 
-def session_start(project: str, event: SessionStart, kit: Kit, now: str) -> Answer:
+def session_start(project: str, event: SessionStart, kit: Kit, now: str) -> HostAnswer:
     """Create the folders, forget the agents of sessions that are gone, and report unfinished work."""
     state_file.ignore_state(project)
     began = sessions.begin(project, event.session, now, kit.process)
@@ -46,7 +46,7 @@ def session_start(project: str, event: SessionStart, kit: Kit, now: str) -> Answ
         )
     warnings = [warning for warning in warnings if warning]
     lines = [*warnings, *project_summary.knowledge_lines(project, most=40)]
-    return Answer(context=project_summary.fit(lines, _START), notice="\n".join(warnings))
+    return HostAnswer(context=project_summary.fit(lines, _START), notice="\n".join(warnings))
 
 
 def _warn_elsewhere(project: str, cwd: str) -> str:
@@ -78,10 +78,10 @@ def _task_words(state: ProjectState) -> list[str]:
     return [] if total is None else [f"{total} tasks, {state.unfinished} of them unfinished"]
 
 
-def session_end(project: str, event: SessionEnd, kit: Kit, now: str) -> Answer:
+def session_end(project: str, event: SessionEnd, kit: Kit, now: str) -> HostAnswer:
     """Report unfinished work; at the very end, remove the session's own files. Plan, tasks and knowledge stay."""
     if not os.path.isdir(project_paths.state(project)):
-        return Answer()
+        return HostAnswer()
     state = ProjectState(project)
     warning = ""
     if left := [
@@ -95,19 +95,19 @@ def session_end(project: str, event: SessionEnd, kit: Kit, now: str) -> Answer:
     if event.is_over:
         sessions.end(project, event.session, now)
         tool_log.forget_others(project, sessions.tasks_of_agents)
-        return Answer(notice=warning)
-    before = sessions.find(project, event.session) or sessions.Session(now)
+        return HostAnswer(notice=warning)
+    before = sessions.find(project, event.session) or sessions.HostSession(now)
     warned = state_file.digest(warning.encode(errors="replace")) if warning else ""
     after = before._replace(warned=warned)
     if skill.is_over(project, before, state):
         after = after._replace(skill="", mode="", since="")
     sessions.note(project, event.session, now, before, after, process=kit.process)
-    return Answer(notice=warning if warned != before.warned else "")
+    return HostAnswer(notice=warning if warned != before.warned else "")
 
 
-def context_compact(project: str, event: ContextCompact, kit: Kit, now: str) -> Answer:
+def context_compact(project: str, event: ContextCompact, kit: Kit, now: str) -> HostAnswer:
     """Repeat what the model has forgotten, read from disk: the project's state and the text of the active skill."""
-    session = sessions.find(project, event.session) or sessions.Session(now)
+    session = sessions.find(project, event.session) or sessions.HostSession(now)
     words = ""
     if session.skill in kit.skills:
         words = f"How you work while the skill {session.skill} is active:\n\n"
@@ -116,4 +116,4 @@ def context_compact(project: str, event: ContextCompact, kit: Kit, now: str) -> 
     budget = max(project_summary.SHORT, min(project_summary.LONG, left))
     summary = project_summary.describe(project, session, kit, budget)
     sessions.note(project, event.session, now, session, session._replace(told=""), process=kit.process)
-    return Answer(context="\n\n".join(filter(None, [summary, words])))
+    return HostAnswer(context="\n\n".join(filter(None, [summary, words])))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from rolecall.hosts import tool_log
-from rolecall.hosts.event import LEAD, Answer, PostToolUse
+from rolecall.hosts.event import LEAD, HostAnswer, PostToolUse
 from rolecall.hosts.hook_context import Kit
 
 _LONGEST_ERROR = 300
@@ -17,7 +17,7 @@ _MOST_FILES = 20
 _MOST_LOOKED_UP = 200
 
 
-def post_tool_use(project: str, event: PostToolUse, kit: Kit, now: str) -> Answer:
+def post_tool_use(project: str, event: PostToolUse, kit: Kit, now: str) -> HostAnswer:
     call, who = event.call, event.who
     root = os.path.realpath(project)
     written = [] if event.error else _relative(root, call.writes)
@@ -41,7 +41,7 @@ def post_tool_use(project: str, event: PostToolUse, kit: Kit, now: str) -> Answe
         files = [name for name in written if not os.path.isdir(os.path.join(root, name))]
         tool_log.touch(project, who.id, files)
     if event.error:
-        return Answer()
+        return HostAnswer()
     for name in read:
         if name.startswith(os.path.join(".nexus", "memory", "")):
             memory_access = import_module("rolecall.nexus.memory_access")  # few calls read a note
@@ -53,7 +53,7 @@ def post_tool_use(project: str, event: PostToolUse, kit: Kit, now: str) -> Answe
         found = slash(f"/{call.skill} {call.words}", kit.skills, kit.tags)
         active = {"skill": call.skill, "mode": found.mode if found else "", "since": now}
         sessions.change(project, event.session, now, lambda one: one._replace(**active), process=kit.process)
-    return Answer()
+    return HostAnswer()
 
 
 def _relative(root: str, paths: Sequence[str]) -> list[str]:

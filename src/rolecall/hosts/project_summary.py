@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from rolecall.errors import RolecallError
 from rolecall.hosts.hook_context import Kit
-from rolecall.hosts.sessions import Session
+from rolecall.hosts.sessions import HostSession
 from rolecall.nexus import knowledge_files, overview, tools, tracker
 from rolecall.nexus.overview import Reply, Task
 
@@ -90,7 +90,7 @@ def summarize(project: str, kit: Kit, now: ProjectState) -> str:
     return fit(["Where the project stands:", *lines], SHORT) if lines else ""
 
 
-def describe(project: str, session: Session, kit: Kit, budget: int = LONG) -> str:
+def describe(project: str, session: HostSession, kit: Kit, budget: int = LONG) -> str:
     """Everything that a model which has forgotten it all needs: skill, plan, tasks, agents, knowledge."""
     now = ProjectState(project)
     lines = []
@@ -158,7 +158,7 @@ def find_unverified(tasks: Sequence[Task], kit: Kit) -> list[Task]:
     return [task for task in tasks if task.get("acceptance", "").strip() and task["id"] not in verified]
 
 
-def _agent_lines(project: str, session: Session, kit: Kit) -> list[str]:
+def _agent_lines(project: str, session: HostSession, kit: Kit) -> list[str]:
     """The running agents, marking those of other sessions, and the most recently ended ones that can be resumed."""
     running: list[str] = []
     resumable: list[str] = []

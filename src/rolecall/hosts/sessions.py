@@ -34,7 +34,7 @@ Process: TypeAlias = Mapping[str, Any]
 """A process as `holder` identifies it."""
 
 
-class Session(NamedTuple):
+class HostSession(NamedTuple):
     seen: str
     """When its last event was recorded."""
     process: Process | None = None
@@ -55,7 +55,7 @@ class Session(NamedTuple):
     """A digest of the last warning to the person."""
 
 
-Sessions: TypeAlias = dict[str, Session]
+Sessions: TypeAlias = dict[str, HostSession]
 
 
 def load(project: str) -> Sessions:
@@ -64,7 +64,7 @@ def load(project: str) -> Sessions:
     if data is None:
         return {}
     try:
-        found = {name: Session(**fields) for name, fields in json.loads(data).items()}
+        found = {name: HostSession(**fields) for name, fields in json.loads(data).items()}
         for session in found.values():
             milliseconds(session.seen)
             texts = (value for name, value in session._asdict().items() if name not in ("process", "agents"))
@@ -76,7 +76,7 @@ def load(project: str) -> Sessions:
     return found
 
 
-def is_alive(session: Session, now: str) -> bool:
+def is_alive(session: HostSession, now: str) -> bool:
     at, last = milliseconds(now), milliseconds(session.seen)
     lease = {**(session.process or {}), "deadline": last + _FORGOTTEN_MS}
     return at - last < _LONGEST_MS and holder.is_alive(lease, now=at)
@@ -114,7 +114,7 @@ def host_process() -> Process | None:
     return None
 
 
-def find(project: str, session: str) -> Session | None:
+def find(project: str, session: str) -> HostSession | None:
     """The record of a session, or None."""
     return _read(project).get(session)
 
@@ -159,7 +159,7 @@ def begin(project: str, session: str, now: str, process: Process | None) -> Bega
     with state_file.hold_lock(project):
         found, problem = _load_or_reset(project)
         live = {name: one for name, one in found.items() if name == session or is_alive(one, now)}
-        known = live.get(session, Session(now))
+        known = live.get(session, HostSession(now))
         live[session] = known._replace(seen=now, process=process or known.process, told="", warned="")
         _write(project, live)
         # A damaged file does not show which session owns an agent, so all agents stay.
@@ -191,14 +191,14 @@ def change(
     project: str,
     session: str,
     now: str,
-    edit: Callable[[Session], Session],
+    edit: Callable[[HostSession], HostSession],
     *,
     process: Process | None,
-) -> Session:
+) -> HostSession:
     """Change the record of a session, and create it if the start of the session was missed."""
     with state_file.hold_lock(project):
         found = _load_and_log(project)
-        before = found.get(session, Session(now))
+        before = found.get(session, HostSession(now))
         after = edit(before)._replace(seen=now, process=process or before.process)
         after = after._replace(agents=dict(list(after.agents.items())[-_MOST_AGENTS:]))
         _write(project, {**found, session: after})
@@ -214,14 +214,14 @@ def aim(
     """
     mine = " ".join([message, *map(str, issues)])
 
-    def edit(found: Session) -> Session:
+    def edit(found: HostSession) -> HostSession:
         return found if found.aim.partition(" ")[0] == message else found._replace(aim=mine)
 
     return [float(word) for word in change(project, session, now, edit, process=process).aim.split()[1:]]
 
 
 def note(
-    project: str, session: str, now: str, before: Session, after: Session, *, process: Process | None
+    project: str, session: str, now: str, before: HostSession, after: HostSession, *, process: Process | None
 ) -> None:
     """Record the changes of a session; without changes, only record occasionally that it is alive."""
     changed = {name: value for name, value in after._asdict().items() if value != getattr(before, name)}

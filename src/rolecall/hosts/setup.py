@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from rolecall.settings.settings import tier_model
+from rolecall.settings.settings import Settings, tier_model
 
 if TYPE_CHECKING:
-    from rolecall.nexus.catalog import Agent, Catalog
+    from rolecall.nexus.catalog import Catalog, CatalogAgent
 
 Scope: TypeAlias = Literal["project", "user"]
 
@@ -30,7 +31,7 @@ SERVER = "rolecall"
 """The name of our MCP server in every host; its tools are named after it."""
 
 
-class Setup(NamedTuple):
+class HostSetup(NamedTuple):
     scope: Scope
     project: str
     """The project's folder, absolute; empty in the user's scope."""
@@ -41,7 +42,7 @@ class Setup(NamedTuple):
     catalog: Catalog
     env: Mapping[str, str]
     """The environment, whose variables may set where a host keeps its configuration."""
-    settings: Mapping[str, Any] = {}
+    settings: Settings = MappingProxyType({})
     """The configuration, which has the models of the agents."""
     key: str = ""
     """The host key, which distinguishes the host from an agent's shell; empty before the first installation."""
@@ -53,7 +54,7 @@ class Setup(NamedTuple):
     def hook_command(self, host: str, event: str) -> tuple[str, ...]:
         return (*self.command, "hook", host, event, *self._options())
 
-    def model(self, host: str, agent: Agent) -> dict[str, str]:
+    def model(self, host: str, agent: CatalogAgent) -> dict[str, str]:
         """The model of an agent's tier, as a field for its file in a host; empty if none is set."""
         model = tier_model(self.settings, (host,), agent.model_tier)
         return {"model": model} if model else {}

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from rolecall.hosts.hook_context import Kit
 from rolecall.hosts.project_summary import ProjectState
-from rolecall.hosts.sessions import Session, milliseconds
+from rolecall.hosts.sessions import HostSession, milliseconds
 from rolecall.nexus import project_paths
 
 
-def is_over(project: str, session: Session, now: ProjectState) -> bool:
+def is_over(project: str, session: HostSession, now: ProjectState) -> bool:
     """Whether the active skill has finished, according to the project's files.
 
     Planning ends when every issue is decided and tasks exist; a run ends when the cycle is closed; other known skills

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
-from rolecall.hosts.event import ToolCall
+from rolecall.hosts.event import HostToolCall
 from rolecall.hosts.payload import Payload
 from rolecall.hosts.shell_writes import patched_files, read_command
 from rolecall.settings.capabilities import FILES, SHELL, SHELL_WRITES
@@ -52,7 +52,7 @@ _LONGEST_LIST = 1_000
 _DEEPEST = 4
 
 
-def guess(tool: str, arguments: Payload, cwd: str) -> ToolCall:
+def guess(tool: str, arguments: Payload, cwd: str) -> HostToolCall:
     """Guess what a tool with any name is about to do from its input."""
     paths: list[str] = []
     for key, value in arguments.items():
@@ -79,16 +79,16 @@ def guess(tool: str, arguments: Payload, cwd: str) -> ToolCall:
     is_reader = not words.isdisjoint(_READING_WORDS)
     is_writer = not words.isdisjoint(_WRITING_WORDS) and not is_reader
     if paths and (is_writer or any(key in _CONTENT_KEYS for key, _ in fields)):
-        return ToolCall(tool, FILES, writes=tuple(paths))
+        return HostToolCall(tool, FILES, writes=tuple(paths))
     is_read = is_reader and words.isdisjoint(_SEARCHING_WORDS) and len(paths) == 1
-    return ToolCall(tool, reads=tuple(paths) if is_read else ())
+    return HostToolCall(tool, reads=tuple(paths) if is_read else ())
 
 
-def shell(tool: str, command: str, cwd: str) -> ToolCall:
+def shell(tool: str, command: str, cwd: str) -> HostToolCall:
     """A call of a shell, and what its command visibly does."""
     writes, reads, calls = read_command(command, cwd)
     classes = (*SHELL[:2], *SHELL_WRITES) if writes else SHELL[:2]
-    return ToolCall(tool, classes, writes, reads, command=command, calls=calls)
+    return HostToolCall(tool, classes, writes, reads, command=command, calls=calls)
 
 
 def _walk(value: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from xxhash import xxh3_128_digest
 
 from rolecall.knowledge.globs import Globs
-from rolecall.knowledge.settings import INDEX, Settings
+from rolecall.knowledge.settings import INDEX, KnowledgeSettings
 from rolecall.settings import repository
 
 _SECRET_FILES = (
@@ -44,7 +44,7 @@ class Listing(NamedTuple):
     """Files left out for a reason that is known without reading them."""
 
 
-def list_files(root: str, settings: Settings) -> Listing:
+def list_files(root: str, settings: KnowledgeSettings) -> Listing:
     include, exclude, secret = Globs(settings.include), Globs(settings.exclude), Globs(_SECRET_FILES)
     listing = Listing([], [])
     for path, entry in _walk(root, exclude, listing.skipped):

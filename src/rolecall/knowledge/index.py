@@ -62,7 +62,7 @@ _STORED = (
 )
 
 
-class State(NamedTuple):
+class IndexState(NamedTuple):
     """The state of an index, including what it was built from."""
 
     generation: int
@@ -99,7 +99,7 @@ class Outdated(Damaged):
 # -- opening --
 
 
-class Reader:
+class IndexReader:
     """A consistent view of an index, which stays the same until `refresh`."""
 
     def __init__(self, path: str) -> None:
@@ -256,11 +256,11 @@ def _has_tables(db: sqlite3.Connection) -> bool:
     return bool(db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
 
 
-def _read_state(db: sqlite3.Connection, path: str) -> State:
+def _read_state(db: sqlite3.Connection, path: str) -> IndexState:
     found = dict(db.execute("SELECT key, value FROM meta"))
     if not found:
         raise Outdated(f"{path} was never written to its end", hint=REBUILD)
-    return State(**found)
+    return IndexState(**found)
 
 
 @contextmanager
@@ -339,7 +339,7 @@ class Writer:
         self.path = path
         self.is_changed = False
 
-    def state(self) -> State | None:
+    def state(self) -> IndexState | None:
         """Return the current state, or None if nothing has been written yet."""
         try:
             return _read_state(self._db, self.path)
@@ -390,12 +390,12 @@ class Writer:
         self._db.execute("DELETE FROM file WHERE id = ?", (file,))
         self.is_changed = True
 
-    def finish(self, *, model: str, dimensions: int, recipe: str, synced: str) -> State:
+    def finish(self, *, model: str, dimensions: int, recipe: str, synced: str) -> IndexState:
         """Record what the index is now built from."""
         before = self.state()
         files, passages = self._db.execute("SELECT count(*), coalesce(sum(count), 0) FROM file").fetchone()
         generation = (before.generation if before else 0) + self.is_changed
-        state = State(generation, model, dimensions, recipe, files, passages, synced)
+        state = IndexState(generation, model, dimensions, recipe, files, passages, synced)
         self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", state._asdict().items())
         return state
 

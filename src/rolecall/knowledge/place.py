@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from rolecall.errors import Hint, NotFound, UsageError
 from rolecall.knowledge import files, settings
 from rolecall.knowledge.files import Skipped
-from rolecall.knowledge.settings import FILE, INDEX, Settings
+from rolecall.knowledge.settings import FILE, INDEX, KnowledgeSettings
 from rolecall.settings import repository
 
 _FOLDER = "knowledge"
@@ -59,7 +59,7 @@ def project_file(folder: str) -> str | None:
     return found if found is not None and _SECTION.search(_read(found)) else None
 
 
-def settings_of(root: str) -> Settings:
+def settings_of(root: str) -> KnowledgeSettings:
     """Load the settings from `knowledge.yaml`, or else from the project's file."""
     path, project = os.path.join(root, FILE), os.path.join(root, _PROJECT)
     if os.path.lexists(path):

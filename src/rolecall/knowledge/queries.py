@@ -16,13 +16,13 @@ from rolecall.knowledge import brief as briefing
 from rolecall.knowledge import cache, files, index, place, query
 from rolecall.knowledge import sync as syncing
 from rolecall.knowledge.cache import CachedModel
-from rolecall.knowledge.index import Reader
+from rolecall.knowledge.index import IndexReader
 from rolecall.knowledge.model import Embedder
 from rolecall.knowledge.query import Answer, Knowledge
 from rolecall.knowledge.remote import Remote
-from rolecall.knowledge.settings import EMBEDDED, INDEX, TRANSFORMERS, Embedding, Settings
+from rolecall.knowledge.settings import EMBEDDED, INDEX, TRANSFORMERS, Embedding, KnowledgeSettings
 from rolecall.knowledge.static import StaticModel
-from rolecall.knowledge.sync import Report
+from rolecall.knowledge.sync import SyncReport
 from rolecall.knowledge.transformer import Transformer
 from rolecall.settings import config, repository
 from rolecall.settings.settings import model_endpoint
@@ -40,7 +40,7 @@ def sync(
     is_anew: bool = False,
     is_remembered: bool = True,
     progress: Callable[[int, int], None] | None = None,
-) -> tuple[Report, CachedModel]:
+) -> tuple[SyncReport, CachedModel]:
     """Bring a repository's index up to date; return the report and the source of the vectors. A remembered repository
     is included in queries of all repositories."""
     settings = place.settings_of(root)
@@ -63,7 +63,7 @@ def sync(
 
 
 @dataclass
-class Found:
+class Findings:
     answers: list[Answer]
     notes: list[str] = field(default_factory=list)
     """Repositories that could not be queried, and indexes that were rebuilt."""
@@ -78,9 +78,9 @@ class Searcher:
         self._may_write = may_write
         self._open: dict[str, Knowledge] = {}
 
-    def ask(self, text: str, root: str, *, limit: int, path: str | None = None, by: str = "") -> Found:
+    def ask(self, text: str, root: str, *, limit: int, path: str | None = None, by: str = "") -> Findings:
         """Query one repository."""
-        found = Found([])
+        found = Findings([])
         knowledge = self._open_current(root, found)
         try:
             found.answers = self._ask_one(text, knowledge, found, limit=limit, path=path, by=by)
@@ -88,7 +88,7 @@ class Searcher:
             self._rest()
         return found
 
-    def _ask_one(self, text: str, knowledge: Knowledge, found: Found, **more: Any) -> list[Answer]:
+    def _ask_one(self, text: str, knowledge: Knowledge, found: Findings, **more: Any) -> list[Answer]:
         try:
             return query.ask(text, [knowledge], **more)
         except Damaged as error:
@@ -96,9 +96,9 @@ class Searcher:
         # The error, which kept the old file open, has been released at this point.
         return query.ask(text, [self._rebuild(knowledge.root, why, found)], **more)
 
-    def ask_all(self, text: str, *, limit: int, path: str | None = None, by: str = "") -> Found:
+    def ask_all(self, text: str, *, limit: int, path: str | None = None, by: str = "") -> Findings:
         """Query every repository indexed from this home. Repositories that cannot be queried are noted."""
-        found = Found([])
+        found = Findings([])
         among: list[Knowledge] = []
         for root in place.list_remembered(config.home()):
             with _note_failure(root, found):
@@ -142,7 +142,7 @@ class Searcher:
         if known := self._open.pop(root, None):
             known.reader.close()
 
-    def _open_current(self, root: str, found: Found) -> Knowledge:
+    def _open_current(self, root: str, found: Findings) -> Knowledge:
         settings = place.settings_of(root)
         known = self._open.get(root)
         try:
@@ -154,15 +154,15 @@ class Searcher:
             why = error.message
         return self._rebuild(root, why, found)
 
-    def _reopen(self, root: str, settings: Settings) -> Knowledge:
+    def _reopen(self, root: str, settings: KnowledgeSettings) -> Knowledge:
         embedder = _load_model(settings.embedding)
         if settings.embedding.provider != EMBEDDED:  # the embedded model is faster than a cache lookup
             embedder = CachedModel(embedder, place.cache_folder(config.home()), self._tell)
         self._close(root)
-        self._open[root] = Knowledge(root, settings, Reader(place.index_of(root)), embedder)
+        self._open[root] = Knowledge(root, settings, IndexReader(place.index_of(root)), embedder)
         return self._open[root]
 
-    def _rebuild(self, root: str, why: str, found: Found) -> Knowledge:
+    def _rebuild(self, root: str, why: str, found: Findings) -> Knowledge:
         if not self._may_write:
             raise Damaged(why, hint=index.REBUILD)
         self._close(root)
@@ -173,7 +173,7 @@ class Searcher:
 
 
 @contextmanager
-def _note_failure(root: str, found: Found) -> Iterator[None]:
+def _note_failure(root: str, found: Findings) -> Iterator[None]:
     """Note an error in one of several repositories, so that the others are still queried."""
     try:
         yield
@@ -187,13 +187,12 @@ def _load_model(embedding: Embedding) -> Embedder:
     if embedding.provider == TRANSFORMERS:
         return Transformer(embedding.model)
     endpoint = model_endpoint(config.load(), config.environment(), f"{embedding.provider}/{embedding.model}")
-    if endpoint["protocol"] != "openai":
+    if endpoint.protocol != "openai":
         raise UsageError(
-            f"the provider {embedding.provider!r} speaks {endpoint['protocol']}, which has no embeddings",
+            f"the provider {embedding.provider!r} speaks {endpoint.protocol}, which has no embeddings",
             hint="Name one that speaks the protocol `openai`, or use the embedded model.",
         )
-    url, model, key = endpoint["base_url"], endpoint["model"], endpoint["api_key"]
-    return Remote(url, model, key=key, dimensions=embedding.dimensions)
+    return Remote(endpoint.base_url, endpoint.model, key=endpoint.api_key, dimensions=embedding.dimensions)
 
 
 def shared_model(named: str, tell: Tell) -> CachedModel:
@@ -234,9 +233,9 @@ def brief(
 
 
 @dataclass(frozen=True)
-class Status:
+class IndexStatus:
     root: str
-    state: index.State
+    state: index.IndexState
     bytes: int
     changed: Sequence[str]
     """Files whose current contents are not in the index."""
@@ -248,17 +247,17 @@ class Status:
     configured_model: str
 
 
-def status(root: str) -> Status:
+def status(root: str) -> IndexStatus:
     settings = place.settings_of(root)
     path = place.index_of(root)
-    reader = Reader(path)
+    reader = IndexReader(path)
     known, listing = reader.digests(), files.list_files(root, settings)
     changed = [
         each
         for each in listing.paths
         if each not in known or files.has_changed(root, each, known[each], largest=settings.largest_file)
     ]
-    return Status(
+    return IndexStatus(
         root=root,
         state=reader.state,
         bytes=os.path.getsize(path),

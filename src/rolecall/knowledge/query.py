@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, TypeVar
 from rolecall.errors import Hint, UsageError
 from rolecall.knowledge import chunk, files, index, search
 from rolecall.knowledge.globs import Globs
-from rolecall.knowledge.index import Reader, Stored
+from rolecall.knowledge.index import IndexReader, Stored
 from rolecall.knowledge.lazy import np
 from rolecall.knowledge.model import Embedder
 from rolecall.knowledge.search import Candidate, Question, Scale, Weights
-from rolecall.knowledge.settings import EMBEDDED, Settings
+from rolecall.knowledge.settings import EMBEDDED, KnowledgeSettings
 from rolecall.knowledge.words import terms
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ class Knowledge:
     """One repository's index, open for questions."""
 
     root: str
-    settings: Settings
-    reader: Reader
+    settings: KnowledgeSettings
+    reader: IndexReader
     embedder: Embedder
 
     def check_model(self) -> None:
@@ -72,7 +72,7 @@ class Knowledge:
             )
 
 
-def weights_of(settings: Settings, kind: str, *, by: str = "") -> Weights:
+def weights_of(settings: KnowledgeSettings, kind: str, *, by: str = "") -> Weights:
     """Return the weights of words and vectors. `by` is `words` or `vectors` to use only one of them."""
     if by:
         return Weights(float(by == "words"), float(by == "vectors"))
@@ -140,7 +140,7 @@ def ask(
 
 def _gather(
     number: int,
-    reader: Reader,
+    reader: IndexReader,
     asked: Question,
     vector: Matrix | None,
     fits: Globs | None,
@@ -187,7 +187,7 @@ def _gather(
 
 
 def _find_by_words(
-    reader: Reader,
+    reader: IndexReader,
     asked: Question,
     frequencies: Mapping[str, int],
     chosen: Sequence[int] | None,
@@ -226,7 +226,7 @@ def _rarest(costs: Mapping[T, int], most: int, *, least: int) -> list[T]:
 
 
 def _find_near(
-    reader: Reader, vector: Matrix, chosen: Sequence[int] | None, *, also: Iterable[int], limit: int
+    reader: IndexReader, vector: Matrix, chosen: Sequence[int] | None, *, also: Iterable[int], limit: int
 ) -> tuple[dict[int, float], Scale]:
     """Return the similarity of the nearest passages and those in `also` to a vector, and the scale of the index."""
     ids, matrix = reader.vectors()

@@ -30,6 +30,7 @@ from rolecall.settings.form import (
     Number,
     Record,
     Refused,
+    Section,
     Text,
 )
 
@@ -51,7 +52,7 @@ class Embedding:
 
 
 @dataclass(frozen=True)
-class Settings:
+class KnowledgeSettings:
     include: tuple[str, ...]
     exclude: tuple[str, ...] = ()
     embedding: Embedding = Embedding()
@@ -63,10 +64,10 @@ class Settings:
     """The weights of words and vectors for each kind of question; the model's own by default."""
 
 
-def load(text: str, *, source: str = FILE, section: str = "") -> Settings:
+def load(text: str, *, source: str = FILE, section: str = "") -> KnowledgeSettings:
     """Load the settings from a text, or from a section of it; raise `UsageError` with each problem on its own line."""
     try:
-        return form.load(SETTINGS, text, source=source, section=section).checked()
+        return form.load(SETTINGS, text, source=source, section=section).require()
     except UsageError as error:
         raise UsageError(error.message, hint="Correct the file; nothing was changed.") from None
 
@@ -110,10 +111,16 @@ _EMBEDDING = Record(
     "embedding",
     {
         "provider": Field(
-            Text(least=1), required=True, hint=f"{EMBEDDED}, {TRANSFORMERS}, or one of the configuration."
+            Text(least=1),
+            required=True,
+            description=f"{EMBEDDED}, {TRANSFORMERS}, or a provider of the configuration.",
+            hint=f"{EMBEDDED}, {TRANSFORMERS}, or one of the configuration.",
         ),
-        "model": Text(least=1),
-        "dimensions": Number(whole=True, least=1, most=8192),
+        "model": Field(Text(least=1), description="The provider's name of the model."),
+        "dimensions": Field(
+            Number(whole=True, least=1, most=8192),
+            description="How long its vectors are; by default, its own.",
+        ),
         **{
             key: Refused(
                 f"`{key}` does not belong into a file that others can change",
@@ -124,32 +131,55 @@ _EMBEDDING = Record(
     },
     check=_check_embedding,
 )
-_PAIR = {"words": Number(least=0, most=100), "vectors": Number(least=0, most=100)}
-_OF_KIND = Record(dict, "the weights of a kind", _PAIR, check=_check_weights)
-_WEIGHTS = Record(dict, "weights", {**_PAIR, **dict.fromkeys(KINDS, _OF_KIND)}, check=_check_weights)
+_PAIR = {
+    "words": Field(Number(least=0, most=100), description="How much words count."),
+    "vectors": Field(Number(least=0, most=100), description="How much vectors count."),
+}
+_OF_KIND = Section("the weights of a kind", _PAIR, check=_check_weights)
+_WEIGHTS = Section(
+    "weights",
+    {**_PAIR, **{kind: Field(_OF_KIND, description=f"For questions of the kind {kind}.") for kind in KINDS}},
+    check=_check_weights,
+)
 _CHUNK: Record[dict[str, int]] = Record(
     dict,
     "chunk",
     {
-        "tokens": Number(whole=True, least=50, most=8000),
-        "largestFile": Field(Number(whole=True, least=1000, most=50_000_000), to="largest_file"),
+        "tokens": Field(
+            Number(whole=True, least=50, most=8000), description="The most tokens of a passage (400)."
+        ),
+        "largestFile": Field(
+            Number(whole=True, least=1000, most=50_000_000),
+            to="largest_file",
+            description="The most bytes of a file (1000000).",
+        ),
     },
 )
 SETTINGS = Record(
-    lambda chunk=None, **fields: Settings(**fields, **(chunk or {})),
+    lambda chunk=None, **fields: KnowledgeSettings(**fields, **(chunk or {})),
     FILE,
     {
         "include": Field(
             ListOf(_Pattern(), "a list of patterns", least=1, allow_single=True),
             required=True,
+            description="Patterns as in a .gitignore of the files that are indexed.",
             hint='For example `include: ["**/*.py", "**/*.md"]`.',
         ),
-        "exclude": ListOf(_Pattern(), "a list of patterns", allow_single=True),
-        "embedding": Either(
-            f"{EMBEDDED}, or {{provider, model}}",
-            {str: Converted(Choice(EMBEDDED), lambda _: Embedding()), dict: _EMBEDDING},
+        "exclude": Field(
+            ListOf(_Pattern(), "a list of patterns", allow_single=True),
+            description="Patterns of files and folders that are not.",
         ),
-        "chunk": _CHUNK,
-        "weights": Converted(_WEIGHTS, _spread_weights),
+        "embedding": Field(
+            Either(
+                f"{EMBEDDED}, or {{provider, model}}",
+                {str: Converted(Choice(EMBEDDED), lambda _: Embedding()), dict: _EMBEDDING},
+            ),
+            description=f"The model that makes vectors ({EMBEDDED}).",
+        ),
+        "chunk": Field(_CHUNK, description="How files are cut."),
+        "weights": Field(
+            Converted(_WEIGHTS, _spread_weights),
+            description="How much words and vectors count, for all questions or for those of a kind.",
+        ),
     },
 )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rolecall.errors import Hint, UsageError
 from rolecall.knowledge import chunk, files, place
-from rolecall.knowledge.settings import FILE, INDEX, Settings
+from rolecall.knowledge.settings import FILE, INDEX, KnowledgeSettings
 from rolecall.settings import repository
 
 _SUFFIXES = """
@@ -57,7 +57,7 @@ def init(root: str) -> Started:
         )
 
     # One pattern for each kind of text found, the commonest first.
-    everything = Settings(include=("*",), exclude=_EXCLUDED)
+    everything = KnowledgeSettings(include=("*",), exclude=_EXCLUDED)
     found = Counter(chunk.suffix_of(each) for each in files.list_files(root, everything).paths)
     known = [
         suffix for suffix, _ in found.most_common() if chunk.is_structured(f"x{suffix}") or suffix in _PLAIN

@@ -14,9 +14,9 @@ from rolecall.errors import Damaged, Hint, StorageError
 from rolecall.knowledge import chunk, files, index, secrets, words
 from rolecall.knowledge.chunk import Passage
 from rolecall.knowledge.files import Skipped
-from rolecall.knowledge.index import State, Writer
+from rolecall.knowledge.index import IndexState, Writer
 from rolecall.knowledge.model import Embedder, add_title
-from rolecall.knowledge.settings import INDEX, Settings
+from rolecall.knowledge.settings import INDEX, KnowledgeSettings
 from rolecall.settings.mask import Mask
 
 Progress = Callable[[int, int], None]
@@ -25,7 +25,7 @@ _BATCH = 256
 
 
 @dataclass
-class Report:
+class SyncReport:
     """The result of a sync."""
 
     root: str
@@ -35,7 +35,7 @@ class Report:
     skipped: list[Skipped] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Other information for the user, such as why everything was indexed again."""
-    state: State | None = None
+    state: IndexState | None = None
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class _File:
 
 def sync(
     root: str,
-    settings: Settings,
+    settings: KnowledgeSettings,
     embedder: Embedder,
     *,
     mask: Mask,
     now: str,
     is_anew: bool = False,
     progress: Progress | None = None,
-) -> Report:
+) -> SyncReport:
     """Index changed files, or all files if `is_anew`. `progress` receives the number of files done and the total."""
     path = os.path.join(root, INDEX)
     work = _Sync(root, settings, embedder, mask, progress or (lambda _done, _total: None))
@@ -73,13 +73,13 @@ def sync(
 @dataclass(frozen=True)
 class _Sync:
     root: str
-    settings: Settings
+    settings: KnowledgeSettings
     embedder: Embedder
     mask: Mask
     progress: Progress
 
-    def run(self, path: str, *, now: str, is_anew: bool) -> Report:
-        report = Report(self.root)
+    def run(self, path: str, *, now: str, is_anew: bool) -> SyncReport:
+        report = SyncReport(self.root)
         versions = f"chunk {chunk.VERSION}, words {words.VERSION}, secrets {secrets.VERSION}"
         recipe = f"{versions}, {self.settings.tokens} tokens"
         with index.writing(path) as writer:
@@ -124,7 +124,7 @@ class _Sync:
             )
         return report
 
-    def _is_built_otherwise(self, state: State, recipe: str, report: Report) -> bool:
+    def _is_built_otherwise(self, state: IndexState, recipe: str, report: SyncReport) -> bool:
         if state.passages and state.model != self.embedder.name:
             report.notes.append(
                 f"the model was {state.model}: everything is embedded again by {self.embedder.name}"

@@ -3,16 +3,20 @@ that reads about a command would look for it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from rolecall.errors import Hint
+
+if TYPE_CHECKING:
+    from rolecall.store.canonical import JsonObject
 
 TOOLS = {
     "add_task": "nx_task_add",
     "answer_thread": "thread_answer",
     "index_repository": "knowledge_sync",
     "init_knowledge": "knowledge_init",
+    "list_gallery": "workflow_list",
     "list_steps": "thread_read",
     "list_tasks": "nx_task_list",
     "list_threads": "thread_list",
@@ -34,6 +38,8 @@ def word(hint: str, tools: Collection[str]) -> str:
     """Word a hint with the names of `tools`; plain advice is unchanged."""
     if not isinstance(hint, Hint):
         return hint
+    if hint.code == "trust_workflow":  # an agent must not decide that
+        return f"Ask the user to run `rolecall workflow trust {hint.arguments['workflow']}`."
     if TOOLS.get(hint.code) not in tools:
         return hint.before
     whose = f" for {hint.arguments['thread']}" if "thread" in hint.arguments else ""
@@ -47,7 +53,7 @@ def phrase(hint: Hint) -> str:
     return f"`{TOOLS[hint.code]}`" + _WITH.get(hint.code, "").format_map(hint.arguments)
 
 
-def with_tool(view: Mapping[str, Any]) -> dict[str, Any]:
+def with_tool(view: JsonObject) -> JsonObject:
     """Return a thread's state with the tool that continues it, or None if no tool does."""
     onward = view["continue"]
     return {**view, "continue": onward and TOOLS.get(onward.code)}

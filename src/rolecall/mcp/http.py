@@ -13,7 +13,7 @@ from rolecall import __version__
 from rolecall.errors import UsageError
 from rolecall.mcp import protocol
 from rolecall.mcp.stdio import LONGEST
-from rolecall.mcp.tools import Cancel, Toolbox
+from rolecall.mcp.tools import Cancellation, Toolbox
 from rolecall.service import http
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _make_app(toolbox: Toolbox, instructions: str, *, host: str) -> ASGIApp:
         tool = toolbox.find(params.name)
         if tool is None:
             raise MCPError(code=protocol.INVALID_PARAMS, message=f"Unknown tool: {params.name}")
-        cancel = Cancel()
+        cancel = Cancellation()
         try:
             outcome = await to_thread.run_sync(
                 toolbox.run, tool, params.arguments or {}, cancel, abandon_on_cancel=True

@@ -7,12 +7,11 @@ Queries write nothing, because hosts may call reading tools without asking; `kno
 from __future__ import annotations
 
 from threading import Lock
-from typing import Any
 
 from rolecall.errors import UsageError
 from rolecall.knowledge import globs, queries, start
 from rolecall.knowledge.place import root_of
-from rolecall.mcp.tools import Cancel, Place, Reply
+from rolecall.mcp.tools import Cancellation, Place, Reply
 from rolecall.nexus.project_paths import now
 
 _LONGEST_PASSAGE = 3_000
@@ -22,19 +21,20 @@ _NAMED = 20
 """The most files that a sync's reply names."""
 
 _LOCK = Lock()
-"""HTTP calls come from several threads, which share one desk with its open indexes."""
+"""HTTP calls come from several threads, which share one searcher with its open indexes."""
 _NOTES: list[str] = []
-_DESK = queries.Searcher(now=now, tell=_NOTES.append, may_write=False)
+_SEARCHER = queries.Searcher(now=now, tell=_NOTES.append, may_write=False)
 
 
-def query(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
-    pattern = arguments.get("path")
-    if pattern is not None and (wrong := globs.problem(pattern)):
-        raise UsageError(f"the pattern {pattern!r} {wrong}", hint="Patterns are as in a .gitignore.")
+def query(
+    place: Place, _cancel: Cancellation, /, query: str, limit: int = 8, path: str | None = None
+) -> Reply:
+    if path is not None and (wrong := globs.problem(path)):
+        raise UsageError(f"the pattern {path!r} {wrong}", hint="Patterns are as in a .gitignore.")
     root = root_of(place.project)
     with _LOCK:
         _NOTES.clear()
-        found = _DESK.ask(arguments["query"], root, limit=arguments.get("limit", 8), path=pattern)
+        found = _SEARCHER.ask(query, root, limit=limit, path=path)
         notes = [*found.notes, *_NOTES]
     if any(answer.is_stale for answer in found.answers):
         notes.append(
@@ -60,19 +60,19 @@ def query(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
     return {"results": results, **({"notes": notes} if notes else {})}
 
 
-def init(place: Place, _arguments: dict[str, Any], _cancel: Cancel) -> Reply:
+def init(place: Place, _cancel: Cancellation, /) -> Reply:
     started = start.init(place.project)
     return {"path": started.path, "include": started.include, "gitignore": started.ignored_in}
 
 
-def sync(place: Place, arguments: dict[str, Any], cancel: Cancel) -> Reply:
+def sync(place: Place, cancel: Cancellation, /, rebuild: bool = False) -> Reply:
     def check(_done: int, _total: int) -> None:
         if cancel.is_set:
             raise UsageError("the sync was cancelled, and the index is as it was before")
 
     notes: list[str] = []
-    root, is_anew = root_of(place.project), arguments.get("rebuild", False)
-    report, _ = queries.sync(root, now=now(), tell=notes.append, is_anew=is_anew, progress=check)
+    root = root_of(place.project)
+    report, _ = queries.sync(root, now=now(), tell=notes.append, is_anew=rebuild, progress=check)
     assert report.state is not None  # noqa: S101 -- a finished sync has one
     return {
         "indexed": len(report.indexed),

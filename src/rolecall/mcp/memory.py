@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rolecall.mcp.tools import checked_tool
 from rolecall.nexus.note_name import CATEGORIES
 from rolecall.settings.capabilities import FILES
 
+if TYPE_CHECKING:
+    from rolecall.store.canonical import Schema
+
 _tool = partial(checked_tool, "rolecall.mcp.memory_verbs")
 
 
-def _text(description: str) -> dict[str, Any]:
+def _text(description: str) -> Schema:
     return {"type": "string", "description": description}
 
 
-def _texts(description: str) -> dict[str, Any]:
+def _texts(description: str) -> Schema:
     return {"type": "array", "items": {"type": "string"}, "description": description}
 
 

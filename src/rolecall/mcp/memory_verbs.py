@@ -2,41 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
-from rolecall.mcp.tools import Cancel, Place, Reply
+from rolecall.mcp.tools import Cancellation, Place, Reply
 from rolecall.nexus import memory, memory_access, memory_gc, rule
 from rolecall.settings.config import mask
 
 
-def add_note(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
+def add_note(
+    place: Place,
+    _cancel: Cancellation,
+    /,
+    name: str,
+    text: str,
+    category: str | None = None,
+    into: str | None = None,
+    new: bool = False,
+) -> Reply:
     return memory.add(
         place.project,
-        arguments["name"],
-        arguments["text"],
+        name,
+        text,
         mask=mask(),
-        category=arguments.get("category"),
-        into=arguments.get("into"),
-        is_new=arguments.get("new", False),
+        category=category,
+        into=into,
+        is_new=new,
         thresholds=memory.configured_thresholds(),
     )
 
 
-def list_notes(place: Place, _arguments: dict[str, Any], _cancel: Cancel) -> Reply:
+def list_notes(place: Place, _cancel: Cancellation, /) -> Reply:
     return {"notes": memory.list_notes(place.project)}
 
 
-def read_note(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
-    reader = place.agent or memory_access.LEAD
-    reading = memory.read(place.project, arguments["name"], agent=reader)
+def read_note(place: Place, _cancel: Cancellation, /, name: str) -> Reply:
+    reading = memory.read(place.project, name, agent=place.agent or memory_access.LEAD)
     return {"text": reading.text, **({"warning": reading.warning} if reading.warning else {})}
 
 
-def merge_notes(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
-    return memory.merge(place.project, arguments["first"], arguments["second"], into=arguments.get("into"))
+def merge_notes(
+    place: Place, _cancel: Cancellation, /, first: str, second: str, into: str | None = None
+) -> Reply:
+    return memory.merge(place.project, first, second, into=into)
 
 
-def list_candidates(place: Place, _arguments: dict[str, Any], _cancel: Cancel) -> Reply:
+def list_candidates(place: Place, _cancel: Cancellation, /) -> Reply:
     return {
         "candidates": [
             {"name": found.note.name, "signals": [signal._asdict() for signal in found.signals]}
@@ -45,18 +55,17 @@ def list_candidates(place: Place, _arguments: dict[str, Any], _cancel: Cancel) -
     }
 
 
-def delete_notes(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
-    return {"deleted": memory_gc.delete(place.project, arguments["names"])}
+def delete_notes(place: Place, _cancel: Cancellation, /, names: Sequence[str]) -> Reply:
+    return {"deleted": memory_gc.delete(place.project, names)}
 
 
-def add_rule(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
-    tags = arguments.get("tags", ())
-    return rule.add(place.project, arguments["name"], arguments["text"], mask=mask(), tags=tags)
+def add_rule(place: Place, _cancel: Cancellation, /, name: str, text: str, tags: Sequence[str] = ()) -> Reply:
+    return rule.add(place.project, name, text, mask=mask(), tags=tags)
 
 
-def list_rules(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
-    return {"rules": rule.list_rules(place.project, tag=arguments.get("tag"))}
+def list_rules(place: Place, _cancel: Cancellation, /, tag: str | None = None) -> Reply:
+    return {"rules": rule.list_rules(place.project, tag=tag)}
 
 
-def read_rule(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> Reply:
-    return {"text": rule.read(place.project, arguments["name"])}
+def read_rule(place: Place, _cancel: Cancellation, /, name: str) -> Reply:
+    return {"text": rule.read(place.project, name)}

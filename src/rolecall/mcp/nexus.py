@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rolecall.errors import RolecallError
-from rolecall.mcp.tools import Cancel, Effect, Place, Run, Tool
+from rolecall.mcp.tools import Cancellation, Effect, Place, Tool
 from rolecall.nexus import dispatch
 from rolecall.nexus.tool_error import ToolError
 from rolecall.settings import config
@@ -16,7 +16,7 @@ _REPLACING = ("plan_update", "artifact_write")
 
 
 def _make_tool(name: str, tool: dispatch.Tool) -> Tool:
-    def run(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> bytes:
+    def run(place: Place, _cancel: Cancellation, /, **arguments: Any) -> bytes:
         try:
             return dispatch.call_json(
                 place.project, name, arguments, restrictions=place.restrictions, mask=config.mask
@@ -26,12 +26,11 @@ def _make_tool(name: str, tool: dispatch.Tool) -> Tool:
             raise RolecallError(error.message) from error
 
     effect: Effect = "reads" if tool.is_reader else "changes" if name in _REPLACING else "adds"
-    carry_out: Run = run
     return Tool(
         PREFIX + name,
         tool.description,
         dispatch.input_schema(tool),
-        carry_out,
+        run,
         effect,
         classes=tool.denied_as,
         is_for_lead=tool.is_for_lead,

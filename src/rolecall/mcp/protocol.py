@@ -1,7 +1,8 @@
 """The MCP protocol: how each decoded message is answered. No I/O, no tools of its own.
 
-A `Session` receives messages in order and returns for each the frame of a reply, a `Call` to carry out, or nothing. The
-SDK is not used, because hosts start one server for each agent and importing it takes longer than running a tool.
+A `Session` receives messages in order and returns for each the frame of a reply, a `PendingCall` to carry out, or
+nothing. The SDK is not used, because hosts start one server for each agent and importing it takes longer than running a
+tool.
 
 There are two kinds of protocol versions. Up to 2025-11-25, a client starts with `initialize` to agree on a version;
 from 2026-07-28 on, each request names its version in `_meta`.
@@ -11,11 +12,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rolecall import __version__
-from rolecall.mcp.tools import Cancel, Outcome, Tool, Toolbox, encode
+from rolecall.mcp.tools import Cancellation, Tool, Toolbox, ToolResult, encode
+
+if TYPE_CHECKING:
+    from rolecall.store.canonical import JsonObject
 
 HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 """Versions negotiated by `initialize`, oldest first; a client that asks for another is offered the last. All are dates,
@@ -54,17 +58,17 @@ class Refusal(Exception):
         self.detail = detail
 
 
-class Call:
+class PendingCall:
     """A valid `tools/call` that has not been carried out yet."""
 
-    def __init__(self, ident: Ident, tool: Tool, arguments: dict[str, Any], version: str) -> None:
+    def __init__(self, ident: Ident, tool: Tool, arguments: JsonObject, version: str) -> None:
         self.ident = ident
         self.tool = tool
         self.arguments = arguments
         self.version = version
-        self.cancel = Cancel()
+        self.cancel = Cancellation()
 
-    def reply(self, outcome: Outcome) -> Iterator[bytes]:
+    def reply(self, outcome: ToolResult) -> Iterator[bytes]:
         """Yield the frame in pieces, because it may be megabytes long. The JSON of the reply is inserted unchanged."""
         yield b'{"jsonrpc": "2.0", "id": %b, "result": {"content": [{"type": "text", "text": "' % encode(
             self.ident
@@ -92,13 +96,13 @@ class Session:
             **({"instructions": instructions} if instructions else {}),
         }
         self._version: str | None = None
-        self.running: dict[Ident, Call] = {}
+        self.running: dict[Ident, PendingCall] = {}
 
     @property
     def takes_batches(self) -> bool:
         return self._version == _WITH_BATCHES
 
-    def receive(self, message: Any, *, is_in_batch: bool = False) -> bytes | Call | None:
+    def receive(self, message: Any, *, is_in_batch: bool = False) -> bytes | PendingCall | None:
         """Process a message. Notifications and unexpected responses return None."""
         if not isinstance(message, dict):
             return failure(None, INVALID_REQUEST, "a message is a JSON object")
@@ -123,13 +127,13 @@ class Session:
         except Refusal as refusal:
             return failure(ident, refusal.code, refusal.message, refusal.detail)
 
-    def _answer(self, ident: Ident, method: str, params: Any) -> bytes | Call:
+    def _answer(self, ident: Ident, method: str, params: Any) -> bytes | PendingCall:
         if not isinstance(params, dict):
             raise Refusal(INVALID_PARAMS, "params must be an object")
         said = _read_version(params) if method != "initialize" else None
         version = said or self._version or HANDSHAKE_VERSIONS[-1]
         is_open = self._version is not None
-        result: dict[str, Any]
+        result: JsonObject
         match method:
             case "initialize":
                 wanted = params.get("protocolVersion")
@@ -154,7 +158,7 @@ class Session:
                 raise Refusal(METHOD_NOT_FOUND, f"Method not found: {method}")
         return _frame(ident, "result", encode({**result, **_stamp(version)}))
 
-    def _call(self, ident: Ident, params: Mapping[str, Any], version: str) -> Call:
+    def _call(self, ident: Ident, params: JsonObject, version: str) -> PendingCall:
         name, arguments = params.get("name"), params.get("arguments")
         if not isinstance(name, str):
             raise Refusal(INVALID_PARAMS, "name must be a string")
@@ -166,11 +170,11 @@ class Session:
             raise Refusal(INVALID_PARAMS, f"Unknown tool: {name}")
         if ident in self.running:
             raise Refusal(INVALID_REQUEST, f"a request with the id {ident!r} is under way")
-        self.running[ident] = call = Call(ident, tool, arguments, version)
+        self.running[ident] = call = PendingCall(ident, tool, arguments, version)
         return call
 
 
-def _read_version(params: Mapping[str, Any]) -> str | None:
+def _read_version(params: JsonObject) -> str | None:
     """Return the version that a request names itself, or None."""
     meta = params.get("_meta")
     if not isinstance(meta, dict) or f"{_META}protocolVersion" not in meta:
@@ -186,14 +190,14 @@ def _read_version(params: Mapping[str, Any]) -> str | None:
     return version
 
 
-def _stamp(version: str) -> dict[str, Any]:
+def _stamp(version: str) -> JsonObject:
     """Return the fields that every result has in versions without a handshake."""
     if version not in STATELESS_VERSIONS:
         return {}
     return {"resultType": "complete", "_meta": {f"{_META}serverInfo": SERVER}}
 
 
-def describe(tool: Tool, version: str) -> dict[str, Any]:
+def describe(tool: Tool, version: str) -> JsonObject:
     """Describe a tool for `tools/list` in a protocol version."""
     shown = {"name": tool.name, "description": tool.description, "inputSchema": tool.schema}
     return shown | ({"annotations": tool.annotations} if version >= _WITH_ANNOTATIONS else {})

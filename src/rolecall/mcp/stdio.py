@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from rolecall.errors import UsageError
 from rolecall.mcp import protocol
-from rolecall.mcp.protocol import Call, Refusal, Session, failure
+from rolecall.mcp.protocol import PendingCall, Refusal, Session, failure
 from rolecall.mcp.tools import Toolbox
 
 LONGEST = 16 * 1024 * 1024
@@ -71,12 +71,12 @@ class _Ended(BaseException):
 class _Job(NamedTuple):
     """Messages that are answered together: one, or a batch."""
 
-    parts: list[bytes | Call | None]
+    parts: list[bytes | PendingCall | None]
     is_batch: bool = False
 
     @property
-    def calls(self) -> list[Call]:
-        return [part for part in self.parts if isinstance(part, Call)]
+    def calls(self) -> list[PendingCall]:
+        return [part for part in self.parts if isinstance(part, PendingCall)]
 
 
 class _Server:
@@ -113,7 +113,7 @@ class _Server:
             self._queue(any(call.tool.may_wait for call in job.calls)).put(job)
         return None
 
-    def _receive(self, message: Any, *, is_in_batch: bool = False) -> bytes | Call | None:
+    def _receive(self, message: Any, *, is_in_batch: bool = False) -> bytes | PendingCall | None:
         try:
             return self.session.receive(message, is_in_batch=is_in_batch)
         except Exception as error:  # an error must fail the request, not the server
@@ -148,9 +148,9 @@ class _Server:
         elif replies:
             self._write(replies[0])
 
-    def _answer(self, part: bytes | Call | None) -> Iterable[bytes] | None:
+    def _answer(self, part: bytes | PendingCall | None) -> Iterable[bytes] | None:
         """Return the frame of a reply in pieces, or None for a notification or a cancelled call."""
-        if not isinstance(part, Call):
+        if not isinstance(part, PendingCall):
             return None if part is None else [part]
         try:
             if part.cancel.is_set:

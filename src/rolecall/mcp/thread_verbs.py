@@ -8,25 +8,23 @@ So it accepts a text only if the thread waits for one, and an output only if a p
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from threading import Thread as Background
-from typing import Any
 
 from rolecall.api import Question, Rolecall, Thread, reader
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.mcp.hints import TOOLS as TOOL_NAMES
 from rolecall.mcp.hints import phrase, with_tool
-from rolecall.mcp.tools import Cancel, Place
+from rolecall.mcp.tools import Cancellation, Place
 from rolecall.settings.yaml12 import MAX_BYTES
+from rolecall.store.canonical import JsonObject
 from rolecall.threads.setup import HUMAN
 from rolecall.threads.state import ENDED, Status
+from rolecall.workflow import gallery
 from rolecall.workflow.registry import Found
 from rolecall.workflow.yaml import read_text
-
-_PAGE = 20
-_QUOTA = 10_000
 
 
 @contextmanager
@@ -40,32 +38,35 @@ def _found(place: Place, name: str) -> Iterator[Thread]:
 # -- workflows --
 
 
-def list_workflows(place: Place, _arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
+def list_workflows(place: Place, _cancel: Cancellation, /) -> JsonObject:
     shown = []
     with reader(place.store, folder=place.project) as rolecall:
         for entry in rolecall.workflow_entries():
             known = {"name": entry.name, "origin": entry.origin, "hash": entry.node, "path": entry.path}
             description = rolecall.describe(entry) or ""
             shown.append({key: value for key, value in known.items() if value} | {"description": description})
-    return {"workflows": shown}
+        bundled = {entry.name: rolecall.describe(entry) for entry in rolecall.gallery()}
+    return {"workflows": shown, "gallery": bundled}
 
 
 def _find_workflow(place: Place, rolecall: Rolecall, text: str) -> Found:
     """Find a workflow by name, id or file; a client may not read files outside the project."""
     found = rolecall.find_workflow(text)
     inside = os.path.join(os.path.realpath(place.project), "")
-    if found.path is not None and not os.path.realpath(found.path).startswith(inside):
+    is_ours = found.path is None or gallery.has_file(found.path)
+    if not is_ours and not os.path.realpath(str(found.path)).startswith(inside):
         raise UsageError(f"{text} is outside the project", hint="Name a workflow, or a file of the project.")
     return found
 
 
-def show_workflow(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
+def show_workflow(place: Place, _cancel: Cancellation, /, workflow: str) -> JsonObject:
     with reader(place.store, folder=place.project) as rolecall:
-        node, path = _find_workflow(place, rolecall, arguments["workflow"])
+        node, path = _find_workflow(place, rolecall, workflow)
         if path is None:
             return {"origin": "global", "hash": node, "workflow": rolecall.workflow(str(node))}
         if not path.endswith(".py"):
-            return {"origin": "local", "path": path, "workflow": rolecall.workflow(path)}
+            origin = "gallery" if gallery.has_file(path) else "local"
+            return {"origin": origin, "path": path, "workflow": rolecall.workflow(path)}
     text = read_text(path)
     if len(text.encode()) > MAX_BYTES:
         raise UsageError(f"{path!r} is larger than {MAX_BYTES:,} bytes", hint="Read the file in parts.")
@@ -75,16 +76,23 @@ def show_workflow(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> d
 # -- threads --
 
 
-def start_thread(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
+def start_thread(
+    place: Place,
+    _cancel: Cancellation,
+    /,
+    workflow: str,
+    prompt: str,
+    limits: Mapping[str, float] | None = None,
+    reuse: bool | None = None,
+) -> JsonObject:
     with Rolecall(place.store, folder=place.project) as rolecall:
-        found = _find_workflow(place, rolecall, arguments["workflow"])
-        limits = arguments.get("limits") or {}
-        made = rolecall.start(found.path or str(found.node), arguments["prompt"], limits=limits)
+        found = _find_workflow(place, rolecall, workflow)
+        made = rolecall.start(found.path or str(found.node), prompt, limits=limits, reuse=reuse)
         return with_tool(made.entry())
 
 
-def step_thread(place: Place, arguments: dict[str, Any], cancel: Cancel) -> dict[str, Any]:
-    with _found(place, arguments["thread"]) as found:
+def step_thread(place: Place, cancel: Cancellation, /, thread: str) -> JsonObject:
+    with _found(place, thread) as found:
         run = found.run(steps=1)
         # In a separate thread, because stopping waits for the agent and must not block reading cancellations.
         cancel.on_set(Background(target=run.stop, daemon=True).start)
@@ -92,49 +100,67 @@ def step_thread(place: Place, arguments: dict[str, Any], cancel: Cancel) -> dict
         return with_tool(found.entry())
 
 
-def show_thread(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
-    with _found(place, arguments["thread"]) as found:
+def show_thread(place: Place, _cancel: Cancellation, /, thread: str) -> JsonObject:
+    with _found(place, thread) as found:
         return with_tool(found.summary())
 
 
-def read_thread(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
-    with _found(place, arguments["thread"]) as found:
-        quota = arguments.get("quota", _QUOTA)
-        return found.read_page(max_chars=quota, before=arguments.get("before"), phrase=phrase)
+def read_thread(
+    place: Place, _cancel: Cancellation, /, thread: str, quota: int = 10_000, before: str | None = None
+) -> JsonObject:
+    with _found(place, thread) as found:
+        return found.read_page(max_chars=quota, before=before, phrase=phrase)
 
 
-def list_threads(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
-    limit = arguments.get("limit", _PAGE)
+def list_threads(
+    place: Place,
+    _cancel: Cancellation,
+    /,
+    status: Sequence[str] = (),
+    workflow: str | None = None,
+    text: str = "",
+    limit: int = 20,
+    page: str | None = None,
+    members: bool = False,
+) -> JsonObject:
     with reader(place.store, folder=place.project) as rolecall:
         found = rolecall.entries(
-            status=arguments.get("status") or sorted(set(Status) - set(ENDED)),
-            workflow=arguments.get("workflow"),
-            text=arguments.get("text", ""),
-            after=arguments.get("page"),
-            members=arguments.get("members", False),
+            status=status or sorted(set(Status) - set(ENDED)),
+            workflow=workflow,
+            text=text,
+            after=page,
+            members=members,
         )
         entries = [with_tool(entry) for entry in islice(found, limit + 1)]
-    page = {"page": entries[limit - 1]["thread"]} if len(entries) > limit else {}
-    return {"threads": entries[:limit], **page}
+    rest = {"page": entries[limit - 1]["thread"]} if len(entries) > limit else {}
+    return {"threads": entries[:limit], **rest}
 
 
 # -- answering --
 
 
-def answer_thread(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> dict[str, Any]:
+def answer_thread(
+    place: Place,
+    _cancel: Cancellation,
+    /,
+    thread: str,
+    text: str | None = None,
+    output: JsonObject | None = None,
+    body: str | None = None,
+) -> JsonObject:
     """Show the question if no answer is given; otherwise add the answer to the thread."""
-    given = next((kind for kind in ("text", "output") if kind in arguments), None)
-    if "text" in arguments and "output" in arguments:
+    given = "text" if text is not None else "output" if output is not None else None
+    if text is not None and output is not None:
         raise UsageError(
             "an answer is a text or an output, not both",
             hint="Called with the thread alone, thread_answer shows which.",
         )
-    if "body" in arguments and given != "output":
+    if body is not None and given != "output":
         raise UsageError(
             "a body goes with an output, which is missing", hint="Give `output` too, or a `text` instead."
         )
     with Rolecall(place.store, folder=place.project, create=False) as rolecall:
-        found = rolecall.thread(arguments["thread"])
+        found = rolecall.thread(thread)
         question = found.question()
         takes = _takes(found, question)
         if given is None:
@@ -145,10 +171,10 @@ def answer_thread(place: Place, arguments: dict[str, Any], _cancel: Cancel) -> d
             return shown
         if given != takes:
             raise _refusal(found, question, given, takes)
-        if given == "text":
-            found.resume(arguments["text"])
+        if output is None:
+            found.resume(text)
         else:
-            found.answer(arguments["output"], arguments.get("body", ""))
+            found.answer(output, body or "")
         return with_tool(found.entry())
 
 

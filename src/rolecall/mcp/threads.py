@@ -41,7 +41,12 @@ TOOLS = (
                 "additionalProperties": {"type": "number", "exclusiveMinimum": 0},
                 "description": "Suspend the thread at this much: steps, turns, tokens, cost, minutes, "
                 "or of one role ROLE.steps.",
-            }
+            },
+            "reuse": {
+                "type": "boolean",
+                "description": "true takes over finished steps that had the same prompt, agent and files; false asks "
+                "every role. When not given, the workflow decides.",
+            },
         },
         effect="adds",
         **_RUNS_AGENTS,

@@ -12,9 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from threading import Lock
 from time import monotonic
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from rolecall.errors import InvalidPayload, RolecallError, UsageError
+
+if TYPE_CHECKING:
+    from rolecall.store.canonical import JsonObject, Schema
 
 GROUPS: Mapping[str, str] = {
     "nexus": "rolecall.mcp.nexus",
@@ -30,7 +33,7 @@ _LAST_TRIES = 5
 _MAYBE_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-class Outcome(NamedTuple):
+class ToolResult(NamedTuple):
     """A tool's result: the JSON of its reply, or of `{"error": …}`, in one line without tabs."""
 
     json: bytes
@@ -42,7 +45,7 @@ class Outcome(NamedTuple):
         return len(self.json) <= _LARGEST_STRUCTURE
 
 
-class Cancel:
+class Cancellation:
     """Signals that nobody waits for the result any more; `on_set` registers what to stop then."""
 
     def __init__(self) -> None:
@@ -90,15 +93,16 @@ class Place(NamedTuple):
 
 
 Effect: TypeAlias = Literal["reads", "adds", "changes"]
-Reply: TypeAlias = "Mapping[str, Any] | bytes"
+Reply: TypeAlias = "JsonObject | bytes"
 """An object, or its JSON if that is already available."""
-Run: TypeAlias = "Callable[[Place, dict[str, Any], Cancel], Reply]"
+Run: TypeAlias = "Callable[..., Reply]"
+"""Takes the place, the cancel signal, and the tool's arguments by their names."""
 
 
 class Tool(NamedTuple):
     name: str
     description: str
-    schema: dict[str, Any]
+    schema: Schema
     """The JSON Schema of its arguments."""
     run: Run | tuple[str, str]
     """A function, or its module and name, so that a slow import is delayed until the first call."""
@@ -136,8 +140,8 @@ def checked_tool(
     name: str,
     run: str,
     description: str,
-    required: dict[str, Any],
-    optional: dict[str, Any] | None = None,
+    required: Mapping[str, Schema],
+    optional: Mapping[str, Schema] | None = None,
     *,
     effect: Effect = "reads",
     **more: Any,
@@ -146,7 +150,7 @@ def checked_tool(
     fields of `Tool`."""
     schema = {
         "type": "object",
-        "properties": required | (optional or {}),
+        "properties": {**required, **(optional or {})},
         "required": list(required),
         "additionalProperties": False,
     }
@@ -194,7 +198,7 @@ class Toolbox:
             return error.message
         return ""
 
-    def run(self, tool: Tool, arguments: dict[str, Any], cancel: Cancel) -> Outcome:
+    def run(self, tool: Tool, arguments: JsonObject, cancel: Cancellation) -> ToolResult:
         """Run a tool and return its reply. An error becomes the reply, and the server continues."""
         if denial := self._denial(tool):
             return _fail(denial)
@@ -206,7 +210,7 @@ class Toolbox:
         try:
             _check_arguments(tool, arguments)
             run = tool.run if callable(tool.run) else getattr(import_module(tool.run[0]), tool.run[1])
-            return Outcome(_encode(run(self._place, arguments, cancel)), is_error=False)
+            return ToolResult(_encode(run(self._place, cancel, **arguments)), is_error=False)
         except RolecallError as error:
             return _fail(error.message, hints.word(error.hint, {known.name for known in self.list_tools()}))
         except (Exception, SystemExit) as error:  # an error must fail the call, not the server
@@ -218,7 +222,7 @@ class Toolbox:
             is_taken_back.reset(before)
 
 
-def _check_arguments(tool: Tool, arguments: dict[str, Any]) -> None:
+def _check_arguments(tool: Tool, arguments: JsonObject) -> None:
     try:
         json.dumps(arguments, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:  # JSON can express it, but no file, store or agent can hold it
@@ -257,8 +261,8 @@ def _encode(reply: Reply) -> bytes:
     return reply.replace(b"\n", b" ").replace(b"\r", b" ").replace(b"\t", b" ")
 
 
-def _fail(message: str, hint: str = "") -> Outcome:
-    return Outcome(encode({"error": f"{message}\n{hint}" if hint else message}), is_error=True)
+def _fail(message: str, hint: str = "") -> ToolResult:
+    return ToolResult(encode({"error": f"{message}\n{hint}" if hint else message}), is_error=True)
 
 
 def choose_groups(*, only: Iterable[str] = (), without: Iterable[str] = ()) -> tuple[str, ...]:

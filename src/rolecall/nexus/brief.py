@@ -16,7 +16,7 @@ LONGEST_RESULT = 600
 MOST_RESULTS = 30
 
 
-class Result(NamedTuple):
+class TaskResult(NamedTuple):
     """The result of a task that this one depends on."""
 
     task: Task
@@ -28,7 +28,7 @@ class Result(NamedTuple):
 def brief(
     task: Task,
     *,
-    results: Sequence[Result] = (),
+    results: Sequence[TaskResult] = (),
     decisions: Iterable[str] = (),
     works: Sequence[Task] = (),
     knowledge: str = "",
@@ -52,7 +52,7 @@ _KNOWLEDGE = (
 )
 
 
-def _context(task: Task, results: Sequence[Result], decisions: Iterable[str]) -> str:
+def _context(task: Task, results: Sequence[TaskResult], decisions: Iterable[str]) -> str:
     binding = [f"- {_one_line(decision)}" for decision in decisions]
     done = []
     for result in results[:MOST_RESULTS]:

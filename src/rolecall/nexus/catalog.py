@@ -23,19 +23,19 @@ from rolecall.nexus.vocabulary import (
     RESUME_TIERS,
     SENTENCE,
     Fields,
-    Reader,
     Vocabulary,
+    VocabularyReader,
     require,
 )
 from rolecall.settings.capabilities import RESTRICTIONS
-from rolecall.settings.form import Anything, Choice, Field, Flag, Form, ListOf, Record, Text, did_you_mean
+from rolecall.settings.form import Anything, Choice, Field, Flag, Form, ListOf, Section, Text, did_you_mean
 
 OWN_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
 STAND_INS: Mapping[str, str] = {"explore": "researcher"}
 """Roles that package bodies ask for but no manifest defines, and the agents that play them."""
 
 
-class Agent(NamedTuple):
+class CatalogAgent(NamedTuple):
     id: str
     name: str
     description: str
@@ -68,29 +68,29 @@ class Catalog(NamedTuple):
     version: str
     """The version of the package; empty for our own."""
     vocabulary: Vocabulary
-    agents: Mapping[str, Agent]
+    agents: Mapping[str, CatalogAgent]
     skills: Mapping[str, Skill]
 
     @property
     def choices(self) -> macros.Choices:
         """The names that macros may use. A stand-in keeps its own name, because the host may have such an agent."""
         choices = {
-            ("skill_activation", "skill"): macros.Choice("Skills", tuple(self.skills)),
-            ("subagent_spawn", "target_role"): macros.Choice("Agents", (*self.agents, *STAND_INS)),
-            ("subagent_spawn", "resume_tier_hint"): macros.Choice(
+            ("skill_activation", "skill"): macros.MacroChoice("Skills", tuple(self.skills)),
+            ("subagent_spawn", "target_role"): macros.MacroChoice("Agents", (*self.agents, *STAND_INS)),
+            ("subagent_spawn", "resume_tier_hint"): macros.MacroChoice(
                 "Resume tiers", tuple(self.vocabulary.resume_tiers)
             ),
-            ("task_register", "state"): macros.Choice("States", TASK_STATUSES),
+            ("task_register", "state"): macros.MacroChoice("States", TASK_STATUSES),
         }
         for id in self.skills:
             tags = [tag for tag in self.vocabulary.tags.values() if tag.skill == id]
             modes = {mode for tag in tags for mode in tag.variants}
             if ANY_VARIANT not in modes:
                 names = tuple(sorted(modes))
-                choices["skill_activation", macros.mode_of(id)] = macros.Choice(f"Modes of {id}", names)
+                choices["skill_activation", macros.mode_of(id)] = macros.MacroChoice(f"Modes of {id}", names)
         return choices
 
-    def agent(self, id: str) -> Agent:
+    def agent(self, id: str) -> CatalogAgent:
         found = self.agents.get(id) or self.agents.get(STAND_INS.get(id, ""))
         if found is None:
             raise NotFound(
@@ -106,7 +106,7 @@ class Catalog(NamedTuple):
         return self.skills[id]
 
 
-def effective(agent: Agent, additions: Collection[str] = ()) -> tuple[str, ...]:
+def effective(agent: CatalogAgent, additions: Collection[str] = ()) -> tuple[str, ...]:
     """The restrictions of an agent: its own capabilities and `additions`. Nothing removes a restriction."""
     for word in additions:
         if word not in RESTRICTIONS:
@@ -119,7 +119,7 @@ def load(folder: str | os.PathLike[str] | None = None) -> Catalog:
     """Load our own catalogue, or that of a package folder. Raise a `UsageError` that lists every problem."""
     if folder is None:
         return _load_own()
-    reader = Reader(os.fspath(folder))
+    reader = VocabularyReader(os.fspath(folder))
     if not os.path.isfile(reader.path(_MANIFEST)):
         raise NotFound(
             f"{reader.path(_MANIFEST)} does not exist, so {reader.folder} is not a catalogue",
@@ -141,11 +141,13 @@ def load(folder: str | os.PathLike[str] | None = None) -> Catalog:
 
 @cache
 def _load_own() -> Catalog:
-    reader = Reader(OWN_FOLDER)
+    reader = VocabularyReader(OWN_FOLDER)
     return _read(reader, {kind: dict.fromkeys(_list_ids(reader, kind)) for kind in _FORMS}, version="")
 
 
-def _read(reader: Reader, index: Mapping[str, Mapping[str, Fields | None]], *, version: str) -> Catalog:
+def _read(
+    reader: VocabularyReader, index: Mapping[str, Mapping[str, Fields | None]], *, version: str
+) -> Catalog:
     """Read the agents and skills in `index`, which maps each id to its manifest entry, if there is one."""
     words = vocabulary.read(reader)
     found = {
@@ -154,7 +156,7 @@ def _read(reader: Reader, index: Mapping[str, Mapping[str, Fields | None]], *, v
     }
     if words is None or reader.problems:
         raise _refusal(reader)
-    agents = {id: Agent(**fields) for id, fields in found["agents"].items()}
+    agents = {id: CatalogAgent(**fields) for id, fields in found["agents"].items()}
     skills = {id: Skill(**fields) for id, fields in found["skills"].items()}
     catalog = Catalog(reader.folder, version, words, agents, skills)
     _check(catalog, reader)
@@ -163,7 +165,7 @@ def _read(reader: Reader, index: Mapping[str, Mapping[str, Fields | None]], *, v
     return catalog
 
 
-def _refusal(reader: Reader) -> UsageError:
+def _refusal(reader: VocabularyReader) -> UsageError:
     listed = "".join(f"\n  {problem}" for problem in dict.fromkeys(reader.problems))
     return UsageError(f"the catalogue in {reader.folder} cannot be used:{listed}")
 
@@ -196,7 +198,7 @@ _FORMS: Mapping[str, _Fields] = {
 }
 
 
-def _list_ids(reader: Reader, kind: str) -> list[str]:
+def _list_ids(reader: VocabularyReader, kind: str) -> list[str]:
     """The ids of a kind, taken from the folder names."""
     folder = reader.path(kind)
     try:
@@ -207,9 +209,9 @@ def _list_ids(reader: Reader, kind: str) -> list[str]:
     return sorted(name for name in names if os.path.isfile(os.path.join(folder, name, "meta.yml")))
 
 
-def _describe(reader: Reader, kind: str, id: str, entry: Fields | None) -> Fields:
+def _describe(reader: VocabularyReader, kind: str, id: str, entry: Fields | None) -> Fields:
     """The fields of an agent or a skill, including its body; missing fields are reported as problems."""
-    form: Record[Fields] = Record(dict, "the file", _FORMS[kind])
+    form = Section("the file", _FORMS[kind])
     meta = reader.yaml(_meta(kind, id), form)
     content = reader.raw(_body(kind, id))
     body = reader.decode(_body(kind, id), content)
@@ -249,7 +251,7 @@ def _body(kind: str, id: str) -> str:
 # -- consistency --
 
 
-def _check(catalog: Catalog, reader: Reader) -> None:
+def _check(catalog: Catalog, reader: VocabularyReader) -> None:
     """Report contradictions between the files."""
     words = catalog.vocabulary
     vocabulary.check(words, reader, is_ours=reader.folder == OWN_FOLDER)
@@ -296,15 +298,14 @@ _HASH = Text("sha256: and 64 hexadecimal digits", pattern="sha256:[a-f0-9]{64}")
 
 
 # The manifest contains an incomplete copy of the vocabulary, so the files are read instead.
-_MANIFEST_FORM: Record[Fields] = Record(
-    dict,
+_MANIFEST_FORM = Section(
     "the manifest",
     require(
         nexus_core_version=Text("a version such as 0.10.0", pattern=r"[0-9]+\.[0-9]+\.[0-9]+(-[a-z0-9.-]+)?"),
         nexus_core_commit=Text("the id of a commit", pattern="[a-f0-9]{7,40}"),
         schema_contract_version=Text("a version such as 0.10", pattern=r"[0-9]+\.[0-9]+"),
         **{
-            kind: ListOf(Record(dict, "the entry", {**fields, **require(body_hash=_HASH)}))
+            kind: ListOf(Section("the entry", {**fields, **require(body_hash=_HASH)}))
             for kind, fields in _FORMS.items()
         },
         vocabulary=Anything(),

@@ -45,7 +45,7 @@ _WRITABLE_BY_HOOKS = (
 _LONGEST = 300
 
 
-class Failure(NamedTuple):
+class CaseFailure(NamedTuple):
     over: str
     """The door."""
     at: str
@@ -63,12 +63,12 @@ class CaseResult(NamedTuple):
     kind: str
     status: Literal["passed", "failed", "not run"]
     reason: str = ""
-    failures: Sequence[Failure] = ()
+    failures: Sequence[CaseFailure] = ()
     over: Sequence[str] = ()
     """The doors the case went through."""
 
 
-class Report(NamedTuple):
+class ConformanceReport(NamedTuple):
     results: Sequence[CaseResult]
     mistakes: Sequence[Mistake]
     """Cases, and whole files, that could not be parsed."""
@@ -149,7 +149,7 @@ def _run_case(case: Case, doors: Sequence[_Door]) -> CaseResult:
     if not fitting:
         reason = NEEDS_HOOKS if needs_hooks else NEEDS_TOOLS
         return CaseResult(case.test_id, case.file, case.kind, "not run", reason)
-    failures: list[Failure] = []
+    failures: list[CaseFailure] = []
     for door in fitting:
         at = "precondition"
         try:
@@ -159,7 +159,7 @@ def _run_case(case: Case, doors: Sequence[_Door]) -> CaseResult:
                 failures += [failure._replace(over=door.name) for failure in _run_step(case, number, door)]
         except Exception as exc:  # any crash fails the case, and the run continues
             failures.append(
-                Failure(door.name, at, "", "", "to be carried out", f"{type(exc).__name__}: {exc}")
+                CaseFailure(door.name, at, "", "", "to be carried out", f"{type(exc).__name__}: {exc}")
             )
     names = tuple(door.name for door in fitting)
     return CaseResult(
@@ -178,7 +178,7 @@ def _prepare(case: Case, door: _Door) -> None:
                 file.write(content if isinstance(content, str) else json.dumps(content, indent=2))
 
 
-def _run_step(case: Case, number: int, door: _Door) -> Iterator[Failure]:
+def _run_step(case: Case, number: int, door: _Door) -> Iterator[CaseFailure]:
     """Carry out a step and return what is not as expected, or not as it must always be."""
     step, expectations, before = case.all_steps[number], case.expected_after(number), _read_files(door.root)
     files: tuple[str, ...] = ()
@@ -187,7 +187,7 @@ def _run_step(case: Case, number: int, door: _Door) -> Iterator[Failure]:
         actor = step.action.tool
         reply = door.call(actor, step.action.params)
         for misfit in documented.reply_misfits(actor, reply):
-            yield Failure("", ALWAYS, "reply", "", "the fields of the contract", misfit)
+            yield CaseFailure("", ALWAYS, "reply", "", "the fields of the contract", misfit)
         if actor not in documented.READERS:
             files, folders = _WRITABLE, _WRITABLE_FOLDERS
     elif step.event and door.tell:
@@ -204,9 +204,9 @@ def _run_step(case: Case, number: int, door: _Door) -> Iterator[Failure]:
     for path in sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path)):
         name = path.removeprefix("project/")
         if name not in files and not name.startswith(folders or ("\0",)):
-            yield Failure("", ALWAYS, name, "", f"left alone by {actor}", "changed")
+            yield CaseFailure("", ALWAYS, name, "", f"left alone by {actor}", "changed")
         elif path in after and (problem := _find_misfit(name, after[path], case)):
-            yield Failure("", ALWAYS, name, "", "the fields of the contract", problem)
+            yield CaseFailure("", ALWAYS, name, "", "the fields of the contract", problem)
     for expected in expectations:
         for path, content in expected.state_files.items():
             name = case.expand(path)
@@ -214,39 +214,39 @@ def _run_step(case: Case, number: int, door: _Door) -> Iterator[Failure]:
             yield from _judge_file(data, expected.at, name, content)
 
 
-def _judge_reply(reply: Any, expectations: Sequence[Expected]) -> Iterator[Failure]:
+def _judge_reply(reply: Any, expectations: Sequence[Expected]) -> Iterator[CaseFailure]:
     message = reply.get("error") if isinstance(reply, dict) else None
     may_fail = any(one.must_fail or one.return_value.get("$.error") is not None for one in expectations)
     if message is not None and not may_fail:
         at = expectations[0].at if expectations else ALWAYS
-        yield Failure("", at, "reply", "", "no error", _show(message))
+        yield CaseFailure("", at, "reply", "", "no error", _show(message))
     for expected in expectations:
         words = expected.error_contains or ""
         if expected.must_fail and (message is None or words not in str(message)):
             wanted = f"an error with {_show(words)}" if words else "an error"
-            yield Failure("", expected.at, "reply", "", wanted, _show(reply))
+            yield CaseFailure("", expected.at, "reply", "", wanted, _show(reply))
         yield from _compare(expected.at, "reply", expected.return_value, reply)
 
 
-def _judge_file(data: bytes | None, at: str, path: str, expected: Fields | None) -> Iterator[Failure]:
+def _judge_file(data: bytes | None, at: str, path: str, expected: Fields | None) -> Iterator[CaseFailure]:
     if expected is None or data is None:
         if expected is not None or data is not None:
             wanted, found = ("no such file", "it is there") if expected is None else ("the file", "nothing")
-            yield Failure("", at, path, "", wanted, found)
+            yield CaseFailure("", at, path, "", wanted, found)
     elif expected:
         try:
             document = json.loads(data)
         except ValueError as exc:
-            yield Failure("", at, path, "", "JSON", str(exc))
+            yield CaseFailure("", at, path, "", "JSON", str(exc))
         else:
             yield from _compare(at, path, expected, document)
 
 
-def _compare(at: str, what: str, expected: Fields, document: Any) -> Iterator[Failure]:
+def _compare(at: str, what: str, expected: Fields, document: Any) -> Iterator[CaseFailure]:
     for path, value in expected.items():
         found = expectation.value_at(document, path)
         if not expectation.fits(value, found):
-            yield Failure("", at, what, path, _show(value), _show(found))
+            yield CaseFailure("", at, what, path, _show(value), _show(found))
 
 
 def _find_misfit(name: str, data: bytes, case: Case) -> str:

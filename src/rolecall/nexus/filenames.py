@@ -38,7 +38,7 @@ _SOURCES = frozenset((
 ))  # fmt: skip
 
 
-class Tree:
+class ProjectFiles:
     """The files of a project at the time they were first listed."""
 
     def __init__(self, root: str) -> None:
@@ -79,7 +79,7 @@ def _fits(path: Sequence[str], wanted: Sequence[str]) -> bool:
     return bool(path) and fnmatchcase(path[0], name) and _fits(path[1:], rest)
 
 
-def find_names(texts: Iterable[str], tree: Tree) -> frozenset[str]:
+def find_names(texts: Iterable[str], tree: ProjectFiles) -> frozenset[str]:
     """The files that the texts name, as `canonical` names."""
     found: set[str] = set()
     patterns: dict[str, None] = {}
@@ -103,7 +103,7 @@ def find_names(texts: Iterable[str], tree: Tree) -> frozenset[str]:
     return frozenset(canonical(path, tree.root) for path in found)
 
 
-def named_by_tasks(tasks: Iterable[Task], tree: Tree) -> frozenset[str]:
+def named_by_tasks(tasks: Iterable[Task], tree: ProjectFiles) -> frozenset[str]:
     """The files named in the texts of tasks."""
     fields = ("title", "context", "approach", "acceptance")
     return find_names([task.get(field, "") for task in tasks for field in fields], tree)

@@ -30,10 +30,11 @@ from rolecall.settings.form import (
     MapOf,
     Reading,
     Record,
+    Section,
     Text,
     Unreadable,
 )
-from rolecall.settings.yaml12 import Node, Place
+from rolecall.settings.yaml12 import Place, YamlNode
 
 EVENTS = ("agent_spawn", "agent_complete", "agent_resume")
 HOOK_EVENTS = (
@@ -48,12 +49,12 @@ _TOKENS = ("{STATE_ROOT}", "{HARNESS_ID}")
 _TOKEN = re.compile(r"\{[^{}]*\}")
 
 
-class Call(NamedTuple):
+class FixtureCall(NamedTuple):
     tool: str
     params: Fields
 
 
-class Event(NamedTuple):
+class FixtureEvent(NamedTuple):
     type: str
     params: Fields = _NONE
     description: str = ""
@@ -80,9 +81,9 @@ class Expected(NamedTuple):
         return bool(self.error) or self.error_contains is not None
 
 
-class Step(NamedTuple):
-    action: Call | None = None
-    event: Event | None = None
+class FixtureStep(NamedTuple):
+    action: FixtureCall | None = None
+    event: FixtureEvent | None = None
     assert_return: Fields = _NONE
     assert_state: Fields = _NONE
     description: str = ""
@@ -93,9 +94,9 @@ class Case(NamedTuple):
     description: str
     covers: Fields
     precondition: Mapping[str, Fields] = _NONE
-    action: Call | None = None
-    event: Event | None = None
-    steps: tuple[Step, ...] = ()
+    action: FixtureCall | None = None
+    event: FixtureEvent | None = None
+    steps: tuple[FixtureStep, ...] = ()
     postcondition: Expected = Expected("postcondition")
     uncovered_params: tuple[str, ...] = ()
     file: str = ""
@@ -106,8 +107,8 @@ class Case(NamedTuple):
         return self.precondition.get("state_files", {})
 
     @property
-    def all_steps(self) -> tuple[Step, ...]:
-        return self.steps or (Step(self.action, self.event),)
+    def all_steps(self) -> tuple[FixtureStep, ...]:
+        return self.steps or (FixtureStep(self.action, self.event),)
 
     @property
     def kind(self) -> Literal["tool", "scenario", "lifecycle"]:
@@ -206,7 +207,7 @@ def _load_file(path: str, name: str, found: Fixtures) -> None:
     if content == []:
         found.mistakes.append(Mistake(name, "", "it is an empty list"))
     for number, entry in enumerate(content if isinstance(content, list) else [content]):
-        reading = Reading(Node(None, Place(name, 1, 1)))
+        reading = Reading(YamlNode(None, Place(name, 1, 1)))
         case = _CASE.read(entry, At(reading))
         if not isinstance(case, Unreadable) and not reading.problems:
             _check(case, At(reading))
@@ -285,8 +286,8 @@ _EVENT: Mapping[str, Field | Form[Any]] = {
     "description": _TEXT,
 }
 _ACT: Mapping[str, Form[Any]] = {
-    "action": Record(Call, "an action", _ACTION),
-    "event": Record(Event, "an event", _EVENT),
+    "action": Record(FixtureCall, "an action", _ACTION),
+    "event": Record(FixtureEvent, "an event", _EVENT),
 }
 _STEP: Mapping[str, Form[Any]] = {
     **_ACT,
@@ -312,10 +313,10 @@ _CASE: Record[Case] = Record(
         **_ACT,
         "test_id": _require(Text(pattern="[a-z][a-z0-9_-]*")),
         "description": _require(Text(least=10)),
-        "covers": _require(Record(dict, "covers", _COVERS, check=_check_covers)),
+        "covers": _require(Section("covers", _COVERS, check=_check_covers)),
         "uncovered_params": _WORDS,
-        "precondition": Record(dict, "the precondition", {"state_files": _Files(_CONTENT)}),
-        "steps": ListOf(Record(Step, "a step", _STEP), least=1),
+        "precondition": Section("the precondition", {"state_files": _Files(_CONTENT)}),
+        "steps": ListOf(Record(FixtureStep, "a step", _STEP), least=1),
         "postcondition": Record(partial(Expected, "postcondition"), "the postcondition", _AFTER),
     },
     wanted="an object",

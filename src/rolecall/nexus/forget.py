@@ -75,14 +75,14 @@ def find_kept(project: Folder, name: str) -> Kept:
     inner = os.path.relpath(os.path.join(os.path.realpath(folder), file), top)
     commit = git.commit(top, "HEAD")
     blob = git.ask(top, "rev-parse", "--quiet", "--verify", f"HEAD:{inner}").text
-    if not is_there and blob and not git.staged(top, inner):
+    if not is_there and blob and not git.read_index(top, inner):
         return Kept(file, git.run(top, "cat-file", "blob", blob).out, top, inner, blob, commit or "")
     data = note.content(note.find(project, "memory", file))
     problem = ""
     if commit is None or not blob:
         problem = "is not committed"
     else:
-        entry = git.staged(top, inner).get(inner)
+        entry = git.read_index(top, inner).get(inner)
         if entry is None or entry.blob != blob or git.run(top, "hash-object", "--", inner).text != blob:
             problem = "has changes that are not committed"
     if problem:
@@ -112,7 +112,7 @@ def remove(
     paths = [each.path for each in gone]
     target = os.path.join(os.path.dirname(notes[0].path), into.name) if into else ""
     old = {each.name: each.data for each in notes}
-    if into and into.name not in old and git.staged(top, target):
+    if into and into.name not in old and git.read_index(top, target):
         raise UsageError(
             f"git's index has {target}, which is not on the disk",
             hint="Commit that it is gone, or choose another name.",

@@ -29,14 +29,14 @@ Render = Mapping[str, Callable[[Arguments], str]]
 """Returns the host's text for each primitive."""
 
 
-class Choice(NamedTuple):
+class MacroChoice(NamedTuple):
     """The names that a parameter accepts."""
 
     what: str
     names: tuple[str, ...]
 
 
-Choices = Mapping[tuple[str, str], Choice]
+Choices = Mapping[tuple[str, str], MacroChoice]
 """By primitive and parameter; modes are listed under `mode_of` their skill. Other parameters accept any text."""
 
 

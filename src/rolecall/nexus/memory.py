@@ -50,7 +50,7 @@ class Match(NamedTuple):
     shared: tuple[str, ...]
 
 
-class Overlap(UsageError):
+class NoteOverlap(UsageError):
     """A note on this subject exists, so the caller must choose between adding to it and a separate note."""
 
     def __init__(self, file: str, matches: Sequence[Match], overlap: int) -> None:
@@ -99,7 +99,7 @@ def add(
                     f"{path} exists already", hint=f"Put it `into` {file}, or choose another name."
                 )
             if not is_new and (matches := overlapping(project, file, kept, thresholds)):
-                raise Overlap(file, matches, thresholds.overlap)
+                raise NoteOverlap(file, matches, thresholds.overlap)
             target = note.create(project, "memory", file, kept)
     category = note_name.category_of(target.name)
     return {"name": target.name, "path": target.path, "category": category, "created": into is None}
@@ -135,21 +135,23 @@ def profile_of(file: str, text: str) -> Profile:
 # -- reading --
 
 
-class Reading(NamedTuple):
+class NoteReading(NamedTuple):
     text: str
     warning: str
     """Why the read was not counted; usually empty."""
 
 
-def read(project: Folder, name: str, *, agent: str = memory_access.LEAD, at: str | None = None) -> Reading:
+def read(
+    project: Folder, name: str, *, agent: str = memory_access.LEAD, at: str | None = None
+) -> NoteReading:
     """Return a note's text and count the read. A log that cannot be written does not prevent reading."""
     found = note.find(project, "memory", name)
     text = note.text(found)
     try:
         memory_access.observe(project, found.path, agent, at or project_paths.now())
     except RolecallError as exc:
-        return Reading(text, f"the read was not counted: {exc.message}")
-    return Reading(text, "")
+        return NoteReading(text, f"the read was not counted: {exc.message}")
+    return NoteReading(text, "")
 
 
 def list_notes(project: Folder, *, at: str | None = None) -> list[Reply]:

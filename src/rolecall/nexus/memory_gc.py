@@ -43,14 +43,14 @@ _JUDGED = 4 * note.LARGEST
 """Bytes of a note that are examined, because another program may have written a very long one."""
 
 
-class Signal(NamedTuple):
+class ForgetSignal(NamedTuple):
     id: str
     reason: str
 
 
-class Candidate(NamedTuple):
+class ForgetCandidate(NamedTuple):
     note: Note
-    signals: tuple[Signal, ...]
+    signals: tuple[ForgetSignal, ...]
 
 
 # -- finding candidates --
@@ -58,7 +58,7 @@ class Candidate(NamedTuple):
 
 def candidates(
     project: Folder, *, at: str | None = None, thresholds: Thresholds = THRESHOLDS
-) -> list[Candidate]:
+) -> list[ForgetCandidate]:
     """Notes with at least one signal, those with the most signals first. Writes nothing."""
     now = moment(at or project_paths.now()).timestamp()
     notes = note.list_notes(project, "memory")
@@ -76,22 +76,24 @@ def candidates(
         if access:
             unread = int((now - moment(access.last_accessed_ts).timestamp()) // _DAY)
             if unread >= thresholds.unread_days:
-                signals.append(Signal("unread", f"not read for {unread} days"))
+                signals.append(ForgetSignal("unread", f"not read for {unread} days"))
         elif reads >= thresholds.unread_reads:
             reason = f"never read, while {reads:,} reads of other notes were counted"
-            signals.append(Signal("unread", reason))
+            signals.append(ForgetSignal("unread", reason))
         if unchanged >= thresholds.unchanged_days:
-            signals.append(Signal("unchanged", f"not written for {unchanged} days"))
+            signals.append(ForgetSignal("unchanged", f"not written for {unchanged} days"))
         if reason := find_successor(each):
-            signals.append(Signal("superseded", reason))
+            signals.append(ForgetSignal("superseded", reason))
         named = _paths(texts[each.name])
         missing = [path for path in named if path in gone]
         if missing and 2 * len(missing) >= len(named):
             shown = ", ".join(missing[:3]) + (" …" if len(missing) > 3 else "")
             rest = f"; it names {len(named)}" if len(named) > len(missing) else ""
-            signals.append(Signal("gone", f"names paths that the repository has no more: {shown}{rest}"))
+            signals.append(
+                ForgetSignal("gone", f"names paths that the repository has no more: {shown}{rest}")
+            )
         if signals:
-            found.append(Candidate(each, tuple(signals)))
+            found.append(ForgetCandidate(each, tuple(signals)))
     return sorted(found, key=lambda candidate: (-len(candidate.signals), candidate.note.name))
 
 
@@ -170,7 +172,7 @@ def delete_automatically(
     deleted: list[Reply] = []
     stayed: dict[str, str] = {}
 
-    def next_to_go() -> Candidate | None:
+    def next_to_go() -> ForgetCandidate | None:
         for candidate in candidates(project, at=at, thresholds=thresholds):
             if len(candidate.signals) >= thresholds.signals and candidate.note.name not in stayed:
                 return candidate
@@ -187,7 +189,7 @@ def delete_automatically(
     return {"deleted": deleted, "stayed": [{"name": name, "reason": why} for name, why in stayed.items()]}
 
 
-def _delete(project: Folder, lock: int, kept: forget.Kept, signals: Sequence[Signal]) -> Reply:
+def _delete(project: Folder, lock: int, kept: forget.Kept, signals: Sequence[ForgetSignal]) -> Reply:
     commit = forget.remove(
         project,
         lock,

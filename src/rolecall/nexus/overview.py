@@ -34,14 +34,14 @@ class HasProgress(Protocol):
     def deps(self) -> Sequence[float]: ...
 
 
-class Progress(NamedTuple):
+class PlanProgress(NamedTuple):
     id: float
     status: str
     deps: Sequence[float]
 
 
-def progress_of(task: Task) -> Progress:
-    return Progress(task["id"], task["status"], task["deps"])
+def progress_of(task: Task) -> PlanProgress:
+    return PlanProgress(task["id"], task["status"], task["deps"])
 
 
 def summarize(tasks: Sequence[HasProgress]) -> Reply:

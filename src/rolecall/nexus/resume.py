@@ -39,7 +39,7 @@ class Touch(NamedTuple):
     at: str
 
 
-class Decision(NamedTuple):
+class ResumeDecision(NamedTuple):
     session: str | None
     """The session to continue; None for a new one."""
     reasons: tuple[str, ...]
@@ -58,7 +58,7 @@ def decide(
     others: Sequence[Touch] = (),
     can_resume: bool = True,
     missing: str = "",
-) -> Decision:
+) -> ResumeDecision:
     """Decide whether `agent` resumes the session of `prior` for a task about `files`. `others` are all instances that
     have ended; `can_resume` says whether the host can resume sessions at all, and `missing` why there is no `prior`, if
     known."""
@@ -87,13 +87,13 @@ def decide(
         return _start_fresh(tier or "no tier, which counts as ephemeral")
 
     if prior is None and missing:
-        return Decision(None, (reason, f"fresh: {missing}"))
+        return ResumeDecision(None, (reason, f"fresh: {missing}"))
     if known is None or not known.session:
-        return Decision(None, (reason, f"fresh: {agent} has no session yet"))
+        return ResumeDecision(None, (reason, f"fresh: {agent} has no session yet"))
     if not can_resume:
-        return Decision(None, (reason, "fresh: it cannot be resumed here"))
-    return Decision(known.session, (f"resumed: {reason}",), is_bounded)
+        return ResumeDecision(None, (reason, "fresh: it cannot be resumed here"))
+    return ResumeDecision(known.session, (f"resumed: {reason}",), is_bounded)
 
 
-def _start_fresh(reason: str) -> Decision:
-    return Decision(None, (f"fresh: {reason}",))
+def _start_fresh(reason: str) -> ResumeDecision:
+    return ResumeDecision(None, (f"fresh: {reason}",))

@@ -23,7 +23,7 @@ FILE, _LOCK = "runs.json", "run.lock"
 _LONGEST_LOCK = 1_000
 
 
-class Run(NamedTuple):
+class TaskRun(NamedTuple):
     thread: str
     is_settled: bool = False
     """Whether the thread is done and the task list shows it. If the task is pending again, somebody reopened it."""
@@ -39,13 +39,13 @@ def key(task: Task) -> str:
     return f"{task['id']}@{made}"
 
 
-def load(project: Folder) -> dict[str, Run]:
+def load(project: Folder) -> dict[str, TaskRun]:
     path = project_paths.ours(project, FILE)
     data = state_file.read(path)
     if data is None:
         return {}
     try:
-        runs = {name: Run(**entry) for name, entry in json.loads(data)["runs"].items()}
+        runs = {name: TaskRun(**entry) for name, entry in json.loads(data)["runs"].items()}
         return {
             name: run._replace(thread=str(run.thread), redoes=tuple(run.redoes)) for name, run in runs.items()
         }
@@ -53,7 +53,7 @@ def load(project: Folder) -> dict[str, Run]:
         raise state_file.DamagedFile(path, data, f"not a list of runs: {exc!r}") from exc
 
 
-def save(project: Folder, runs: Mapping[str, Run], keep: Collection[str]) -> None:
+def save(project: Folder, runs: Mapping[str, TaskRun], keep: Collection[str]) -> None:
     """Write the runs of the tasks in `keep`, and drop those of closed cycles."""
     text = json.dumps({"runs": {name: run._asdict() for name, run in runs.items() if name in keep}})
     with state_file.hold_lock(project):

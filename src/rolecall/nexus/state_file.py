@@ -40,7 +40,7 @@ patience_ends: ContextVar[float | None] = ContextVar("patience_ends", default=No
 """When to stop waiting for the lock, by `time.monotonic`; a free lock is taken even after that. None for never."""
 
 
-class Found(NamedTuple):
+class FoundBytes(NamedTuple):
     data: bytes | None
     """None if the file still has the stamp that the caller knows."""
     stamp: Stamp | None
@@ -53,7 +53,7 @@ def read(path: str) -> bytes | None:
     return found.data if found else None
 
 
-def read_unless(path: str, known: Stamp | None) -> Found | None:
+def read_unless(path: str, known: Stamp | None) -> FoundBytes | None:
     """Like `read`, but without reading a file that still has the stamp `known`."""
     refuse_links(path)
     try:
@@ -64,7 +64,7 @@ def read_unless(path: str, known: Stamp | None) -> Found | None:
             if not S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "it is not a regular file", path)
             stamp = _stamp(status)
-            return Found(None if stamp and stamp == known else file.readall(), stamp)
+            return FoundBytes(None if stamp and stamp == known else file.readall(), stamp)
     except FileNotFoundError:
         return None
     except OSError as exc:

@@ -12,7 +12,7 @@ from importlib import import_module
 
 from rolecall.errors import NotFound, UsageError
 from rolecall.nexus import dispatch
-from rolecall.nexus.catalog import Agent, effective
+from rolecall.nexus.catalog import CatalogAgent, effective
 from rolecall.settings import capabilities
 
 ToolMap = Mapping[str, tuple[str, ...]]
@@ -57,10 +57,10 @@ def host_map(host: str) -> ToolMap:
     return {**own, **ours}
 
 
-def denied_tools(agent: Agent, tools: ToolMap, additions: Collection[str] = ()) -> tuple[str, ...]:
+def denied_tools(agent: CatalogAgent, tools: ToolMap, additions: Collection[str] = ()) -> tuple[str, ...]:
     """The tools an agent may not use because they perform denied actions, sorted by name."""
     denied: set[str] = set()
-    for name in capabilities.denied(effective(agent, additions)):
+    for name in capabilities.denied_classes(effective(agent, additions)):
         if name not in tools:
             raise UsageError(
                 f"{agent.id} is denied {name}, and no tool is known that does it",

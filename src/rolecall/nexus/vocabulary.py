@@ -15,8 +15,20 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from rolecall.nexus.tags import Tag
 from rolecall.settings import form, yaml12
 from rolecall.settings.capabilities import RESTRICTIONS
-from rolecall.settings.form import At, Choice, Field, Flag, Form, ListOf, Reading, Record, Text, Unreadable
-from rolecall.settings.yaml12 import Node, Path, Place, Problem
+from rolecall.settings.form import (
+    At,
+    Choice,
+    Field,
+    Flag,
+    Form,
+    ListOf,
+    Reading,
+    Record,
+    Section,
+    Text,
+    Unreadable,
+)
+from rolecall.settings.yaml12 import Path, Place, Problem, YamlNode
 from rolecall.store.schema import pattern_test
 
 CATEGORIES = ("how", "do", "check")
@@ -79,7 +91,7 @@ class Vocabulary(NamedTuple):
     memory_policy: MemoryPolicy
 
 
-class Reader:
+class VocabularyReader:
     """Reads the files of one folder, named with slashes, and collects their problems."""
 
     def __init__(self, folder: str) -> None:
@@ -139,7 +151,7 @@ class Reader:
         return None if loaded.problems else loaded.value
 
     def report(self, name: str, path: Path, message: str, hint: str = "") -> None:
-        reading = self._readings.get(name) or Reading(Node(None, Place(self.path(name), 1, 1)))
+        reading = self._readings.get(name) or Reading(YamlNode(None, Place(self.path(name), 1, 1)))
         where = ".".join(str(step) for step in path)
         text = f"{where}: {message}" if where else message
         self.problems.append(Problem("error", text, *reading.place(path), hint))
@@ -166,7 +178,7 @@ def _keep(make: Callable[..., T], *names: str) -> Callable[..., T]:
 
 
 def _section(**forms: Form[Any]) -> Record[Fields]:
-    return Record(dict, "the memory policy", require(**forms))
+    return Section("the memory policy", require(**forms))
 
 
 def _make_policy(
@@ -253,11 +265,11 @@ def file_of(part: str) -> str:
     return f"vocabulary/{part.replace('_', '-')}.yml"
 
 
-def read(reader: Reader) -> Vocabulary | None:
+def read(reader: VocabularyReader) -> Vocabulary | None:
     """Read the vocabulary in the reader's folder; None if a file is malformed."""
     parts: dict[str, Fields] = {}
     for key, entry_form in _PARTS.items():
-        whole: Record[Fields] = Record(dict, "the file", require(**{key: ListOf(entry_form)}))
+        whole = Section("the file", require(**{key: ListOf(entry_form)}))
         entries = reader.yaml(file_of(key), whole)
         if entries is None:
             continue
@@ -275,7 +287,7 @@ def read(reader: Reader) -> Vocabulary | None:
 # -- consistency --
 
 
-def check(vocabulary: Vocabulary, reader: Reader, *, is_ours: bool) -> None:
+def check(vocabulary: Vocabulary, reader: VocabularyReader, *, is_ours: bool) -> None:
     """Report contradictions between the files, or between a file and what is enforced."""
 
     def report(part: str, *path: int | str, message: str) -> None:

@@ -6,17 +6,16 @@ together. Lead's tasks are left to Lead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from rolecall.errors import UsageError
 from rolecall.nexus import filenames
-from rolecall.nexus.catalog import STAND_INS, Agent, Catalog
+from rolecall.nexus.catalog import STAND_INS, Catalog, CatalogAgent
+from rolecall.nexus.overview import Task
 from rolecall.plan_run import pairing
 from rolecall.plan_run.taskflow import Players
 from rolecall.settings.form import did_you_mean
-
-Task = Mapping[str, Any]
 
 LEAD = "lead"
 ASSUMED = "engineer"
@@ -54,7 +53,7 @@ class Assigned(NamedTuple):
     """Tasks whose owner is unknown."""
 
 
-def assign(tasks: Sequence[Task], catalog: Catalog, *, tree: filenames.Tree) -> Assigned:
+def assign(tasks: Sequence[Task], catalog: Catalog, *, tree: filenames.ProjectFiles) -> Assigned:
     """Create a job for every task with a known owner that is neither completed nor Lead's."""
     by_id = {task["id"]: task for task in tasks}
     wanted = [task for task in tasks if task["status"] != "completed" and not is_leads(task)]
@@ -102,11 +101,11 @@ def is_leads(task: Task) -> bool:
     return bool(task.get("owner") == LEAD)
 
 
-def _owner(task: Task, catalog: Catalog) -> Agent:
+def _owner(task: Task, catalog: Catalog) -> CatalogAgent:
     return catalog.agent(task.get("owner") or ASSUMED)
 
 
-def writes(agent: Agent) -> bool:
+def writes(agent: CatalogAgent) -> bool:
     """Whether an agent of the catalogue may change files."""
     return not {"no_file_edit", "read_only"}.intersection(agent.capabilities)
 

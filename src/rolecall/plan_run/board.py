@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 from rolecall.api import Rolecall, Thread
 from rolecall.errors import Damaged, Hint, NotFound
 from rolecall.nexus import dispatch, project_paths, run_record, state_file
-from rolecall.nexus.run_record import Run
+from rolecall.nexus.overview import Task
+from rolecall.nexus.run_record import TaskRun
 from rolecall.nexus.tool_error import NotThere
 from rolecall.plan_run.assignment import Assigned, Job, is_leads
 from rolecall.plan_run.schedule import Want
 from rolecall.store.holder import describe
+from rolecall.threads.state import RESUME
 
 COMPLETED, WAITING, FAILED, STOPPED = "completed", "waiting", "failed", "stopped"
 SET_ASIDE = "set_aside"
@@ -25,13 +27,12 @@ SET_ASIDE = "set_aside"
 BLOCKED, NEVER, LEADS, ELSEWHERE = "blocked", "never", "lead", "elsewhere"
 """Statuses in the report: `waiting` for a person, `blocked` by another task, `never` for what cannot begin."""
 
-Task = Mapping[str, Any]
 Assign = Callable[[Sequence[Task]], Assigned]
 _OPENED_AGAIN = "was opened again after this run had completed it; run the plan again to do it once more"
 """It is not reopened automatically, because two programs that disagree about a task would repeat it endlessly."""
 
 
-class Left(NamedTuple):
+class LeftTask(NamedTuple):
     """A task that this run does not start, with its status in the report and the reason."""
 
     status: str
@@ -43,9 +44,9 @@ class Left(NamedTuple):
     """What its work conflicts with, as data."""
 
 
-class Standing(NamedTuple):
+class BoardStanding(NamedTuple):
     wants: list[Want]
-    left: dict[float, Left]
+    left: dict[float, LeftTask]
     done: set[float]
     unsettled: list[Task]
     """Tasks whose thread completed outside this run, and that the list does not show as completed yet."""
@@ -68,9 +69,9 @@ class Board:
         self._only = only
         self.tasks: dict[float, Task] = {}
         self.jobs: dict[float, Job] = {}
-        self.runs: dict[str, Run] = {}
+        self.runs: dict[str, TaskRun] = {}
         self.goal = ""
-        self.left: dict[float, Left] = {}
+        self.left: dict[float, LeftTask] = {}
         """Tasks that this run started and did not finish; they are not retried automatically."""
         self._settled: set[str] = set()
         """Threads that this run finished."""
@@ -124,12 +125,12 @@ class Board:
     def is_asked_for(self, number: float) -> bool:
         return self._only is None or number in self._only
 
-    def run_of(self, task: Task) -> Run | None:
+    def run_of(self, task: Task) -> TaskRun | None:
         return self.runs.get(run_record.key(task))
 
     # -- judging tasks --
 
-    def standing(self, running: Collection[float] = ()) -> Standing:
+    def standing(self, running: Collection[float] = ()) -> BoardStanding:
         """The state of all tasks except those in `running`."""
         redone = {work: number for number, run in self._open_runs() for work in run.redoes}
         left = dict(self.left)
@@ -151,38 +152,38 @@ class Board:
                     unsettled.append(task)
                 else:
                     left[number] = stands
-        return Standing(wants, left, done, unsettled)
+        return BoardStanding(wants, left, done, unsettled)
 
-    def _open_runs(self) -> list[tuple[float, Run]]:
+    def _open_runs(self) -> list[tuple[float, TaskRun]]:
         return [
             (number, run)
             for number, task in self.tasks.items()
             if task["status"] != "completed" and (run := self.run_of(task)) and not run.is_settled
         ]
 
-    def _judge(self, task: Task, redone: Mapping[float, float]) -> Want | Left | None:
+    def _judge(self, task: Task, redone: Mapping[float, float]) -> Want | LeftTask | None:
         """Whether a task can run, is left out, or has been done (None)."""
         number = task["id"]
         if is_leads(task):
-            return Left(LEADS, "is Lead's")
+            return LeftTask(LEADS, "is Lead's")
         if not self.is_asked_for(number):
-            return Left(BLOCKED, "was not asked for")
+            return LeftTask(BLOCKED, "was not asked for")
         if number not in self.jobs:
-            return Left(NEVER, f"is of {task.get('owner')!r}, whom nobody knows")
+            return LeftTask(NEVER, f"is of {task.get('owner')!r}, whom nobody knows")
         if number in redone:
             is_redone = self.begun(self.tasks[redone[number]]) is not None
             if is_redone or self._only is None:
                 thread_of_check = "whose thread does it again" if is_redone else "whose thread has ended"
-                return Left(BLOCKED, f"failed the check of task {redone[number]}, {thread_of_check}")
+                return LeftTask(BLOCKED, f"failed the check of task {redone[number]}, {thread_of_check}")
         run = self.run_of(task)
         if run and run.is_settled and run.thread in self._settled:
-            return Left(BLOCKED, "was opened again after this run had completed it", _OPENED_AGAIN)
+            return LeftTask(BLOCKED, "was opened again after this run had completed it", _OPENED_AGAIN)
         if run is None or run.is_settled:
             is_taken = task["status"] == "in_progress"
-            return Left(ELSEWHERE, "is in progress, and not by us") if is_taken else self._want(task)
+            return LeftTask(ELSEWHERE, "is in progress, and not by us") if is_taken else self._want(task)
         return self._judge_begun(task, run)
 
-    def _judge_begun(self, task: Task, run: Run) -> Want | Left | None:
+    def _judge_begun(self, task: Task, run: TaskRun) -> Want | LeftTask | None:
         """Judge a task whose thread has begun."""
         thread = self._thread(run)
         if thread is None and run.is_planned:  # the run that planned it died before the thread was created
@@ -192,14 +193,14 @@ class Board:
             if self._only is not None:
                 return self._want(task)
             words = {"killed": "was killed", "gone": "has a thread that is not in this store"}
-            return Left(FAILED, words.get(status, "has failed"))
+            return LeftTask(FAILED, words.get(status, "has failed"))
         if status == "completed":
             return None
         if status == "running":
-            return Left(ELSEWHERE, f"is being run by {describe(thread.state.lease)}")
+            return LeftTask(ELSEWHERE, f"is being run by {describe(thread.state.lease)}")
         # If an agent gave no answer, another attempt may be enough; every other problem needs a person.
-        if status == "suspended" and thread.state.onward != f"resume {thread.id} --run":
-            return Left(WAITING, "waits for a person")
+        if status == "suspended" and thread.state.onward != RESUME:
+            return LeftTask(WAITING, "waits for a person")
         return self._want(task, is_begun=True)
 
     def _want(self, task: Task, *, is_begun: bool = False) -> Want:
@@ -219,7 +220,7 @@ class Board:
         thread = self.begun(task)
         return thread.state.agent if thread else None
 
-    def _thread(self, run: Run) -> Thread | None:
+    def _thread(self, run: TaskRun) -> Thread | None:
         return self._rolecall.thread_if_any(run.thread) if self._rolecall else None
 
     # -- writing back --
@@ -229,11 +230,11 @@ class Board:
         for number, run in self._open_runs():
             if task["id"] in run.redoes:
                 self._keep(self.tasks[number], run._replace(redoes=()))
-        self._keep(task, Run(ident, is_planned=True))
+        self._keep(task, TaskRun(ident, is_planned=True))
 
     def begin(self, task: Task, ident: str) -> None:
         """Record that the thread has been created."""
-        self._keep(task, Run(ident))
+        self._keep(task, TaskRun(ident))
 
     def mark(self, task: Task, status: str) -> str:
         """Set the status of a task. Return a remark if the task is gone or has been replaced by another."""
@@ -273,7 +274,7 @@ class Board:
             self._keep(task, run._replace(is_settled=True, redoes=()))
         return [problem for problem in problems if problem]
 
-    def _keep(self, task: Task, run: Run) -> None:
+    def _keep(self, task: Task, run: TaskRun) -> None:
         self.runs[run_record.key(task)] = run
         run_record.save(
             self._project, self.runs, {run_record.key(one) for one in (*self.tasks.values(), task)}

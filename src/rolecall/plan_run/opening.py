@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rolecall.agents import presence
 from rolecall.api import Crew, Rolecall, Thread
 from rolecall.nexus import brief, filenames, knowledge_files, resume, tool_map, tools
 from rolecall.nexus.catalog import Catalog
+from rolecall.nexus.overview import Task
 from rolecall.nexus.resume import Touch
 from rolecall.plan_run import taskflow
 from rolecall.plan_run.agent_watch import AgentWatch
@@ -25,7 +26,7 @@ _LATER = "9999"
 """Later than any time: the file itself shows that it was written after an agent had ended."""
 
 
-class Session(NamedTuple):
+class FirstSession(NamedTuple):
     """The session that a role's first turn starts in."""
 
     told: Mapping[str, str]
@@ -48,7 +49,7 @@ class Opening:
     workdir: Workdir | None = None
     """The folder in which tasks are done."""
 
-    def begin(self, job: Job) -> tuple[Thread, Session]:
+    def begin(self, job: Job) -> tuple[Thread, FirstSession]:
         """Create a thread for a task without running any of it. Return it with the owner's session."""
         plain = Playbook(taskflow.make(job.players, self.catalog))
 
@@ -92,8 +93,8 @@ class Opening:
         role: str,
         others: Sequence[Touch],
         files: frozenset[str] = frozenset(),
-        task: Mapping[str, Any] | None = None,
-    ) -> Session:
+        task: Task | None = None,
+    ) -> FirstSession:
         """Choose a session by the agent's tier and, for the owner, by the settings of its task."""
         cast, wish = self.crew.cast(book, role), task or {}
         by, policy = config.mask().text(cast.name), wish.get("owner_reuse_policy")
@@ -104,7 +105,7 @@ class Opening:
             # An agent that may not write is judged by the files its report names and by when they changed.
             step = self.rolecall.find_step(prior.step)
             summary = step.output.get("summary", "") if isinstance(step.output, dict) else ""
-            tree = filenames.Tree(self.project)
+            tree = filenames.ProjectFiles(self.project)
             read = known.files | filenames.find_names([step.body, str(summary)], tree)
             known = known._replace(files=read)
             changed = filenames.changed_since(self.project, read & files, known.at)
@@ -120,21 +121,21 @@ class Opening:
             missing=past.why_none(role, by=by, named=named) if prior is None else "",
         )
         if prior is None or decision.session is None:
-            return Session({"refusal": decision.reasons[-1].removeprefix("fresh: ")})
+            return FirstSession({"refusal": decision.reasons[-1].removeprefix("fresh: ")})
         # A task that asks for a resumed session knew the files; otherwise the engine checks the files once more.
         is_asked = decision.must_reread and policy != resume.RESUME and writes(agent)
         told = {"thread": prior.thread, "step": prior.step, "tier": "bounded" if is_asked else "persistent"}
         told["why"] = decision.reasons[-1].removeprefix("resumed: ")
-        return Session(told, prior, decision.must_reread)
+        return FirstSession(told, prior, decision.must_reread)
 
-    def _result(self, task: Mapping[str, Any]) -> brief.Result:
+    def _result(self, task: Task) -> brief.TaskResult:
         """The result of the work itself, without the check's verdict, because a completed task has passed its check."""
         run = self.board.run_of(task)
         thread = self.rolecall.thread_if_any(run.thread) if run else None
         if thread is None or thread.status != "completed":  # it was completed by hand
-            return brief.Result(task)
+            return brief.TaskResult(task)
         steps = thread.steps
         done = [step for step in steps if status_of(step.output) == taskflow.DONE]
         last = (done or steps)[-1:]
         output = last[0].output if last and isinstance(last[0].output, dict) else {}
-        return brief.Result(task, str(output.get("summary", "")), last[0].role if last else "", thread.id)
+        return brief.TaskResult(task, str(output.get("summary", "")), last[0].role if last else "", thread.id)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-Task = Mapping[str, Any]
+from rolecall.nexus.overview import Task
 
 CHECKERS: Mapping[str, str] = {"engineer": "tester", "writer": "reviewer"}
 

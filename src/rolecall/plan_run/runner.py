@@ -8,10 +8,9 @@ person waits, and everything that does not depend on it continues.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from rolecall.agents.protocol import Cancel
 from rolecall.api import Crew, Rolecall, Thread
@@ -19,19 +18,21 @@ from rolecall.errors import AgentError, RolecallError, UsageError
 from rolecall.files.merge import SetAside
 from rolecall.nexus import run_record
 from rolecall.nexus.catalog import Catalog
+from rolecall.nexus.overview import Task
 from rolecall.plan_run import report, schedule, taskflow
 from rolecall.plan_run.agent_watch import AgentWatch
 from rolecall.plan_run.assignment import Job
-from rolecall.plan_run.board import COMPLETED, FAILED, SET_ASIDE, STOPPED, WAITING, Board, Left, Task
+from rolecall.plan_run.board import COMPLETED, FAILED, SET_ASIDE, STOPPED, WAITING, Board, LeftTask
 from rolecall.plan_run.opening import Opening
 from rolecall.plan_run.past import touched_files
 from rolecall.plan_run.report import Row
+from rolecall.store.canonical import JsonObject
 from rolecall.threads.state import ENDED
 from rolecall.threads.thread import Step
 from rolecall.workflow.model import Workdir
 from rolecall.workflow.route import status_of
 
-Tell = Callable[[str, float | None, Mapping[str, Any]], None]
+Tell = Callable[[str, float | None, JsonObject], None]
 """(kind of event, task, details)"""
 
 
@@ -152,7 +153,7 @@ class Runner:
                 await self._leave(job, thread)
             else:
                 reason = f"{exc.message}. {exc.hint}" if exc.hint else exc.message
-                self._set_aside(job, thread, Left(FAILED, "could not be run", reason), reason)
+                self._set_aside(job, thread, LeftTask(FAILED, "could not be run", reason), reason)
 
     def _has_to_wait(self, job: Job, thread: Thread) -> bool:
         """Whether a check must wait before its work is redone, because another task is writing the same files."""
@@ -174,23 +175,23 @@ class Runner:
             self._remark(job.id, *self.board.settle(job.task))
             self._report_end(job, thread, COMPLETED, "")
         elif status == "suspended":
-            self._set_aside(job, thread, Left(WAITING, "waits for a person"), report.question(thread))
+            self._set_aside(job, thread, LeftTask(WAITING, "waits for a person"), report.question(thread))
         elif status in ENDED:
-            self._set_aside(job, thread, Left(FAILED, "has failed"), thread.reason)
+            self._set_aside(job, thread, LeftTask(FAILED, "has failed"), thread.reason)
         else:
-            self._set_aside(job, thread, Left(STOPPED, "was stopped"), "interrupted")
+            self._set_aside(job, thread, LeftTask(STOPPED, "was stopped"), "interrupted")
 
-    async def _merge(self, thread: Thread) -> Left | None:
+    async def _merge(self, thread: Thread) -> LeftTask | None:
         """Merge what a task did in a worktree into the project, or return why it was not merged."""
         if "removed" in thread.state.folders.get("worktree", {"removed": True}):
             return None
         try:
             result = await thread.queue_merge(self.check, cancel=self.cancel)
         except AgentError:  # `cancel` was set
-            return Left(STOPPED, "was stopped", "interrupted")
+            return LeftTask(STOPPED, "was stopped", "interrupted")
         except UsageError as exc:
             reason = f"{exc.message}. {exc.hint}" if exc.hint else exc.message
-            return Left(SET_ASIDE, "could not be merged", reason)
+            return LeftTask(SET_ASIDE, "could not be merged", reason)
         if not isinstance(result, SetAside):
             return None
         threads = {change.thread for file in result.files for change in file.changed_by}
@@ -200,9 +201,9 @@ class Runner:
             if (run := self.board.run_of(task)) and run.thread in threads
         ]
         whose = f", also changed by task {' and '.join(tasks)}" if tasks else ""
-        return Left(SET_ASIDE, "was set aside", f"{result.reason}{whose}", result.as_json())
+        return LeftTask(SET_ASIDE, "was set aside", f"{result.reason}{whose}", result.as_json())
 
-    def _set_aside(self, job: Job, thread: Thread | None, left: Left, reason: str) -> None:
+    def _set_aside(self, job: Job, thread: Thread | None, left: LeftTask, reason: str) -> None:
         self.board.left[job.id] = left
         self._remark(job.id, self.board.mark(job.task, "pending"))
         self._remark(job.id, *self.board.mark_works(job.task, "pending"))
@@ -235,7 +236,7 @@ class Runner:
 
     # -- observations --
 
-    def _watch(self, job: Job, thread: Thread, kind: str, body: Mapping[str, Any]) -> None:
+    def _watch(self, job: Job, thread: Thread, kind: str, body: JsonObject) -> None:
         if kind == "step_started":
             self.watch.start_step(thread, str(body["role"]), str(body["agent"]), int(body["number"]))
         elif kind == "step":

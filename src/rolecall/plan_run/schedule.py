@@ -27,7 +27,7 @@ class Clash(NamedTuple):
     """The task that is using the file now."""
 
 
-class Next(NamedTuple):
+class NextTasks(NamedTuple):
     start: tuple[float, ...]
     clashes: Mapping[float, Clash]
     """Tasks that could start now if they did not write a file that another task writes."""
@@ -35,7 +35,7 @@ class Next(NamedTuple):
 
 def startable(
     wants: Sequence[Want], *, done: Collection[float], running: Mapping[float, frozenset[str]], limit: int
-) -> Next:
+) -> NextTasks:
     """Choose the tasks to start beside those in `running`, which maps each task to its files."""
     holders = {file: task for task, files in running.items() for file in files}
     start: list[float] = []
@@ -51,7 +51,7 @@ def startable(
             continue
         start.append(want.id)
         holders.update(dict.fromkeys(want.files, want.id))
-    return Next(tuple(start), clashes)
+    return NextTasks(tuple(start), clashes)
 
 
 # -- reasons for waiting --

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from rolecall.service.policy import Rate, ServicePolicy
 
@@ -35,6 +36,8 @@ class Waiting:
     """Whether it ran before and was resumed. Such a thread is never discarded, however busy its workflow is."""
     is_member: bool = False
     """Whether it is a member of a group. The group bounds how many run at once, not the workflow's concurrency."""
+    until: int = 0
+    """When it may go on, because its agent has reached a limit of its provider."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Due:
 
 
 @dataclass(frozen=True)
-class State:
+class QueueState:
     """What the decision is based on."""
 
     waiting: Sequence[Waiting] = ()
@@ -74,7 +77,7 @@ class Verdict:
     """When time alone will change the answer; None if only an event can."""
 
 
-def decide(policy: ServicePolicy, state: State, now: int) -> Verdict:
+def decide(policy: ServicePolicy, state: QueueState, now: int) -> Verdict:
     meter = _Meter(policy, state, now)
     wait: dict[str, str] = {}
     step = []
@@ -87,7 +90,10 @@ def decide(policy: ServicePolicy, state: State, now: int) -> Verdict:
     admit, left = [], []
     for one in sorted(state.waiting, key=turn_of):
         most, running, total = policy.of(one.workflow).concurrency, admitted[one.workflow], admitted.total()
-        if running >= most and not one.is_member:
+        if one.until > now:
+            reason = f"its agent has reached a limit until {_moment(one.until)}"
+            meter.look_again(one.until)
+        elif running >= most and not one.is_member:
             reason = f"{one.workflow} has {_threads(running)} running (concurrency {most})"
         elif total >= policy.limit:
             reason = f"the service has {_threads(total)} running (limit {policy.limit})"
@@ -112,7 +118,7 @@ def turn_of(one: Waiting) -> tuple[int, int, str]:
 class _Meter:
     """What the rates and the daily budget still allow. Each call that is not refused is counted."""
 
-    def __init__(self, policy: ServicePolicy, state: State, now: int) -> None:
+    def __init__(self, policy: ServicePolicy, state: QueueState, now: int) -> None:
         self._policy = policy
         self._now = now
         self._spent = state.spent
@@ -124,7 +130,7 @@ class _Meter:
     def refuses_to_admit(self, agent: str) -> str:
         most = self._policy.spend_per_day
         if most is not None and self._spent >= most:
-            self._look_again((self._now // DAY_MS + 1) * DAY_MS)
+            self.look_again((self._now // DAY_MS + 1) * DAY_MS)
             return f"${self._spent:.2f} was spent today (spend_per_day {most:g})"
         return self.refuses(agent)
 
@@ -138,10 +144,10 @@ class _Meter:
             return ""
         # All allowed calls are recent; the oldest of them is the next to expire.
         if rate.count > 0:
-            self._look_again(sorted(calls)[-rate.count] + rate.per_seconds * 1000)
+            self.look_again(sorted(calls)[-rate.count] + rate.per_seconds * 1000)
         return f"{name} was called as often as it may be ({rate})"
 
-    def _look_again(self, at: int) -> None:
+    def look_again(self, at: int) -> None:
         at = max(at, self._now + 1)
         self.look_again_at = at if self.look_again_at is None else min(self.look_again_at, at)
 
@@ -173,6 +179,10 @@ def _find_discarded(policy: ServicePolicy, left: Sequence[Waiting], admitted: Co
             oldest_first = sorted(waiting, key=lambda one: (one.priority, one.since, one.thread))
             discard |= {one.thread: why for one in oldest_first[: len(waiting) - max(0, rule.max_queue)]}
     return discard
+
+
+def _moment(at: int) -> str:
+    return f"{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _threads(count: int) -> str:

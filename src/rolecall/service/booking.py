@@ -7,7 +7,7 @@ are in one commit, so a crash never leaves one without the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from rolecall.service.queue import BY_SERVICE, Slot
 from rolecall.store.backend import Backend, Change, Move, NewEvent, Ref
 from rolecall.store.store import payload_of
 from rolecall.threads import thread
-from rolecall.threads.state import GROUP, Status, ThreadState, load_state
+from rolecall.threads.state import GROUP, QueuePlace, Status, ThreadState, load_state
 
 
 @dataclass
@@ -28,8 +28,9 @@ class BookingBackend:
     slot: Slot
     host: str
     """Is charged with the costs."""
-    committed: Callable[[Change, Sequence[Ref]], None]
-    """Gets every change and the refs it moved."""
+    note: Callable[[str, Any], None]
+    """Gets the new `lease` of the thread with each commit that moves it, and `event` with the id of each thread that
+    has new events."""
     _agent_ended: str = ""
     """How the agent of the last attempt ended, if a signal ended it."""
 
@@ -48,7 +49,11 @@ class BookingBackend:
                     ref = self.backend.ref(move.name)
                     if (ref.version if ref else 0) != move.expected:
                         raise
-        self.committed(full, moved)
+        for ref in moved:
+            if ref.name == thread.ref_name(self.slot.thread):
+                self.note("lease", ref.state.get("lease"))
+        for stream in {event.stream for event in full.events}:
+            self.note("event", stream)
         return moved[: len(change.moves)]
 
     def _with_consequences(self, change: Change, now: int) -> Change:
@@ -86,7 +91,17 @@ class BookingBackend:
                 state = self._state_after(move, events, is_new_head=is_new_head)
                 moves[place] = move._replace(state=state.dump())
                 slot = self.backend.ref(thread.slot_name(self.slot.workflow, self.slot.thread))
-                if slot is not None and state.is_over:
+                is_queued = state.status == Status.QUEUED
+                if is_queued:
+                    moves.append(
+                        Move(
+                            thread.queue_name_of(self.slot.thread, state),
+                            0,
+                            None,
+                            thread.queue_entry(state, {"begun": True}),
+                        )
+                    )
+                if slot is not None and (state.is_over or is_queued):
                     moves.append(Move(slot.name, slot.version))
         if dollars:
             name = f"spend/{queue.day_of(now)}/{self.host}"
@@ -111,6 +126,11 @@ class BookingBackend:
                 body = {"reason": after.reason, **BY_SERVICE}
                 events.append(NewEvent(self.slot.thread, "suspended", body))
             return after
+        if state.status == Status.IDLE and state.until is not None and state.service is not None:
+            # It gives its slot back, and queues behind those that may run before then.
+            return state._replace(
+                status=Status.QUEUED, service=QueuePlace(state.service.priority, state.until)
+            )
         if state.is_over and all(event.kind != state.status for event in events):
             body = {key: value for key in ("reason", "steps") if (value := getattr(state, key))}
             events.append(NewEvent(self.slot.thread, state.status.value, {**body, **BY_SERVICE}))

@@ -46,12 +46,38 @@ def log_path(home: str) -> str:
     return os.path.join(home, "service.log")
 
 
+def link_path(home: str) -> str:
+    """The file with the newest sign-in link of the page that the service serves, which only its user can read."""
+    return os.path.join(home, "web.link")
+
+
+def page_path(home: str) -> str:
+    """The file with the address of a page that runs, and its process."""
+    return os.path.join(home, "web.address")
+
+
+def note_page(home: str, address: str) -> None:
+    """Note the address of the page that this process serves, for notifications."""
+    with suppress(OSError), open(page_path(home), "w", encoding="utf-8") as file:
+        json.dump({"address": address, "holder": holder.me("web")}, file)
+
+
+def running_page(home: str) -> str:
+    """The address of a page that runs in this home; empty if none does."""
+    try:
+        with open(page_path(home), encoding="utf-8") as file:
+            found = json.load(file)
+        return str(found["address"]) if holder.is_alive(found["holder"], now=0) else ""
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return ""
+
+
 def errors_path(home: str) -> str:
     """The file with output of a background service that is not in its log, such as why it did not start."""
     return os.path.join(home, "service.err")
 
 
-def _without_password(address: str) -> str:
+def without_password(address: str) -> str:
     """An address without its password, for comparison and for files; it may remove too much, but never too little."""
     if not address.startswith(_POSTGRES):
         return address
@@ -79,7 +105,7 @@ class Lock:
             os.close(self._file)
             raise running_already(home) from error
         os.ftruncate(self._file, 0)
-        known = {**holder.process(os.getpid()), "store": _without_password(store)}
+        known = {**holder.process(os.getpid()), "store": without_password(store)}
         os.pwrite(self._file, json.dumps(known).encode(), 0)
 
     def is_in_place(self) -> bool:
@@ -122,7 +148,7 @@ def held_by(home: str) -> Mapping[str, Any] | None:
 def serves(home: str, url: str | None) -> bool:
     """Whether a service of this home serves the store at `url`, the configured one by default."""
     found = held_by(home)
-    return found is not None and found.get("store") == _without_password(config.full_store_address(url))
+    return found is not None and found.get("store") == without_password(config.full_store_address(url))
 
 
 def is_served(home: str, url: str | None, store: Store) -> bool:

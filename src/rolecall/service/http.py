@@ -37,10 +37,47 @@ _DEFAULT_PORT = 80
 
 
 def serve(
-    make: Callable[[], ASGIApp], options: Namespace, *, path: str, extra: str, tell: Callable[[str], None]
+    make: Callable[[], ASGIApp],
+    options: Namespace,
+    *,
+    path: str,
+    extra: str,
+    tell: Callable[[str], None],
+    asks_token: bool = True,
 ) -> None:
     """Serve clients until a signal arrives. `options` has host, port, token_env and allow_host; `tell` gets the address
-    once it can be reached; `extra` names our extra that installs the packages needed."""
+    once it can be reached; `extra` names our extra that installs the packages needed. Without `asks_token`, the
+    application lets callers in itself, and only Host and Origin are checked here."""
+    host, token = LOOPBACK if options.host is None else options.host, read_token(options)
+    names = []
+    for name in options.allow_host:
+        address = parse_address(name)
+        if address is None:
+            raise UsageError(
+                f"--allow-host {name!r} is not the name of a host",
+                hint="Give what clients send as Host: box.example, or box.example:8443.",
+            )
+        names.append(address)
+    with _listen(host, options.port or 0) as listener:
+        app = make()
+        try:
+            uvicorn = import_module("uvicorn")
+        except ImportError as error:
+            raise UsageError(
+                f"serving HTTP needs packages that are not installed ({error})",
+                hint=f"Install them: pip install 'rolecall[{extra}]'.",
+            ) from error
+        number, port = listener.getsockname()[:2]
+        app = Guard(app, host=host, bound=(number, port), names=names, token=token if asks_token else None)
+        tell(f"http://{f'[{host}]' if ':' in host else host}:{port}{path}")
+        settings = uvicorn.Config(
+            app, log_level="warning", ws="none", access_log=False, timeout_graceful_shutdown=_GRACE
+        )
+        uvicorn.Server(settings).run(sockets=[listener])
+
+
+def read_token(options: Namespace) -> str | None:
+    """The token that callers need, from the variable that the options name; outside loopback a long one is needed."""
     host, token = LOOPBACK if options.host is None else options.host, None
     if options.token_env is not None:
         token = config.environment().get(options.token_env, "").strip()
@@ -64,31 +101,7 @@ def serve(
             f"characters, not {len(token)}",
             hint=f"To make one: {_MAKE_TOKEN}",
         )
-    names = []
-    for name in options.allow_host:
-        address = parse_address(name)
-        if address is None:
-            raise UsageError(
-                f"--allow-host {name!r} is not the name of a host",
-                hint="Give what clients send as Host: box.example, or box.example:8443.",
-            )
-        names.append(address)
-    with _listen(host, options.port or 0) as listener:
-        app = make()
-        try:
-            uvicorn = import_module("uvicorn")
-        except ImportError as error:
-            raise UsageError(
-                f"serving HTTP needs packages that are not installed ({error})",
-                hint=f"Install them: pip install 'rolecall[{extra}]'.",
-            ) from error
-        number, port = listener.getsockname()[:2]
-        app = Guard(app, host=host, bound=(number, port), names=names, token=token)
-        tell(f"http://{f'[{host}]' if ':' in host else host}:{port}{path}")
-        settings = uvicorn.Config(
-            app, log_level="warning", ws="none", access_log=False, timeout_graceful_shutdown=_GRACE
-        )
-        uvicorn.Server(settings).run(sockets=[listener])
+    return token or None
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from rolecall.settings.form import At, Choice, Field, Form, MapOf, Number, Record, Schema, Unreadable
+from rolecall.settings.form import At, Choice, Field, Form, MapOf, Number, Record, Section, Unreadable
+from rolecall.store.canonical import Schema
 
 Overflow = Literal["queue", "drop"]
 HIGHEST = 9
@@ -109,34 +110,41 @@ def _count(least: int = 1, most: int | None = None) -> Number:
     return Number(whole=True, least=least, most=most)
 
 
-SERVICE: Record[dict[str, Any]] = Record(
-    dict,
+SERVICE = Section(
     "service",
     {
-        "limit": Field(_count(), description="Threads at once, over all workflows."),
+        "limit": Field(_count(), description="Threads at once, over all workflows (16)."),
         "rates": Field(
             MapOf(_RateForm(), key=_AGENT, key_wanted="It is not the name of an agent."),
             description="Calls of an agent: {claude: 30/min}.",
         ),
         "spend_per_day": Field(
             Number("an amount of dollars", least=0, hint="Write a number such as 20 or 7.5."),
-            description="Dollars.",
+            description="Dollars after which no more threads are admitted that day.",
         ),
         "worker": Field(
-            Record(WorkerLimits, "worker", {"memory_mb": _count(64), "cpu_minutes": _count()}),
-            description="Limits of one step.",
+            Record(
+                WorkerLimits,
+                "worker",
+                {
+                    "memory_mb": Field(_count(64), description="Memory of each process (4096)."),
+                    "cpu_minutes": Field(_count(), description="Processor time of each process (240)."),
+                },
+            ),
+            description="Limits of the processes of one step.",
         ),
     },
 )
 WORKFLOW_FIELDS: dict[str, Field | Form[Any]] = {
-    "concurrency": Field(_count(), description="Threads of this workflow at once."),
+    "concurrency": Field(_count(), description="Threads of this workflow at once (1)."),
     "overflow": Field(
-        Choice(*get_args(Overflow)), description="What happens to new threads while it is busy."
+        Choice(*get_args(Overflow)),
+        description="Whether threads that come while it is busy wait (queue) or are discarded.",
     ),
     "max_queue": Field(
         _count(0), description="How many threads may wait; if more do, the oldest is discarded."
     ),
-    "priority": Field(_count(0, HIGHEST), description="The higher one is admitted first."),
+    "priority": Field(_count(0, HIGHEST), description="Threads with a higher one are admitted first (0)."),
 }
 
 

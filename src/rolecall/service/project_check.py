@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from rolecall.agents import ADAPTERS
 from rolecall.agents.presence import find_program
@@ -22,13 +22,15 @@ from rolecall.checks.machine import Check, check_extract
 from rolecall.checks.workflow_file import Report
 from rolecall.errors import UsageError
 from rolecall.service import project_file
-from rolecall.service.project_file import Reading
+from rolecall.service.project_file import ProjectReading
 from rolecall.service.triggers import sources
 from rolecall.service.triggers.trigger import Command, Files, Hook, Sense, Trigger
 from rolecall.settings.form import did_you_mean
-from rolecall.settings.settings import extract_endpoint
+from rolecall.settings.settings import Settings, extract_endpoint
 from rolecall.settings.yaml12 import Place, Problem
-from rolecall.workflow import registry
+from rolecall.workflow import gallery
+from rolecall.workflow.places import ENDINGS, FOLDERS, name_of
+from rolecall.workflow.registry import files_by_name
 
 SHORTEST_SECRET = 16
 
@@ -38,7 +40,7 @@ class Surroundings:
     """What a project is checked against."""
 
     env: Mapping[str, str]
-    settings: Mapping[str, Any]
+    settings: Settings
     """The configuration of the home."""
     config_path: str
     stored: Sequence[str] = ()
@@ -49,7 +51,7 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Checkup:
-    reading: Reading
+    reading: ProjectReading
     reports: tuple[Report, ...]
     endpoints: tuple[Check, ...]
     problems: tuple[Problem, ...]
@@ -63,7 +65,7 @@ async def check(folder: str, around: Surroundings) -> Checkup:
     """Check the project around a folder."""
     reading = project_file.load(folder)
     place = reading.project.folder
-    paths = [str(entry.path) for entry in registry.listed(None, folder=place)]
+    paths = list(files_by_name(place).values())
     reports = await workflow_file.check(paths, folder=place, env=around.env, patience=around.patience)
     senses = await _sense_problems(reading, around)
     endpoints = await _check_endpoints(reading, reports, around)
@@ -75,9 +77,9 @@ async def check(folder: str, around: Surroundings) -> Checkup:
         *senses,
         *(problem for report in reports for problem in (*report.problems, *report.agents)),
     ]
-    for parent in (os.path.join(place, name) for name in registry.FOLDERS):
+    for parent in (os.path.join(place, name) for name in FOLDERS):
         for path in sorted(Path(parent).glob("*/roles")):
-            if path.is_dir() and not any((path.parent / f"index{end}").is_file() for end in registry.ENDINGS):
+            if path.is_dir() and not any((path.parent / f"index{end}").is_file() for end in ENDINGS):
                 folder = str(path.parent)
                 found.append(
                     Problem(
@@ -93,9 +95,9 @@ async def check(folder: str, around: Surroundings) -> Checkup:
     return Checkup(reading, tuple(reports), tuple(endpoints), tuple(dict.fromkeys(found)))
 
 
-def _name_problems(reading: Reading, paths: Sequence[str], around: Surroundings) -> Iterator[Problem]:
+def _name_problems(reading: ProjectReading, paths: Sequence[str], around: Surroundings) -> Iterator[Problem]:
     policy = reading.project.policy
-    workflows = [registry.name_of(path) for path in paths] + list(around.stored)
+    workflows = [name_of(path) for path in paths] + [*around.stored, *gallery.names()]
     for name in policy.workflows:
         if name not in workflows:
             hint = did_you_mean(name, workflows, what="Workflows")
@@ -111,7 +113,7 @@ def _name_problems(reading: Reading, paths: Sequence[str], around: Surroundings)
             )
 
 
-def _trigger_problems(reading: Reading, trigger: Trigger, around: Surroundings) -> Iterator[Problem]:
+def _trigger_problems(reading: ProjectReading, trigger: Trigger, around: Surroundings) -> Iterator[Problem]:
     package = ""
     match trigger.source:
         case Command(argv=(program, *_)):
@@ -140,7 +142,7 @@ def _trigger_problems(reading: Reading, trigger: Trigger, around: Surroundings) 
         yield Problem("error", message, *_at(reading, trigger, key), "pip install 'rolecall[service]'")
 
 
-async def _sense_problems(reading: Reading, around: Surroundings) -> list[Problem]:
+async def _sense_problems(reading: ProjectReading, around: Surroundings) -> list[Problem]:
     """Load every sense in use, without calling it, and return the problems."""
     folder = reading.project.folder
     used: dict[str, Trigger] = {}
@@ -164,17 +166,19 @@ async def _sense_problems(reading: Reading, around: Surroundings) -> list[Proble
     return found
 
 
-def _at(reading: Reading, trigger: Trigger, key: str) -> Place:
+def _at(reading: ProjectReading, trigger: Trigger, key: str) -> Place:
     return reading.place(("workflows", trigger.workflow, "triggers", trigger.name, key), key=True)
 
 
-async def _check_endpoints(reading: Reading, reports: Sequence[Report], around: Surroundings) -> list[Check]:
+async def _check_endpoints(
+    reading: ProjectReading, reports: Sequence[Report], around: Surroundings
+) -> list[Check]:
     """Check the endpoint that reads answers; offline, only its configuration."""
     own = reading.project.extract
-    settings = around.settings if own is None else {**around.settings, "extract": own}
     overrides = [level for report in reports for level in report.extracts]
     if not around.is_offline:
-        return await check_extract(overrides, settings, around.env)
+        return await check_extract(overrides, around.settings, around.env, project=own)
+    settings = around.settings if own is None else {**around.settings, "extract": own}
     found: dict[str, Check] = {}
     for level in [None, *overrides]:
         try:

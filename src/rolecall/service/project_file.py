@@ -26,9 +26,10 @@ from rolecall.service.policy import ServicePolicy, WorkflowPolicy
 from rolecall.service.triggers.trigger import Trigger
 from rolecall.service.triggers.trigger_form import TRIGGERS
 from rolecall.settings import form, settings, yaml12
-from rolecall.settings.form import At, Field, MapOf, Number, Record, Schema, Text, Unreadable
+from rolecall.settings.form import At, Field, MapOf, Number, Record, Section, Text, Unreadable
 from rolecall.settings.repository import nearest
 from rolecall.settings.yaml12 import Marks, Place, Problem
+from rolecall.store.canonical import Schema
 from rolecall.workflow.yaml import read_text
 
 FILE = "rolecall.yaml"
@@ -45,7 +46,7 @@ class Hooks:
 
 
 @dataclass(frozen=True)
-class Project:
+class ProjectFile:
     folder: str
     name: str
     """The name under which its triggers keep their state; two checkouts of one project share it."""
@@ -53,14 +54,14 @@ class Project:
     policy: ServicePolicy = field(default_factory=ServicePolicy)
     triggers: tuple[Trigger, ...] = ()
     hooks: Hooks = field(default_factory=Hooks)
-    knowledge: knowledge.Settings | None = None
+    knowledge: knowledge.KnowledgeSettings | None = None
     """None if the file has no such section; then `knowledge.yaml` may have the settings."""
 
 
-class Reading(NamedTuple):
+class ProjectReading(NamedTuple):
     """The content of a file, and every problem with it; parts with problems are left out."""
 
-    project: Project
+    project: ProjectFile
     problems: tuple[Problem, ...]
     marks: Marks | None = None
     """The positions of all parts; None without a readable file."""
@@ -70,7 +71,7 @@ class Reading(NamedTuple):
         nowhere = Place(os.path.join(self.project.folder, FILE), 0, 0)
         return self.marks.at(path, key=key) if self.marks else nowhere
 
-    def checked(self) -> Project:
+    def require(self) -> ProjectFile:
         """The project, or `UsageError` with every problem on its own line."""
         if self.problems:
             lines = "".join(f"\n  {problem}" for problem in self.problems)
@@ -86,18 +87,18 @@ def find(folder: str) -> str | None:
     return nearest(FILE, folder)
 
 
-def load(folder: str) -> Reading:
+def load(folder: str) -> ProjectReading:
     """The project around a folder. Without a file it is the folder itself, with nothing configured."""
     path = find(folder)
     if path is None:
-        return Reading(_empty(os.path.abspath(folder)), ())
+        return ProjectReading(_empty(os.path.abspath(folder)), ())
     try:
         return parse(read_text(path), path=path)
     except FileNotFoundError:  # a broken link
         problem = Problem("error", f"{path} leads nowhere", path, 1, 1)
     except UsageError as error:
         problem = Problem("error", error.message, path, 1, 1, error.hint)
-    return Reading(_empty(os.path.dirname(path)), (problem,))
+    return ProjectReading(_empty(os.path.dirname(path)), (problem,))
 
 
 def unread(folder: str) -> Problem | None:
@@ -115,8 +116,8 @@ def unread(folder: str) -> Problem | None:
     return Problem("warning", f"{NERVE_FILE} is not read", path, 1, 1, hint)
 
 
-def _empty(folder: str) -> Project:
-    return Project(folder, _name_of(folder))
+def _empty(folder: str) -> ProjectFile:
+    return ProjectFile(folder, _name_of(folder))
 
 
 def _name_of(folder: str) -> str:
@@ -145,8 +146,7 @@ class _WorkflowForm(Record[_Workflow]):
         return {**super().schema(), "type": ["object", "null"]}
 
 
-_FORM: Record[dict[str, Any]] = Record(
-    dict,
+_FORM = Section(
     FILE,
     {
         "name": Field(
@@ -179,8 +179,13 @@ _FORM: Record[dict[str, Any]] = Record(
                 Hooks,
                 "hooks",
                 {
-                    "host": Text("an address such as 127.0.0.1", least=1),
-                    "port": Number("a port", whole=True, least=0, most=65535),
+                    "host": Field(
+                        Text("an address such as 127.0.0.1", least=1),
+                        description="The address to listen on (127.0.0.1).",
+                    ),
+                    "port": Field(
+                        Number("a port", whole=True, least=0, most=65535), description="The port (8710)."
+                    ),
                 },
             ),
             description="The address of HTTP triggers.",
@@ -196,18 +201,18 @@ def json_schema() -> Schema:
     return form.json_schema(_FORM, "Rolecall project")
 
 
-def parse(text: str, *, path: str) -> Reading:
+def parse(text: str, *, path: str) -> ProjectReading:
     """Parse the text of the project file at `path`."""
     folder = os.path.dirname(os.path.abspath(path))
     node, problems = yaml12.read(text, source=path)
     if node is None:
-        return Reading(_empty(folder), tuple(problems))
+        return ProjectReading(_empty(folder), tuple(problems))
     reading = form.Reading(node, problems)
     read = _FORM.read({} if node.value is None else node.value, At(reading))
     found: Mapping[str, Any] = {} if isinstance(read, Unreadable) else read
     workflows: Mapping[str, _Workflow] = found.get("workflows", {})
     marks = Marks(node)
-    project = Project(
+    project = ProjectFile(
         folder=folder,
         name=found.get("name") or _name_of(folder),
         extract=found.get("extract") or None,
@@ -218,4 +223,4 @@ def parse(text: str, *, path: str) -> Reading:
         hooks=found.get("hooks", Hooks()),
         knowledge=found.get("knowledge"),
     )
-    return Reading(project, form.in_order(reading.problems, path), marks)
+    return ProjectReading(project, form.in_order(reading.problems, path), marks)

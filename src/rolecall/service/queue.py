@@ -19,13 +19,13 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from rolecall.errors import Conflict, Damaged
-from rolecall.service.admission import DAY_MS, MEMBERS, Due, State, Waiting, decide, recent
+from rolecall.service.admission import DAY_MS, MEMBERS, Due, QueueState, Waiting, decide, recent
 from rolecall.service.policy import Rate, ServicePolicy
 from rolecall.store import holder
 from rolecall.store.backend import Ref
 from rolecall.store.store import Draft, Store
 from rolecall.threads import thread
-from rolecall.threads.state import QueuePlace, Status, ThreadRef, ThreadState, load, move, read_thread
+from rolecall.threads.state import RESUME, QueuePlace, Status, ThreadRef, ThreadState, load, move, read_thread
 
 CRASHES = {"crashes": 3, "losses": 10}
 """How often a step may crash, or be lost with the service or machine, before its thread waits for a person. The limit
@@ -42,17 +42,17 @@ AgentOf = Callable[[ThreadState], str]
 """Names the agent that a thread's next step calls, given the thread's state."""
 
 
-class Call(NamedTuple):
+class MeteredCall(NamedTuple):
     """A call of a rate-limited agent: the name it is counted under, and the rate."""
 
     name: str
     rate: Rate
 
 
-def call_of(policy: ServicePolicy, agent: str) -> Call | None:
+def call_of(policy: ServicePolicy, agent: str) -> MeteredCall | None:
     """The call to count for a step of an agent; None if its calls are not rate-limited."""
     name = policy.metered_name(agent)
-    return Call(name, policy.rates[name]) if name else None
+    return MeteredCall(name, policy.rates[name]) if name else None
 
 
 class Slot(NamedTuple):
@@ -72,7 +72,7 @@ def standing(
     due: Sequence[Due] = (),
     agent_of: AgentOf = lambda _state: "",
     at_least: int = 0,
-) -> State:
+) -> QueueState:
     """The input for admission. If a workflow's queue may overflow, all its waiting threads are read; otherwise only as
     many as may be admitted and some more, or `at_least` that many."""
     places = ((ref.name.split("/")[1], ref.state.get("member")) for ref in _refs(store, "slot/"))
@@ -98,10 +98,10 @@ def standing(
         with suppress(Damaged):
             if ref := read_thread(store, one.thread):
                 found[place] = replace(one, agent=agent_of(ref.state))
-    return State(found, admitted, due, calls(store, policy, now), spent(store, policy, now))
+    return QueueState(found, admitted, due, calls(store, policy, now), spent(store, policy, now))
 
 
-def describe(store: Store, policy: ServicePolicy, state: State, now: int) -> dict[str, Any]:
+def describe(store: Store, policy: ServicePolicy, state: QueueState, now: int) -> dict[str, Any]:
     """The queue as plain values: its lengths, why threads wait, and what the day has cost."""
     waits = dict(list(decide(policy, state, now).wait.items())[:SHOWN])
     return {"queued": lengths(store), "waits": waits, "spent": state.spent}
@@ -169,13 +169,14 @@ def _waiting(refs: Iterable[Ref]) -> Iterator[Waiting]:
         if match := _ENTRY.fullmatch(ref.name):
             workflow, priority, since, ident = match.groups()
             is_begun, is_member = (ref.state.get(key) is True for key in ("begun", "member"))
-            yield Waiting(ident, workflow, 9 - int(priority), int(since), "", is_begun, is_member)
+            until = ref.state.get("until", 0)
+            yield Waiting(ident, workflow, 9 - int(priority), int(since), "", is_begun, is_member, until)
 
 
 # -- verbs --
 
 
-def admit(store: Store, one: Waiting, *, now: int, call: Call | None = None) -> ThreadRef | None:
+def admit(store: Store, one: Waiting, *, now: int, call: MeteredCall | None = None) -> ThreadRef | None:
     """Give a waiting thread a slot and return its ref; None if it no longer waits, or its folders are still being
     created. `call` is counted for its first step."""
     entry = store.ref(_entry_name(one))
@@ -190,7 +191,7 @@ def admit(store: Store, one: Waiting, *, now: int, call: Call | None = None) -> 
         if call is not None:
             _count(store, draft, call, now)
         place = ref.state.service and ref.state.service._replace(admitted_at=now)
-        return ref.state.moved(Status.IDLE, service=place)
+        return ref.state.move_to(Status.IDLE, service=place)
 
     return _leave_queue(store, one, enter)
 
@@ -200,7 +201,7 @@ def discard(store: Store, one: Waiting, reason: str) -> ThreadRef | None:
 
     def end(draft: Draft, ref: ThreadRef) -> ThreadState:
         draft.event(one.thread, "discarded", {"reason": reason, **BY_SERVICE})
-        return ref.state.moved(Status.DISCARDED, role=None, reason=reason)
+        return ref.state.move_to(Status.DISCARDED, role=None, reason=reason)
 
     return _leave_queue(store, one, end)
 
@@ -236,14 +237,14 @@ def _entry_name(one: Waiting) -> str:
     return thread.queue_name(one.workflow, one.thread, priority=one.priority, at=one.since)
 
 
-def count(store: Store, call: Call, *, now: int) -> None:
+def count(store: Store, call: MeteredCall, *, now: int) -> None:
     """Record a call of an agent."""
     draft = store.draft()
     _count(store, draft, call, now)
     draft.commit(durable=False)
 
 
-def _count(store: Store, draft: Draft, call: Call, now: int) -> None:
+def _count(store: Store, draft: Draft, call: MeteredCall, now: int) -> None:
     name = f"rate/{call.name}"
     ref = store.ref(name)
     calls = [*_recent(ref, call.rate, now), now]
@@ -269,7 +270,7 @@ def wake_parents(store: Store, *, now: int) -> tuple[list[Slot], int | None]:
             continue
         order = {"order": group.state["order"]} if "order" in group.state else {}
         draft.move(name, None, state={"since": now, **order})
-        move(draft, ref, ref.state.moved(Status.IDLE))
+        move(draft, ref, ref.state.move_to(Status.IDLE))
         try:
             draft.commit(durable=False)
         except Conflict:  # another process was faster
@@ -279,11 +280,19 @@ def wake_parents(store: Store, *, now: int) -> tuple[list[Slot], int | None]:
 
 
 def release(store: Store, slot: Slot) -> None:
-    """Free the slot of a thread that has ended or waits for a person."""
-    name = thread.slot_name(slot.workflow, slot.thread)
-    ref = store.ref(name)
-    if ref is not None:
-        store.move(name, ref, durable=False)
+    """Free the slot of a thread that has ended or waits, unless another process has given the thread a slot again."""
+    while True:
+        own, ref = store.ref(thread.slot_name(slot.workflow, slot.thread)), read_thread(store, slot.thread)
+        if own is None or (ref is not None and ref.state.status in (Status.IDLE, Status.RUNNING)):
+            return
+        draft = store.draft()
+        draft.move(own.name, own)
+        if ref is not None:
+            # Only the thread's version tells a later slot of the same name apart, so the thread must not have moved.
+            draft.move(ref.ref.name, ref.ref, ref.head, ref.ref.state, at=ref.ref.updated)
+        with suppress(Conflict):
+            draft.commit(durable=False)
+            return
 
 
 def count_crash(
@@ -297,7 +306,7 @@ def count_crash(
         events: dict[str, Mapping[str, Any]] = {"crashed": {"reason": reason, "count": count}}
         if state.is_over:
             events["suspended"] = {"reason": state.reason}
-            state = state._replace(onward=f"resume {slot.thread} --run")
+            state = state._replace(onward=RESUME)
         return state, events
 
     return _settle(store, slot, crash, seen)
@@ -308,7 +317,7 @@ def state_after_crash(state: ThreadState, reason: str, *, is_loss: bool = False)
     key = "losses" if is_loss else "crashes"
     place = state.service or QueuePlace(0, 0)
     count = (getattr(place, key) or 0) + 1
-    after = state.moved(Status.IDLE, service=place._replace(**{key: count}))
+    after = state.move_to(Status.IDLE, service=place._replace(**{key: count}))
     if count >= CRASHES[key]:
         verb = "was lost" if is_loss else "crashed"
         why = f"its step {verb} {count} times, last: {reason}"
@@ -320,8 +329,7 @@ def suspend(store: Store, slot: Slot, reason: str, *, seen: ThreadRef | None = N
     """Make a thread wait for a person; None if it has ended, or has moved since it was `seen`."""
 
     def stop(state: ThreadState) -> _Outcome:
-        onward = f"resume {slot.thread} --run"
-        after = state.moved(Status.SUSPENDED, reason=reason, onward=onward)
+        after = state.move_to(Status.SUSPENDED, reason=reason, onward=RESUME)
         return after, {"suspended": {"reason": reason}}
 
     return _settle(store, slot, stop, seen)
@@ -331,14 +339,14 @@ def fail(store: Store, slot: Slot, reason: str, *, seen: ThreadRef | None = None
     """End a thread whose step broke a hard rule; None if it has already ended, or has moved since it was `seen`."""
 
     def end(state: ThreadState) -> _Outcome:
-        return state.moved(Status.FAILED, role=None, reason=reason), {"failed": {"reason": reason}}
+        return state.move_to(Status.FAILED, role=None, reason=reason), {"failed": {"reason": reason}}
 
     return _settle(store, slot, end, seen)
 
 
 def lay_down(store: Store, slot: Slot, *, seen: ThreadRef | None = None) -> ThreadRef | None:
     """Make an interrupted thread idle again. That is not a crash, and it keeps its slot."""
-    return _settle(store, slot, lambda state: (state.moved(Status.IDLE), {}), seen)
+    return _settle(store, slot, lambda state: (state.move_to(Status.IDLE), {}), seen)
 
 
 _Outcome = tuple[ThreadState, Mapping[str, Mapping[str, Any]]]

@@ -14,8 +14,7 @@ from rolecall.service.queue import Slot
 from rolecall.store import holder
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
-from rolecall.threads import thread
-from rolecall.threads.state import read_thread
+from rolecall.threads.state import read_note, read_thread
 
 Finding = Literal["ready", "held", "gone"]
 """ready: it can take its next step; held: a living process has it; gone: it no longer needs its slot."""
@@ -43,7 +42,7 @@ async def take_up(store: Store, slot: Slot) -> Finding:
 async def end_runs(store: Store, name: str) -> None:
     """End processes that the steps of a thread have left on this host, including those of an attempt that no worker of
     the service has started."""
-    note = store.ref(thread.attempt_name(name))
-    runs = (note.state.get("run"), *note.state.get("runs", ())) if note else ()
+    known = read_note(store, name)
+    runs = (known.note.run, *known.note.runs) if known else ()
     for run in (name, *filter(None, runs)):
         await end_leftovers(run)

@@ -13,16 +13,20 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 
+from rolecall.api import Rolecall
 from rolecall.checks import workflow_file
 from rolecall.checks.workflow_file import Report
 from rolecall.errors import RolecallError, UsageError
 from rolecall.service import project_file
-from rolecall.service.project_file import Project
+from rolecall.service.project_file import ProjectFile
+from rolecall.settings import config
 from rolecall.settings.repository import root_around
 from rolecall.settings.yaml12 import Problem
 from rolecall.store.store import Store
-from rolecall.workflow import registry
+from rolecall.workflow import gallery
+from rolecall.workflow.places import FOLDERS
 from rolecall.workflow.playbook import Playbook
+from rolecall.workflow.registry import files_by_name, is_own, project_files
 
 _LOOK_ANYWAY = 60.0
 """Seconds after which the files are checked even without a notification, because some file systems send none."""
@@ -45,12 +49,12 @@ class Definitions:
     ) -> None:
         """`keep` is the folder for copies of workflows written in Python. Raises `UsageError` if the project's file is
         wrong, because no previous version can be used."""
-        self._store = store
+        self._rolecall = Rolecall(store)
         self._env = env
         self._keep = keep
         self.say = say
         self._seen = ""
-        self.project: Project = project_file.load(folder).checked()
+        self.project: ProjectFile = project_file.load(folder).require()
         self.workflows: dict[str, str] = {}
         """The node that new threads use, by workflow name."""
         self.problems: tuple[Problem, ...] = ()
@@ -96,22 +100,26 @@ class Definitions:
         return reading.problems
 
     async def _read_workflows(self) -> list[Report]:
-        entries = registry.listed(None, folder=self.project.folder)
-        paths = [str(entry.path) for entry in entries]
-        reports = await workflow_file.check(paths, folder=self.project.folder, env=self._env, keep=self._keep)
+        paths = files_by_name(self.project.folder)
+        for name in {trigger.workflow for trigger in self.project.triggers} - paths.keys():
+            if bundled := gallery.path_of(name):
+                paths[name] = bundled
+        reports = await workflow_file.check(
+            list(paths.values()), folder=self.project.folder, env=self._env, keep=self._keep
+        )
         used: dict[str, str] = {}
-        for entry, report in zip(entries, reports, strict=True):
-            known = self.workflows.get(entry.name)
+        for name, report in zip(paths, reports, strict=True):
+            known = self.workflows.get(name)
             if report.workflow is not None:
-                node = used[entry.name] = registry.register(self._store, Playbook(report.workflow))
+                book = Playbook(report.workflow)
+                node = used[name] = self._rolecall.put(book, is_named=is_own(paths[name]))
                 if known not in (node, None):
-                    self.say(f"{entry.name}: new threads use the version {node}")
+                    self.say(f"{name}: new threads use the version {node}")
             elif known is not None:
-                used[entry.name] = known
+                used[name] = known
             else:  # the last correct version, perhaps registered by an earlier service
-                with suppress(UnicodeEncodeError):  # a file name that is not valid text was never registered
-                    ref = self._store.ref(registry.ref_name(entry.name))
-                    used |= {entry.name: ref.target} if ref and ref.target else {}
+                for version in self._rolecall.versions(name)[:1]:
+                    used[name] = version.node
         for name in self.workflows.keys() - used.keys():
             self.say(f"{name}: its file is gone, so no new thread uses it")
         self.workflows = used
@@ -125,7 +133,7 @@ class Definitions:
         root = root_around(place) or place
         found: list[str] = []
         while True:
-            found += [os.path.join(place, name) for name in registry.FOLDERS]
+            found += [os.path.join(place, name) for name in FOLDERS]
             if place == root:
                 return [folder for folder in found if os.path.isdir(folder)]
             place = os.path.dirname(place)
@@ -134,7 +142,9 @@ class Definitions:
         """A digest of the files' paths, times and sizes. It includes the inode change time, because a file moved into
         place keeps its old modification time."""
         digest = hashlib.sha256()
-        for file in (os.path.join(self.project.folder, project_file.FILE), *self._files()):
+        own = os.path.join(self.project.folder, project_file.FILE)
+        # A workflow of a pack can be used as soon as somebody has allowed it.
+        for file in (own, config.trusted_folder(self._env), *self._files()):
             with suppress(OSError):
                 status = os.stat(file)
                 digest.update(os.fsencode(file))
@@ -147,7 +157,7 @@ class Definitions:
         followed, because they may lead anywhere."""
         tops = self.folders()
         with suppress(OSError):  # reported when the workflows are read
-            own = set(map(os.path.dirname, registry.project_files(self.project.folder)))
+            own = set(map(os.path.dirname, project_files(self.project.folder)))
             tops += sorted(
                 folder for folder in own if os.path.islink(folder) and os.path.dirname(folder) in tops
             )

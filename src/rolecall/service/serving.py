@@ -9,6 +9,7 @@ import asyncio
 import os
 import re
 import signal
+import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
@@ -16,6 +17,7 @@ from hashlib import sha256
 from typing import Any
 
 from rolecall.agents.process import add_mark, end_leftovers
+from rolecall.api import Rolecall
 from rolecall.errors import Hint, RolecallError, StorageError
 from rolecall.service import control, project_file
 from rolecall.service.policy import ServicePolicy
@@ -24,11 +26,9 @@ from rolecall.service.supervisor import Companion, Supervisor
 from rolecall.service.triggers.run import Triggers
 from rolecall.service.workers import Workers
 from rolecall.settings import config
-from rolecall.settings.settings import agent_for
-from rolecall.settings.stores import open_store
+from rolecall.settings.settings import Settings, agent_for
 from rolecall.store.store import Store
 from rolecall.threads.state import ThreadState
-from rolecall.workflow import registry
 from rolecall.workflow.model import Role
 
 _LARGEST_LOG = 5 * 1024 * 1024
@@ -53,7 +53,7 @@ def serve(
     log = Log(home, show)
 
     async def run(store: Store, door: Any) -> None:
-        workers = Workers(config.inherited(ROLECALL_HOME=home, ROLECALL_STORE=address))
+        workers = Workers(config.child_environment(ROLECALL_HOME=home, ROLECALL_STORE=address))
         agent_of = agent_namer(store)
         supervisor = Supervisor(store, policy, workers, host=host_name(), log=log, agent_of=agent_of)
         log(f"serving {config.mask().text(address)} as process {os.getpid()}")
@@ -61,8 +61,8 @@ def serve(
         await run_until_stopped(lock, life, stop=supervisor.stop, log=log)
 
     try:
-        with open_store(address) as store, control.bound(home) as door:
-            asyncio.run(run(store, door))
+        with Rolecall(address) as rolecall, control.bound(home) as door:
+            asyncio.run(run(rolecall.store, door))
     finally:
         lock.close()
 
@@ -94,8 +94,9 @@ def host_name() -> str:
 def agent_namer(store: Store) -> Callable[[ThreadState], str]:
     """Return a function that names the agent of a thread's next step, from its workflow and the configuration. A
     workflow written in Python may bring its own agents, which are counted as the configured one."""
+    rolecall = Rolecall(store)
     roles: dict[str, Mapping[str, Role]] = {}
-    settings: Mapping[str, Any] = {}
+    settings: Settings = {}
     read_again_at = -1.0
 
     def name(state: ThreadState) -> str:
@@ -105,7 +106,7 @@ def agent_namer(store: Store) -> Callable[[ThreadState], str]:
         node, role = state.workflow, state.role or ""
         try:
             if node not in roles:
-                roles[node] = registry.read_node(store, node)[0].roles
+                roles[node] = rolecall.read_workflow(node).roles
             part = roles[node].get(role) or Role()
             if part.group is not None and state.member is None:
                 return ""  # its members call agents
@@ -191,6 +192,45 @@ def of_project(
             tasks.create_task(triggers.run())
 
     return project
+
+
+def of_page(folder: str, *, store_url: str | None, port: int) -> Companion:
+    """The companion that serves the web page on a port, 0 for a free one. The page has a process of its own, which ends
+    with the service. What it prints goes into the log, except its sign-in links: others may read the log."""
+
+    async def page(supervisor: Supervisor) -> None:
+        words = ["web", "--no-open", "--with-stdin", "--port", str(port), "--project", folder]
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "rolecall", *words),
+            env=config.child_environment(ROLECALL_STORE=config.full_store_address(store_url)),
+            stdin=asyncio.subprocess.PIPE,  # the page ends when this closes, even if the service is killed
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        try:
+            while child.stdout and (line := await child.stdout.readline()):
+                text = line.decode(errors="replace")
+                if found := re.search(r"(https?://\S+)/signin\?once=\S+", text):
+                    path = control.link_path(config.home())
+                    try:
+                        _write_private(path, found[0])
+                        text = f"{found[1]}, the link that signs in is in {path}"
+                    except OSError as error:  # a full disk must not end the page
+                        text = f"{found[1]}, but the link that signs in cannot be kept in {path}: {error}"
+                supervisor.log(f"page: {text}")
+            raise StorageError(f"the page ended with exit code {await child.wait()}")
+        finally:
+            with suppress(ProcessLookupError):
+                child.terminate()
+
+    return page
+
+
+def _write_private(path: str, text: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text + "\n")
 
 
 def of_no_project(folder: str) -> Companion:

@@ -18,7 +18,7 @@ from typing import Any
 
 from rolecall.errors import Damaged, RolecallError
 from rolecall.service import queue, recovery
-from rolecall.service.admission import Due, State, Verdict, Waiting, decide
+from rolecall.service.admission import Due, QueueState, Verdict, Waiting, decide
 from rolecall.service.door import Door
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import AgentOf, Slot
@@ -205,7 +205,7 @@ class Supervisor:
         if self._has_news:
             state = self._standing(now, due)
         else:  # nothing arrived and no slot became free, so only admitted threads can continue
-            state = State(due=due, calls=queue.calls(self.store, self.policy, now))
+            state = QueueState(due=due, calls=queue.calls(self.store, self.policy, now))
         self._has_news = False
         verdict = decide(self.policy, state, now)
         by_name = {one.thread: one for one in state.waiting}
@@ -228,7 +228,7 @@ class Supervisor:
                 held.task = asyncio.create_task(self._step(held))
         return verdict
 
-    def _standing(self, now: int, due: Sequence[Due] = (), *, at_least: int = 0) -> State:
+    def _standing(self, now: int, due: Sequence[Due] = (), *, at_least: int = 0) -> QueueState:
         state = queue.standing(
             self.store, self.policy, now=now, due=due, agent_of=self._agent_of, at_least=at_least
         )

@@ -10,26 +10,26 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from rolecall.agents import process
+from rolecall.api import MEMORY, Rolecall, Thread
 from rolecall.errors import RolecallError
 from rolecall.service.booking import BookingBackend
 from rolecall.service.queue import Slot
-from rolecall.settings import config, stores
+from rolecall.settings import config, notify
 from rolecall.settings.config import StoreSettings
-from rolecall.settings.mask import Mask
+from rolecall.settings.stores import open_backend
 from rolecall.store import holder
-from rolecall.store.backend import Backend, Change, Ref
-from rolecall.store.sqlite import SqliteBackend
+from rolecall.store.backend import Backend
+from rolecall.store.ids import ThreadId
 from rolecall.store.store import Store
-from rolecall.threads import compose, lifecycle, thread
-from rolecall.workflow import registry
 
 
 @dataclass(frozen=True)
@@ -48,26 +48,20 @@ class StepOrder:
 def run(words: Mapping[str, Any], notes: int) -> None:
     """Take the step that an order asks for; `notes` is the pipe to the service."""
     url, durability = _settings or config.store_settings()
-    take_step(StepOrder(**words), notes, stores.open_backend(url, durability=durability))
+    take_step(StepOrder(**words), notes, open_backend(url, durability=durability))
 
 
 def take_step(order: StepOrder, notes: int, backend: Backend, **clock: Any) -> None:
     # The engine passes its environment on, so every process of the step carries this mark.
-    mark = process.add_mark(config.inherited(), order.thread)[process.RUN_VARIABLE]
+    mark = process.add_mark(config.child_environment(), order.thread)[process.RUN_VARIABLE]
     config.set_variables({process.RUN_VARIABLE: mark})
 
     def note(kind: str, value: Any) -> None:
         os.write(notes, json.dumps([kind, value]).encode() + b"\n")
 
-    def note_commit(change: Change, moved: Sequence[Ref]) -> None:
-        for ref in moved:
-            if ref.name == thread.ref_name(order.thread):
-                note("lease", ref.state.get("lease"))
-        for stream in {event.stream for event in change.events}:
-            note("event", stream)
-
+    notify.start_for_us = partial(note, "notify")
     slot = Slot(order.workflow, order.thread, 0)
-    booking: Any = BookingBackend(backend, slot, host=order.host, committed=note_commit)
+    booking: Any = BookingBackend(backend, slot, host=order.host, note=note)
     store = Store(booking, **clock)
     if _warm is not None:
         store.learn_types(_warm)
@@ -96,48 +90,31 @@ def warm_up() -> None:
     _settings = config.store_settings()
     for name in _MODULES:
         import_module(f"rolecall.{name}")
-    with (
-        TemporaryDirectory(prefix="rolecall-") as folder,
-        Store(SqliteBackend(f"{folder}/store.db")) as store,
-    ):
+    with TemporaryDirectory(prefix="rolecall-") as folder, Rolecall(MEMORY, folder=folder) as rolecall:
         flow, script = Path(folder, "warm-up.yaml"), Path(folder, "script.json")
         flow.write_text(_WORKFLOW, encoding="utf-8")
         script.write_text(
             json.dumps({"roles": {"worker": [{"output": {"$status": "done"}}]}}), encoding="utf-8"
         )
-        workflow = registry.register(store, registry.load_file(str(flow)))
-        ref = lifecycle.start(
-            store, workflow, "Warm up.", cwd=folder, mask=Mask([]), agent=f"scripted:{script}"
-        )
-        asyncio.run(_step(store, StepOrder(thread.id_of(ref), "warm-up", "here"), is_trial=True))
-        _warm = store
+        started = rolecall.start(str(flow), "Warm up.", agent=f"scripted:{script}")
+        asyncio.run(_step(rolecall.store, StepOrder(started.id, "warm-up", "here")))
+        _warm = rolecall.store
 
 
-async def _step(store: Store, order: StepOrder, *, is_trial: bool = False) -> dict[str, str]:
-    """Take the step; return an empty result, or the error that prevented it. The files of a trial are not recorded."""
+async def _step(store: Store, order: StepOrder) -> dict[str, str]:
+    """Take the step; return an empty result, or the error that prevented it."""
     cancel = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, cancel.set)
-
-    def find_workflow(name: str, folder: str) -> str:
-        """Store a file of the project without registering its name, because only the service registers files."""
-        found = registry.find(store, name, folder=folder)
-        if not found.path:
-            return found.node or ""
-        draft = store.draft()
-        node = registry.add_workflow(draft, registry.load_file(found.path))
-        draft.commit()
-        return node
-
+    thread = Thread(Rolecall(store), ThreadId(order.thread))
     try:
-        state = thread.find(store, order.thread).state
-        engine = compose.engine(store, agent=state.agent, folder=state.cwd)
-        engine = replace(engine, find_workflow=find_workflow, lease_ms=order.lease_ms, queues_members=True)
-        if is_trial:
-            engine = replace(engine, trees=None)
-        try:
-            await engine.step(order.thread, cancel=cancel)
-        finally:
-            await engine.close()
+        await thread.advance(
+            watch=lambda _kind, _body: None,
+            cancel=cancel,
+            steps=1,
+            needs_all=False,
+            is_served=True,
+            lease_ms=order.lease_ms,
+        )
     except RolecallError as error:
         return {"error": type(error).__name__, "message": error.message, "hint": error.hint}
     return {}

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from rolecall.agents.process import RUN_VARIABLE, add_mark, end_leftovers
 from rolecall.service.policy import WorkerLimits
 from rolecall.service.worker import StepOrder
+from rolecall.settings import notify
 
 _KEPT = 4_000
 MOST_OUTPUT = 64 * 1024 * 1024
@@ -119,6 +120,8 @@ class Workers:
             for kind, value in map(json.loads, lines):
                 if kind == "report":
                     report = value
+                elif kind == "notify":
+                    notify.tell([value])
                 else:
                     heard(kind, value)
 

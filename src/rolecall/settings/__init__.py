@@ -1,1 +1,1 @@
-"""The environment, the configuration, and the reader for files that people write."""
+"""The environment, the configuration, notifications, and the reader for files that people write."""

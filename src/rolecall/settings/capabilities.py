@@ -50,7 +50,7 @@ def restrictions(capabilities: Iterable[str]) -> tuple[str, ...]:
     return tuple(word for word in capabilities if word in RESTRICTIONS)
 
 
-def denied(capabilities: Iterable[str]) -> tuple[str, ...]:
+def denied_classes(capabilities: Iterable[str]) -> tuple[str, ...]:
     """The denied classes of actions, in the order of CLASSES."""
     found = {name for word in restrictions(capabilities) for name in RESTRICTIONS[word]}
     return tuple(name for name in CLASSES if name in found)
@@ -61,14 +61,20 @@ def must_not_write(capabilities: Iterable[str]) -> bool:
     return "read_only" in set(capabilities)
 
 
-def check_supported(agent: str, capabilities: Iterable[str], deniable: Collection[str]) -> None:
-    """Refuse a role whose restrictions this agent cannot enforce."""
+def check_supported(
+    agent: str, capabilities: Iterable[str], deniable: Collection[str], *, role: str = ""
+) -> None:
+    """Refuse a `role` whose restrictions this agent cannot enforce."""
     for word in restrictions(capabilities):
-        missing = [name for name in RESTRICTIONS[word] if name not in deniable and name not in BY_OURSELVES]
-        if missing:
+        if not set(RESTRICTIONS[word]) <= {*deniable, *BY_OURSELVES}:
             raise UsageError(
-                f"the agent {agent!r} cannot be held to {word!r}: it has no way to deny {', '.join(missing)}",
-                hint="Give the role another agent, or take the restriction away.",
+                f"the agent {agent!r} cannot be held to {word!r}{f', as the role {role!r} must be' if role else ''}",
+                hint=Hint(
+                    "See which agents can",
+                    "list_restrictions",
+                    before="Choose another agent, or take the restriction out of the role's `capabilities` in your own "
+                    "copy of the workflow.",
+                ),
             )
 
 

@@ -9,6 +9,7 @@ Every command and every hook imports this module, so it imports other modules on
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +17,7 @@ from rolecall.errors import UsageError
 
 if TYPE_CHECKING:
     from rolecall.settings.mask import Mask
+    from rolecall.settings.settings import Settings
     from rolecall.store.backend import Durability
 
 
@@ -38,6 +40,11 @@ def home(environ: Mapping[str, str] = os.environ) -> str:
 def wants_color(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether to print colours on a terminal: see https://no-color.org."""
     return not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+
+
+def has_display(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether a browser with windows can be opened here."""
+    return sys.platform == "darwin" or bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
 
 
 def columns(environ: Mapping[str, str] = os.environ) -> int:
@@ -136,6 +143,11 @@ def trees_folder(address: str, environ: Mapping[str, str] = os.environ) -> str:
     return os.path.join(home(environ), "trees", sha256(address.encode()).hexdigest()[:16])
 
 
+def trusted_folder(environ: Mapping[str, str] = os.environ) -> str:
+    """The folder with a file for each workflow of a pack that somebody has looked at, named by its digest."""
+    return os.path.join(home(environ), "trusted")
+
+
 def cache_folder(environ: Mapping[str, str] = os.environ) -> str:
     """The folder for data that can be rebuilt at any time."""
     return os.path.join(home(environ), "cache")
@@ -198,13 +210,13 @@ def full_store_address(url: str | None = None, environ: Mapping[str, str] = os.e
 # -- the rest of the configuration --
 
 
-def load(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+def load(environ: Mapping[str, str] = os.environ) -> Settings:
     """The content of `config.yaml`; empty if the file does not exist."""
     path = config_path(environ)
     return parse(read_text(path), path)
 
 
-def parse(text: str, path: str) -> dict[str, Any]:
+def parse(text: str, path: str) -> Settings:
     if not text.strip():
         return {}
     from rolecall.settings import yaml12
@@ -294,6 +306,11 @@ def read_text(path: str) -> str:
             return file.read()
     except FileNotFoundError:
         return ""
+    except NotADirectoryError as exc:
+        raise UsageError(
+            f"{os.path.dirname(path)} is not a folder",
+            hint="The home folder is ~/.rolecall, or what ROLECALL_HOME names.",
+        ) from exc
     except (OSError, UnicodeDecodeError) as exc:
         raise UsageError(f"{path} cannot be read: {exc}", hint="Correct the file, or move it away.") from exc
 
@@ -301,7 +318,7 @@ def read_text(path: str) -> str:
 # -- the environment of processes --
 
 
-def inherited(**more: str) -> dict[str, str]:
+def child_environment(**more: str) -> dict[str, str]:
     """The environment for a child process: ours, plus `more`."""
     return {**os.environ, **more}
 

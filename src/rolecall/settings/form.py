@@ -6,7 +6,7 @@
         "secret": Field(Text(), required=True, aliases=("token",), description="What callers must send."),
     })
     hooks, problems = form.load(HOOKS, text, source="hooks.yaml")
-    hooks = form.load(HOOKS, text, source="hooks.yaml").checked()       # or `UsageError` with every problem
+    hooks = form.load(HOOKS, text, source="hooks.yaml").require()       # or `UsageError` with every problem
     form.json_schema(HOOKS)                                             # for editors
 
 A value that does not fit is reported and left out, so the dataclass that a `Record` makes supplies the default,
@@ -18,15 +18,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from rolecall.errors import UsageError
 from rolecall.settings import yaml12
-from rolecall.settings.yaml12 import Marks, Node, Path, Place, Problem
+from rolecall.settings.yaml12 import Marks, Path, Place, Problem, YamlNode
+
+if TYPE_CHECKING:
+    from rolecall.store.canonical import Schema
 
 T = TypeVar("T")
 U = TypeVar("U")
-Schema = dict[str, Any]
 
 _MOST_NAMES = 100
 """How many names a hint lists; more do not help, and a file may have thousands of problems."""
@@ -42,7 +44,9 @@ UNREADABLE = Unreadable()
 class Reading:
     """A document being read: the places of its parts, and the problems found so far."""
 
-    def __init__(self, root: Node, problems: Iterable[Problem] = (), *, hides_texts: bool = False) -> None:
+    def __init__(
+        self, root: YamlNode, problems: Iterable[Problem] = (), *, hides_texts: bool = False
+    ) -> None:
         """With `hides_texts`, problems show no text of the document: it may be a secret in the wrong place."""
         self.problems = list(problems)
         self.hides_texts = hides_texts
@@ -412,6 +416,22 @@ class Record(Form[T]):
         return {**found, "allOf": choices} if choices else found
 
 
+class Section(Record[dict[str, Any]]):
+    """A record that stays a mapping, with its values checked."""
+
+    def __init__(
+        self,
+        owner: str,
+        fields: Mapping[str, Field | Form[Any]],
+        *,
+        others: Form[Any] | None = None,
+        check: Callable[[dict[str, Any], At], None] | None = None,
+        wanted: str = "a mapping",
+        hint: str = "",
+    ) -> None:
+        super().__init__(dict, owner, fields, others=others, check=check, wanted=wanted, hint=hint)
+
+
 class Either(Form[Any]):
     """One of several forms, chosen by the kind of value: `Either("a role, or {role, prompt}", {str: …, dict: …})`."""
 
@@ -451,7 +471,7 @@ class Loaded(NamedTuple, Generic[T]):
     value: T | None
     problems: tuple[Problem, ...]
 
-    def checked(self, what: str = "") -> T:
+    def require(self, what: str = "") -> T:
         """The value, or `UsageError` with every error on its own line; `what` names the document."""
         errors = [problem for problem in self.problems if problem.severity == "error"]
         if self.value is None or errors:
@@ -485,7 +505,7 @@ def load_value(
     form: Form[T], value: Any, *, source: str = "", path: Path = (), hides_texts: bool = False
 ) -> Loaded[T]:
     """Like `load`, for a parsed value: its problems name paths, below `path`, instead of lines."""
-    reading = Reading(Node(None, Place(source, 1, 1)), hides_texts=hides_texts)
+    reading = Reading(YamlNode(None, Place(source, 1, 1)), hides_texts=hides_texts)
     read = form.read(value, At(reading, path))
     return Loaded(None if isinstance(read, Unreadable) else read, tuple(reading.problems))
 
@@ -495,7 +515,7 @@ def check_value(form: Form[T], value: Any, path: Path) -> T:
     loaded: Loaded[T] = load_value(form, value, path=path)
     if loaded.problems:
         raise UsageError(loaded.problems[0].message, hint=loaded.problems[0].hint)
-    return loaded.checked()
+    return loaded.require()
 
 
 def in_order(problems: Iterable[Problem], source: str) -> tuple[Problem, ...]:

@@ -52,7 +52,7 @@ def may_have_secrets(text: str) -> bool:
     rest = re.sub(
         r"""apiKeyEnv["']?: *["']?[A-Z_][A-Z0-9_]*["']?(?= *(?:$|[,}#]))""", "", text, flags=re.MULTILINE
     )
-    return is_secret_name(rest) or bool(passwords_in(rest))
+    return is_secret_name(rest) or "webhook" in rest or bool(passwords_in(rest))
 
 
 def secrets_of(settings: Any) -> list[str]:
@@ -66,15 +66,19 @@ def secrets_of(settings: Any) -> list[str]:
     return passwords_in(settings) if isinstance(settings, str) else []
 
 
-def masked(value: Any, mask: str) -> Any:
+def hide_secrets(value: Any, mask: str) -> Any:
     """A part of the configuration for display, with secrets replaced by `mask`."""
     if isinstance(value, Mapping):
         return {
-            key: mask if _is_secret(key, item) else item if key in _NAMES_OF_OTHERS else masked(item, mask)
+            key: mask
+            if _is_secret(key, item)
+            else item
+            if key in _NAMES_OF_OTHERS
+            else hide_secrets(item, mask)
             for key, item in value.items()
         }
     if isinstance(value, list):
-        return [masked(item, mask) for item in value]
+        return [hide_secrets(item, mask) for item in value]
     return re.sub(_LOGIN_IN_ADDRESS, rf"\1:{mask}@", value) if isinstance(value, str) else value
 
 
@@ -84,7 +88,7 @@ def _is_secret(name: object, value: Any) -> bool:
         return False
     if name == "apiKeyEnv":
         return not is_variable_name(value)
-    return name == "apiKey" or (isinstance(value, str) and is_secret_name(str(name)))
+    return name in ("apiKey", "webhook") or (isinstance(value, str) and is_secret_name(str(name)))
 
 
 # -- masking --

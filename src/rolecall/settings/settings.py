@@ -13,7 +13,9 @@ extract:        {provider | baseUrl, model, apiKey | apiKeyEnv, timeout}
 catalog:        a folder with agents and skills to use instead of our own
 memory:         {autoDelete, unreadDays, …}  whether notes may be deleted without asking, and the thresholds for that
 project:        {unplannedEdits}             block (the default), warn or off: edits in a host while no task is planned
-trees:          {keep}                       whether steps record the files that their roles found and left
+trees:          {keep, share}                whether steps record the files that their roles found and left, and whether
+                                             those in a thread's own folder go to other machines through the store
+notify:         {command, webhook, desktop, on, page}     how people learn that a thread waits for one or has ended
 store:          a path or an address, or {url, durability}
 
 A key is sent only to the endpoint it is configured with, never to one from another section.
@@ -26,7 +28,7 @@ import os
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from rolecall.errors import Hint, NotFound, UsageError
 from rolecall.settings.form import (
@@ -41,6 +43,7 @@ from rolecall.settings.form import (
     Number,
     Record,
     Refused,
+    Section,
     Text,
     check_value,
     did_you_mean,
@@ -50,7 +53,10 @@ from rolecall.settings.mask import is_variable_name
 
 Path = tuple[str, ...]
 Settings = Mapping[str, Any]
-"""The configuration as `config.load` returns it. It may have any shape; `problems` reports what is wrong."""
+"""The configuration as `config.load` returns it, or a section of it. It may have any shape; `problems` reports what is
+wrong."""
+AgentOptions = Mapping[str, Any]
+"""The options of an agent by their names in Python; its adapter checks them."""
 
 PROTOCOLS = ("openai", "anthropic")
 """The protocols that a model's endpoint can speak."""
@@ -70,6 +76,10 @@ UWF_PROGRAMS = {
     "uwf-hermes": "hermes",
 }
 """The agents that come with uwf, and the adapters that replace them."""
+OUTSIDE = "outside"
+"""The `effects` of an agent whose work has effects outside its folder, so that none of its steps is reused."""
+NOTIFIED = ("waits", "limited", "completed", "failed", "discarded")
+"""What people can be notified of. A killed thread is not: whoever killed it knows."""
 _GATES = ("block", "warn", "off")
 _STEP = r'"([^"]+)"(?:\.|$)|([^."]+)(?:\.|$)'
 
@@ -84,29 +94,50 @@ _URL = Text(
 _VARIABLE = Text("the name of an environment variable", pattern="[A-Za-z_][A-Za-z0-9_]*", is_secret=True)
 _DAYS = Number("a whole number of 0 or more", whole=True, least=0, most=10**9)
 _PERCENT = Number(whole=True, least=1, most=100)
-_KEYS_OF_ENDPOINT = {"baseUrl": _URL, "apiKey": _LINE, "apiKeyEnv": _VARIABLE}
-_THRESHOLDS = {
-    "unreadDays": Field(_DAYS, to="unread_days"),
-    "unreadReads": Field(_DAYS, to="unread_reads"),
-    "unchangedDays": Field(_DAYS, to="unchanged_days"),
-    "graceDays": Field(_DAYS, to="grace_days"),
-    "signals": Field(Number("3 or 4: the contract forbids fewer", whole=True, least=3, most=4)),
-    "overlap": Field(_PERCENT),
-    "superseded": Field(_PERCENT),
+_KEYS_OF_ENDPOINT = {
+    "baseUrl": Field(_URL, description="The address of the endpoint."),
+    "apiKey": Field(_LINE, description="Its key; prefer the name of a variable in `apiKeyEnv`."),
+    "apiKeyEnv": Field(_VARIABLE, description="The variable, of the environment or of `.env`, with its key."),
 }
-_MEMORY: Record[dict[str, Any]] = Record(dict, "memory", {"autoDelete": Flag(), **_THRESHOLDS})
-EXTRACT: Record[dict[str, Any]] = Record(
-    dict,
-    "extract",
+_THRESHOLDS = {
+    "unreadDays": Field(_DAYS, to="unread_days", description="A note not read for this long is unread (90)."),
+    "unreadReads": Field(
+        _DAYS,
+        to="unread_reads",
+        description="So is a note that was not read while others were read this often (20).",
+    ),
+    "unchangedDays": Field(
+        _DAYS, to="unchanged_days", description="A note not changed for this long is unchanged (180)."
+    ),
+    "graceDays": Field(_DAYS, to="grace_days", description="A note younger than this is kept (14)."),
+    "signals": Field(
+        Number("3 or 4: the contract forbids fewer", whole=True, least=3, most=4),
+        description="How many signals make a note a candidate (3).",
+    ),
+    "overlap": Field(_PERCENT, description="Two notes that share this much have one subject (35)."),
+    "superseded": Field(_PERCENT, description="A note of which this much is in another is superseded (70)."),
+}
+_MEMORY = Section(
+    "memory",
     {
-        "provider": _LINE,
-        **_KEYS_OF_ENDPOINT,
-        "model": _LINE,
-        "timeout": Number("a number of seconds above 0", above=0),
+        "autoDelete": Field(
+            Flag(), description="Whether `memory gc --auto` deletes notes without asking (false)."
+        ),
+        **_THRESHOLDS,
     },
 )
-EXTRACT_OF_PROJECT: Record[dict[str, Any]] = Record(
-    dict,
+EXTRACT = Section(
+    "extract",
+    {
+        "provider": Field(_LINE, description="A provider of the configuration."),
+        **_KEYS_OF_ENDPOINT,
+        "model": Field(_LINE, description="The provider's name of the model."),
+        "timeout": Field(
+            Number("a number of seconds above 0", above=0), description="How many seconds it may take."
+        ),
+    },
+)
+EXTRACT_OF_PROJECT = Section(
     "extract",
     {
         **EXTRACT.fields,
@@ -117,44 +148,164 @@ EXTRACT_OF_PROJECT: Record[dict[str, Any]] = Record(
     },
 )
 """`extract` in a project's rolecall.yaml."""
-_SETTINGS: Record[dict[str, Any]] = Record(
-    dict,
+_SETTINGS = Section(
     "the configuration",
     {
-        "providers": MapOf(Record(dict, "a provider", {**_KEYS_OF_ENDPOINT, "protocol": Choice(*PROTOCOLS)})),
-        "models": MapOf(Record(dict, "a model", {"provider": _LINE, "name": _LINE})),
-        "agents": MapOf(
-            Record(
-                dict,
-                "an agent",
-                {
-                    "adapter": _LINE,
-                    "command": _LINE,
-                    "args": ListOf(_LINE, 'a JSON array of texts, such as ["--yes"]'),
-                },
-                others=Anything(),  # the adapter checks its options when a role first uses it
-            )
+        "providers": Field(
+            MapOf(
+                Section(
+                    "a provider",
+                    {
+                        **_KEYS_OF_ENDPOINT,
+                        "protocol": Field(
+                            Choice(*PROTOCOLS), description="What the endpoint speaks (openai)."
+                        ),
+                    },
+                )
+            ),
+            description="Endpoints of models. `openai` and `anthropic` (for `builtin`) need no entry.",
         ),
-        "defaultAgent": _LINE,
-        "defaultModel": _LINE,
-        "agentOverrides": MapOf(MapOf(_LINE)),
-        "modelOverrides": MapOf(_LINE),
-        "modelTiers": MapOf(Record(dict, "modelTiers", {"high": _LINE, "standard": _LINE})),
-        "extract": EXTRACT,
-        "memory": _MEMORY,
-        "project": Record(dict, "project", {"unplannedEdits": Choice(*_GATES)}),
-        "trees": Record(dict, "trees", {"keep": Flag()}),
-        "catalog": Text("the path of a folder", is_line=True, is_secret=True),
-        "store": Either(
-            "a path or a mapping",
-            {
-                dict: Record(dict, "store", {"url": _LINE, "durability": Choice("always", "heads", "never")}),
-                str: _LINE,
-            },
+        "models": Field(
+            MapOf(
+                Section(
+                    "a model",
+                    {
+                        "provider": Field(_LINE, description="A name under `providers`."),
+                        "name": Field(_LINE, description="The provider's name of the model."),
+                    },
+                )
+            ),
+            description="Models under names of your own.",
+        ),
+        "agents": Field(
+            MapOf(
+                Section(
+                    "an agent",
+                    {
+                        "adapter": Field(
+                            _LINE, description="An adapter; its options are keys beside it, such as `model`."
+                        ),
+                        "command": Field(_LINE, description="The program of an external agent."),
+                        "args": Field(
+                            ListOf(_LINE, 'a JSON array of texts, such as ["--yes"]'),
+                            description="The arguments of the program.",
+                        ),
+                        "effects": Field(
+                            Choice(OUTSIDE, "none"),
+                            description="`outside`: its work has effects outside its folder, so no step is reused.",
+                        ),
+                    },
+                    others=Anything(),  # the adapter checks its options when a role first uses it
+                )
+            ),
+            description="Agents under names of your own.",
+        ),
+        "defaultAgent": Field(
+            _LINE, description="Plays the roles that name no agent: an alias, or an adapter such as `claude`."
+        ),
+        "defaultModel": Field(_LINE, description="A name under `models`."),
+        "agentOverrides": Field(
+            MapOf(MapOf(_LINE)), description="Agents by workflow and role, instead of the role's own."
+        ),
+        "modelOverrides": Field(
+            MapOf(_LINE), description="A name under `models` by scene; the scene `extract` reads answers."
+        ),
+        "modelTiers": Field(
+            MapOf(
+                Section(
+                    "modelTiers",
+                    {
+                        "high": Field(_LINE, description="The model of the high tier, as the host calls it."),
+                        "standard": Field(_LINE, description="The model of the standard tier."),
+                    },
+                )
+            ),
+            description="Models of the catalogue's agents, by host (claude, codex, opencode), alias or adapter.",
+        ),
+        "extract": Field(EXTRACT, description="The model that reads answers without frontmatter."),
+        "memory": Field(_MEMORY, description="When a note of a project's memory may be forgotten."),
+        "project": Field(
+            Section(
+                "project",
+                {
+                    "unplannedEdits": Field(
+                        Choice(*_GATES),
+                        description="What a host's hooks do about edits without a task (block).",
+                    )
+                },
+            ),
+            description="How hosts work on a project.",
+        ),
+        "trees": Field(
+            Section(
+                "trees",
+                {
+                    "keep": Field(
+                        Flag(), description="Whether steps record the files that roles found and left (true)."
+                    ),
+                    "share": Field(
+                        Flag(),
+                        description="Whether files in threads' own folders go to other machines (true).",
+                    ),
+                },
+            ),
+            description="The recorded files of steps.",
+        ),
+        "notify": Field(
+            Section(
+                "notify",
+                {
+                    "command": Field(
+                        ListOf(_LINE, 'a JSON array of texts, such as ["notify-me", "{text}"]', least=1),
+                        description="A program with its arguments; `{text}`, `{title}`, `{address}` are filled in.",
+                    ),
+                    "webhook": Field(_URL, description="An address that gets the notification as JSON."),
+                    "desktop": Field(Flag(), description="Whether to show a desktop notification (false)."),
+                    "on": Field(
+                        ListOf(Choice(*NOTIFIED), 'a JSON array, such as ["waits"]'),
+                        description="The events to notify of (all).",
+                    ),
+                    "page": Field(
+                        _URL, description="The address of the web page, if it does not run on this machine."
+                    ),
+                },
+            ),
+            description="How people learn that a thread waits for one of them, or has ended.",
+        ),
+        "catalog": Field(
+            Text("the path of a folder", is_line=True, is_secret=True),
+            description="A folder with agents and skills to use instead of the built-in ones.",
+        ),
+        "store": Field(
+            Either(
+                "a path or a mapping",
+                {
+                    dict: Section(
+                        "store",
+                        {
+                            "url": Field(
+                                _LINE,
+                                description="A SQLite file, files:FOLDER or postgresql://USER@HOST/DATABASE.",
+                            ),
+                            "durability": Field(
+                                Choice("always", "heads", "never"),
+                                description="When a write waits for the disk, in SQLite (heads).",
+                            ),
+                        },
+                    ),
+                    str: _LINE,
+                },
+            ),
+            description="Where threads are kept: a path or an address (store.db in the home).",
         ),
     },
 )
 KEYS = _SETTINGS.keys
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of `config.yaml`."""
+    return _SETTINGS.schema()
 
 
 # -- keys --
@@ -266,17 +417,22 @@ def _missing(what: str, named: Sequence[tuple[str, Any]], known: Collection[str]
             yield f"{key}: there is no {what} {name!r}. {did_you_mean(name, sorted(known), what='Known')}"
 
 
-def _section(settings: Settings, key: str) -> Mapping[str, Any]:
+def _section(settings: Settings, key: str) -> Settings:
     return _as_mapping(settings.get(key))
 
 
-def _as_mapping(value: Any) -> Mapping[str, Any]:
+def _as_mapping(value: Any) -> Settings:
     return value if isinstance(value, Mapping) else {}
 
 
 def keeps_trees(settings: Settings) -> bool:
     """Whether steps record the files that their roles found and left."""
     return _section(settings, "trees").get("keep") is not False
+
+
+def shares_trees(settings: Settings) -> bool:
+    """Whether the files in a thread's own folder go through a shared store to other machines."""
+    return keeps_trees(settings) and _section(settings, "trees").get("share") is not False
 
 
 # -- agents --
@@ -287,15 +443,18 @@ NAME_AN_AGENT = Hint("Give the role an `agent`, or set a default", "set_default_
 def agent_for(
     settings: Settings, *, workflow: str, role: str, named: str | None, override: str | None
 ) -> str:
-    """The alias or spec of the agent for a role: from --agent, agentOverrides, the role itself, or the default."""
+    """The alias or spec of the agent for a role: from --agent, agentOverrides, the role itself, or the default. --agent
+    does not replace a command that is run for its exit code."""
     configured = _as_mapping(_section(settings, "agentOverrides").get(workflow)).get(role)
+    if named and named.startswith("run:"):
+        override = None
     chosen = override or configured or named or settings.get("defaultAgent")
     if not chosen:
         raise UsageError(f"no agent is named for the role {role!r} of {workflow!r}", hint=NAME_AN_AGENT)
     return str(chosen)
 
 
-def configured_agent(settings: Settings, alias: str) -> tuple[str, dict[str, Any]]:
+def configured_agent(settings: Settings, alias: str) -> tuple[str, AgentOptions]:
     """The spec and the options of an alias; any other name is its own spec.
 
     `{adapter: claude, model: …}` is an adapter with options, `{command, args}` an external agent. The agents of uwf map
@@ -318,7 +477,9 @@ def configured_agent(settings: Settings, alias: str) -> tuple[str, dict[str, Any
     if given is None:
         return alias, {}
     if isinstance(entry.get("adapter"), str):
-        return entry["adapter"], {key: value for key, value in entry.items() if key != "adapter"}
+        return entry["adapter"], {
+            key: value for key, value in entry.items() if key not in ("adapter", "effects")
+        }
     if not isinstance(entry.get("command"), str):
         raise UsageError(
             f"the agent {alias!r} of the configuration has neither `adapter` nor `command`",
@@ -328,6 +489,11 @@ def configured_agent(settings: Settings, alias: str) -> tuple[str, dict[str, Any
     if not isinstance(args, list):
         raise UsageError(f"`args` of the agent {alias!r} of the configuration must be a list")
     return f"external:{shlex.join([entry['command'], *map(str, args)])}", {"has_flags": True}
+
+
+def has_effects(settings: Settings, alias: str) -> bool:
+    """Whether the configuration says that an agent's work has effects outside its folder."""
+    return _as_mapping(_section(settings, "agents").get(alias)).get("effects") == OUTSIDE
 
 
 def uwf_program(settings: Settings, alias: str) -> str | None:
@@ -397,8 +563,28 @@ def catalog(settings: Settings) -> str | None:
 # -- the model of the built-in agent --
 
 
-def model_endpoint(settings: Settings, environment: Mapping[str, str], model: str | None) -> dict[str, Any]:
-    """The endpoint of a model: base_url, model, api_key, protocol.
+class Endpoint(NamedTuple):
+    """Where a model is reached. Its text does not contain the key."""
+
+    base_url: str
+    """The address without the path of a request, such as /chat/completions."""
+    model: str
+    api_key: str | None = None
+    timeout: float = 60.0
+    """Seconds for a whole request, from connecting to the last byte."""
+    protocol: str = PROTOCOLS[0]
+
+    @property
+    def place(self) -> str:
+        """The address without a query, which may contain a key."""
+        return re.split("[?#]", self.base_url)[0]
+
+    def __repr__(self) -> str:
+        return f"Endpoint({self.place!r}, {self.model!r})"
+
+
+def model_endpoint(settings: Settings, environment: Mapping[str, str], model: str | None) -> Endpoint:
+    """The endpoint of a model.
 
     `model` is an alias from `models`, or `PROVIDER/NAME`; None means the default. A configured provider overrides a
     built-in one of the same name, and uses its own key or none.
@@ -428,17 +614,17 @@ def model_endpoint(settings: Settings, environment: Mapping[str, str], model: st
             f"the provider {provider!r} has no `baseUrl`",
             hint=Hint("Set it", "set_setting", key=f"providers.{provider}.baseUrl", value="https://…"),
         )
-    return {
-        "base_url": str(found["baseUrl"]),
-        "model": name,
-        "api_key": _key(found, environment, f"the provider {provider!r}"),
-        "protocol": str(found.get("protocol") or PROTOCOLS[0]),
-    }
+    return Endpoint(
+        base_url=str(found["baseUrl"]),
+        model=name,
+        api_key=_key(found, environment, f"the provider {provider!r}"),
+        protocol=str(found.get("protocol") or PROTOCOLS[0]),
+    )
 
 
 def builtin_options(
-    settings: Settings, environment: Mapping[str, str], options: Mapping[str, Any]
-) -> dict[str, Any]:
+    settings: Settings, environment: Mapping[str, str], options: AgentOptions
+) -> AgentOptions:
     """The options of the built-in agent with its endpoint, which only a provider may set: a key in a workflow or beside
     an agent would be stored, and could be sent to the wrong endpoint."""
     for key in ("base_url", "api_key", "protocol"):
@@ -447,16 +633,18 @@ def builtin_options(
                 f"the agent 'builtin' takes {key!r} from a provider, not as an option",
                 hint="Set `providers.NAME.baseUrl` and `providers.NAME.apiKeyEnv`, and give the model as NAME/MODEL.",
             )
-    return {**options, **model_endpoint(settings, environment, options.get("model"))}
+    found = model_endpoint(settings, environment, options.get("model"))
+    endpoint = {key: getattr(found, key) for key in ("base_url", "model", "api_key", "protocol")}
+    return {**options, **endpoint}
 
 
 # -- the model that reads answers --
 
 
 def extract_endpoint(
-    settings: Settings, environment: Mapping[str, str], overrides: Mapping[str, Any] | None = None
-) -> dict[str, Any] | None:
-    """The endpoint that reads answers without frontmatter: base_url, model, api_key, timeout; or None.
+    settings: Settings, environment: Mapping[str, str], overrides: Settings | None = None
+) -> Endpoint | None:
+    """The endpoint that reads answers without frontmatter, or None.
 
     The role's overrides come first, then `extract` in the configuration; without either, the model of the scene
     `extract`, or the default model.
@@ -483,17 +671,17 @@ def extract_endpoint(
             hint="Set `extract: {baseUrl: …, model: …, apiKeyEnv: …}` or name a configured provider.",
         )
     keys = [level for level in levels[: depth + 1] if level.get("apiKey") or level.get("apiKeyEnv")]
-    return {
-        "base_url": base_url,
-        "model": str(_as_mapping(models.get(str(named))).get("name") or named),
-        "api_key": _key((keys or [provider])[0], environment, "the model that reads answers"),
-        "timeout": next((float(level["timeout"]) for level in levels if level.get("timeout")), 60.0),
-    }
+    return Endpoint(
+        base_url=base_url,
+        model=str(_as_mapping(models.get(str(named))).get("name") or named),
+        api_key=_key((keys or [provider])[0], environment, "the model that reads answers"),
+        timeout=next((float(level["timeout"]) for level in levels if level.get("timeout")), 60.0),
+    )
 
 
 def _extract_provider(
-    settings: Settings, environment: Mapping[str, str], levels: Sequence[Mapping[str, Any]]
-) -> tuple[int, str | None, Mapping[str, Any]]:
+    settings: Settings, environment: Mapping[str, str], levels: Sequence[Settings]
+) -> tuple[int, str | None, Settings]:
     """The level that names the endpoint, the endpoint's address, and the section with its key."""
     speaking_openai = {key: entry for key, entry in _PUBLIC.items() if entry["protocol"] == PROTOCOLS[0]}
     for depth, level in enumerate(levels):
@@ -522,7 +710,7 @@ def _provider(
     environment: Mapping[str, str],
     name: str,
     built_in: Mapping[str, Mapping[str, str]],
-) -> Mapping[str, Any]:
+) -> Settings:
     providers = _section(settings, "providers")
     entry = providers.get(name, built_in.get(name))
     if entry is not None:
@@ -546,7 +734,7 @@ def _in_home(environment: Mapping[str, str], file: str) -> str:
     return os.path.join(environment.get("ROLECALL_HOME") or "~/.rolecall", file)
 
 
-def _key(entry: Mapping[str, Any], environment: Mapping[str, str], whose: str) -> str | None:
+def _key(entry: Settings, environment: Mapping[str, str], whose: str) -> str | None:
     """The key itself, or the value of the variable that is named; a variable without a value is an error."""
     variable = entry.get("apiKeyEnv")
     if entry.get("apiKey"):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 from rolecall.errors import NotFound, UsageError
 from rolecall.settings import config
 from rolecall.store.backend import Backend, Durability
+from rolecall.store.store import TEMPORARY as TEMPORARY
 from rolecall.store.store import Store
 
 
@@ -34,10 +37,10 @@ def open_backend(url: str, *, create: bool = True, durability: Durability = "hea
         return PostgresBackend(url, create=create)
     # Without a path, or in memory, everything would be lost when the process ends.
     if kind not in ("files", "sqlite") or path in ("", ":memory:"):
-        from rolecall.settings.mask import masked
+        from rolecall.settings.mask import hide_secrets
 
         raise UsageError(
-            f"{masked(url, '***')!r} is not a store this program knows",
+            f"{hide_secrets(url, '***')!r} is not a store this program knows",
             hint="Use a path of a SQLite file (./NAME where it holds a colon), files:FOLDER, or "
             "postgresql://USER@HOST/DATABASE.",
         )
@@ -47,4 +50,9 @@ def open_backend(url: str, *, create: bool = True, durability: Durability = "hea
         return FilesBackend(path, create=create)
     from rolecall.store.sqlite import SqliteBackend
 
+    if os.path.isdir(path):
+        raise UsageError(
+            f"{os.path.abspath(path)} is a folder, not a SQLite file",
+            hint=f"Name a file in it, such as {os.path.join(path, 'store.db')}, or say files:{path}.",
+        )
     return SqliteBackend(path, create=create, durability=durability)

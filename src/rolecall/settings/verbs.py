@@ -37,26 +37,28 @@ OPENS = Action(is_door=True)
 
 _TABLE: Mapping[Action, str] = {
     READS: """
-        workflow show, workflow list, workflow graph, workflow schema, workflow history, workflow diff,
+        workflow show, workflow list, workflow graph, workflow schema, workflow history, workflow diff, workflow try,
         thread watch, thread show, thread list, thread steps, thread read, thread step-details, thread diff,
-        thread blame, thread folder show, thread folder diff, serve status, serve logs, fleet status, trigger list,
-        plan status, task list, task ready, task graph, history search, artifact write,
+        thread blame, thread why, thread folder show, thread folder diff, serve status, serve logs, fleet status,
+        trigger list, plan status, task list, task ready, task graph, history search, artifact write,
         memory list, memory read, memory gc, rule list, rule read,
         knowledge query, knowledge status, knowledge show, config get, config list, agents list,
-        completion, status, help, version,
+        completion, status, cost, help, version,
         cas get, cas has, cas refs, cas walk, cas verify, cas stats, cas schema list, cas schema get""",
     WRITES: """
-        thread export, thread checkout, thread folder merge, thread folder remove, thread folder prune, memory add,
+        new, thread export, thread checkout, thread folder merge, thread folder remove, thread folder prune, memory add,
         knowledge init, knowledge sync, knowledge forget, cas put, cas put-text, cas export, cas schema put""",
-    RUNS: "doctor, validate, workflow validate, conformance run",
+    RUNS: "doctor, validate, workflow validate, workflow outdated, conformance run",
     ADDS_TASKS: "task add",
     UPDATES_TASKS: "task update, task close",
     LEADS: """
         plan start, plan add, plan remove, plan edit, plan reopen, plan decide, memory merge, rule add,
-        config set, config unset, init, setup, install, uninstall, workflow put, knowledge serve,
+        config set, config unset, notify, init, setup, install, uninstall, workflow put, workflow add,
+        workflow update, knowledge serve,
         cas reindex, cas gc, cas import""",
     STARTS: """
-        run, serve, serve stop, plan run, agents test, trigger fire, trigger pause, trigger resume,
+        run, try, workflow trust, serve, serve stop, web, plan run, agents test,
+        trigger fire, trigger pause, trigger resume,
         thread start, thread step, thread run, thread resume, thread answer, thread kill, thread fork, thread import""",
     OPENS: "mcp, hook",
 }
@@ -65,6 +67,7 @@ VERBS: Mapping[str, Action] = {
 }
 OPTIONS: Mapping[tuple[str, str], Action] = {
     ("workflow graph", "output"): WRITES,
+    ("workflow try", "code"): RUNS,
     ("memory gc", "delete"): LEADS,
     ("memory gc", "auto"): LEADS,
 }

@@ -70,7 +70,7 @@ class Problem(NamedTuple):
         return f"{self.file}:{self.line}:{self.column}: {self.severity}: {self.message}{hint}"
 
 
-class Node:
+class YamlNode:
     """A value, its place, and the places of its keys and parts."""
 
     __slots__ = ("height", "key_places", "parts", "place", "value", "weight")
@@ -80,10 +80,10 @@ class Node:
         self.place = place
         self.weight = weight
         self.height = height
-        self.parts: dict[str | int, Node] = {}
+        self.parts: dict[str | int, YamlNode] = {}
         self.key_places: dict[str | int, Place] = {}
 
-    def add(self, key: str | int, part: Node, key_place: Place) -> None:
+    def add(self, key: str | int, part: YamlNode, key_place: Place) -> None:
         self.parts[key] = part
         self.key_places[key] = key_place
         self.weight += part.weight + (len(key) if isinstance(key, str) else 0)
@@ -93,7 +93,7 @@ class Node:
 class Marks:
     """Finds the place of any path in a value."""
 
-    def __init__(self, root: Node) -> None:
+    def __init__(self, root: YamlNode) -> None:
         self._root = root
 
     def at(self, path: Path, *, key: bool = False) -> Place:
@@ -111,7 +111,7 @@ class Marks:
 class Document(NamedTuple):
     """A parsed document; `node` is None if the text could not be read to its end."""
 
-    node: Node | None
+    node: YamlNode | None
     problems: list[Problem]
 
 
@@ -183,15 +183,15 @@ class _Reader:
         self._file = files[-1]
         self._files = files
         self._budget = budget
-        self._anchors: dict[str, Node | None] = {}
+        self._anchors: dict[str, YamlNode | None] = {}
         budget.take(text, Place(self._file, 1, 1))
         self._events = _events(text.removeprefix("\ufeff"), self._file)
         self._event: Any = None
 
-    def read_document(self) -> Node:
+    def read_document(self) -> YamlNode:
         self._advance()  # to the start of the stream
         if self._advance() == "StreamEndEvent":
-            return Node(None, Place(self._file, 1, 1))
+            return YamlNode(None, Place(self._file, 1, 1))
         self._advance()
         node = self._read_node(0)
         self._advance()  # to the end of the document
@@ -209,7 +209,7 @@ class _Reader:
         mark = self._event.start_mark
         return Place(self._file, mark.line + 1, mark.column + 1)
 
-    def _read_node(self, depth: int) -> Node:
+    def _read_node(self, depth: int) -> YamlNode:
         """Read the node that begins at the current event, and stop at its last event."""
         event, place = self._event, self._place()
         kind = type(event).__name__
@@ -227,7 +227,7 @@ class _Reader:
             core = "map" if kind == "MappingStartEvent" else "seq"
             if event.tag not in (None, "!", _CORE + core):
                 self._budget.report(place, _unknown_tag(event.tag), _TAG_HINT)
-            node = Node({} if core == "map" else [], place)
+            node = YamlNode({} if core == "map" else [], place)
             while self._advance() not in ("MappingEndEvent", "SequenceEndEvent"):
                 if core == "map":
                     self._read_entry(node, depth)
@@ -239,7 +239,7 @@ class _Reader:
             self._anchors[event.anchor] = node
         return node
 
-    def _read_alias(self, anchor: str, place: Place, depth: int) -> Node:
+    def _read_alias(self, anchor: str, place: Place, depth: int) -> YamlNode:
         if anchor not in self._anchors:
             raise _Unreadable(place, f"the alias *{anchor} has no anchor &{anchor} before it")
         node = self._anchors[anchor]
@@ -253,7 +253,7 @@ class _Reader:
             raise _Unreadable(place, f"the alias *{anchor} nests the text deeper than {MAX_DEPTH} levels")
         return node
 
-    def _read_scalar(self, place: Place) -> Node:
+    def _read_scalar(self, place: Place) -> YamlNode:
         event = self._event
         value: Any = event.value
         tag = (event.tag or "").removeprefix(_CORE)
@@ -269,9 +269,9 @@ class _Reader:
                 self._budget.report(place, f"{event.value[:40]!r} is not of the type !!{tag}")
         elif event.tag not in (None, "!", _CORE + "str"):
             self._budget.report(place, f"{_unknown_tag(event.tag)}. {_TAG_HINT}")
-        return Node(value, place, weight=1 + len(event.value))
+        return YamlNode(value, place, weight=1 + len(event.value))
 
-    def _read_entry(self, node: Node, depth: int) -> None:
+    def _read_entry(self, node: YamlNode, depth: int) -> None:
         """Read a key and its value into a mapping."""
         key, place = self._read_key(depth)
         self._advance()
@@ -289,7 +289,7 @@ class _Reader:
         event, place = self._event, self._place()
         if type(event).__name__ == "ScalarEvent" and event.tag in (None, "!", _CORE + "str"):
             if event.anchor:
-                self._anchors[event.anchor] = Node(event.value, place, weight=1 + len(event.value))
+                self._anchors[event.anchor] = YamlNode(event.value, place, weight=1 + len(event.value))
             return event.value, place
         node = self._read_node(depth + 1)
         if isinstance(node.value, str):
@@ -301,7 +301,7 @@ class _Reader:
         )
         return f"<key at {place.line}:{place.column}>", place
 
-    def _include(self, place: Place, kind: str, depth: int) -> Node:
+    def _include(self, place: Place, kind: str, depth: int) -> YamlNode:
         if kind != "ScalarEvent":
             raise _Unreadable(place, "!include takes the path of a file")
         path: str = self._event.value
@@ -321,13 +321,13 @@ class _Reader:
             else:
                 self._budget.take(text, start)
                 is_json = ending.endswith(".json")
-                node = _read_json(text, start) if is_json else Node(text, start, weight=1 + len(text))
+                node = _read_json(text, start) if is_json else YamlNode(text, start, weight=1 + len(text))
             if depth + node.height > MAX_DEPTH:
                 raise UsageError(f"!include {file!r} nests the text deeper than {MAX_DEPTH} levels")
             return node
         except UsageError as exc:
             self._budget.report(place, exc.message, exc.hint)
-            return Node(None, place)
+            return YamlNode(None, place)
 
 
 def _events(text: str, file: str) -> Any:
@@ -361,8 +361,9 @@ def _events(text: str, file: str) -> Any:
 
 
 _SYNTAX_HINTS = {
-    "mapping values are not allowed": "Text that contains ': ' needs quotes.",
+    "mapping values are not allowed": "Text that contains ': ' needs quotes, and a key on the line before a colon.",
     "cannot start any token": "Text that begins with this character needs quotes.",
+    "could not find expected ':'": "A key needs a colon and a space after it. Look at this line and the one before.",
     "did not find expected": "Look at the indentation and the quotes on this line and the one before.",
 }
 
@@ -390,7 +391,7 @@ def _plain(text: str) -> Any:
     return int(text, 0) if number["based"] else float(text)
 
 
-def _read_json(text: str, place: Place) -> Node:
+def _read_json(text: str, place: Place) -> YamlNode:
     def pairs_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         value = dict(pairs)
         if len(value) != len(pairs):
@@ -401,11 +402,11 @@ def _read_json(text: str, place: Place) -> Node:
     def refuse(name: str) -> Any:
         raise ValueError(f"{name} is not a JSON value")
 
-    def node_of(value: Any) -> Node:
+    def node_of(value: Any) -> YamlNode:
         if isinstance(value, str):
             value.encode()  # JSON can spell lone surrogates, which are not valid text
-            return Node(value, place, weight=1 + len(value))
-        node = Node(value, place)
+            return YamlNode(value, place, weight=1 + len(value))
+        node = YamlNode(value, place)
         parts = (
             value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
         )

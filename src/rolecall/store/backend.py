@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from rolecall.errors import Collision, Conflict, Damaged, Hint, NotFound, StorageError
+from rolecall.store.canonical import JsonObject
 
 Durability = Literal["always", "heads", "never"]
 """When a commit waits for the disk: always, when a ref moves, or never. A crash of the process never loses anything; a
@@ -23,6 +24,8 @@ power failure can lose commits that did not wait."""
 
 DURABILITIES: tuple[Durability, ...] = get_args(Durability)
 
+INDEX = "key/"
+"""Refs whose names begin so are an index: their state names a node under `step`, and they go when the node goes."""
 FRESH_MS = 1_000
 """A node put again within this time counts as just put, without being written again."""
 
@@ -47,7 +50,7 @@ class Ref(NamedTuple):
 
     name: str
     target: str | None
-    state: Mapping[str, Any]
+    state: JsonObject
     version: int
     """Counts the moves of this ref; a compare-and-swap compares it."""
     updated: int
@@ -60,7 +63,7 @@ class Move(NamedTuple):
     expected: int
     """The version that the caller saw; 0 if the ref must not exist yet."""
     target: str | None = None
-    state: Mapping[str, Any] | None = None
+    state: JsonObject | None = None
     """A small JSON object kept with the ref. If both target and state are None, the ref is removed."""
     at: int | None = None
     """The time of the move, if not now; used for copies."""
@@ -78,6 +81,13 @@ class Put(NamedTuple):
     at: int
 
 
+class Fact(NamedTuple):
+    """The state of a ref without a target, to be written whatever it was before."""
+
+    name: str
+    state: JsonObject
+
+
 class Moved(NamedTuple):
     """One entry of a ref's history."""
 
@@ -90,7 +100,7 @@ class Moved(NamedTuple):
 class NewEvent(NamedTuple):
     stream: str
     kind: str
-    body: Mapping[str, Any]
+    body: JsonObject
     at: int | None = None
     """The time of the event, if not now; used for copies."""
 
@@ -99,7 +109,7 @@ class Event(NamedTuple):
     seq: int
     stream: str
     kind: str
-    body: Mapping[str, Any]
+    body: JsonObject
     at: int
 
 
@@ -114,6 +124,8 @@ class Change(NamedTuple):
     bumps: Sequence[str] = ()
     """Names of refs whose version rises, whatever it is, while target and state stay. A ref that does not exist is
     skipped. Two changes never conflict over a bump, and nobody who compares versions misses it."""
+    facts: Sequence[Fact] = ()
+    """Refs without a target. Two changes never conflict over a fact; the later one stays."""
 
 
 class Damage(NamedTuple):
@@ -152,7 +164,7 @@ class Backend(Protocol):
         """The stored records among `nodes`, in any order."""
         ...
 
-    def stored(self, nodes: Sequence[str]) -> set[str]:
+    def find_stored(self, nodes: Sequence[str]) -> set[str]:
         """The ids among `nodes` that are stored, without reading the records."""
         ...
 
@@ -198,6 +210,10 @@ class Backend(Protocol):
 
     def events(self, stream: str | None = None, *, after: int = 0, limit: int | None = None) -> list[Event]:
         """Events in order, of one stream or of all, with a sequence number above `after`."""
+        ...
+
+    def newest_event(self) -> int:
+        """The sequence number of the newest event, 0 before the first."""
         ...
 
     def puts(self, after: int = 0) -> Iterator[Put]:

@@ -24,11 +24,11 @@ from typing import IO, Any, NamedTuple, cast
 
 from rolecall.errors import Damaged, Hint, NotFound, RolecallError, StorageError, UsageError
 from rolecall.store import scratch
-from rolecall.store.backend import Damage, Event, Record, Ref
+from rolecall.store.backend import INDEX, Damage, Event, Record, Ref
 from rolecall.store.files import FilesBackend
 from rolecall.store.ids import is_node_id, node_number
 from rolecall.store.store import META, Dangling, Store, check, sha256_of
-from rolecall.store.verify import Problem
+from rolecall.store.verify import Fault
 
 _BATCH = 500
 _SMALL = 64 * 1024 * 1024
@@ -41,7 +41,7 @@ _OPENERS: dict[bytes, Callable[[str, str], Any]] = {
 }
 
 Progress = Callable[[int], None]
-AddFiles = Callable[[Store, str], Sequence[Problem]]
+AddFiles = Callable[[Store, str], Sequence[Fault]]
 """(store of the bundle, its folder) -> what is missing."""
 TakeFiles = Callable[[str], object]
 """(folder of the bundle)"""
@@ -54,7 +54,7 @@ class Copied(NamedTuple):
     events: int
     kept: tuple[str, ...]
     """Refs and event streams that have diverged in the target and were left alone."""
-    problems: tuple[Problem, ...]
+    problems: tuple[Fault, ...]
     """Things that were left out, or copied although something about them is odd."""
 
 
@@ -155,7 +155,7 @@ def _copy(
             )
         if repair:  # replace nodes that are damaged here
             found = [problem.node for problem in _find_damage(target) if is_node_id(problem.node)]
-            for node in sorted(source.backend.stored(found) - damaged):
+            for node in sorted(source.backend.find_stored(found) - damaged):
                 record = _complete(source, source.record(node), problems)
                 with target.backend.exclusive():
                     target.backend.delete([node])
@@ -179,32 +179,32 @@ def _copy(
 
 
 @contextmanager
-def _note_damage(problems: list[Problem] | None, name: str = "") -> Iterator[None]:
+def _note_damage(problems: list[Fault] | None, name: str = "") -> Iterator[None]:
     """Add damage to `problems` under the name of the damaged item; without a list, raise it."""
     try:
         yield
     except Damaged as exc:
         if problems is None:
             raise
-        problems.append(Problem(name, "container", exc.message))
+        problems.append(Fault(name, "container", exc.message))
 
 
-def _find_damage(source: Store) -> Iterator[Problem]:
+def _find_damage(source: Store) -> Iterator[Fault]:
     try:
         for item in source.backend.scan():
             if isinstance(item, Damage):
-                yield Problem(item.id, "damaged", item.reason)
+                yield Fault(item.id, "damaged", item.reason)
                 continue
             try:
                 check(item)
             except Damaged as exc:
-                yield Problem(item.id, "damaged", exc.message)
+                yield Fault(item.id, "damaged", exc.message)
     except Damaged as exc:
-        yield Problem(exc.node, "container", exc.message)
+        yield Fault(exc.node, "container", exc.message)
 
 
 def _check_refs(
-    source: Store, target: Store, problems: list[Problem], damaged: set[str], *, keep_going: bool
+    source: Store, target: Store, problems: list[Fault], damaged: set[str], *, keep_going: bool
 ) -> None:
     """Report damaged refs and events, and nodes that refs lead to, now or in their history, but neither side has."""
     with _note_damage(problems):
@@ -221,13 +221,13 @@ def _check_refs(
         names = {moved.target: moved.name for moved in source.backend.roots()}
         seen = {node_number(node) for node in damaged if is_node_id(node)}
         for visit in source.walk(*names, follow_types=True, seen=seen):
-            if isinstance(visit, Dangling) and not target.backend.stored([visit.id]):
+            if isinstance(visit, Dangling) and not target.backend.find_stored([visit.id]):
                 referrer = visit.referrer or names[visit.id]
-                problems.append(Problem(referrer, "missing", f"leads to {visit.id}, which is not stored"))
+                problems.append(Fault(referrer, "missing", f"leads to {visit.id}, which is not stored"))
 
 
 def _records(
-    source: Store, nodes: Sequence[str], damaged: set[str], problems: list[Problem]
+    source: Store, nodes: Sequence[str], damaged: set[str], problems: list[Fault]
 ) -> Iterator[Record]:
     """The intact records to copy: all of them, or those reachable from `nodes`."""
     if not nodes:
@@ -236,24 +236,24 @@ def _records(
                 if isinstance(item, Record) and item.id not in damaged:
                     yield item
         except Damaged as exc:
-            problems.append(Problem(exc.node, "container", exc.message))
+            problems.append(Fault(exc.node, "container", exc.message))
         return
     left_out = {node_number(node) for node in damaged if is_node_id(node)}
     for visit in source.walk(*nodes, follow_types=True, seen=left_out, checked=True):
         if isinstance(visit, Dangling):
-            problems.append(Problem(visit.referrer, "dangling", f"refers to {visit.id}, which is not stored"))
+            problems.append(Fault(visit.referrer, "dangling", f"refers to {visit.id}, which is not stored"))
         else:
             yield source.record(visit)
 
 
-def _complete(source: Store, record: Record, problems: list[Problem]) -> Record:
+def _complete(source: Store, record: Record, problems: list[Fault]) -> Record:
     """Fill in what the source may not have stored with a record: references and SHA-256."""
     refs = record.refs
     if refs is None:
         try:
             refs = source.derive_refs(record)
         except RolecallError as exc:
-            problems.append(Problem(record.id, "type", exc.message))
+            problems.append(Fault(record.id, "type", exc.message))
             refs = ()
     prefix = "" if record.id == record.type else record.type
     return record._replace(refs=refs, sha256=record.sha256 or sha256_of(prefix, record.data))
@@ -270,7 +270,7 @@ def _add(target: Store, records: Sequence[Record], *, durable: bool = True) -> N
 
 
 def _copy_refs(
-    source: Store, target: Store, problems: list[Problem] | None, kept: list[str], *, durable: bool
+    source: Store, target: Store, problems: list[Fault] | None, kept: list[str], *, durable: bool
 ) -> int:
     """Copy refs that are new here; refs with a different target here stay unchanged."""
     count = 0
@@ -290,6 +290,8 @@ def _copy_refs(
                         version = ref._replace(version=number)
                     draft.move(name, version, ref.target, ref.state, at=ref.updated)
                     count += 1
+                elif name.startswith(INDEX):
+                    continue  # both steps have the key, and either will do
                 elif present.target != ref.target or (ref.target is None and present.state != ref.state):
                     kept.append(name)
     draft.commit(durable=durable)
@@ -297,7 +299,7 @@ def _copy_refs(
 
 
 def _copy_events(
-    source: Store, target: Store, problems: list[Problem] | None, kept: list[str], *, durable: bool
+    source: Store, target: Store, problems: list[Fault] | None, kept: list[str], *, durable: bool
 ) -> int:
     """Copy the events of each stream that are not here yet; a stream that has diverged here is left alone."""
     count = 0

@@ -9,10 +9,17 @@ that would decode to a different one is refused, never adjusted.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from math import isfinite
-from typing import Any
+from typing import Any, TypeAlias
 
 from rolecall.errors import Damaged, InvalidValue
+
+JsonObject: TypeAlias = Mapping[str, Any]
+"""A JSON object whose keys are not known here: the state of a ref, the body of an event, an agent's output, what a
+client or another program sends."""
+Schema: TypeAlias = dict[str, Any]
+"""A JSON Schema."""
 
 MAX_DEPTH = 200
 """How deep lists and objects may nest. Schema validation stops at 255, so this leaves some room."""

@@ -9,12 +9,12 @@ is damaged or missing, its references are unknown, and nothing is removed.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from itertools import islice
 from typing import NamedTuple
 
-from rolecall.errors import Damaged, Hint, UsageError
-from rolecall.store.backend import FRESH_MS
+from rolecall.errors import Conflict, Damaged, Hint, UsageError
+from rolecall.store.backend import FRESH_MS, INDEX
 from rolecall.store.ids import is_node_id, node_number
 from rolecall.store.store import BUILTIN, META, Dangling, Store
 
@@ -46,7 +46,7 @@ def collect(store: Store, *, delete: bool, grace_ms: int = GRACE_MS, force: bool
         marks.position = store.backend.position()
     # A node put again within FRESH_MS keeps its earlier put time.
     cutoff = store.now() - grace_ms - (FRESH_MS if grace_ms > 0 else 0)
-    marks.add(store.backend.stored((META, *BUILTIN.values())))
+    marks.add(store.backend.find_stored((META, *BUILTIN.values())))
     marks.add(moved.target for moved in store.backend.roots())
     reachable = marks.count
     marks.add(put.id for put in store.backend.puts() if put.at > cutoff)
@@ -66,9 +66,25 @@ def collect(store: Store, *, delete: bool, grace_ms: int = GRACE_MS, force: bool
                 store.backend.delete(batch)
         collected += len(batch)
         sample += batch[: 20 - len(sample)]
+    if delete:
+        _remove_from_index(store)
     return Collection(
         total, reachable, marks.count - reachable, collected, tuple(marks.dangling), tuple(sample)
     )
+
+
+def _remove_from_index(store: Store) -> None:
+    """Remove the refs of the index whose nodes are gone."""
+    last = None
+    while page := store.refs(INDEX, before=last, limit=_BATCH):
+        last = page[-1].name
+        stored = store.backend.find_stored([ref.state["step"] for ref in page])
+        draft = store.draft()
+        for ref in page:
+            if ref.state["step"] not in stored:
+                draft.move(ref.name, ref)
+        with suppress(Conflict):  # one of them names a newer node; the next collection removes the others
+            draft.commit(durable=False)
 
 
 def _explain_dangling(store: Store, dangling: Dangling, fault: str | None) -> Damaged:

@@ -50,7 +50,7 @@ ABSENT = "0000000000000"
 TEN_MINUTES = 600_000
 
 
-class Clock:
+class SteppedClock:
     """A clock that moves only when told to."""
 
     def __init__(self, ms: int = 1_700_000_000_000) -> None:
@@ -60,7 +60,7 @@ class Clock:
         return self.ms
 
 
-def damaged(record: Record) -> Record:
+def damage(record: Record) -> Record:
     """The record with a flipped bit, as left by a failing disk or a manual edit."""
     return record._replace(data=record.data[:-1] + bytes([record.data[-1] ^ 1]))
 
@@ -84,11 +84,11 @@ class StoreContract:
         pytest.skip("this backend gives no `reopen`")
 
     @pytest.fixture
-    def clock(self) -> Clock:
-        return Clock()
+    def clock(self) -> SteppedClock:
+        return SteppedClock()
 
     @pytest.fixture
-    def store(self, backend: Backend, clock: Clock) -> Store:
+    def store(self, backend: Backend, clock: SteppedClock) -> Store:
         return Store(backend, now=clock)
 
     @pytest.fixture
@@ -97,7 +97,7 @@ class StoreContract:
 
     # -- nodes: put and get --
 
-    def test_what_is_put_can_be_got(self, store: Store, clock: Clock) -> None:
+    def test_what_is_put_can_be_got(self, store: Store, clock: SteppedClock) -> None:
         node = store.put(BUILTIN["object"], {"text": "naïve ☃ \0 🎭", "list": [1, 2.5, None, True]})
         assert is_node_id(node)
         assert store.get(node) == (
@@ -108,7 +108,7 @@ class StoreContract:
         )
         assert store.has(node)
 
-    def test_a_second_put_keeps_the_time_of_the_first(self, store: Store, clock: Clock) -> None:
+    def test_a_second_put_keeps_the_time_of_the_first(self, store: Store, clock: SteppedClock) -> None:
         node = store.put_text("kept")
         created = clock.ms
         for later in (1, 2 * TEN_MINUTES):
@@ -123,12 +123,12 @@ class StoreContract:
             store.get(ABSENT)
         assert store.backend.record(ABSENT) is None
         assert store.backend.records([ABSENT]) == []
-        assert store.backend.stored([ABSENT]) == set()
+        assert store.backend.find_stored([ABSENT]) == set()
 
     def test_records_gives_those_that_are_stored_out_of_many(self, store: Store) -> None:
         ids = store.put_many([(BUILTIN["integer"], number) for number in range(1200)])
         found = store.backend.records([*ids, ABSENT])
-        assert {record.id for record in found} == set(ids) == store.backend.stored([*ids, ABSENT])
+        assert {record.id for record in found} == set(ids) == store.backend.find_stored([*ids, ABSENT])
         assert store.backend.records([]) == []
 
     def test_a_megabyte_comes_back_whole(self, store: Store) -> None:
@@ -148,7 +148,7 @@ class StoreContract:
         before = store.backend.record(node)
         assert before is not None
         other = make_record(BUILTIN["string"], canonical.encode("beside"), (), 1)
-        change = Change([other, damaged(before)], [Move("r", 0, other.id)], [NewEvent("s", "k", {})])
+        change = Change([other, damage(before)], [Move("r", 0, other.id)], [NewEvent("s", "k", {})])
         with pytest.raises(Collision, match=node) as caught:
             store.backend.commit(change, now=2, durable=True)
         assert caught.value.node == node
@@ -160,7 +160,7 @@ class StoreContract:
 
     def test_a_damaged_node_is_named_and_never_returned(self, store: Store, backend: Backend) -> None:
         store.put_text("intact")
-        record = damaged(make_record(BUILTIN["string"], canonical.encode("was this"), (), 1))
+        record = damage(make_record(BUILTIN["string"], canonical.encode("was this"), (), 1))
         backend.commit(Change([record]), now=1, durable=True)
         for read in (store.get, store.has, store.refs_of, lambda node: list(store.walk(node))):
             with pytest.raises(Damaged, match=record.id) as caught:
@@ -169,7 +169,7 @@ class StoreContract:
 
     def test_scan_gives_damaged_records_too(self, store: Store, backend: Backend) -> None:
         text = store.put_text("intact")
-        record = damaged(make_record(BUILTIN["string"], canonical.encode("was this"), (), 1))
+        record = damage(make_record(BUILTIN["string"], canonical.encode("was this"), (), 1))
         backend.commit(Change([record]), now=1, durable=True)
         scanned = {item.id for item in backend.scan()}
         assert scanned == {META, *BUILTIN.values(), text, record.id}
@@ -204,7 +204,7 @@ class StoreContract:
 
     # -- refs --
 
-    def test_a_ref_is_created_and_moved_by_compare_and_swap(self, store: Store, clock: Clock) -> None:
+    def test_a_ref_is_created_and_moved_by_compare_and_swap(self, store: Store, clock: SteppedClock) -> None:
         assert store.ref("thread/one") is None
         a, b = store.put_text("a"), store.put_text("b")
         created = store.move("thread/one", None, a, {"status": "idle"})
@@ -214,7 +214,7 @@ class StoreContract:
         assert moved == Ref("thread/one", b, {"status": "idle", "more": [1, {"x": None}]}, 2, clock.ms)
         assert store.ref("thread/one") == moved
 
-    def test_a_move_and_an_event_may_be_dated(self, store: Store, clock: Clock) -> None:
+    def test_a_move_and_an_event_may_be_dated(self, store: Store, clock: SteppedClock) -> None:
         a, b = store.put_text("a"), store.put_text("b")
         draft = store.draft()
         draft.move("r", None, a, {}, at=5)
@@ -289,6 +289,21 @@ class StoreContract:
             draft.commit()
         assert store.ref("r") == seen
 
+    def test_a_fact_is_written_whatever_it_was_and_whoever_wrote_it(
+        self, store: Store, reopen: Reopen
+    ) -> None:
+        with Store(reopen()) as other:
+            for number, writer in enumerate((store, other, store), 1):  # none of them has read the ref
+                draft = writer.draft()
+                draft.set_fact("key/a", {"step": str(number)})
+                draft.event("s", "k", {})
+                assert draft.commit() == []
+        fact = store.ref("key/a")
+        assert fact is not None and (fact.target, fact.state, fact.version) == (None, {"step": "3"}, 3)
+        assert (store.history("key/a"), list(store.backend.roots())) == ([], [])
+        store.move("key/a", fact)
+        assert store.refs() == []
+
     def test_a_removed_ref_is_gone_with_its_history_and_can_be_made_again(self, store: Store) -> None:
         a = store.put_text("a")
         ref = store.move("r", None, a)
@@ -310,7 +325,7 @@ class StoreContract:
         assert list(store.backend.roots()) == []
 
     def test_history_tells_every_target_and_ignores_moves_of_state_alone(
-        self, store: Store, clock: Clock
+        self, store: Store, clock: SteppedClock
     ) -> None:
         a, b = store.put_text("a"), store.put_text("b")
         ref = None
@@ -388,7 +403,9 @@ class StoreContract:
 
     # -- events --
 
-    def test_events_come_in_order_by_stream_and_after_a_number(self, store: Store, clock: Clock) -> None:
+    def test_events_come_in_order_by_stream_and_after_a_number(
+        self, store: Store, clock: SteppedClock
+    ) -> None:
         for kind in ("one", "two", "three"):
             draft = store.draft()
             draft.event("a", kind, {"kind": kind, "zero": "\0", "half": "\udfff"})
@@ -415,10 +432,11 @@ class StoreContract:
             draft.commit()
         numbers = [event.seq for event in store.events()]
         assert numbers == sorted(set(numbers)) and numbers[0] > 0
+        assert store.newest_event() == numbers[-1]
 
     # -- support for garbage collection --
 
-    def test_puts_tell_ids_in_the_order_of_their_put(self, store: Store, clock: Clock) -> None:
+    def test_puts_tell_ids_in_the_order_of_their_put(self, store: Store, clock: SteppedClock) -> None:
         store.put_text("first")
         start = store.backend.position()[0]
         ids = store.put_many([(BUILTIN["integer"], number) for number in (2, 1, 3)])
@@ -428,7 +446,7 @@ class StoreContract:
         assert list(store.backend.puts(found[-1].seq)) == []
         assert len(list(store.backend.puts())) == store.backend.size()["nodes"]
 
-    def test_an_old_node_put_again_counts_as_just_put(self, store: Store, clock: Clock) -> None:
+    def test_an_old_node_put_again_counts_as_just_put(self, store: Store, clock: SteppedClock) -> None:
         node = store.put_text("old")
         before = store.backend.record(node)
         with store.backend.exclusive():

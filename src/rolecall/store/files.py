@@ -81,11 +81,13 @@ class FilesBackend:
     def commit(self, change: Change, *, now: int, durable: bool) -> list[Ref]:
         with translate_errors(self.path), self._writing():
             view = RefView(self._root, None)
-            require(change.types, self.stored(change.types))
+            require(change.types, self.find_stored(change.types))
             fresh, known = self._nodes.compare(change.nodes)
             moved = [view.plan_move(move, now) for move in change.moves]
             for name in change.bumps:
                 view.plan_bump(name, now)
+            for fact in change.facts:
+                view.plan_fact(fact, now)
             for event in change.events:
                 view.plan_event(event, now)
             self._nodes.plan(view.over, fresh)
@@ -192,7 +194,7 @@ class FilesBackend:
     def records(self, nodes: Sequence[str]) -> list[Record]:
         return [record for node in dict.fromkeys(nodes) if (record := self.record(node)) is not None]
 
-    def stored(self, nodes: Sequence[str]) -> set[str]:
+    def find_stored(self, nodes: Sequence[str]) -> set[str]:
         with translate_errors(self.path):
             return {node for node in nodes if self._nodes.has(node)}
 
@@ -303,6 +305,10 @@ class FilesBackend:
                 if stream is None or line["stream"] == stream:
                     found.append(Event(line["seq"], line["stream"], line["kind"], line["body"], line["at"]))
             return found
+
+    def newest_event(self) -> int:
+        with translate_errors(self.path):
+            return self._look(lambda view: view.over.counters["event"])
 
     # -- the container --
 

@@ -46,6 +46,10 @@ def is_alive(lease: Mapping[str, Any], *, now: int) -> bool:
     return born is None or born == lease.get("born")
 
 
+def name_of_host(process: Mapping[str, Any]) -> str:
+    return str(process.get("host", "")).partition("/")[0]
+
+
 def is_of_this_boot(lease: Mapping[str, Any]) -> bool:
     """Whether the holder of a lease was started since the last boot, as far as can be known."""
     theirs, ours = (str(host).split("/")[1:2] for host in (lease.get("host"), _host()))

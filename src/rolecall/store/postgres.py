@@ -137,9 +137,9 @@ class PostgresBackend(SqlTables):
 
     def _commit(self, change: Change, now: int, durable: bool) -> list[Ref]:
         with self._writing("pg_advisory_xact_lock_shared", durable=durable):
-            require(change.types, self.stored(change.types))
+            require(change.types, self.find_stored(change.types))
             self._put_records(change.nodes, now)
-            if not (change.moves or change.events or change.bumps):
+            if not (change.moves or change.events or change.bumps or change.facts):
                 return []
             # A sequence hands out numbers before the commit, so a transaction with a lower number may become visible
             # later, and a reader that follows events by number would miss it. Therefore only one transaction at a time
@@ -147,6 +147,7 @@ class PostgresBackend(SqlTables):
             self._db.execute("SELECT pg_advisory_xact_lock(%s)", (self._order,))
             moved = [self._move(move, now) for move in change.moves]
             self._bump(change.bumps, now)
+            self._set_facts(change.facts, now)
             self._add_events(change.events, now)
         return moved
 
@@ -350,7 +351,7 @@ class PostgresBackend(SqlTables):
         """Make a call that is waiting for the server fail. May be called from another thread."""
         shut_down(self._db)
 
-    def _damaged(self, reason: str) -> Damaged:
+    def _damage_error(self, reason: str) -> Damaged:
         return Damaged(f"{self._server} is damaged: {reason}", hint=_DAMAGED)
 
     # -- the connection --

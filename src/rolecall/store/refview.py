@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rolecall.store import reffile
-from rolecall.store.backend import Move, Moved, NewEvent, Ref, conflict
+from rolecall.store.backend import Fact, Move, Moved, NewEvent, Ref, conflict
 from rolecall.store.disk import changed_ns, json_text, read
 from rolecall.store.ids import is_thread_id
 from rolecall.store.journal import EVENTS, MOVES, Journal, empty_journal, history
@@ -187,3 +187,9 @@ class RefView:
         if entry is not None:
             self.over.counters["change"] += 1
             self.over.refs[name] = {**entry, "version": entry["version"] + 1, "updated": now}
+
+    def plan_fact(self, fact: Fact, now: int) -> None:
+        current = self._own_entry(fact.name)
+        ref = Ref(fact.name, None, dict(fact.state), current["version"] + 1 if current else 1, now)
+        self.over.counters["change"] += 1
+        self.over.refs[fact.name] = {**ref._asdict(), "pointed": False}

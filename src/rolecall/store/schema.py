@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from rolecall.errors import InvalidSchema
-from rolecall.store.canonical import MAX_DEPTH
+from rolecall.store.canonical import MAX_DEPTH, Schema
 from rolecall.store.ids import is_node_id
 
 REF_FORMAT = "ocas_ref"
@@ -27,7 +27,7 @@ _TYPE_NAME = {"type": "string", "enum": list(TYPE_NAMES)}
 
 # The payload of the node that is the type of every schema. Its hash is part of the format, so it stays unchanged
 # although, read literally, it would allow only empty nested schemas; `problems_of` is the real check.
-META_SCHEMA: dict[str, Any] = {
+META_SCHEMA: Schema = {
     "type": "object",
     "additionalProperties": False,
     "description": "ocas JSON Schema meta-schema",
@@ -129,7 +129,7 @@ def problems_of(schema: Any) -> list[str]:
     return []
 
 
-def _needs_compiler(schema: dict[str, Any]) -> bool:
+def _needs_compiler(schema: Schema) -> bool:
     """Whether only the validator, which is slow to import, can tell if a well-formed schema is accepted."""
     for keyword, value in schema.items():
         if keyword in ("pattern", "patternProperties", "multipleOf"):
@@ -199,7 +199,7 @@ def _describe(value: Any) -> str:
 class Type:
     """A schema ready for use, with validation and references compiled once."""
 
-    def __init__(self, schema: dict[str, Any], *, is_checked: bool = False) -> None:
+    def __init__(self, schema: Schema, *, is_checked: bool = False) -> None:
         # A store created elsewhere may contain any schema. One that is not fully understood could hide references, so
         # it is refused as a type.
         if not is_checked and (problems := list(_problems(schema, "", 0))):
@@ -238,7 +238,7 @@ class Type:
         return tuple(found)
 
 
-def _validator(schema: dict[str, Any]) -> Any:
+def _validator(schema: Schema) -> Any:
     # Imported here because read-only commands compile types only for their references.
     import jsonschema_rs
 
@@ -295,7 +295,7 @@ def _all_of(parts: list[_Finder]) -> _Finder | None:
     return find
 
 
-def _list_refs(schema: dict[str, Any]) -> _Finder | None:
+def _list_refs(schema: Schema) -> _Finder | None:
     first = [_ref_finder(item) for item in schema.get("prefixItems", ())]
     rest = _ref_finder(schema.get("items"))
     some = _ref_finder(schema.get("contains"))
@@ -315,7 +315,7 @@ def _list_refs(schema: dict[str, Any]) -> _Finder | None:
     return find
 
 
-def _object_refs(schema: dict[str, Any]) -> _Finder | None:
+def _object_refs(schema: Schema) -> _Finder | None:
     declared = schema.get("properties", {})
     named = {name: _ref_finder(item) for name, item in declared.items()}
     patterns = [

@@ -11,7 +11,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rolecall.errors import Damaged
-from rolecall.store.backend import Event, Move, Moved, NewEvent, Put, Record, Ref, conflict, stored_object
+from rolecall.store.backend import (
+    Event,
+    Fact,
+    Move,
+    Moved,
+    NewEvent,
+    Put,
+    Record,
+    Ref,
+    conflict,
+    stored_object,
+)
 from rolecall.store.ids import NODE_ID_LENGTH
 
 PAGE = 500
@@ -27,7 +38,7 @@ class SqlTables:
 
     _record_columns = RECORD
     _put_at = "put_at"
-    _damaged: Callable[[str], Damaged]
+    _damage_error: Callable[[str], Damaged]
 
     def _read(self, query: str, values: Sequence[Any] = ()) -> list[Row]:
         """Run a query and return its rows."""
@@ -73,6 +84,12 @@ class SqlTables:
         rows = [(now, name) for name in names]
         self._run("UPDATE refs SET version = version + 1, updated = ? WHERE name = ?", rows)
 
+    def _set_facts(self, facts: Sequence[Fact], now: int) -> None:
+        for fact in facts:
+            current = self.ref(fact.name)
+            ref = Ref(fact.name, None, fact.state, current.version + 1 if current else 1, now)
+            self._put_ref(ref, _json(ref.state))
+
     def _add_events(self, events: Sequence[NewEvent], now: int) -> None:
         rows = [
             (event.stream, event.kind, _json(event.body), now if event.at is None else event.at)
@@ -89,7 +106,7 @@ class SqlTables:
     def records(self, nodes: Sequence[str]) -> list[Record]:
         return [_record(row) for row in self._read_among(f"SELECT {self._record_columns} FROM nodes", nodes)]
 
-    def stored(self, nodes: Sequence[str]) -> set[str]:
+    def find_stored(self, nodes: Sequence[str]) -> set[str]:
         return {node for (node,) in self._read_among("SELECT id FROM nodes", nodes)}
 
     def ids_with_prefix(self, prefix: str, limit: int) -> list[str]:
@@ -122,7 +139,7 @@ class SqlTables:
     def _next_page(self, rows: list[Row], after: Any) -> Any:
         """The start of the next page. The rows of a damaged table may repeat endlessly."""
         if rows[-1][0] <= after:
-            raise self._damaged(f"row {rows[-1][0]} comes after row {after}")
+            raise self._damage_error(f"row {rows[-1][0]} comes after row {after}")
         return rows[-1][0]
 
     # -- reading refs and events --
@@ -182,6 +199,9 @@ class SqlTables:
             Event(seq, name, kind, stored_object(body, f"event {seq}"), at)
             for seq, name, kind, body, at in rows
         ]
+
+    def newest_event(self) -> int:
+        return int(self._read("SELECT COALESCE(max(seq), 0) FROM events")[0][0])
 
     def size(self) -> dict[str, Any]:
         types = self._read_nodes(

@@ -121,10 +121,11 @@ class SqliteBackend(SqlTables):
     def commit(self, change: Change, *, now: int, durable: bool) -> list[Ref]:
         wait = self._durability == "always" or (self._durability == "heads" and durable)
         with self._translated, self._writing("FULL" if wait else "NORMAL"):
-            require(change.types, self.stored(change.types))
+            require(change.types, self.find_stored(change.types))
             self._put_records(change.nodes, now)
             moved = [self._move(move, now) for move in change.moves]
             self._bump(change.bumps, now)
+            self._set_facts(change.facts, now)
             self._add_events(change.events, now)
         return moved
 
@@ -135,7 +136,7 @@ class SqliteBackend(SqlTables):
         for found in stored:
             record = missing.pop(found.id, None)
             if record is None:
-                raise self._damaged(f"its index takes {found.id!r} for another node")
+                raise self._damage_error(f"its index takes {found.id!r} for another node")
             if (found.type, found.data) != (record.type, record.data):
                 raise collision(record, found.sha256)
         # Nodes put again move to the end, so that a running collection sees them.
@@ -295,7 +296,7 @@ class SqliteBackend(SqlTables):
     def close(self) -> None:
         self._connection.close()
 
-    def _damaged(self, reason: str) -> Damaged:
+    def _damage_error(self, reason: str) -> Damaged:
         return _damage(self.path, reason)
 
 

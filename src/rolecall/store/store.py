@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from rolecall.errors import Damaged, Hint, InvalidPayload, InvalidValue, NotFound, RolecallError, UsageError
 from rolecall.store import canonical
-from rolecall.store.backend import Backend, Change, Move, NewEvent, Record, Ref, is_time, missing_type
+from rolecall.store.backend import Backend, Change, Fact, Move, NewEvent, Record, Ref, is_time, missing_type
+from rolecall.store.canonical import JsonObject, Schema
 from rolecall.store.ids import META as META
 from rolecall.store.ids import NODE_ID_LENGTH, is_id_of, is_node_id, node_from_number, node_id, node_number
 from rolecall.store.ids import Node as Node
@@ -32,6 +33,10 @@ class Dangling(NamedTuple):
     referrer: str
 
 
+TEMPORARY = "rolecall-temporary-"
+"""The prefix of the folders of temporary stores."""
+
+
 class Store:
     """Nodes, refs and events in one place.
 
@@ -43,11 +48,22 @@ class Store:
         self.now = now or backend.clock or (lambda: time.time_ns() // 1_000_000)
         self.ref, self.refs = backend.ref, backend.refs
         self.history, self.events = backend.history, backend.events
+        self.newest_event = backend.newest_event
         self._types: dict[str, Type] = {}
         self._has_builtins = False
-        self.registered: dict[int, tuple[Record, dict[str, Any]]] = {}
+        self.registered: dict[int, tuple[Record, Schema]] = {}
         """Types of `Draft.put_as` by the `id()` of their schemas, which are kept alive so that it stays unique."""
         self._recent: dict[str, Node] = {}
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other machines may use the store."""
+        return "://" in self.backend.address
+
+    @property
+    def is_temporary(self) -> bool:
+        """Whether the store is temporary: it is removed with the process that made it."""
+        return TEMPORARY in self.backend.address
 
     # -- writing --
 
@@ -66,7 +82,7 @@ class Store:
         draft.commit(durable=durable)
         return ids
 
-    def put_schema(self, schema: dict[str, Any], *, durable: bool = False) -> str:
+    def put_schema(self, schema: Schema, *, durable: bool = False) -> str:
         """Register a schema as a type and return its id."""
         return self.put(META, schema, durable=durable)
 
@@ -78,7 +94,7 @@ class Store:
         name: str,
         expected: Ref | None,
         target: str | None = None,
-        state: Mapping[str, Any] | None = None,
+        state: JsonObject | None = None,
         *,
         durable: bool = True,
     ) -> Ref:
@@ -91,12 +107,12 @@ class Store:
 
     def get(self, node: str) -> Node:
         """Return one node. Raises `NotFound` if it is not stored, `Damaged` if it is not what was put."""
-        if node in self._recent and not self.backend.stored([node]):
+        if node in self._recent and not self.backend.find_stored([node]):
             del self._recent[node]
-        known = self.linked(node)
+        known = self.follow(node)
         return known._replace(payload=copy_json(known.payload))
 
-    def linked(self, node: str) -> Node:
+    def follow(self, node: str) -> Node:
         """Return a node that a stored node refers to: `get` without checking that it is still stored. Its payload is
         shared and must not be changed."""
         known = self._recent.pop(node, None)
@@ -276,9 +292,7 @@ class Store:
         kind = self.type(record.type)
         return kind.refs(payload_of(record)) if kind.has_refs else ()
 
-    def remember(
-        self, types: Mapping[str, Type], registered: Mapping[int, tuple[Record, dict[str, Any]]]
-    ) -> None:
+    def remember(self, types: Mapping[str, Type], registered: Mapping[int, tuple[Record, Schema]]) -> None:
         """Keep the types that a committed draft has compiled."""
         self._has_builtins = True
         self._types.update(types)
@@ -305,18 +319,20 @@ class Draft:
     """Writes to be made together: each is checked when it is added, and all are committed at once."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self.store = store
         self._records: dict[str, Record] = {}
         self._types: dict[str, Type] = {}
         self._used: set[str] = set()
-        self._registering: dict[int, tuple[Record, dict[str, Any]]] = {}
+        self._registering: dict[int, tuple[Record, Schema]] = {}
         self._moves: list[Move] = []
         self._events: list[NewEvent] = []
         self._bumps: list[str] = []
+        self._facts: list[Fact] = []
+        self._then: list[Callable[[list[Ref]], None]] = []
 
     def put(self, type_id: str, payload: Any) -> str:
         """Add one node and return its id."""
-        kind = self._types.get(type_id) or self._store.type(_checked_id(type_id))
+        kind = self._types.get(type_id) or self.store.type(_checked_id(type_id))
         # Encode first, which finds values without a canonical form before the validator sees them.
         data = canonical.encode(payload)
         if misfits := kind.misfits(payload):
@@ -328,7 +344,7 @@ class Draft:
                 misfits,
                 hint=Hint("See the type", "show_schema", type=type_id),
             )
-        record = make_record(type_id, data, kind.refs(payload), self._store.now())
+        record = make_record(type_id, data, kind.refs(payload), self.store.now())
         self._records[record.id] = record
         self._used.add(type_id)
         if type_id == META:
@@ -336,15 +352,15 @@ class Draft:
             self._types[record.id] = Type(canonical.decode(data), is_checked=True)
         return record.id
 
-    def put_schema(self, schema: dict[str, Any]) -> str:
+    def put_schema(self, schema: Schema) -> str:
         return self.put(META, schema)
 
     def put_text(self, text: str) -> str:
         return self.put(BUILTIN["string"], text)
 
-    def put_as(self, schema: dict[str, Any], payload: Any) -> str:
+    def put_as(self, schema: Schema, payload: Any) -> str:
         """Add a node whose type is a constant in the program, and register the type if it is new."""
-        known = self._store.registered.get(id(schema)) or self._registering.get(id(schema))
+        known = self.store.registered.get(id(schema)) or self._registering.get(id(schema))
         if known is None:
             known = self._registering[id(schema)] = (self._records[self.put_schema(schema)], schema)
         # Put it every time, because a collection may have removed it.
@@ -361,7 +377,7 @@ class Draft:
         name: str,
         expected: Ref | None,
         target: str | None = None,
-        state: Mapping[str, Any] | None = None,
+        state: JsonObject | None = None,
         *,
         at: int | None = None,
     ) -> None:
@@ -375,23 +391,33 @@ class Draft:
         """Raise the version of a ref, if it exists, so that readers who compare versions notice it."""
         self._bumps.append(checked_name(name))
 
-    def event(self, stream: str, kind: str, body: Mapping[str, Any], *, at: int | None = None) -> None:
+    def set_fact(self, name: str, state: Mapping[str, Any]) -> None:
+        """Write the state of a ref without a target, whatever it was before."""
+        self._facts.append(Fact(checked_name(name), state))
+
+    def event(self, stream: str, kind: str, body: JsonObject, *, at: int | None = None) -> None:
         self._events.append(NewEvent(stream, kind, body, at))
+
+    def then(self, call: Callable[[list[Ref]], None]) -> None:
+        """Call this with the moved refs after they are committed; it must not raise."""
+        self._then.append(call)
 
     def commit(self, *, durable: bool | None = None) -> list[Ref]:
         """Apply all writes or none, and return the moved refs.
 
         By default, a commit waits for the disk only if it moves a ref.
         """
-        nodes = {record.id: record for record in (*self._store.builtins(), *self._records.values())}
-        if not (nodes or self._moves or self._events or self._bumps):
+        nodes = {record.id: record for record in (*self.store.builtins(), *self._records.values())}
+        if not (nodes or self._moves or self._events or self._bumps or self._facts):
             return []
         types = [type_id for type_id in self._used if type_id not in nodes]
-        change = Change(list(nodes.values()), self._moves, self._events, types, self._bumps)
-        moved = self._store.backend.commit(
-            change, now=self._store.now(), durable=bool(self._moves) if durable is None else durable
+        change = Change(list(nodes.values()), self._moves, self._events, types, self._bumps, self._facts)
+        moved = self.store.backend.commit(
+            change, now=self.store.now(), durable=bool(self._moves) if durable is None else durable
         )
-        self._store.remember(self._types, self._registering)
+        self.store.remember(self._types, self._registering)
+        for call in self._then:
+            call(moved)
         return moved
 
 
@@ -413,12 +439,12 @@ def check(record: Record) -> None:
     # A damaged database may contain anything in place of bytes or text.
     is_readable = isinstance(record.data, bytes) and isinstance(record.type, str)
     if not is_readable or not is_id_of(record.id, record.type, record.data):
-        raise _damaged(record.id, "its bytes do not give its id")
+        raise _damage_error(record.id, "its bytes do not give its id")
     if not is_time(record.created):
-        raise _damaged(record.id, "the time kept with it is not a time")
+        raise _damage_error(record.id, "the time kept with it is not a time")
 
 
-def _damaged(node: str, reason: str) -> Damaged:
+def _damage_error(node: str, reason: str) -> Damaged:
     return Damaged(
         f"node {node} is damaged: {reason}",
         node=node,
@@ -438,7 +464,7 @@ def payload_of(record: Record) -> Any:
     try:
         return canonical.decode(record.data)
     except Damaged as exc:
-        raise _damaged(record.id, exc.message) from exc
+        raise _damage_error(record.id, exc.message) from exc
     except InvalidValue as exc:
         raise InvalidValue(
             f"node {record.id} cannot be read: {exc.message}",
@@ -480,7 +506,7 @@ def checked_name(name: str) -> str:
 # -- builtin types --
 
 
-_BUILTIN_SCHEMAS: dict[str, dict[str, Any]] = {
+_BUILTIN_SCHEMAS: dict[str, Schema] = {
     node_id(META, canonical.encode({"type": name})): {"type": name} for name in TYPE_NAMES
 }
 BUILTIN = {schema["type"]: type_id for type_id, schema in _BUILTIN_SCHEMAS.items()}

@@ -20,7 +20,7 @@ DAMAGE: frozenset[Kind] = frozenset({"damaged", "sha256", "type", "index", "cont
 """Kinds that mean stored bytes were lost or changed. An invalid payload or a dangling reference was stored that way."""
 
 
-class Problem(NamedTuple):
+class Fault(NamedTuple):
     node: str
     """The node or ref concerned; empty for the container."""
     kind: Kind
@@ -31,7 +31,7 @@ class Verified(NamedTuple):
     """One batch of work: how many nodes were checked, and the problems found."""
 
     nodes: int
-    problems: list[Problem]
+    problems: list[Fault]
 
 
 def verify(store: Store, nodes: Sequence[str] = ()) -> Iterator[Verified]:
@@ -42,9 +42,9 @@ def verify(store: Store, nodes: Sequence[str] = ()) -> Iterator[Verified]:
         yield Verified(0, list(_find_lost_types(store, types)))
         return
     try:
-        yield Verified(0, [Problem("", "container", text) for text in store.backend.problems()])
+        yield Verified(0, [Fault("", "container", text) for text in store.backend.problems()])
     except Damaged as exc:
-        yield Verified(0, [Problem(exc.node, "container", exc.message)])
+        yield Verified(0, [Fault(exc.node, "container", exc.message)])
     scan = store.backend.scan()
     try:
         while batch := list(islice(scan, _BATCH)):
@@ -52,70 +52,70 @@ def verify(store: Store, nodes: Sequence[str] = ()) -> Iterator[Verified]:
         targets = {ref.name: ref.target for ref in store.refs() if ref.target is not None}
         missing = set(_find_missing(store, list(targets.values())))
         dangling = [
-            Problem(name, "dangling", f"points at {target}, which is not stored")
+            Fault(name, "dangling", f"points at {target}, which is not stored")
             for name, target in targets.items()
             if target in missing
         ]
         yield Verified(0, [*_find_lost_types(store, types), *dangling])
     except Damaged as exc:
         # The rest cannot be reached, but problems found so far must be reported.
-        yield Verified(0, [Problem(exc.node, "container", exc.message)])
+        yield Verified(0, [Fault(exc.node, "container", exc.message)])
 
 
 def _verify_batch(store: Store, batch: Sequence[Record | Damage], types: set[str]) -> Verified:
     """Check some nodes, and add the types they use to `types`."""
-    problems: list[Problem] = []
+    problems: list[Fault] = []
     referrers: dict[str, str] = {}
     for item in batch:
         if isinstance(item, Damage):
-            problems.append(Problem(item.id, "damaged", item.reason))
+            problems.append(Fault(item.id, "damaged", item.reason))
             continue
         try:
             problems += _check_record(store, item, types, referrers)
         except Damaged as exc:
-            problems.append(Problem(item.id, "damaged", exc.message))
+            problems.append(Fault(item.id, "damaged", exc.message))
     for target in _find_missing(store, list(referrers)):
-        problems.append(Problem(referrers[target], "dangling", f"refers to {target}, which is not stored"))
+        problems.append(Fault(referrers[target], "dangling", f"refers to {target}, which is not stored"))
     return Verified(len(batch), problems)
 
 
 def _check_record(
     store: Store, record: Record, types: set[str], referrers: dict[str, str]
-) -> Iterator[Problem]:
+) -> Iterator[Fault]:
     check(record)
     if record.sha256 is not None and record.sha256 != sha256_of(
         "" if record.id == record.type else record.type, record.data
     ):
-        yield Problem(record.id, "sha256", "the SHA-256 kept with it is of other bytes")
+        yield Fault(record.id, "sha256", "the SHA-256 kept with it is of other bytes")
     if record.id == record.type:
         payload_of(record)
         return
     try:
         kind = store.type(record.type)
     except (NotFound, UsageError, Damaged) as exc:
-        yield Problem(record.id, "type", exc.message)
+        yield Fault(record.id, "type", exc.message)
         return
     types.add(record.type)
     try:
         misfits, refs = kind.misfits(payload_of(record)), store.derive_refs(record)
     except InvalidValue as exc:
-        yield Problem(record.id, "invalid", exc.message)
+        yield Fault(record.id, "invalid", exc.message)
         return
-    yield from (Problem(record.id, "invalid", misfit) for misfit in misfits)
+    yield from (Fault(record.id, "invalid", misfit) for misfit in misfits)
     # Compare as sets: the order is that of the original object, which its bytes do not preserve.
     if record.refs is not None and set(record.refs) != set(refs):
-        yield Problem(record.id, "index", "the references kept with it are not its own; reindex the store")
+        yield Fault(record.id, "index", "the references kept with it are not its own; reindex the store")
     referrers.update((target, record.id) for target in refs)
 
 
-def _find_lost_types(store: Store, types: set[str]) -> Iterator[Problem]:
+def _find_lost_types(store: Store, types: set[str]) -> Iterator[Fault]:
     """Types that nodes use but that are not stored, even if this process knows them."""
     for type_id in _find_missing(store, sorted(types)):
-        yield Problem(type_id, "type", "nodes have this type, and it is not stored")
+        yield Fault(type_id, "type", "nodes have this type, and it is not stored")
 
 
 def _find_missing(store: Store, nodes: Sequence[str]) -> list[str]:
-    stored = store.backend.stored(nodes)
+    stored = store.backend.find_stored(nodes)
     return [node for node in nodes if node not in stored]
 
 

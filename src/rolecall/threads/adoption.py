@@ -64,7 +64,7 @@ def check(
         "role": role,
     }
     if step.is_ours:
-        used = thread.counted(payload.get("usage"), ms=payload["completed_at"] - payload["started_at"])
+        used = thread.count_usage(payload.get("usage"), ms=payload["completed_at"] - payload["started_at"])
         expected |= {"number": number, "totals": thread.add_totals(totals, role, used)}
     wrong = [
         f"{key} is {payload.get(key)!r}, not {value!r}"

@@ -28,8 +28,9 @@ from rolecall.agents.protocol import Context, Reply
 from rolecall.errors import AgentError, ExtractError, RolecallError, UsageError
 from rolecall.settings.stores import open_store
 from rolecall.threads import compose, nested, thread
-from rolecall.threads.attempt import Attempt, perform
+from rolecall.threads.attempt import Attempt
 from rolecall.threads.commit import put_step
+from rolecall.threads.perform import perform
 from rolecall.threads.setup import Cast
 from rolecall.threads.thread import Chain
 from rolecall.threads.turn import Turn, name_of, next_of

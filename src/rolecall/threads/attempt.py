@@ -1,4 +1,4 @@
-"""One attempt at a step: ask the role's agent and parse its answer.
+"""The records of one attempt at a step.
 
 Every stage is recorded as it happens. Before the agent is asked, a note is written to the ref `attempt/<thread>`; the
 session id and the answer are added to it as soon as they are known. A process that takes over the thread after a crash
@@ -8,30 +8,35 @@ finally succeeds links to the attempts before it.
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from functools import cached_property, lru_cache, partial
-from itertools import count
-from math import isfinite
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from rolecall.agents import process, protocol
-from rolecall.errors import AgentError, Conflict, ExtractError, Hint, RolecallError, UsageError
-from rolecall.files import treestate
+from rolecall.errors import (
+    AgentError,
+    Conflict,
+    ExtractError,
+    Hint,
+    RolecallError,
+    UsageError,
+)
 from rolecall.files.snapshot import Snapshot, StepTree, load_tree
 from rolecall.files.tree import Trees
-from rolecall.settings import capabilities
 from rolecall.settings.mask import Mask
-from rolecall.settings.repository import root_around
 from rolecall.store.store import Draft, Store
 from rolecall.threads import adoption, prompt, thread, workfolder
-from rolecall.threads.sessions import REREAD, Decision, Fork, Origin, StoredMemory, decide, usage_of
+from rolecall.threads.attempt_files import AttemptFiles
+from rolecall.threads.key import Parts, load_parts
+from rolecall.threads.key_parts import Question, find_parts
+from rolecall.threads.sessions import REREAD, Decision, Fork, Origin, decide, usage_of
 from rolecall.threads.setup import Cast, Recalled, Recaller, Setup, Watch, no_knowledge
+from rolecall.threads.shared_files import find_shared_folder
 from rolecall.threads.state import Note, NoteRef, attempt_name, read_note
+from rolecall.threads.steps_above import read_above
+from rolecall.threads.storable import describe_reply, describe_turn, describe_usage, drop_empty, make_plain
 from rolecall.threads.thread import (
     ATTEMPT_SCHEMA,
     DETAIL_SCHEMA,
@@ -39,25 +44,20 @@ from rolecall.threads.thread import (
     PROMPT_SCHEMA,
     SUSPENSION_SCHEMA,
     TREE_ATTEMPT_SCHEMA,
-    Chain,
+    Reused,
 )
-from rolecall.threads.turn import ERROR, Turn, contained, unless
+from rolecall.threads.turn import ERROR, Turn, contain
 from rolecall.workflow import reply
 from rolecall.workflow.model import SUSPEND, on_crash_of
 from rolecall.workflow.route import Next
 
 _OF_SESSION = ("head", "role", "by", "session", "session_total")
-_OF_ANSWER = ("since", "recalled", "raw", "detail", "children", "unread", "tree")
+_OF_ANSWER = ("since", "recalled", "raw", "detail", "children", "unread", "tree", "parts")
 _MOST_RUNS = 8
 """How many run ids a note keeps. An agent may start a process for every command; the newest ids find the others."""
 _NOT_SEARCHED = "The repository cannot be searched for this task: look for yourself."
-_LONG_LIST = 20
-"""Members of a group are not shown the list that their items come from if it has more items than this."""
 _LITERAL = 60
 """Parts of a prompt up to this length are stored inline rather than as nodes."""
-
-Play = Callable[["Attempt", protocol.Cancel, str, str, str | None], Any]
-"""(attempt, cancel, workflow, prompt, session) -> the outcome of the child thread that plays the role."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,8 @@ class Answer:
     """The id of a step that an external agent put into the store."""
     is_unread: bool = False
     """The agent could not correct the answer, so only the extract model can find the output."""
+    taken: Result | None = None
+    """The contents of a finished step that is taken over, if nobody was asked."""
 
 
 @dataclass(frozen=True)
@@ -92,132 +94,14 @@ class Result:
     """The roster of the group whose members' results the step joins."""
     used: Mapping[str, float] | None = None
     """The amounts that count for limits, if they are not those of the agent's usage."""
-
-
-async def perform(
-    setup: Setup, attempt: Attempt, cast: Cast, *, cancel: protocol.Cancel, play: Play | None = None
-) -> Result:
-    """Ask the agent and parse its answer: from its frontmatter, else after one correction in the same session, else
-    with the extract model. If this raises, the agent's output is already recorded."""
-    role = attempt.turn.role(attempt.role)
-    ask = partial(_ask, setup, attempt, cast, cancel, play)
-    answer = await attempt.read_waiting_answer()
-    if answer is None or (answer.is_unread and not setup.can_extract(role)):
-        answer = await ask()
-    if answer.step:
-        with contained(f"reading the step of {cast.name!r}"):
-            return attempt.adopt(answer.step)
-
-    found = reply.parse(answer.text, role.schema)
-    can_correct = answer.session and not answer.is_unread and getattr(cast.agent, "can_resume", False)
-    if isinstance(found, reply.Problem) and can_correct:
-        attempt.fail(f"the answer could not be read: {found.reason}")
-        answer = await ask(correction=prompt.correction(found, role.schema))
-        found = reply.parse(answer.text, role.schema)
-    if isinstance(found, reply.Problem):
-        found = await _extract(setup, attempt, answer, found, cancel)
-    return attempt.understand(found)
-
-
-async def _ask(
-    setup: Setup,
-    attempt: Attempt,
-    cast: Cast,
-    cancel: protocol.Cancel,
-    play: Play | None,
-    *,
-    correction: str | None = None,
-) -> Answer:
-    """Call the agent and record its answer before using it. If the agent has lost the session, ask it again in a new
-    one."""
-    if correction is not None:
-        attempt.stay_in_session()
-    text = correction if correction is not None else await attempt.make_prompt(cast)
-    role, run, decision = attempt.turn.role(attempt.role), setup.token(), attempt.session
-    words = tuple(dict.fromkeys((*role.capabilities, *setup.restrictions_of(role))))
-    deniable = getattr(cast.agent, "deniable", None)
-    if deniable is not None:  # the role's restrictions were checked earlier; our own process may add some
-        capabilities.check_supported(cast.name, words, deniable)
-
-    await attempt.find_files()
-    attempt.note_asking(cast.name, run=run)
-    context = protocol.Context(
-        thread=attempt.thread, role=attempt.role, start=attempt.turn.task, workdir=Path(attempt.workdir),
-        cancel=cancel, emit=attempt.note_sign, instruction=attempt.instruction, steps=attempt.turn.messages,
-        session=decision.session, is_fork=decision.is_fork, session_total=decision.total, schema=role.schema,
-        attempt=attempt.tries, capabilities=words,
-        env=process.add_mark(_environment_of_agent(setup, attempt, cast), run),
-        memory=StoredMemory(setup.store, setup.mask), play=partial(play, attempt, cancel) if play else None,
-    )  # fmt: skip
-    try:
-        with (
-            contained(f"the agent {cast.name!r}"),
-            _report_changes(attempt, words),
-        ):  # adapters are third-party code and may raise anything
-            given = await protocol.ask(cast.agent, text, context=context)
-    except AgentError as error:
-        await attempt.leave_files()
-        if not error.is_session_lost or decision.session is None:
-            raise
-        attempt.fail(error.message, error)
-        attempt.lost_sessions |= {decision.session}
-        return await _ask(setup, attempt, cast, cancel, play)
-    await attempt.leave_files()
-    return attempt.note_answer(given)
-
-
-def _environment_of_agent(setup: Setup, attempt: Attempt, cast: Cast) -> dict[str, str]:
-    """The environment of an agent's processes. It names the store only if the agent writes its own step or the role
-    may start threads."""
-    role = attempt.turn.role(attempt.role)
-    environment = setup.environment_of(role)
-    environment.pop(capabilities.THREADS_VARIABLE, None)  # set for the role whose agent started us
-    if role.may_start_threads:
-        environment[capabilities.THREADS_VARIABLE] = "1"
-    elif not getattr(cast.agent, "opens_store", False):
-        for name in capabilities.STORE_VARIABLES:
-            environment.pop(name, None)
-    return environment
-
-
-@contextmanager
-def _report_changes(attempt: Attempt, words: tuple[str, ...]) -> Iterator[None]:
-    """Report files that a read-only role changed in its work folder."""
-    if not capabilities.must_not_write(words):
-        yield
-        return
-    before = treestate.take(attempt.workdir)
-    try:
-        yield
-    finally:
-        if changed := treestate.changes(before, treestate.take(attempt.workdir)):
-            attempt.remark(
-                f"{attempt.role} is read-only, yet the work folder has changed: {', '.join(changed)}"
-            )
-
-
-async def _extract(
-    setup: Setup, attempt: Attempt, answer: Answer, problem: reply.Problem, cancel: protocol.Cancel
-) -> reply.Reply:
-    """Find the output with the extract model. If that fails, the answer is kept so that it can be read later."""
-    role = attempt.turn.role(attempt.role)
-    attempt.note = attempt.note._replace(unread=True)
-    try:
-        reading = setup.extract(answer.text, role.schema, role.extract)
-        output, usage = await unless(cancel, "reading the answer", reading)
-    except ExtractError as error:
-        attempt.add_usage(error.usage)
-        found = "; ".join([problem.reason, *problem.misfits])
-        raise ExtractError(
-            f"the answer could not be read ({found}), and {error.message}",
-            raw=answer.text,
-            attempts=error.attempts,
-            usage=error.usage,
-            hint=error.hint,
-            is_outage=error.is_outage,
-        ) from error
-    attempt.add_usage(usage)
-    return reply.Reply(output, answer.text)
+    reused: Reused | None = None
+    """Where the step was taken over from."""
+    saved: Mapping[str, float] | None = None
+    """What reuse has saved, in the units of limits."""
+    is_exact: bool = True
+    """False if others have changed files while the step was taken over: then it is not found by its key."""
+    by: Mapping[str, str] | None = None
+    """Who answered and where from, if a person did."""
 
 
 class Attempt:
@@ -232,12 +116,15 @@ class Attempt:
         mask: Mask,
         watch: Watch = lambda _kind, _body: None,
         is_owner: bool = True,
+        is_answer: bool = False,
         fork: Fork | None = None,
         origin: Origin | None = None,
         recall: Recaller = no_knowledge,
         trees: Trees | None = None,
+        reuse: bool | None = None,
     ) -> None:
         """`is_owner` is False in an external agent's process, because the process that started it owns the note.
+        `is_answer` is True for a person's answer: on a machine that shares the store it needs no work folder.
         Without `trees` the files of the step are not recorded."""
         self.store = store
         self.mask = mask
@@ -246,7 +133,12 @@ class Attempt:
         self.thread = turn.thread
         self.role = way.role
         self.way = way
-        self.workdir = _workdir(store, turn, way)
+        self._shared = (
+            find_shared_folder(store, turn, way.role, trees) if is_owner and not is_answer else None
+        )
+        self._fetched = self._shared.fetch() if self._shared else ""
+        """Says that the work folder was made with files from another machine."""
+        self.workdir = _workdir(store, turn, way, is_needed=not (is_answer and store.is_shared))
         self.session = Decision("")
         """The agent's session to use, and why."""
         self.lost_sessions: frozenset[str] = frozenset()
@@ -255,7 +147,8 @@ class Attempt:
         self._fork = fork
         self._origin = origin
         self._recall = recall
-        self._trees = trees
+        self.reuse = reuse
+        """Whether a finished step is to be taken over; None if nobody says."""
 
         self._ref = read_note(store, self.thread)
         self.note = self._ref.note if self._ref else Note()
@@ -271,9 +164,24 @@ class Attempt:
         self._live = mask.stream()
         self._remarks: list[str] = []
         self._since: int | None = None
+        self._task = mask.text(turn.task)
         self._recalled = ""
+        self.parts: Parts | None = None
+        """The parts of the step's key, once they are known."""
         self._prompt: prompt.Prompt | None = None
         self._steps_shown: dict[int | None, str] = {}
+        self._found: Snapshot | None = None
+        """The files that the last attempt which failed here had found."""
+        self.files = AttemptFiles(
+            trees if is_owner else None,
+            self.workdir,
+            turn,
+            way.role,
+            is_first=turn.last is None,
+            remark=self.remark,
+        )
+        if self._fetched:
+            self.remark(self._fetched)
 
     @cached_property
     def number(self) -> int:
@@ -289,7 +197,7 @@ class Attempt:
         totals = dict(self.turn.totals)
         for attempt in self._attempts():
             ms = attempt.get("completed_at", 0) - attempt["started_at"]
-            used = thread.counted(attempt.get("usage"), ms=ms, steps=0)
+            used = thread.count_usage(attempt.get("usage"), ms=ms, steps=0)
             totals = thread.add_totals(totals, attempt["role"], used)
         return totals
 
@@ -310,8 +218,22 @@ class Attempt:
         """Return an answer that arrived before the process that asked for it died."""
         if not self._is_left_here() or not (self.note.raw or self.note.step):
             return None
-        await self._assemble(self.note.since, self.note.recalled)  # the step stores the prompt that was used
+        await self._remember_question()
         return Answer(self.note.raw, self.note.session, self.note.step, is_unread=self.note.unread)
+
+    async def read_begun_reuse(self) -> Mapping[str, str]:
+        """The finished step, and its thread, that a process was taking over which has died; empty if it was none."""
+        if not self._is_left_here() or not self.note.reused:
+            return {}
+        await self._remember_question()
+        return self.note.reused
+
+    async def _remember_question(self) -> None:
+        """Make the prompt again that the note is about, because the step stores it."""
+        if self.role not in self.turn.playbook.functions:
+            await self._assemble(self.note.since, self.note.recalled)
+        found = self.tree.found.tree if self.tree else ""
+        self.parts = load_parts(self.note.parts, found) if self.note.parts else None
 
     async def make_prompt(self, cast: Cast) -> str:
         """Choose the session in which to ask the agent, and return the prompt."""
@@ -321,7 +243,8 @@ class Attempt:
         return (await self._assemble(self.session.since, await self._search_repository())).text
 
     def stay_in_session(self) -> None:
-        """Use the session of the last answer for the next question."""
+        """Use the session of the last answer for the next question, which belongs to the files that the first found."""
+        self._note_tree(StepTree(self._found, self._found) if self._found else None)
         total = usage_of(self.note.session_total)
         self.session = Decision("resumed: a correction", self.note.session or None, total=total)
 
@@ -331,32 +254,38 @@ class Attempt:
             return
         for run in filter(None, (self.note.run, *self.note.runs)):
             await process.end_leftovers(run)
+        if "left" not in self.note.tree and self._fetched:
+            self.note = self.note._replace(tree={})
+            self.fail("the machine that ran this attempt is gone, and the files that it changed with it")
+            return
         if "left" not in self.note.tree:  # otherwise another process died while it put the files back
             await self.leave_files()
         await self._restore_files()
 
     async def _restore_files(self) -> None:
         """Record the attempt of a process that has died, after its files were put back if the role wants that."""
-        gone, tree = "the process that ran this attempt is gone", load_tree(self.note.tree)
+        gone, tree = "the process that ran this attempt is gone", self.tree
         wants = on_crash_of(self.turn.workflow, self.role) == "restore" and self._is_left_here()
         # The thread of another workflow continues with its files, and members of a group may share theirs.
         is_alone = self.turn.chain.start.member is None or self.turn.workdir_of(self.role) != "shared"
         if not wants or not is_alone or self.note.by.startswith("workflow:"):
             self.fail(f"{gone}; the files that it changed are kept" if tree and tree.changed else gone)
-        elif self._trees is None or tree is None:
+        elif tree is None or not await self._put_back(tree):
             self.fail(f"{gone}; its files are kept, because those that it found are not on this machine")
         else:
-            self._write(self.note)  # what it left is recorded before it is replaced
-            try:
-                await asyncio.to_thread(self._trees.restore, tree.found, self.workdir, source=self._source)
-            except (RolecallError, OSError) as error:
-                raise UsageError(
-                    f"the files that the crashed attempt found cannot be put back: {error}",
-                    hint="Resume the thread to start the role with the files as they are.",
-                ) from error
             text = f"{gone}; the files that it found are put back"
             # The session would not know that its changes are undone, so it is not continued.
             self.fail(text, AgentError(text, ending="killed"))
+
+    async def _put_back(self, tree: StepTree) -> bool:
+        self._write(self.note)  # what it left is recorded before it is replaced
+        try:
+            return await self.files.put_back(tree.found)
+        except (RolecallError, OSError) as error:
+            raise UsageError(
+                f"the files that the crashed attempt found cannot be put back: {error}",
+                hint="Resume the thread to start the role with the files as they are.",
+            ) from error
 
     def _decide_session(self, cast: Cast) -> Decision:
         tier = self.turn.role(self.role).resume
@@ -394,7 +323,7 @@ class Attempt:
     async def _assemble(self, since: int | None, recalled: str) -> prompt.Prompt:
         task, ask_python = self.turn.task, self.turn.playbook.prompts.get(self.role)
         if ask_python is not None:
-            with contained(f"the prompt of {self.role}"):
+            with contain(f"the prompt of {self.role}"):
                 text = await ask_python(self.turn.context(workdir=self.workdir))
             if not isinstance(text, str):
                 raise UsageError(f"the prompt of {self.role} must return text, not {type(text).__name__}")
@@ -402,26 +331,38 @@ class Attempt:
 
         role = self.turn.role(self.role)
         is_bounded = since is not None and role.resume == "bounded"
-        self._since, self._recalled = since, recalled
+        self._since, self._task, self._recalled = since, self.mask.text(task), self.mask.text(recalled)
         self._prompt = prompt.assemble(
             role,
             name=self.role,
             task=task,
             newest_first=self._past_steps(),
             instruction=f"{self.way.prompt}\n\n{REREAD}" if is_bounded else self.way.prompt,
-            show_command=f"rolecall thread read {self.thread}",
+            show_command=self._show_command,
             knowledge=recalled,
             last_turn=since,
         )
         return self._prompt
 
+    @property
+    def _show_command(self) -> str:
+        return f"rolecall thread read {self.thread}"
+
+    def _steps_shown_since(self, since: int | None) -> Sequence[prompt.PastStep]:
+        """The earlier steps that a prompt shows to a session that has seen those up to number `since`."""
+        if self._prompt is not None and self._since == since:
+            return self._prompt.shown
+        chosen = prompt.choose_steps(self._past_steps(), since=since or 0, show_command=self._show_command)
+        return [step for step, _ in chosen]
+
     def _past_steps(self) -> Iterator[prompt.PastStep]:
         for step in self.turn.chain:
             if step.role != thread.FORK:
                 self._steps_shown[step.number] = step.id
-                yield prompt.PastStep(step.number, step.role, step.output, step.body, step.agent)
+                yield step.past
         if (member := self.turn.chain.start.member) is not None:
-            for node, past in _steps_above(self.store, member.group.above).read(member.item):
+            group = self.turn.defined.roles[member.group.role].group
+            for node, past in read_above(self.store, member.group.above, group.each if group else None):
                 self._steps_shown[past.number] = node
                 yield past
 
@@ -435,18 +376,36 @@ class Attempt:
             by=self.agent,
             run=run,
             since=self._since,
-            recalled=self.mask.text(self._recalled),
+            recalled=self._recalled,
             started_at=self.started_at,
             session=(not self.session.is_fork and self.session.session) or "",
-            session_total=_usage(self.session.total),
+            session_total=describe_usage(self.session.total),
             session_reason=self.session.reason,
             tree=self.note.tree,
+            parts=self.dump_parts(),
         )
         self._write(note, "step_started", {"role": self.role, "agent": self.agent, "number": self.number})
 
+    def note_reuse(self, step: str, of_thread: str) -> None:
+        """Say in the note which finished step is taken over; `write_note` keeps it."""
+        self.note = Note(
+            head=self.turn.chain.head,
+            role=self.role,
+            since=self._since,
+            recalled=self._recalled,
+            started_at=self.started_at,
+            tree=self.note.tree,
+            parts=self.dump_parts(),
+            reused={"step": step, "thread": of_thread},
+        )
+
+    def write_note(self) -> None:
+        """Keep the note over a crash as it is."""
+        self._write(self.note)
+
     def note_sign(self, kind: str, body: Mapping[str, Any]) -> None:
         """Handle a live event of the agent. A session is noted at once, so that it can be resumed after a crash."""
-        given = _plain(body)
+        given = make_plain(body)
         if kind == "text" and isinstance(given.get("text"), str):
             given["text"] = self._live.feed(given["text"])
             if not given["text"]:
@@ -463,49 +422,78 @@ class Attempt:
 
     # -- files --
 
+    @property
+    def tree(self) -> StepTree | None:
+        """The files that the role found and left, as far as they are recorded."""
+        return load_tree(self.note.tree)
+
     async def find_files(self) -> None:
         """Record the files that the role finds."""
-        found = await self._take_files()
-        self.note = self.note._replace(tree=self._dump_tree(StepTree(found, found)) if found else {})
+        tree = await self.files.find()
+        self._note_tree(tree)
+        if self._shared is not None and self._shared.is_new:
+            await self._send_files(tree.found if tree else None)
 
     async def leave_files(self) -> None:
-        """Record the files that the role has left, and what it has changed."""
-        known = load_tree(self.note.tree)
-        left = await self._take_files() if known else None
-        if known is not None and left is None and self._is_owner:  # "unchanged" would be a lie
-            self.note = self.note._replace(tree={})
-        if self._trees is not None and known is not None and left is not None:
-            changed = []
-            if left.tree != known.found.tree:
-                try:
-                    changed = await asyncio.to_thread(self._trees.changes, known.found, left)
-                except (RolecallError, OSError) as error:  # another machine has recorded the first tree
-                    self.remark(f"the changes of this step are not known: {error}")
-                    self.note = self.note._replace(tree={})
-                    return
-            tree = StepTree(known.found, left, tuple(changed))
-            self.note = self.note._replace(tree=self._dump_tree(tree))
+        """Record the files that the role has left, and what it has changed; report it if the role is read-only."""
+        tree = await self.files.leave(self.tree)
+        if self._is_owner:
+            self._note_tree(tree)
+        await self._send_files(tree.left if tree else None)
 
-    def _dump_tree(self, tree: StepTree) -> dict[str, Any]:
-        return dict(self.mask.value(_plain(tree.dump())))
+    def _note_tree(self, tree: StepTree | None) -> None:
+        stored = dict(self.mask.value(make_plain(tree.dump()))) if tree else {}
+        self.note = self.note._replace(tree=stored)
 
-    async def _take_files(self) -> Snapshot | None:
-        if self._trees is None or not self._is_owner:
-            return None
+    async def _send_files(self, files: Snapshot | None) -> None:
+        """Let other machines have the files of the thread's own folder."""
+        sent = await self._shared.send(files, self.workdir) if self._shared else None
+        if self._shared is None or sent is None:
+            return
+        if sent.reason:
+            self.remark(f"the thread stays on this machine: {sent.reason}")
+        draft, told = self.store.draft(), {"bytes": sent.size, "ms": sent.ms, "reason": sent.reason}
         try:
-            known = self._trees.recall(self.workdir, source=self._source)
-            return known or await asyncio.to_thread(self._trees.take, self.workdir, source=self._source)
-        except (RolecallError, OSError) as error:
-            self.remark(f"the files of this step are not recorded: {error}")
-            return None
+            if self._ref is not None:  # a process that has lost the thread must not say how its files are
+                self.look_again()
+                note = self.note.dump()
+                draft.move(attempt_name(self.thread), self._ref and self._ref.ref, self.previous, note)
+            self._shared.add(draft, sent)
+            draft.event(self.thread, "files_sent", told)
+            # Durable, because nothing may be newer in a folder than the store knows.
+            *noted, moved = draft.commit(durable=True)
+        except Conflict:  # the answer, which is recorded next, is kept beside
+            return
+        if noted:
+            self._ref = NoteRef(self.note, self.previous, noted[0])
+        self._shared.mark(moved)
+        self.watch("files_sent", told)
+
+    async def find_parts(self, setup: Setup, cast: Cast) -> None:
+        """Find what the answer depends on, once the prompt and the files are known."""
+        if self._is_owner:
+            with contain(f"the agent {cast.name!r}"):
+                self.parts = await find_parts(setup, self.question, cast.agent)
 
     @property
-    def _source(self) -> str | None:
-        """The folder to which its snapshots belong, if not the work folder. The repository of a copy goes with the
-        copy, so its objects are not borrowed; the files of a fork outside git belong to the folder it was made for."""
-        start, kind = self.turn.chain.start.cwd, self.turn.workdir_of(self.role)
-        is_fork = kind == "shared" and self.turn.cwd != start
-        return start if kind == "copy" or (is_fork and root_around(self.workdir) is None) else None
+    def question(self) -> Question:
+        """What the role is about to be asked."""
+        found = self.tree.found if self.tree else None
+        return Question(
+            self.turn,
+            self.role,
+            self.workdir,
+            self.files.below_top if found else ".",
+            found.tree if found and not found.nested else "",
+            self._task,
+            self.instruction,
+            self._recalled,
+            self._steps_shown_since,
+            self._origin,
+        )
+
+    def dump_parts(self) -> dict[str, Any]:
+        return self.parts.dump(self.note.tree.get("found", "")) if self.parts else {}
 
     # -- the answer --
 
@@ -513,12 +501,12 @@ class Attempt:
         """Record the answer before it is used."""
         self._tell_rest()
         note = self.note._replace(
-            raw=self.mask.text(_plain(given.text)),
-            session=self.mask.value(_plain(given.session)) or self.note.session,
-            session_total=_usage(given.session_total),
+            raw=self.mask.text(make_plain(given.text)),
+            session=self.mask.value(make_plain(given.session)) or self.note.session,
+            session_total=describe_usage(given.session_total),
             children=list(given.children),
-            usage=_usage(given.usage),
-            detail=self._with_remarks(self.mask.value(_plain(_detail(given)))),
+            usage=describe_usage(given.usage),
+            detail=self._with_remarks(self.mask.value(make_plain(describe_reply(given)))),
             completed_at=self.store.now(),
             step=given.step or "",
         )
@@ -528,6 +516,11 @@ class Attempt:
             self._keep_beside("the thread was taken over before this answer came")
             raise
         return Answer(note.raw, note.session, note.step)
+
+    def note_taken(self, files: Sequence[str]) -> None:
+        """Note the files that the agent of a step that is taken over had touched."""
+        detail = {"turns": [], "files": list(files)} if files else {}
+        self.note = self.note._replace(detail=self._with_remarks(detail))
 
     def remark(self, text: str) -> None:
         """Add a remark for readers of the step to its detail."""
@@ -544,7 +537,7 @@ class Attempt:
                 known[key] = known.get(key, 0) + usage[name]
         self.note = self.note._replace(usage=known)
 
-    def understand(self, found: reply.Reply | reply.Suspension) -> Result:
+    def understand(self, found: reply.ParsedReply | reply.Suspension) -> Result:
         if isinstance(found, reply.Suspension):
             output = {"$status": SUSPEND, "reason": found.reason}
             return Result(output, found.body, schema=SUSPENSION_SCHEMA)
@@ -578,6 +571,7 @@ class Attempt:
         elif not (isinstance(cause, ExtractError) and cause.is_outage):
             self.note = self.note._replace(unread=False)  # reading it again would not help
         ending = cause.ending if isinstance(cause, AgentError) else ""
+        self._found = self.tree.found if self.tree else None
         if self._is_owner:
             try:
                 self.look_again()
@@ -597,7 +591,7 @@ class Attempt:
         note = Note(**{key: getattr(self.note, key) for key in kept})
         draft = self.store.draft()
         attempt = self._put_attempt(draft, error, ending)
-        event = {"attempt": attempt, "role": self.role, "error": self.mask.text(_plain(error))}
+        event = {"attempt": attempt, "role": self.role, "error": self.mask.text(make_plain(error))}
         draft.event(self.thread, "attempt_failed", event)
         if self._is_owner:
             draft.move(attempt_name(self.thread), self._ref and self._ref.ref, attempt, note.dump())
@@ -617,17 +611,20 @@ class Attempt:
         """Add the output of an agent that failed to the note."""
         detail: dict[str, Any] = {}
         if error.turns or error.files:
-            detail = {"turns": [_turn(turn) for turn in error.turns], **filled({"files": list(error.files)})}
+            detail = {
+                "turns": [describe_turn(turn) for turn in error.turns],
+                **drop_empty({"files": list(error.files)}),
+            }
         given = {
             "raw": error.text,
             "session": error.session,
             "children": list(error.children),
             "detail": detail,
         }
-        given = self.mask.value(_plain(given))
+        given = self.mask.value(make_plain(given))
         given["detail"] = self._with_remarks(given["detail"])
-        used = {"usage": _usage(error.usage), "session_total": _usage(error.session_total)}
-        self.note = self.note._replace(**filled({**given, **used}))
+        used = {"usage": describe_usage(error.usage), "session_total": describe_usage(error.session_total)}
+        self.note = self.note._replace(**drop_empty({**given, **used}))
 
     def _keep_beside(self, error: str) -> None:
         """Add a failed attempt although another process now runs the thread; that process's note is kept."""
@@ -653,7 +650,7 @@ class Attempt:
             "role": note.role or self.role,
             "agent": note.agent or self.agent,
             "state": "failed",
-            "error": self.mask.text(_plain(error)),
+            "error": self.mask.text(make_plain(error)),
             "ending": ending,
             "started_at": note.started_at or self.started_at,
             "completed_at": self.store.now(),
@@ -665,7 +662,7 @@ class Attempt:
             **self.put_context(draft),
         }
         return draft.put_as(
-            TREE_ATTEMPT_SCHEMA if note.tree else ATTEMPT_SCHEMA, filled(fields, keep=("agent",))
+            TREE_ATTEMPT_SCHEMA if note.tree else ATTEMPT_SCHEMA, drop_empty(fields, keep=("agent",))
         )
 
     # -- the contents of the step --
@@ -738,94 +735,19 @@ class Attempt:
             self._tell("text", {"text": rest})
 
     def _with_remarks(self, detail: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"turns": [], **detail, "notes": list(self._remarks)} if self._remarks else detail
+        # Those of a process that has died are in the detail already.
+        notes = list(dict.fromkeys([*detail.get("notes", ()), *self._remarks]))
+        return {"turns": [], **detail, "notes": notes} if notes else detail
 
 
-def _workdir(store: Store, turn: Turn, way: Next) -> str:
+def _workdir(store: Store, turn: Turn, way: Next, *, is_needed: bool) -> str:
     """The role's work folder in this workflow, or the edge's `location` relative to it."""
+    workdir, location = turn.workdir_of(way.role), way.location
     folder = workfolder.for_step(
-        store, turn.thread, turn.chain, turn.workdir_of(way.role), location=way.location
+        store, turn.thread, turn.chain, workdir, location=location, is_needed=is_needed
     )
-    if not os.path.isdir(folder):
+    if is_needed and not os.path.isdir(folder):
         raise UsageError(
             f"the work folder {folder!r} does not exist", hint="Make it, or fork the thread with another one."
         )
     return folder
-
-
-# -- the agent's output as values that can be stored, whatever a third-party adapter returned --
-
-
-def _detail(given: protocol.Reply) -> dict[str, Any]:
-    """The agent's turns, files and ending; empty if it did nothing but answer."""
-    ending = given.ending if given.ending != "completed" else ""
-    said = filled({"files": list(given.files), "reason": given.reason, "ending": ending})
-    turns = [_turn(turn) for turn in given.turns]
-    return {"turns": turns, **said} if turns or said else {}
-
-
-def _turn(given: protocol.Turn) -> dict[str, Any]:
-    calls = [
-        {"name": call.name, "arguments": dict(call.arguments), "result": call.result}
-        for call in given.tool_calls
-    ]
-    return {"role": given.role, "text": given.text} | ({"tool_calls": calls} if calls else {})
-
-
-def _usage(used: protocol.Usage | None) -> dict[str, Any]:
-    given = asdict(used) if used else {}
-    return {key: round(value, 10) if key == "cost" else value for key, value in given.items() if value}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, str):
-        return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
-    if isinstance(value, Mapping):
-        return {_plain(str(key)): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and isfinite(value)):
-        return value
-    return _plain(str(value))
-
-
-def filled(fields: Mapping[str, Any], keep: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Drop fields without a value, so that adding a field later does not change existing ids."""
-    return {key: value for key, value in fields.items() if value not in (None, "", {}, [], ()) or key in keep}
-
-
-class _StepsAbove:
-    """The steps before a group, as its members are shown them: read once for all members that this process runs, and
-    only as far as they are shown."""
-
-    def __init__(self, chain: Chain) -> None:
-        self._unread = (step for step in chain if step.role != thread.FORK)
-        self._read: list[tuple[str, prompt.PastStep]] = []
-
-    def read(self, item: Any) -> Iterator[tuple[str, prompt.PastStep]]:
-        """Each step with its id, newest first. The list that has the `item` of a member is left out if it is long:
-        every member would pay for it."""
-        for place in count():
-            if place == len(self._read):
-                step = next(self._unread, None)
-                if step is None:
-                    return
-                whole = step.output
-                output = _leave_out_list(whole, item)
-                is_cut = output != whole
-                past = prompt.PastStep(step.number, step.role, output, step.body, step.agent, is_cut)
-                self._read.append((step.id, past))
-            yield self._read[place]
-
-
-@lru_cache(maxsize=8)
-def _steps_above(store: Store, head: str) -> _StepsAbove:
-    return _StepsAbove(Chain(store, head))
-
-
-def _leave_out_list(value: Any, item: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _leave_out_list(inner, item) for key, inner in value.items()}
-    if isinstance(value, list) and len(value) > _LONG_LIST and item in value:
-        return f"({len(value):,} items, among them yours)"
-    return value

@@ -6,14 +6,18 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from rolecall import agents
+from rolecall.agents import ADAPTERS, SPOKEN, make, parse_argument, resolve
 from rolecall.agents.presence import check_present
 from rolecall.errors import RolecallError, UsageError
 from rolecall.settings import capabilities, config
+from rolecall.settings.form import did_you_mean
 from rolecall.settings.settings import (
+    OUTSIDE,
+    Settings,
     agent_for,
     builtin_options,
     configured_agent,
+    has_effects,
     tier_model,
     unknown_agent,
 )
@@ -25,25 +29,37 @@ _UNBOUND = ("env", "mcp")
 
 
 def cast(
-    settings: Mapping[str, Any],
+    settings: Settings,
     book: Playbook,
     role: str,
     *,
     override: str | None = None,
     environment: Mapping[str, str] | None = None,
     tiers: Mapping[str, str] | None = None,
+    names_role: bool = True,
 ) -> Cast:
     """Return the agent that plays a role. Raise an error before anything runs if the agent is unknown or cannot
-    enforce the role's restrictions. `tiers` are the model tiers of roles that have one."""
+    enforce the role's restrictions; it `names_role` unless the caller does. `tiers` are the model tiers of roles that
+    have one."""
     made = _make(settings, book, role, override, environment, (tiers or {}).get(role, ""))
     deniable = getattr(made.agent, "deniable", None)
     if deniable is not None and made.name != HUMAN:  # the author of a plain function is responsible for it
-        capabilities.check_supported(made.name, book.workflow.roles[role].capabilities, deniable)
+        capabilities.check_supported(
+            made.name, book.workflow.roles[role].capabilities, deniable, role=role if names_role else ""
+        )
     return made
 
 
+def cast_stand_in(
+    settings: Settings, book: Playbook, role: str, *, environment: Mapping[str, str] | None = None
+) -> Cast:
+    """Return the agent that the workflow names as a stand-in for a role's own."""
+    named = {"name": book.workflow.roles[role].stand_in}
+    return cast(settings, book._replace(bound={role: named}), role, environment=environment)
+
+
 def _make(
-    settings: Mapping[str, Any],
+    settings: Settings,
     book: Playbook,
     role: str,
     override: str | None,
@@ -55,7 +71,8 @@ def _make(
         return Cast(HUMAN, _refuse_asking)
     if override is None and bound is None and role in book.agents:
         agent = book.agents[role]
-        return Cast(getattr(agent, "name", getattr(agent, "__name__", "python")), agent)
+        name = getattr(agent, "name", getattr(agent, "__name__", "python"))
+        return Cast(name, agent, getattr(agent, "effects", "") == OUTSIDE)
     if bound is None:
         name = agent_for(settings, workflow=book.workflow.name, role=role, named=named, override=override)
         spec, options = configured_agent(settings, name)
@@ -71,20 +88,37 @@ def _make(
     kind, _, argument = spec.partition(":")
     if kind == HUMAN:
         return Cast(HUMAN, _refuse_asking)
-    if kind not in agents.ADAPTERS:
-        raise unknown_agent(settings, name, (*agents.ADAPTERS, HUMAN))
+    if kind not in ADAPTERS:
+        raise unknown_agent(settings, name, (*ADAPTERS, HUMAN))
     model = tier_model(settings, (name, kind), tier) if tier else ""
-    if model and (kind == "acp" or kind not in agents.SPOKEN):
+    if model and (kind == "acp" or kind not in SPOKEN):
         options = {"model": model, **options}  # the agent's own entry and its spec take precedence
     if kind == "builtin":
-        written = {**options, **agents.parse_argument("builtin", argument)}
+        written = {**options, **parse_argument("builtin", argument)}
         given = builtin_options(settings, environment or config.environment(), written)
-        return Cast(name, agents.make("builtin", given))
-    return Cast(name, agents.resolve(spec, options))
+        return Cast(name, make("builtin", given), has_effects(settings, name))
+    made = resolve(spec, options)
+    return Cast(name, made, has_effects(settings, name) or getattr(made, "effects", "") == OUTSIDE)
 
 
 async def _refuse_asking(_prompt: str, _context: Any) -> str:
     raise UsageError("a role played by a person is not asked by the engine")
+
+
+def assign(book: Playbook, agents: Mapping[str, str], folder: str) -> Playbook:
+    """Return the workflow with these agents for single roles. They come before the agent of every role."""
+    for role in agents:
+        if role not in book.workflow.roles:
+            raise UsageError(
+                f"{book.workflow.name} has no role {role!r} to give an agent",
+                hint=did_you_mean(role, book.workflow.roles),
+            )
+        own = book.workflow.roles[role].agent or ""
+        if role in book.functions or own == HUMAN or own.startswith("run:"):
+            what = "a person" if own == HUMAN else "a command" if own else "code"
+            raise UsageError(f"{role} is played by {what}, never by an agent", hint="Leave it out.")
+    named = {role: {"name": agent_from(folder, agent)} for role, agent in agents.items()}
+    return book._replace(bound={**book.bound, **named})
 
 
 def miscast(book: Playbook, override: str | None) -> list[tuple[str, RolecallError]]:
@@ -96,6 +130,8 @@ def miscast(book: Playbook, override: str | None) -> list[tuple[str, RolecallErr
         try:
             made = cast(settings, played, role, override=override)
             check_present(made.agent, env=config.environment())
+            if played.workflow.roles[role].stand_in and override is None:  # it need not be installed
+                cast_stand_in(settings, played, role)
         except RolecallError as error:
             found.append((role, error))
     return found
@@ -124,23 +160,27 @@ def _parts(book: Playbook) -> Iterator[tuple[str, str, str | None]]:
                 yield f"{role}#{number}", role, agent
 
 
-def binder(override: str | None = None) -> Callable[[Playbook], dict[str, Any]]:
+def binder(
+    override: str | None = None, agents: Mapping[str, Mapping[str, Any]] | None = None
+) -> Callable[[Playbook], dict[str, Any]]:
     """Return a function that binds agents to the roles of a new thread from the current configuration, by name and
-    definition. A role without a bound agent gets one from the configuration at its turn."""
+    definition. A role without a bound agent gets one from the configuration at its turn. `agents` are those that
+    `assign` gave to single roles."""
 
     def bind(book: Playbook) -> dict[str, Any]:
         settings, mask, bound = config.load(), config.mask(), dict[str, Any]()
         for place, role, agent in _parts(book):
-            is_of_code = role in book.functions or (override is None and role in book.agents)
+            chosen = agents[role]["name"] if agents and role in agents else override
+            is_of_code = role in book.functions or (chosen is None and role in book.agents)
             if is_of_code or agent == HUMAN:
                 continue
             try:
                 name = agent_for(
-                    settings, workflow=book.workflow.name, role=role, named=agent, override=override
+                    settings, workflow=book.workflow.name, role=role, named=agent, override=chosen
                 )
                 spec, options = configured_agent(settings, name)
             except UsageError:
-                if override is not None:
+                if chosen is not None:
                     raise
                 continue
             kept = {key: value for key, value in options.items() if key not in _UNBOUND}

@@ -6,14 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rolecall.errors import InvalidPayload, UsageError
+from rolecall.errors import Hint, InvalidPayload, UsageError
 from rolecall.settings.mask import Mask
 from rolecall.store.store import Draft, Store
 from rolecall.threads import thread
-from rolecall.threads.attempt import Attempt, Result, filled
+from rolecall.threads.attempt import Attempt, Result
+from rolecall.threads.key import key_name, key_of
 from rolecall.threads.lifecycle import queue_again, refuse_running
-from rolecall.threads.setup import Watch
-from rolecall.threads.state import Status, ThreadRef, ThreadState, move
+from rolecall.threads.setup import HUMAN, Watch
+from rolecall.threads.state import Onward, Status, ThreadRef, ThreadState, move, read_thread
+from rolecall.threads.storable import drop_empty
 from rolecall.threads.thread import Chain
 from rolecall.threads.turn import Turn, next_of, way_on
 from rolecall.workflow.playbook import Playbook
@@ -33,6 +35,8 @@ class Outcome:
     reason: str = ""
     took: str | None = None
     """The id of the committed step, if any."""
+    until: int | None = None
+    """When the thread goes on, if its agent has reached a limit."""
 
 
 def commit(
@@ -48,8 +52,16 @@ def commit(
     step, onward = put_step(draft, attempt, result, limits=ref.state.limits)
     status, role, reason = status_after(onward)
     reason = attempt.mask.text(reason)
-    state = ref.state.moved(status, role=role, reason=reason, steps=attempt.number)
-    event = {"step": step, "role": attempt.role, "status": status.value, "next": role, "reason": reason}
+    state = ref.state.move_to(status, role=role, reason=reason, steps=attempt.number)
+    event: dict[str, Any] = {
+        "step": step,
+        "role": attempt.role,
+        "status": status.value,
+        "next": role,
+        "reason": reason,
+    }
+    if result.reused is not None:
+        event["reused"] = result.reused._asdict()
     draft.event(ref.id, "step", event)
     attempt.close(draft)
     move(draft, ref, finish(draft, state), head=step)
@@ -59,16 +71,23 @@ def commit(
 
 
 def settle(
-    store: Store, ref: ThreadRef, way: Route, onward: str = "", *, asks: str = "", mask: Mask, watch: Watch
+    store: Store,
+    ref: ThreadRef,
+    way: Route,
+    onward: Onward | None = None,
+    *,
+    asks: str = "",
+    mask: Mask,
+    watch: Watch,
 ) -> Outcome:
-    """End or suspend a thread without a step; `onward` is the command that continues it, and `asks` the thread that
-    plays its role and waits for a person."""
+    """End or suspend a thread without a step; `onward` is what continues it if that is not an answer, and `asks` the
+    thread that plays its role and waits for a person."""
     status, role, reason = status_after(way)
     reason = mask.text(reason)
     draft = store.draft()
     draft.event(ref.id, status.value, {"reason": reason})
     fields = {"role": role or ref.state.role, "reason": reason, "onward": onward, "asks": asks}
-    move(draft, ref, ref.state.moved(status, **fields))
+    move(draft, ref, ref.state.move_to(status, **fields))
     draft.commit(durable=True)
     watch(status.value, {"reason": reason})
     return Outcome(ref.id, ref.head, status, role, reason)
@@ -78,7 +97,8 @@ def put_step(
     draft: Draft, attempt: Attempt, result: Result, *, limits: Mapping[str, float]
 ) -> tuple[str, Route]:
     """Add the step to a draft and return its id and where the thread goes next. `limits` are the thread's own; a fork
-    from the step inherits them."""
+    from the step inherits them. A step whose output is the role's own can be found by its key, unless the agent was
+    stopped or refused, or the role may start threads, which a reused step would not do."""
     attempt.look_again()
     mask, turn, note = attempt.mask, attempt.turn, attempt.note
     output, body = mask.value(result.output), mask.text(result.body)
@@ -95,7 +115,11 @@ def put_step(
     # The body is nearly always the end of the answer, so only its offset is stored.
     place = {"body_at": len(raw) - len(body)} if raw.endswith(body) else {"body": draft.put_text(body)}
     now = attempt.store.now()
-    used = result.used or thread.counted(note.usage, ms=now - attempt.started_at)
+    if result.reused is not None:
+        attempt.started_at = now  # nobody has worked on it
+    used = result.used or thread.count_usage(note.usage, ms=now - attempt.started_at)
+    children = filter(None, (read_thread(attempt.store, child) for child in note.children))
+    saved = result.saved or thread.sum_amounts(thread.saved_in(attempt.store, child) for child in children)
     fields = {
         "start": turn.chain.start.id,
         "prev": turn.chain.head if turn.last else None,
@@ -110,14 +134,22 @@ def put_step(
         "attempt": attempt.previous,
         "given": result.given,
         "group": result.group,
+        "reused": result.reused._asdict() if result.reused else None,
+        "by": result.by and mask.value(dict(result.by)),
         "started_at": attempt.started_at,
         "completed_at": now,
         "cwd": attempt.workdir,
-        "totals": thread.add_totals(attempt.totals(), attempt.role, used),
+        "totals": thread.add_totals(attempt.totals(), attempt.role, used, saved),
         "limits": dict(limits),
+        "parts": attempt.dump_parts() if result.agent != HUMAN else {},
     }
     keep = ("prev", "number", "totals", "agent")
-    return thread.put_step(draft, filled(fields, keep=keep)), onward
+    step = thread.put_step(draft, drop_empty(fields, keep=keep))
+    is_whole = result.schema is None and result.is_exact and "ending" not in note.detail
+    can_stand = is_whole and not turn.role(attempt.role).may_start_threads
+    if can_stand and fields["parts"] and attempt.parts and (key := key_of(attempt.parts)):
+        draft.set_fact(key_name(key), {"step": step, "thread": attempt.thread})
+    return step, onward
 
 
 def status_after(way: Route) -> tuple[Status, str | None, str]:
@@ -142,12 +174,16 @@ def answer(
     body: str,
     mask: Mask,
     is_run_here: bool = False,
+    by: Mapping[str, str] | None = None,
 ) -> ThreadRef:
-    """Add a step with a person's checked output for the role whose turn it is. If the service ran the thread before,
-    the service continues it, unless `is_run_here`."""
+    """Add a step with a person's checked output for the role whose turn it is; `by` says who it was. If the service ran
+    the thread before, the service continues it, unless `is_run_here`."""
     refuse_running(store, ref)
     if ref.state.has_ended:
-        raise UsageError(f"thread {ref.id} is {ref.state.status}")
+        raise UsageError(
+            f"thread {ref.id} is {ref.state.status} and asks nothing",
+            hint=Hint("Fork it to continue from some step", "fork_thread", thread=ref.id),
+        )
     turn = Turn(ref.id, Chain(store, ref.head), playbook, ref.state.folders)
     way = next_of(turn)
     if not isinstance(way, Next):
@@ -155,15 +191,19 @@ def answer(
         raise UsageError(f"no role of thread {ref.id} is due{why}", hint=thread.continuation(ref) or "")
     if misfits := Shape(turn.role(way.role).schema).misfits(output):
         listed = "".join(f"\n  {misfit}" for misfit in misfits)
-        raise InvalidPayload(f"the answer does not fit what {way.role} has to give:{listed}", misfits)
+        raise InvalidPayload(
+            f"the answer does not fit what {way.role} has to give:{listed}",
+            misfits,
+            hint=Hint("See the fields and an example", "show_question", thread=ref.id),
+        )
     if turn.role(way.role).group is not None:
         raise UsageError(f"{way.role} is played by a group", hint="Answer its members.")
-    attempt = Attempt(store, turn, way, mask=mask)
+    attempt = Attempt(store, turn, way, mask=mask, is_answer=True)
     if attempt.agent:
         attempt.fail("a person answered in its place")
 
     def finish(draft: Draft, state: ThreadState) -> ThreadState:
         return state if is_run_here else queue_again(store, draft, ref, state)
 
-    commit(attempt, Result(dict(output), body, raw=body, agent="human"), ref, finish=finish)
+    commit(attempt, Result(dict(output), body, raw=body, agent=HUMAN, by=by), ref, finish=finish)
     return thread.find(store, ref.id)

@@ -15,11 +15,18 @@ from rolecall.errors import ExtractError, RolecallError, UsageError
 from rolecall.files.tree import Trees
 from rolecall.settings import config, form, yaml12
 from rolecall.settings.repository import nearest
-from rolecall.settings.settings import EXTRACT_OF_PROJECT, extract_endpoint, keeps_trees
+from rolecall.settings.settings import (
+    EXTRACT_OF_PROJECT,
+    Settings,
+    extract_endpoint,
+    keeps_trees,
+    shares_trees,
+)
 from rolecall.settings.yaml12 import Problem
+from rolecall.store import holder
 from rolecall.store.clock import timestamp
 from rolecall.store.store import Store
-from rolecall.threads.casting import binder, cast
+from rolecall.threads.casting import binder, cast, cast_stand_in
 from rolecall.threads.engine import Engine
 from rolecall.threads.setup import Cast, Recalled, Watch
 from rolecall.workflow import registry
@@ -35,58 +42,48 @@ def engine(
     watch: Watch = lambda _kind, _body: None,
     tiers: Mapping[str, str] | None = None,
     shares_process: bool = False,
+    lease_ms: int = holder.LEASE_MS,
+    is_served: bool = False,
 ) -> Engine:
     """Return an engine on `store` with the configured agents; `agent`, if given, plays every role. The project file
     around `folder`, where the threads were started, applies. `tiers` are the model tiers of roles that have one.
-    `shares_process` means that this process runs other threads as well."""
+    `shares_process` means that this process runs other threads as well. If it `is_served`, members of groups are queued
+    for the service."""
     settings, environment = config.load(), _for_children(config.environment())
+    agents = _Agents(settings, environment, agent, tiers)
     loaded: dict[str, Playbook] = {}
-    hired: dict[tuple[str, str, str], Cast] = {}
 
     def playbook(node: str) -> Playbook:
         if node not in loaded:
             loaded[node] = registry.load_node(store, node)
         return loaded[node]
 
-    def hire(book: Playbook, role: str) -> Cast:
-        """Create each agent only once, because some keep a connection open between steps."""
-        key = (book.workflow.name, role, repr(book.bound.get(role) or book.workflow.roles[role].agent))
-        if key not in hired:
-            made = cast(settings, book, role, override=agent, environment=environment, tiers=tiers)
-            check_present(made.agent, env=environment)
-            same = (other for other in hired.values() if other == made)
-            hired[key] = next(same, made)  # roles with the same agent and options share its connection
-        return hired[key]
-
     async def read_answer(raw: str, schema: Mapping[str, Any], overrides: Mapping[str, Any] | None) -> Any:
         """Load the extract model's configuration only when it is needed, because most answers are parsed without it."""
         endpoint = extract_endpoint(settings_for(folder), environment, overrides)
         if endpoint is None:
             raise ExtractError(
-                "the answer carries no output and no model is configured to find it",
+                "no model is configured to read it",
                 raw=raw,
-                hint="Nothing is lost. Configure `extract` to let a model read it, or resume with a word to the agent.",
+                hint="The answer is kept. Configure `extract`, or tell the agent what to change.",
                 is_outage=True,
             )
-        from rolecall.threads.extract import Endpoint, extract
+        from rolecall.threads.extract import extract
 
-        found = await extract(raw, schema, endpoint=Endpoint(**endpoint))
+        found = await extract(raw, schema, endpoint=endpoint)
         return found.output, found.usage
 
     def find_workflow(name: str, folder: str) -> str:
-        """Return the id of a workflow by its name. A workflow file of the project is stored first."""
+        """Return the id of a workflow by its name. A file is stored first, without its name: to play a role must not
+        decide what that name means in other projects."""
         found = registry.find(store, name, folder=folder)
-        return registry.register(store, registry.load_file(found.path)) if found.path else found.node or ""
-
-    async def close() -> None:
-        for each in hired.values():
-            if hasattr(each.agent, "aclose"):
-                await each.agent.aclose()
+        return registry.keep(store, registry.load_file(found.path)) if found.path else found.node or ""
 
     return Engine(
         store,
         playbook=playbook,
-        cast=hire,
+        cast=agents.hire,
+        stand_in=agents.hire_stand_in if agent is None else None,
         extract=read_answer,
         can_extract=lambda role: (
             extract_endpoint(settings_for(folder), environment, role.extract) is not None
@@ -96,19 +93,63 @@ def engine(
         mask=config.mask(),
         bind=binder(agent),
         find_workflow=find_workflow,
-        trees=trees_of(store) if keeps_trees(settings) else None,
+        trees=trees_of(store, is_shared=shares_trees(settings)) if keeps_trees(settings) else None,
         work=config.work_folder(),
+        cache=config.cache_folder(),
         recall=recall,
-        close=close,
+        close=agents.close,
         watch=watch,
         shares_process=shares_process,
+        queues_members=is_served,
+        lease_ms=lease_ms,
     )
 
 
-def trees_of(store: Store) -> Trees:
+class _Agents:
+    """The agents of an engine. Each is created only once, because some keep a connection open between steps."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        environment: Mapping[str, str],
+        override: str | None,
+        tiers: Mapping[str, str] | None,
+    ) -> None:
+        """`override` plays every role; `tiers` are the model tiers of roles that have one."""
+        self._settings, self._environment = settings, environment
+        self._override, self._tiers = override, tiers
+        self._hired: dict[tuple[str, str, str], Cast] = {}
+
+    def hire(self, book: Playbook, role: str) -> Cast:
+        key = (book.workflow.name, role, repr(book.bound.get(role) or book.workflow.roles[role].agent))
+        if key not in self._hired:
+            settings, env = self._settings, self._environment
+            made = cast(settings, book, role, override=self._override, environment=env, tiers=self._tiers)
+            self._add(key, made)
+        return self._hired[key]
+
+    def hire_stand_in(self, book: Playbook, role: str) -> Cast:
+        key = (book.workflow.name, role, f"stand_in {book.workflow.roles[role].stand_in}")
+        if key not in self._hired:
+            self._add(key, cast_stand_in(self._settings, book, role, environment=self._environment))
+        return self._hired[key]
+
+    def _add(self, key: tuple[str, str, str], made: Cast) -> None:
+        check_present(made.agent, env=self._environment)
+        same = (other for other in self._hired.values() if other == made)
+        self._hired[key] = next(same, made)  # roles with the same agent and options share its connection
+
+    async def close(self) -> None:
+        for each in self._hired.values():
+            if hasattr(each.agent, "aclose"):
+                await each.agent.aclose()
+
+
+def trees_of(store: Store, *, is_shared: bool = False) -> Trees:
     """The files that the steps of a store found and left."""
     address = store.backend.address
-    return Trees(config.trees_folder(address), private=(config.home(), address.removeprefix("files:")))
+    private = (config.home(), address.removeprefix("files:"))
+    return Trees(config.trees_folder(address), private=private, is_shared=is_shared)
 
 
 def _for_children(environment: dict[str, str]) -> dict[str, str]:
@@ -121,7 +162,7 @@ def _for_children(environment: dict[str, str]) -> dict[str, str]:
     return environment
 
 
-def settings_for(folder: str | None) -> dict[str, Any]:
+def settings_for(folder: str | None) -> Settings:
     """The configuration, with the extract model from the project file around `folder`."""
     settings = config.load()
     path = nearest("rolecall.yaml", folder) if folder else None
@@ -131,7 +172,7 @@ def settings_for(folder: str | None) -> dict[str, Any]:
     project = yaml12.load(text, source=path)
     if not isinstance(project, Mapping) or project.get("extract") is None:
         return settings
-    section = form.load(EXTRACT_OF_PROJECT, text, source=path, section="extract").checked("rolecall.yaml")
+    section = form.load(EXTRACT_OF_PROJECT, text, source=path, section="extract").require("rolecall.yaml")
     return {**settings, "extract": section} if section else settings
 
 

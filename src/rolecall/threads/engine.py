@@ -1,7 +1,7 @@
 """The engine: it advances one thread by one step.
 
 A step is: take the thread, find the next role, ask its agent, parse the answer, commit. The lease is part of the
-thread's ref, so the commit that moves the head also proves that no other process ran the thread. `attempt.py` asks the
+thread's ref, so the commit that moves the head also proves that no other process ran the thread. `perform.py` asks the
 agent and parses its answer, `commit.py` writes the step.
 """
 
@@ -13,15 +13,18 @@ from functools import partial
 
 from rolecall.agents.protocol import Cancel
 from rolecall.errors import AgentError, ExtractError, NotFound, RolecallError, UsageError
-from rolecall.threads import lease, nested, sessions
-from rolecall.threads.attempt import Attempt, Result, perform
+from rolecall.settings.settings import OUTSIDE
+from rolecall.threads import lease, nested, reuse, sessions
+from rolecall.threads.attempt import Attempt, Result
 from rolecall.threads.commit import Outcome as Outcome
 from rolecall.threads.commit import commit, settle
+from rolecall.threads.key_parts import find_parts_of_call
 from rolecall.threads.lease import Held
+from rolecall.threads.perform import perform
 from rolecall.threads.setup import HUMAN as HUMAN
 from rolecall.threads.setup import Cast as Cast
 from rolecall.threads.setup import Setup, Watch
-from rolecall.threads.state import Status
+from rolecall.threads.state import RESUME, Onward, Status, raise_limit
 from rolecall.threads.thread import Chain
 from rolecall.threads.turn import Turn, name_of, next_of
 from rolecall.workflow.route import Failed, Next, Route, Suspended
@@ -31,29 +34,42 @@ from rolecall.workflow.route import Failed, Next, Route, Suspended
 class Engine(Setup):
     """Takes the steps of threads."""
 
-    async def run(self, name: str, *, cancel: Cancel, steps: int | None = None) -> AsyncIterator[Outcome]:
-        """Take steps until the thread ends, is suspended or interrupted, or `steps` have been taken."""
+    async def run(
+        self, name: str, *, cancel: Cancel, steps: int | None = None, waits: bool = True
+    ) -> AsyncIterator[Outcome]:
+        """Take steps until the thread ends, is suspended or interrupted, or `steps` have been taken. While its agent
+        has reached a limit it `waits`, or else returns."""
         taken = 0
         while steps is None or taken < steps:
             outcome = await self.step(name, cancel=cancel)
             yield outcome
+            if outcome.until is not None and waits:
+                from rolecall.threads import waiting  # most steps do not need it
+
+                if await waiting.wait(self, outcome, cancel):
+                    continue
+                return
             taken += 1
             if outcome.status != Status.IDLE or outcome.took is None or cancel.is_set():
                 return
 
     async def step(self, name: str, *, cancel: Cancel) -> Outcome:
-        """Take exactly one step."""
+        """Take exactly one step, or none if the thread may not go on yet."""
         taken = lease.hold(
             self.store, name, self.token(), cancel, lease_ms=self.lease_ms, is_shared=self.shares_process
         )
-        async with taken as (held, stop):
-            return await self._advance(held, stop)
+        try:
+            async with taken as (held, stop):
+                return await self._advance(held, stop)
+        except lease.Waits as waits:
+            ref, state = waits.ref, waits.ref.state
+            return Outcome(ref.id, ref.head, state.status, state.role, state.reason, until=state.until)
 
     async def _advance(self, held: Held, cancel: Cancel) -> Outcome:
         chain, state = Chain(self.store, held.head), held.ref().state
         playbook = self.playbook(chain.start.workflow)
         if self.keeps_agents and state.agents:
-            playbook = replace(playbook, bound=state.agents)
+            playbook = playbook._replace(bound=state.agents)
         turn = Turn(held.thread, chain, playbook, state.folders)
         playbook, way = turn.playbook, next_of(turn)
         if not isinstance(way, Next):
@@ -69,14 +85,12 @@ class Engine(Setup):
                 origin=sessions.origin_of(self.store, state, way.role),
                 recall=self.recall,
                 trees=self.trees,
+                reuse=reuse.choose(turn.workflow, way.role, state.reuse),
             )
         except UsageError as error:  # its work folder is missing
-            return self._settle(
-                held, Suspended(f"{way.role}: {error.message}"), f"resume {held.thread} --run"
-            )
+            return self._settle(held, Suspended(f"{way.role}: {error.message}"), RESUME)
         if limit := turn.over_limit(way.role, state.limits, attempt.totals()):
-            onward = f"resume {held.thread} --limit {limit.more} --run"
-            return self._settle(held, Suspended(limit.reason), onward)
+            return self._settle(held, Suspended(limit.reason), raise_limit(limit.more))
 
         if turn.role(way.role).group is not None:
             from rolecall.threads import members  # a step without a group does not need it
@@ -86,8 +100,7 @@ class Engine(Setup):
             return await self._call_function(held, attempt, cancel)
         cast = self.cast(playbook, way.role)
         if cast.name == HUMAN:
-            reason = f"{way.role} is played by a person"
-            return self._settle(held, Suspended(reason), f"answer {held.thread} --run")
+            return self._settle(held, Suspended(f"{way.role} is played by a person"))
         try:
             play = partial(nested.play, self, self.run_child)
             result = await perform(self, attempt, cast, cancel=cancel, play=play)
@@ -99,8 +112,17 @@ class Engine(Setup):
         """Play a role written in Python. An exception suspends the thread; a result of the wrong shape fails it."""
         function = attempt.turn.playbook.functions[attempt.role]
         agent = f"python:{name_of(function)}"
+        if taken := await reuse.finish_begun(attempt):
+            return self._commit(held, attempt, taken)
         await attempt.close_left_behind()
         await attempt.find_files()
+        attempt.parts = find_parts_of_call(self, attempt.question, function)
+        is_outside = getattr(function, "effects", "") == OUTSIDE
+        if taken := await reuse.take_over(attempt, has_effects=is_outside):
+            return self._commit(held, attempt, taken)
+        if attempt.note.reused:  # refused because of the files: they are not what they were a moment ago
+            await attempt.find_files()
+            attempt.parts = find_parts_of_call(self, attempt.question, function)
         attempt.note_asking(agent, run=self.token())
         try:
             given = await attempt.turn.call(attempt.role, function, workdir=attempt.workdir, cancel=cancel)
@@ -120,7 +142,7 @@ class Engine(Setup):
         """Run the child thread that plays a role, under the restrictions of that role."""
         environment = self.environment_of(attempt.turn.role(attempt.role))
         engine = replace(self, watch=watch, environment=environment, queues_members=False)
-        async for _ in engine.run(child, cancel=cancel):
+        async for _ in engine.run(child, cancel=cancel, waits=False):  # the parent waits as long
             pass
 
     async def run_member(self, member: str, watch: Watch, cancel: Cancel) -> None:
@@ -136,11 +158,12 @@ class Engine(Setup):
         except UsageError as error:  # an output that cannot be stored, such as NaN
             return self._give_up(held, attempt, error, None)
 
-    def _settle(self, held: Held, way: Route, onward: str = "", asks: str = "") -> Outcome:
+    def _settle(self, held: Held, way: Route, onward: Onward | None = None, asks: str = "") -> Outcome:
         return settle(self.store, held.ref(), way, onward, asks=asks, mask=self.mask, watch=self.watch)
 
     def _give_up(self, held: Held, attempt: Attempt, error: RolecallError, cancel: Cancel | None) -> Outcome:
-        """Record the failed attempt and suspend the thread for a person, or let the moderator decide."""
+        """Record the failed attempt and suspend the thread for a person, let it wait if the agent says until when a
+        limit lasts, or let the moderator decide."""
         attempt.fail(error.message, error)
         turn = attempt.turn
         if isinstance(error, ExtractError) and turn.playbook.moderator and turn.chain.start.member is None:
@@ -149,9 +172,15 @@ class Engine(Setup):
         if is_interrupted and cancel is not None and cancel.is_set():  # not just claimed by the agent
             held.ref()
             return Outcome(held.thread, held.head, Status.IDLE, attempt.role, "interrupted")
-        hint = f". {error.hint}" if error.hint else ""
-        reason = f"{attempt.role}: {error.message}{hint}"
+        reason = f"{attempt.role}: {error.message}"
+        if isinstance(error, AgentError):
+            from rolecall.threads import waiting  # a step whose agent answers does not need it
+
+            limit = waiting.find_limit_of(self.store, error)
+            if limit is not None and limit.until is not None:
+                return waiting.begin(self, held.ref(), attempt, limit.until, reason)
+        reason += f". {error.hint}" if error.hint else ""
         asks = ""
         if isinstance(error, AgentError) and error.ending == "suspended":
             asks = nested.find_asking(self.store, error.session or "")
-        return self._settle(held, Suspended(reason), f"resume {held.thread} --run", asks)
+        return self._settle(held, Suspended(reason), RESUME, asks)

@@ -14,12 +14,13 @@ import re
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from rolecall.errors import ExtractError, UsageError
-from rolecall.workflow.reply import Problem, Reply, Suspension, fit
+from rolecall.settings.settings import Endpoint
+from rolecall.workflow.reply import ParsedReply, ReplyProblem, Suspension, fit
 
 MAX_RESPONSE = 8 * 1024 * 1024
 MAX_RAW = 400_000
@@ -27,22 +28,6 @@ MAX_RAW = 400_000
 
 Message = Mapping[str, str]
 USAGE_FIELDS = ("prompt_tokens", "completion_tokens")
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    base_url: str
-    """The URL without /chat/completions."""
-    model: str
-    api_key: str | None = field(default=None, repr=False)
-    timeout: float = 60.0
-    """Seconds for a whole request, from connecting to the last byte."""
-
-    @property
-    def place(self) -> str:
-        """The address in a form that is safe to show."""
-        url = urlsplit(self.base_url)
-        return f"{url.scheme}://{url.netloc}{url.path}"
 
 
 class Try(NamedTuple):
@@ -78,7 +63,7 @@ async def chat(endpoint: Endpoint, messages: Sequence[Message]) -> Completion:
         usage = {name: (decoded.get("usage") or {}).get(name) for name in USAGE_FIELDS}
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
         raise ExtractError(
-            f"the extract model at {endpoint.place} sent something that is no chat completion: "
+            f"the extract model at {endpoint.place} did not send a chat completion: "
             f"{_excerpt(reply, endpoint)}",
             hint="Check that the base URL belongs to an OpenAI-compatible endpoint.",
         ) from None
@@ -110,7 +95,7 @@ async def extract(raw: str, schema: Mapping[str, Any], *, endpoint: Endpoint, as
             ) from None
         usage = {name: usage[name] + answer.usage.get(name, 0) for name in USAGE_FIELDS}
         result = _understand(answer.text, schema)
-        if isinstance(result, Reply):
+        if isinstance(result, ParsedReply):
             return Extracted(result.output, usage, (*attempts, Try(answer.text, "")))
         attempts.append(Try(answer.text, result))
         again = f"That was not accepted: {result}. Send the corrected JSON object, without any other text."
@@ -124,7 +109,7 @@ async def extract(raw: str, schema: Mapping[str, Any], *, endpoint: Endpoint, as
     )
 
 
-def _understand(text: str, schema: Mapping[str, Any]) -> Reply | str:
+def _understand(text: str, schema: Mapping[str, Any]) -> ParsedReply | str:
     """Parse the model's output, or return the reason why it cannot be used."""
     fenced = re.fullmatch(r"\s*```\w*[ \t]*\n(.*?)\n?[ \t]*```\s*", text, re.DOTALL)
     try:
@@ -136,7 +121,7 @@ def _understand(text: str, schema: Mapping[str, Any]) -> Reply | str:
     result = fit(value, schema)
     if isinstance(result, Suspension):
         return f"the model says that something is missing: {result.reason}"
-    if isinstance(result, Problem):
+    if isinstance(result, ReplyProblem):
         return "; ".join((result.reason, *result.misfits))
     return result
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -48,9 +48,24 @@ def fate_of(state: ThreadState) -> Fate:
         case Status.SUSPENDED:
             if state.waits_for_person:
                 return Fate.WAITS
-            limit = state.onward.partition(" --limit ")[2].partition("=")[0]
+            limit = state.onward.limit.partition("=")[0] if state.onward else ""
             return Fate.SHORT if limit and "." not in limit else Fate.FAILED
     return Fate.OPEN
+
+
+def events_of(
+    state: ThreadState, kind: str, body: Mapping[str, Any]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """What a recorded event of a member means for those who follow its group, in the words of `members.py`. What the
+    service does with the queue is left out."""
+    is_by_service = body.get("by") == "service"
+    if kind == "queued" or (kind == "started" and not is_by_service):
+        yield "started", {"title": state.title}
+    elif not is_by_service or kind == "crashed":
+        yield kind, body
+    has_stopped = kind in ("suspended", "failed", "killed", "discarded")
+    if state.is_over and (has_stopped or body.get("status") == Status.COMPLETED):
+        yield "over", {"status": fate_of(state).value, "reason": state.reason}
 
 
 @dataclass
@@ -106,7 +121,7 @@ class Standing:
     def fails_alike(self) -> bool:
         return len(self.first) == ALIKE and len(set(self.first)) == 1 and bool(self.first[0])
 
-    def reserved(self, key: str) -> float:
+    def total(self, key: str) -> float:
         held = [*self.open.values(), *self.waits.values(), *self.short.values()]
         return self.spent.get(key, 0) + sum(amounts.get(key, 0) for amounts in held)
 
@@ -162,8 +177,7 @@ def plan(
     last = min(standing.count, standing.next + room - 1)
     todo = [*standing.short, *range(standing.next, last + 1)][:room]
     left = {
-        key: limit - (used or {}).get(key, 0) - standing.reserved(key)
-        for key, limit in (limits or {}).items()
+        key: limit - (used or {}).get(key, 0) - standing.total(key) for key, limit in (limits or {}).items()
     }
     start: dict[int, Amounts] = {}
     for place, number in enumerate(todo):

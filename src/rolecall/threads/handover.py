@@ -10,22 +10,34 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from rolecall.agents import process
 from rolecall.agents.protocol import Cancel
-from rolecall.errors import AgentError, Conflict, Hint, RolecallError, StorageError, UsageError
+from rolecall.errors import (
+    AgentError,
+    Conflict,
+    Damaged,
+    Hint,
+    NotFound,
+    RolecallError,
+    StorageError,
+    UsageError,
+)
 from rolecall.files import git, treestate
 from rolecall.files import merge as merge_files
-from rolecall.files.merge import Checked, Merged, SetAside, Work
+from rolecall.files.merge import MergeCheck, Merged, SetAside, Work
 from rolecall.files.snapshot import Snapshot
 from rolecall.files.tree import Trees, find_top
 from rolecall.store import holder
+from rolecall.store.ids import is_thread_id
 from rolecall.store.store import Store
 from rolecall.threads import workfolder
-from rolecall.threads.state import ThreadRef, check_run, move, read_threads
+from rolecall.threads.state import GROUP, ThreadRef, check_run, files_name, move, read_thread, read_threads
+from rolecall.threads.thread import Chain
 from rolecall.threads.workfolder import Folder
 
 CHECK_SECONDS = 1800
@@ -54,7 +66,7 @@ def show(kind: str, folder: Folder) -> dict[str, Any]:
         behind, ahead = map(int, counts.split())
         shown |= {"into": git.branch(source), "ahead": ahead, "behind": behind}
         if is_there:
-            shown |= {"checkedOut": git.branch(path), "uncommitted": git.uncommitted(path)}
+            shown |= {"checkedOut": git.branch(path), "uncommitted": git.list_uncommitted(path)}
     except RolecallError as error:  # the repository is missing or broken; the rest can still be shown
         return shown | {"problem": error.message}
     return shown
@@ -93,11 +105,15 @@ def changed_files(folder: Folder) -> list[str] | None:
     longer exists."""
     if "removed" in folder or not os.path.isdir(folder["path"]):
         return None
-    if "branch" in folder:
+    # What was not committed in the user's folder when a fork began is no change of the fork.
+    is_of_fork = os.path.basename(folder["path"]) == "fork"
+    if "branch" in folder and not is_of_fork:
         return _diff_from_base(folder, "--name-only", "-z").words
     if began := _compare_with_start(folder):
         trees, before, after = began
         return [change.path for change in trees.changes(before, after)]
+    if "branch" in folder:
+        return _diff_from_base(folder, "--name-only", "-z").words
     return sorted(path for _, path in treestate.differences(*_scan_pair(folder)))
 
 
@@ -124,7 +140,7 @@ def diff(kind: str, folder: Folder) -> str:
     return "".join(parts)
 
 
-def _diff_from_base(folder: Folder, *options: str) -> git.Result:
+def _diff_from_base(folder: Folder, *options: str) -> git.GitResult:
     path = folder["path"]
     with tempfile.TemporaryDirectory() as scratch:
         # A private index lets the diff include untracked files without staging anything.
@@ -134,6 +150,44 @@ def _diff_from_base(folder: Folder, *options: str) -> git.Result:
         git.run(path, "add", "--all", env={"GIT_INDEX_FILE": index})
         safe = ("--cached", "--no-ext-diff", "--no-textconv")
         return git.run(path, "diff", *safe, *options, folder["base"], env={"GIT_INDEX_FILE": index})
+
+
+def list_set_aside(store: Store, folder: str) -> Iterator[tuple[ThreadRef, Mapping[str, Any]]]:
+    """Threads whose work could not be merged by their group or by `plan run`, each with the `branch`, the `reason` and
+    the `conflict`. Threads that have been merged or removed, and members of groups that still run, are left out.
+    `folder` is in the repository."""
+    words = ("for-each-ref", "--sort=-committerdate", "--format=%(refname:lstrip=3)", "--no-merged=HEAD")
+    branches = git.ask(folder, *words, f"refs/heads/{workfolder.BRANCHES}").text.split()
+    known: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for ident in filter(is_thread_id, branches):
+        with suppress(NotFound, Damaged):
+            ref = read_thread(store, ident)
+            if ref is None:
+                continue
+            entry = next((one["set_aside"] for one in ref.state.folders.values() if "set_aside" in one), None)
+            if ref.state.member and ref.state.parent:
+                if ref.state.parent not in known:
+                    known[ref.state.parent] = _entries_set_aside(store, ref.state.parent)
+                entry = known[ref.state.parent].get(ident)
+            if entry is not None and not _is_elsewhere(folder, f"{workfolder.BRANCHES}{ident}"):
+                yield ref, entry
+
+
+def _entries_set_aside(store: Store, parent: str) -> dict[str, Mapping[str, Any]]:
+    ref = read_thread(store, parent)
+    if ref is None or not ref.state.is_over:
+        return {}
+    steps = (step for step in Chain(store, ref.head) if step.agent == GROUP)
+    entries = (entry for step in steps for entry in step.output.get("members", ()))
+    return {entry["id"]: entry for entry in entries if entry["status"] == "set_aside"}
+
+
+def _is_elsewhere(folder: str, branch: str) -> bool:
+    """Whether another branch contains this one, for example the branch of the parent thread's worktree."""
+    holding = git.ask(
+        folder, "for-each-ref", "--format=%(refname:short)", f"--contains={branch}", "refs/heads/"
+    )
+    return holding.text.split() != [branch]
 
 
 # -- merging --
@@ -193,14 +247,30 @@ async def queue_merge(
     fails. Raise AgentError if `cancel` is set meanwhile."""
     folder = _worktree_of(store, ref)
     run = await prepare_check(ref.id, check, cwd=ref.state.cwd or folder["source"], env=env, cancel=cancel)
-    result = await merge_one(folder["source"], work_of(ref, folder), run, cancel)
-    draft = store.draft()
+    try:
+        result = await merge_one(folder["source"], work_of(ref, folder), run, cancel)
+    except UsageError as error:  # the folder takes no merge now
+        _note_merge(store, ref, folder, SetAside(folder["branch"], error.message))
+        raise
+    _note_merge(store, ref, folder, result)
+    return result
+
+
+def _note_merge(store: Store, ref: ThreadRef, folder: Folder, result: Merged | SetAside) -> None:
+    """Record how a merge ended. The folder says whether its work was set aside, so that it is found again."""
+    draft, noted = store.draft(), {key: value for key, value in folder.items() if key != "set_aside"}
     if isinstance(result, SetAside):
-        draft.event(ref.id, "folder_set_aside", {"branch": result.branch, "reason": result.reason})
+        told = {"branch": result.branch, "reason": result.reason}
+        draft.event(ref.id, "folder_set_aside", told)
+        files = [{"path": file.path, "message": file.message} for file in result.files]
+        noted["set_aside"] = {**told, "conflict": {"files": files}}
     elif result.commit:
         draft.event(ref.id, "folder_merged", {"branch": folder["branch"], "head": result.commit})
+    if noted != folder:
+        ref = read_thread(store, ref.id) or ref  # a merge may take minutes
+        folders = {kind: noted if one == folder else one for kind, one in ref.state.folders.items()}
+        move(draft, ref, ref.state._replace(folders=folders))
     draft.commit()
-    return result
 
 
 async def merge_one(
@@ -229,20 +299,22 @@ def _worktree_of(store: Store, ref: ThreadRef) -> Folder:
             hint=Hint("Take what a thread did in a copy from there by hand", "diff_folder", thread=ref.id),
         )
     _refuse_running(store, ref)
+    for why in _find_newer(store, ref):
+        raise UsageError(f"{folder['branch']} cannot be merged here: {why}", hint="Merge it there.")
     return folder
 
 
 async def prepare_check(
     thread: str, command: Sequence[str], *, cwd: str, env: Mapping[str, str], cancel: Cancel | None
 ) -> merge_files.Check | None:
-    """Prepare the command that checks each merge of a thread; None if there is none. A check that a dead process left
+    """Prepare the command that checks each merge of a thread; None without a command. A check that a dead process left
     running is ended."""
     if not command:
         return None
     run = check_run(thread)
     await process.end_leftovers(run)
 
-    async def check() -> Checked:
+    async def check() -> MergeCheck:
         try:
             done = await process.run(
                 command,
@@ -258,7 +330,7 @@ async def prepare_check(
             raise done.error()
         output = "\n".join(filter(None, (done.stdout.strip(), done.stderr.strip()[-MOST_OUTPUT:])))
         reason = f"the check failed: {done.reason.partition(': ')[0]}"
-        return Checked(tuple(command), done.ending == "completed", reason, output)
+        return MergeCheck(tuple(command), done.ending == "completed", reason, output)
 
     return check
 
@@ -271,7 +343,12 @@ def remove(store: Store, ref: ThreadRef, *, force: bool = False) -> dict[str, An
     recorded first, so calling this again finishes one that was interrupted."""
     _refuse_running(store, ref)
     folders = ref.state.folders
-    found = {} if force else folders
+    found = {} if force else _folders_at_risk(store, ref)
+    for why in () if force else _find_newer(store, ref):
+        raise UsageError(
+            f"the folders of thread {ref.id} cannot be removed here: {why}",
+            hint="Remove them there; with force, they are removed here, and the thread cannot continue anywhere.",
+        )
     if losses := [loss for folder in found.values() for loss in _find_losses(folder)]:
         raise UsageError(
             f"removing the folders of thread {ref.id} would lose {' and '.join(losses)}",
@@ -282,6 +359,9 @@ def remove(store: Store, ref: ThreadRef, *, force: bool = False) -> dict[str, An
         draft = store.draft()
         draft.event(ref.id, "folder_removed", {"folders": gone, "force": force})
         move(draft, ref, ref.state._replace(folders=gone))
+        for kind in folders:
+            if (shared := store.ref(files_name(ref.id, kind))) is not None:
+                draft.move(shared.name, shared)
         draft.commit(durable=True)
     removed = [folder["path"] for folder in folders.values() if os.path.lexists(folder["path"])]
     for folder in folders.values():
@@ -301,7 +381,7 @@ def prune(store: Store, *, is_dry: bool = False) -> dict[str, Any]:
         if not folders:
             continue
         try:
-            if why := _reason_to_keep(ref, folders):
+            if why := _reason_to_keep(store, ref):
                 kept.append({"thread": ref.id, "why": why})
                 continue
             held = [] if is_dry else remove(store, ref)["kept"]
@@ -317,23 +397,41 @@ def prune(store: Store, *, is_dry: bool = False) -> dict[str, Any]:
     return {"dryRun": is_dry, "removed": removed, "kept": kept}
 
 
-def _reason_to_keep(ref: ThreadRef, folders: Mapping[str, Folder]) -> str:
-    if not ref.state.has_ended and any("removed" not in one for one in folders.values()):
+def _reason_to_keep(store: Store, ref: ThreadRef) -> str:
+    if not ref.state.has_ended and any("removed" not in one for one in ref.state.folders.values()):
         return f"the thread is {ref.state.status} and may continue"
-    losses = (_find_losses(folder, is_merge_needed=True) for folder in folders.values())
+    if newer := next(_find_newer(store, ref), ""):
+        return newer
+    at_risk = _folders_at_risk(store, ref)
+    losses = (_find_losses(folder, is_merge_needed=True) for folder in at_risk.values())
     return " and ".join(loss for found in losses for loss in found)
+
+
+def _find_newer(store: Store, ref: ThreadRef) -> Iterator[str]:
+    """Say where folders of a thread are newer than here."""
+    for kind, folder in ref.state.folders.items():
+        if "removed" not in folder and (why := workfolder.find_newer(store, ref.id, kind, folder)):
+            yield why
+
+
+def _folders_at_risk(store: Store, ref: ThreadRef) -> dict[str, Folder]:
+    """The folders whose work may be lost. If machines share the store, a removed one may be a copy on another machine
+    than that where it was removed."""
+    return {
+        kind: folder
+        for kind, folder in ref.state.folders.items()
+        if "removed" not in folder or (store.is_shared and os.path.isdir(folder["path"]))
+    }
 
 
 def _find_losses(folder: Folder, *, is_merge_needed: bool = False) -> Iterator[str]:
     """Work that would be lost with a folder; with `is_merge_needed`, even if another thread's branch has it."""
     path, is_there = folder["path"], os.path.isdir(folder["path"])
-    if "removed" in folder:
-        return
     if "branch" not in folder:
         if is_there and (changes := _copy_changes(folder)):
             yield f"what differs in {path} ({', '.join(changes[:5])}{', …' if changes[5:] else ''})"
         return
-    if is_there and (left := git.uncommitted(path)):
+    if is_there and (left := git.list_uncommitted(path)):
         yield f"{_count(len(left), 'uncommitted change')} in {path}"
 
     # The thread's commits that no other branch contains.

@@ -19,6 +19,7 @@ from rolecall.errors import RolecallError
 from rolecall.store.store import Store
 from rolecall.threads import handover
 from rolecall.threads.report import (
+    LONGEST_DIFF,
     SHORT,
     View,
     besides,
@@ -34,7 +35,8 @@ from rolecall.threads.report import (
     money,
     own_folders,
     pretty,
-    shortened,
+    reuse_total,
+    shorten,
     tokens,
     usage_table,
     written,
@@ -46,8 +48,6 @@ from rolecall.workflow.model import END, FAIL, START, STATUS_KEYS
 
 LONGEST_MARKDOWN = 100_000
 """Longer texts are shown as plain text instead of rendered Markdown."""
-LONGEST_DIFF = 20_000
-"""How many characters of a diff a page shows by default."""
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -109,6 +109,7 @@ nav ol { list-style: none; padding: 0; margin: 0; columns: 3 12rem; column-gap: 
 nav li { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; } nav .step { padding-left: 1rem; }
 .graph { max-width: 100%; max-height: 44rem; height: auto; display: block; margin: 0 auto; }
 .chart { width: 100%; height: 8rem; display: block; } .chart rect { fill: var(--role); }
+.costs { height: 1.2rem; }
 .r0 { --role: #3e63dd; } .r1 { --role: #d6409f; } .r2 { --role: #2b9a66; }
 .r3 { --role: #f76b15; } .r4 { --role: #8e4ec6; } .r5 { --role: #0797b9; }
 .legend span { display: inline-block; margin-right: 1.1rem; }
@@ -162,8 +163,8 @@ def page(
 def _path_taken(store: Store, card: View, steps: Sequence[View]) -> str:
     """The workflow as SVG with the thread's path highlighted; empty if it cannot be drawn."""
     try:
-        workflow = registry.load_node(store, card["workflow"]).workflow
-    except RolecallError:  # for example, its Python file no longer exists
+        workflow, _ = registry.read_node(store, card["workflow"])
+    except RolecallError:  # it is damaged
         return ""
     if not workflow.graph:
         return ""
@@ -196,7 +197,9 @@ def render(
         "Files": _files(files, diffs or {}, limit),
         "Steps": "\n".join(_step(step, colours, limit) for step in steps),
         "Failed attempts": "\n".join(_attempt(attempt, limit) for attempt in card["attempts"]),
-        "Time and tokens": _usage(card, steps) + (_timeline(steps, colours) if steps[1:] else ""),
+        "Time and tokens": _usage(card, steps)
+        + _costs(card, colours)
+        + (_timeline(steps, colours) if steps[1:] else ""),
         "Thread": _fields(_about(card)),
     }
     shown = {name: content for name, content in sections.items() if content}
@@ -281,7 +284,7 @@ def _output(output: Any) -> str:
 
 
 def _fold(name: str, text: str, limit: int | None) -> str:
-    return f"<details><summary>{_safe(name)}</summary><pre>{_safe(shortened(text, limit))}</pre></details>"
+    return f"<details><summary>{_safe(name)}</summary><pre>{_safe(shorten(text, limit))}</pre></details>"
 
 
 # -- the top of the page --
@@ -300,6 +303,7 @@ def _summary(card: View, steps: Sequence[View]) -> str:
         spent,
         f"{usage['tokens']:,} tokens" if usage.get("tokens") else "",
         money(usage["cost"]) if usage.get("cost") else "",
+        f"reused {reused}" if (reused := reuse_total(usage.get("saved"))) else "",
         moment(card["created"]) if card["created"] else "",
     ]
     why = f'<div class="text plain">{_safe(card["reason"])}</div>' if card["reason"] else ""
@@ -352,14 +356,16 @@ def _files(files: Sequence[str], diffs: Mapping[str, str], limit: int | None) ->
     listed = "".join(f"<li><code>{_safe(name)}</code></li>" for name in files)
     parts = [f"<ul>{listed}</ul>"] if listed else []
     for kind, text in diffs.items():
-        cut = text if limit is None else text[:LONGEST_DIFF]
-        if not cut.strip():
-            continue
-        lines = "".join(_diff_line(line) for line in cut.splitlines())
-        said = _safe(f"Differences in the thread's {kind}, as it was when this page was written")
-        diff = f'<pre class="diff">{lines}</pre>{_count_rest(text, cut)}'
-        parts.append(f"<details open><summary>{said}</summary>{diff}</details>")
+        if text.strip():
+            said = _safe(f"Differences in the thread's {kind}, as it was when this page was written")
+            parts.append(f"<details open><summary>{said}</summary>{_diff(text, limit)}</details>")
     return "".join(parts)
+
+
+def _diff(text: str, limit: int | None) -> str:
+    cut = text if limit is None else text[:LONGEST_DIFF]
+    lines = "".join(_diff_line(line) for line in cut.splitlines())
+    return f'<pre class="diff">{lines}</pre>{_count_rest(text, cut)}'
 
 
 def _diff_line(line: str) -> str:
@@ -387,7 +393,7 @@ def _step(step: View, colours: Mapping[str, str], limit: int | None) -> str:
         for child in step.get("children") or ():
             parts.append(f'<div class="small">Played by thread {_safe(child)}</div>')
         parts.append(_answer(step, limit))
-    parts.append(_step_files(step))
+    parts.append(_step_files(step, limit))
     if step.get("prompt"):
         parts.append(_fold("Prompt", step["prompt"], limit))
     parts.append(_turns(besides(step), limit))
@@ -410,21 +416,25 @@ def _answer(step: View, limit: int | None) -> str:
         parts.append(f"<details><summary>{title}</summary>{about}</details>")
     if rest := len(members) - len(shown):
         parts.append(f'<p class="small">… and {rest:,} more members</p>')
+    if body := step.get("body"):
+        parts.append(f"<details><summary>Reports of the members</summary>{_text(body, limit)}</details>")
     return "".join(parts)
 
 
-def _step_files(view: View) -> str:
+def _step_files(view: View, limit: int | None) -> str:
     names = ", ".join(f"<code>{_safe(line)}</code>" for line in files_of(view))
-    return f'<div class="small">Files: {names}</div>' if names else ""
+    listed = f'<div class="small">Files: {names}</div>' if names else ""
+    diff = view.get("diff")
+    return listed + (f"<details><summary>Changes</summary>{_diff(diff, limit)}</details>" if diff else "")
 
 
 def _attempt(attempt: View, limit: int | None) -> str:
     parts = [f"<h3>Failed attempt: {_safe(attempt['role'])}</h3>"]
     parts.append(f'<div class="small">{_safe(" · ".join([*facts(attempt), attempt["hash"]]))}</div>')
-    parts.append(f'<div class="text plain">{_safe(shortened(attempt["error"], limit))}</div>')
+    parts.append(f'<div class="text plain">{_safe(shorten(attempt["error"], limit))}</div>')
     if attempt.get("raw"):
         parts.append(_fold("What the agent gave", attempt["raw"], limit))
-    parts.append(_step_files(attempt))
+    parts.append(_step_files(attempt, limit))
     if attempt.get("prompt"):
         parts.append(_fold("Prompt", attempt["prompt"], limit))
     parts.append(_turns(besides(attempt), limit))
@@ -461,6 +471,26 @@ def _usage(card: View, steps: Sequence[View]) -> str:
     body = "".join(f"<tr>{''.join(f'<td>{_safe(written(cell))}</td>' for cell in row)}</tr>" for row in rows)
     table = f'<table class="usage"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
     return f'<div class="wide">{table}</div>'
+
+
+def _costs(card: View, colours: Mapping[str, str]) -> str:
+    """A bar with the reported cost of each role, the most expensive first."""
+    costs = {
+        role: used["cost"] for role, used in (card["usage"].get("roles") or {}).items() if used.get("cost")
+    }
+    total = sum(costs.values())
+    if len(costs) < 2:
+        return ""
+    bars, at, said = [], 0.0, []
+    for role, cost in sorted(costs.items(), key=lambda entry: -entry[1]):
+        width, told = 1000 * cost / total, f"{role}: {money(cost)}, {round(100 * cost / total)} %"
+        place = f'class="{colours.get(role, "")}" x="{at:.2f}" width="{max(width - 2, 1):.2f}"'
+        bars.append(f'<rect {place} y="0" height="20"><title>{_safe(told)}</title></rect>')
+        at += width
+        said.append(told)
+    frame = '<svg class="chart costs" viewBox="0 0 1000 20" preserveAspectRatio="none" role="img"'
+    frame += ' aria-label="reported cost of each role">'
+    return f'<p class="small">reported cost · {_safe(" · ".join(said))}</p>{frame}{"".join(bars)}</svg>'
 
 
 def _timeline(steps: Sequence[View], colours: Mapping[str, str]) -> str:
@@ -501,6 +531,7 @@ def _about(card: View) -> list[tuple[str, Any]]:
         ("thread", card["thread"]),
         ("workflow", f"{card['name']} ({card['workflow']})"),
         ("status", card["status"]),
+        ("waits until", moment(card["until"]) if "until" in card else ""),
         ("next role", card["currentRole"]),
         ("started", moment(card["created"]) if card["created"] else ""),
         ("work folder", card["cwd"]),

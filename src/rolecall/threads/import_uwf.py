@@ -17,7 +17,7 @@ from rolecall.settings.settings import key_of, shape_problems
 from rolecall.store.bundle import import_from
 from rolecall.store.files import FilesBackend
 from rolecall.store.store import Draft, Store
-from rolecall.store.verify import Problem
+from rolecall.store.verify import Fault
 from rolecall.threads import thread
 from rolecall.threads.state import ThreadRef, add, move, read_thread, read_threads
 from rolecall.threads.thread import Chain
@@ -39,7 +39,7 @@ class Imported(NamedTuple):
     kept: list[str]
     """Threads and workflows that differ here and were left unchanged."""
     unread: list[Unread]
-    problems: list[Problem]
+    problems: list[Fault]
     """Problems with single nodes."""
 
 
@@ -103,7 +103,7 @@ def _import_threads(store: Store, source: Store, done: Imported) -> None:
 
 def _import_thread(store: Store, draft: Draft, ref: ThreadRef, done: Imported) -> None:
     chain = Chain(store, ref.head)
-    state = ref.state.moved(ref.state.status, **thread.facts_of(store, chain))
+    state = ref.state.move_to(ref.state.status, **thread.facts_of(store, chain))
     if state.has_ended:
         state = state._replace(ended_at=ref.ref.updated)
     else:

@@ -7,16 +7,22 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rolecall.errors import Damaged
-from rolecall.files import tree_keep
+from rolecall.files import tree_keep, tree_pack
 from rolecall.files.snapshot import load_tree
 from rolecall.files.tree_keep import Collected
 from rolecall.store import canonical
 from rolecall.store.ids import node_id
 from rolecall.store.store import META, Store
-from rolecall.store.verify import Problem
+from rolecall.store.verify import Fault
 from rolecall.threads.compose import trees_of
 from rolecall.threads.state import attempt_name, group_name, read_threads
-from rolecall.threads.thread import TREE_ATTEMPT_SCHEMA, TREE_RECORD_SCHEMA
+from rolecall.threads.thread import (
+    BY_RECORD_SCHEMA,
+    KEY_RECORD_SCHEMA,
+    REUSED_RECORD_SCHEMA,
+    TREE_ATTEMPT_SCHEMA,
+    TREE_RECORD_SCHEMA,
+)
 
 
 def collect(store: Store, *, delete: bool, grace_ms: int) -> Collected:
@@ -26,22 +32,22 @@ def collect(store: Store, *, delete: bool, grace_ms: int) -> Collected:
     return tree_keep.collect(trees_of(store).place, name_trees(store), before=before, delete=delete)
 
 
-def verify(store: Store) -> list[Problem]:
+def verify(store: Store) -> list[Fault]:
     """The trees that steps name and that are not whole. In a store that several machines share, a tree that is not here
     at all is on another one."""
     named, place = name_trees(store, skip_damaged=True), trees_of(store).place
     return [
-        Problem(named[lost.repository][lost.tree], "files", f"names the tree {lost.tree[:12]}: {lost.text}")
+        Fault(named[lost.repository][lost.tree], "files", f"names the tree {lost.tree[:12]}: {lost.text}")
         for lost in tree_keep.find_lost(place, named)
-        if store.backend.clock is None or tree_keep.has_tree(place, lost.repository, lost.tree)
+        if not store.is_shared or tree_pack.has_tree(place, lost.repository, lost.tree)
     ]
 
 
-def add_to_bundle(store: Store, target: Store, folder: str) -> list[Problem]:
+def add_to_bundle(store: Store, target: Store, folder: str) -> list[Fault]:
     """Write the files that the steps of a bundle name into its folder, and return those that are not here."""
     named = name_trees(target, skip_damaged=True)
     return [
-        Problem(named[lost.repository][lost.tree], "files", f"without the tree {lost.tree[:12]}: {lost.text}")
+        Fault(named[lost.repository][lost.tree], "files", f"without the tree {lost.tree[:12]}: {lost.text}")
         for lost in tree_keep.write_bundle(trees_of(store).place, named, folder)
     ]
 
@@ -75,7 +81,13 @@ def _stored_trees(store: Store, *, skip_damaged: bool) -> Iterator[tuple[str, Ma
             if "files" in folder and "removed" not in folder:
                 files = folder["files"]
                 yield one.ref.name, {"found": files["tree"], "repository": files["repository"]}
-    for schema in (TREE_RECORD_SCHEMA, TREE_ATTEMPT_SCHEMA):
+    for schema in (
+        TREE_RECORD_SCHEMA,
+        KEY_RECORD_SCHEMA,
+        REUSED_RECORD_SCHEMA,
+        BY_RECORD_SCHEMA,
+        TREE_ATTEMPT_SCHEMA,
+    ):
         for node in store.of_type(node_id(META, canonical.encode(schema))):
             try:
                 yield node, store.get(node).payload.get("tree")

@@ -22,6 +22,13 @@ _GLANCE = 2.0
 """Seconds between two checks that the thread is still ours; for a short lease, a tenth of it."""
 
 
+class Waits(Exception):
+    """The thread waits until a time that has not come; `ref` is how it was read."""
+
+    def __init__(self, ref: ThreadRef) -> None:
+        self.ref = ref
+
+
 @dataclass(frozen=True)
 class Held:
     """A thread that this process runs: no other process moves its head as long as the lease is ours."""
@@ -47,8 +54,8 @@ class Held:
 async def hold(
     store: Store, name: str, token: str, cancel: Cancel, *, lease_ms: int, is_shared: bool
 ) -> AsyncIterator[tuple[Held, Cancel]]:
-    """Take a thread for one step. The event it yields is set when the caller cancels, or when the thread is killed or
-    taken over."""
+    """Take a thread for one step; raise Waits if it may not go on yet. The event it yields is set when the caller
+    cancels, or when the thread is killed or taken over."""
     held = take(store, name, token, lease_ms=lease_ms, is_shared=is_shared)
     stop = asyncio.Event()
     task = asyncio.create_task(_keep(held, cancel, stop))
@@ -79,9 +86,14 @@ def take(
                 f"thread {ref.id} is being run by {holder.describe(lease)}",
                 hint=Hint("Follow it", "watch_thread", thread=ref.id),
             )
+        state = ref.state
+        if state.until is not None:
+            if now < state.until:
+                raise Waits(ref)
+            state = state._replace(until=None, reason="")
         mine = {**holder.me(token), "deadline": now + lease_ms} | ({"shared": True} if is_shared else {})
         try:
-            _move(store, ref, ref.state._replace(status=Status.RUNNING, lease=mine), durable=False)
+            _move(store, ref, state._replace(status=Status.RUNNING, lease=mine), durable=False)
         except Conflict:
             # The new state of the thread gives a better error than the lost race.
             if thread.find(store, name).ref.version == ref.ref.version:

@@ -24,9 +24,12 @@ from rolecall.threads.state import (
     group_name,
     load,
     move,
+    read_note,
+    read_thread,
     read_threads,
 )
 from rolecall.threads.thread import (
+    BY_PERSON_SCHEMA,
     FORK,
     FORK_SCHEMA,
     MEMBER_SCHEMA,
@@ -37,8 +40,8 @@ from rolecall.threads.thread import (
     Chain,
 )
 from rolecall.threads.turn import Turn, called_with, next_of
-from rolecall.workflow import registry
-from rolecall.workflow.model import own_folders
+from rolecall.workflow import command, registry
+from rolecall.workflow.model import Workflow, own_folders
 from rolecall.workflow.route import Next, Stuck
 
 if TYPE_CHECKING:
@@ -66,8 +69,10 @@ def start(
     agent: str | None = None,
     bind: Bind | None = None,
     parent: str | None = None,
+    title: str = "",
     work: str | None = None,
     sessions: Mapping[str, Mapping[str, str]] | None = None,
+    reuse: bool | None = None,
     queue: int | None = None,
     also: Also | None = None,
 ) -> ThreadRef:
@@ -77,16 +82,20 @@ def start(
         agent: plays every role.
         bind: chooses the agent of each role now, so that later changes of the configuration do not apply.
         parent: the thread that has the role this one plays.
+        title: by default the first line of the prompt.
         work: where its own folders are created.
         sessions: for roles that begin in an earlier session: its `thread`, `step` and `tier`, or as `refusal` the
             reason for a new session.
+        reuse: whether finished steps with the same key are taken over; None leaves it to the workflow.
         queue: its priority in the service's queue.
         also: adds to the transaction that creates the thread.
     """
     if not prompt.strip():
-        raise UsageError("a thread needs a prompt", hint="Say what is to be done: -p 'Fix the login bug'.")
+        raise UsageError("a thread needs a prompt", hint="Say what to do: -p 'Fix the login bug'.")
     if not os.path.isdir(cwd):
-        raise UsageError(f"the work folder {cwd!r} does not exist")
+        raise UsageError(
+            f"the work folder {cwd!r} does not exist", hint="Make the folder, or name one that exists."
+        )
     if agent:
         _refuse_secret(agent, mask)
     draft = store.draft()
@@ -105,8 +114,10 @@ def start(
         agent=agent,
         agents=bind(book) if bind else {},
         parent=ThreadId(parent) if parent else None,
+        title=thread.title_of(title),
         sessions=dict(sessions or {}),
         limits=dict(limits or {}),
+        reuse=reuse,
     )
     kind = "started" if queue is None else "queued"
     return _add_thread(store, head, book, state, kind, {"workflow": node}, work=work, queue=queue, also=also)
@@ -132,6 +143,8 @@ def fork(
     bind: Bind | None = None,
     work: str | None = None,
     trees: str | None = None,
+    reuse: bool | None = None,
+    also: Also | None = None,
 ) -> ThreadRef:
     """Create a thread that shares the chain up to `at` (a start or a step). A different workflow or prompt adds a new
     start; otherwise a fork is just one ref. The fork keeps the agents of `source`, unless an `agent` or a workflow is
@@ -161,7 +174,7 @@ def fork(
     book = workflow if workflow and not isinstance(workflow, str) else registry.load_node(store, stored)
 
     limits = _limits_at(store, chain) if source is None else source.state.limits
-    state = ThreadState(forked_from=NodeId(at), limits={**chain.start.limits, **limits})
+    state = ThreadState(forked_from=NodeId(at), limits={**chain.start.limits, **limits}, reuse=reuse)
     if source is not None:
         known = source.state
         state = state._replace(forked_thread=source.id, agent=known.agent, agents=known.agents)
@@ -170,7 +183,7 @@ def fork(
     if bind and (agent is not None or workflow is not None or source is None):
         state = state._replace(agents=bind(book))
     return _add_thread(
-        store, head, book, state, "forked", {"from": at}, work=work, source=source, trees=trees
+        store, head, book, state, "forked", {"from": at}, work=work, source=source, trees=trees, also=also
     )
 
 
@@ -258,7 +271,7 @@ def _add_thread(
     state = state._replace(
         workflow=NodeId(chain.start.workflow),
         name=book.workflow.name,
-        title=thread.title_of(chain.start.prompt),
+        title=state.title or thread.title_of(chain.start.prompt),
         cwd=cwd,
         role=way.role if isinstance(way, Next) else None,
         steps=chain.last.number if chain.last else None,
@@ -282,9 +295,7 @@ def _add_thread(
 def enter_queue(draft: Draft, ident: str, state: ThreadState, entry: Mapping[str, Any]) -> None:
     """Add a thread to the service's queue. It is not admitted while its `maker` is alive and still makes its folders;
     once it has `begun`, it is not discarded."""
-    place = state.service or QueuePlace(0, 0)
-    name = thread.queue_name(state.name, ident, priority=place.priority, at=place.queued_at)
-    draft.move(name, None, state={**entry, **({"member": True} if state.member else {})})
+    draft.move(thread.queue_name_of(ident, state), None, state=thread.queue_entry(state, entry))
 
 
 def _make_folders(store: Store, ref: ThreadRef) -> ThreadRef:
@@ -324,10 +335,13 @@ def resume(
     limits: Mapping[str, float] | None = None,
     agent: str | None = None,
     bind: Bind | None = None,
+    reuse: bool | None = None,
     is_run_here: bool = False,
+    by: Mapping[str, str] | None = None,
 ) -> ThreadRef:
-    """Continue a suspended thread. The person's answer becomes part of the chain. If `agent` is given, it plays every
-    role from now on. If the service ran the thread before, the service continues it, unless `is_run_here`."""
+    """Continue a suspended thread. The person's answer becomes part of the chain, with `by`, which says who it was. If
+    `agent` is given, it plays every role from now on; if `reuse` is given, it decides about the next steps. If the
+    service ran the thread before, the service continues it, unless `is_run_here`."""
     if ref.state.has_ended:
         raise UsageError(
             f"thread {ref.id} is {ref.state.status}",
@@ -346,26 +360,37 @@ def resume(
             f"thread {ref.id} waits for an answer: {ref.state.reason}",
             hint=Hint("Give it", "answer_thread", thread=ref.id),
         )
+    if ref.state.until is not None and (note := read_note(store, ref.id)) is not None:
+        played = read_thread(store, note.note.session) if note.note.by.startswith("workflow:") else None
+        if played is not None and played.state.until is not None:  # it waits for that thread
+            resume(store, played, mask=mask)
     chain, draft = Chain(store, ref.head), store.draft()
     head: str = ref.head
-    state = ref.state.moved(Status.IDLE)
+    state = ref.state.move_to(Status.IDLE)
     if words.strip():
         # The role is called again with the same prompt, followed by the answer.
-        role = _role_that_waits(chain, ref)
         book = registry.load_node(store, chain.start.workflow)
+        role = _role_that_hears(chain, ref, book.workflow)
         called = called_with(Turn(ref.id, chain, book, ref.state.folders), role)
         said = {"reason": ref.state.reason, "answer": words, "role": role}
         said |= {"prompt": called.prompt} if called.prompt else {}
         said |= {"location": called.location} if called.location else {}
-        output = draft.put_as(PERSON_SCHEMA, said)
+        whose = {"by": mask.value(dict(by))} if by else {}
+        output = draft.put_as(BY_PERSON_SCHEMA if by else PERSON_SCHEMA, {**said, **whose})
         head = _put_marker(store, draft, chain, PERSON, output, start=chain.start.id)
         state = state._replace(role=role, steps=chain.number + 1)
     if limits:
         state = state._replace(limits={**state.limits, **limits})
+    if reuse is not None:
+        state = state._replace(reuse=reuse)
     if agent is not None and bind is not None:
         _refuse_secret(agent, mask)
         state = state._replace(agent=agent, agents=bind(registry.load_node(store, chain.start.workflow)))
-    draft.event(ref.id, "resumed", {"answer": words, "limits": dict(limits or {})})
+    draft.event(
+        ref.id,
+        "resumed",
+        {"answer": words, "limits": dict(limits or {}), **({"by": mask.value(dict(by))} if by else {})},
+    )
     if (
         group is not None
     ):  # members that have failed are tried again, and the time that it was suspended does not count
@@ -378,10 +403,23 @@ def resume(
     return load(draft.commit(durable=True)[-1])
 
 
-def _role_that_waits(chain: Chain, ref: ThreadRef) -> str:
-    """The role that asked a question, or whose attempt failed."""
-    role = ref.state.role or next((step.role for step in chain if not step.role.startswith("$")), None)
-    if role is None:
+def choose_reuse(store: Store, ref: ThreadRef, reuse: bool | None) -> None:
+    """Decide whether the thread's next steps are taken over from finished ones; None changes nothing."""
+    if reuse is None or reuse == ref.state.reuse or ref.state.has_ended:
+        return
+    refuse_running(store, ref)
+    draft = store.draft()
+    move(draft, ref, ref.state._replace(reuse=reuse))
+    draft.commit()
+
+
+def _role_that_hears(chain: Chain, ref: ThreadRef, workflow: Workflow) -> str:
+    """The role that asked a question, or whose attempt failed; for a command, the role that named it."""
+    role = ref.state.role or next((step.role for step in chain if not step.role.startswith("$")), "")
+    agents = {name: one.agent or "" for name, one in workflow.roles.items()}
+    if command.is_run(agents.get(role)):
+        role = command.source_of(command.words_of(agents[role]))
+    if not role or command.is_run(agents.get(role)):
         raise UsageError(
             f"no role of thread {ref.id} waits for an answer", hint="Resume it without an answer."
         )
@@ -393,11 +431,28 @@ def queue_again(store: Store, draft: Draft, ref: ThreadRef, state: ThreadState) 
     place = ref.state.service
     if state.status != Status.IDLE or place is None:
         return state
-    if thread.in_service(store, ref):
+    if places := thread.in_service(store, ref):
+        for entry in places:
+            if "until" in entry.state:  # it need not wait until then
+                kept = {key: value for key, value in entry.state.items() if key != "until"}
+                draft.move(entry.name, entry, state=kept)
         return state._replace(status=Status.QUEUED) if ref.state.status == Status.QUEUED else state
     state = state._replace(status=Status.QUEUED, service=QueuePlace(place.priority, store.now()))
     enter_queue(draft, ref.id, state, {"begun": True})
     return state
+
+
+def give_to_service(store: Store, ref: ThreadRef, *, priority: int = 0) -> ThreadRef:
+    """Give an idle thread to the service."""
+    refuse_running(store, ref)
+    if ref.state.status != Status.IDLE or thread.in_service(store, ref):
+        raise UsageError(f"thread {ref.id} is {ref.state.status}, so it cannot be queued")
+    state = ref.state._replace(status=Status.QUEUED, service=QueuePlace(priority, store.now()))
+    draft = store.draft()
+    enter_queue(draft, ref.id, state, {"begun": True})
+    draft.event(ref.id, "queued", {})
+    move(draft, ref, state)
+    return load(draft.commit(durable=True)[-1])
 
 
 def kill(
@@ -415,7 +470,7 @@ def kill(
         told = mask.text(reason)
         draft = store.draft()
         draft.event(ref.id, "killed", {"reason": told, "exit_code": KILLED})
-        move(draft, ref, ref.state.moved(Status.KILLED, role=None, reason=told))
+        move(draft, ref, ref.state.move_to(Status.KILLED, role=None, reason=told))
         for place in thread.in_service(store, ref):
             draft.move(place.name, place)
         try:

@@ -1,7 +1,7 @@
 """Lists threads, newest first, with filters and pages; damaged ones are shown as damaged. Reads only refs and the head
 of each listed thread. On the command line's read path."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import merge
 from typing import Any, NamedTuple
 
@@ -10,8 +10,8 @@ from rolecall.store.backend import Ref
 from rolecall.store.ids import is_node_id, is_thread_id, node_from_number, thread_time
 from rolecall.store.store import Store
 from rolecall.threads import thread
-from rolecall.threads.state import STATUSES, Status, load
-from rolecall.threads.views import asking_role, damaged, entry
+from rolecall.threads.state import STATUSES, Status, ThreadRef, load
+from rolecall.threads.views import asking_role, describe_damage, entry
 
 _BATCH = 500
 _FIRST = 51
@@ -54,9 +54,16 @@ class Filter(NamedTuple):
         return all(word in text for word in self.words)
 
 
-def listed(store: Store, asked: Filter, *, page: str | None = None) -> Iterator[dict[str, Any]]:
+def list_threads(
+    store: Store,
+    asked: Filter,
+    *,
+    page: str | None = None,
+    look: Callable[[str], bool] | None = None,
+) -> Iterator[dict[str, Any]]:
     """Threads by start time, newest first, beginning after the thread `page`. The predecessor's ids sort apart from
-    ours, so the two ranges are merged."""
+    ours, so the two ranges are merged. `look` is called with the id of each thread before the filter, and ends the list
+    by returning False."""
     if page is not None and not is_thread_id(page):
         page = thread.find(store, page).id
     highest = store.backend.names("thread/", limit=1)
@@ -65,7 +72,9 @@ def listed(store: Store, asked: Filter, *, page: str | None = None) -> Iterator[
     for found in merge(*bands, key=lambda found: -found["created"]):
         if found["created"] < asked.since:
             return
-        if not asked.takes(found):
+        if look is not None and not look(found["thread"]):
+            return
+        if ("member" in found and not asked.members) or not asked.takes(found):
             continue
         if found["status"] != Status.DAMAGED:
             # The head shows whether the chain can be read, and which role is waiting.
@@ -74,9 +83,24 @@ def listed(store: Store, asked: Filter, *, page: str | None = None) -> Iterator[
                 if found["status"] == Status.SUSPENDED and not found["currentRole"]:
                     found["currentRole"] = asking_role(head)
             except (NotFound, Damaged) as error:
-                found = damaged(found, error)
+                found = describe_damage(found, error)
         if found["status"] == Status.DAMAGED or not asked.is_for_damaged:
             yield found
+
+
+def find_latest(store: Store, folders: Sequence[str], *, is_waiting: bool = False) -> ThreadRef | None:
+    """The newest thread with one of these work folders, other than threads that play a role of another; with
+    `is_waiting`, the newest that is suspended or waits for the end of a limit."""
+    before, where = thread.ref_name(_OLD_FROM), {"cwd": folders}
+    if is_waiting:
+        where["status"] = [Status.SUSPENDED, Status.IDLE, Status.QUEUED]
+    while batch := store.refs("thread/", where=where, before=before, newest_first=True, limit=_FIRST):
+        for ref in batch:
+            waits = ref.state.get("status") == Status.SUSPENDED or "until" in ref.state
+            if not ref.state.get("parent") and (waits or not is_waiting):
+                return load(ref)
+        before = batch[-1].name
+    return None
 
 
 def _band(store: Store, asked: Filter, page: str | None, *, is_old: bool) -> Iterator[dict[str, Any]]:
@@ -94,8 +118,6 @@ def _band(store: Store, asked: Filter, page: str | None, *, is_old: bool) -> Ite
         for ref in batch:
             if ref.name < floor:
                 return
-            if ref.state.get("member") and not asked.members:
-                continue
             try:
                 known = load(ref)
             except Damaged as error:
@@ -127,7 +149,9 @@ def _read_page(store: Store, asked: Filter, before: str, limit: int) -> list[Ref
         except Damaged as error:
             ref = _damaged_ref(name, error)
         found.append(ref)
-    return found[:limit]
+        if len(found) == limit:
+            break
+    return found
 
 
 def _damaged_ref(name: str, error: Damaged) -> Ref:

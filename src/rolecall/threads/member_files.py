@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from rolecall.agents.protocol import Cancel
+from rolecall.errors import UsageError
 from rolecall.files import git, merge
 from rolecall.files.merge import Merged, SetAside, Work
 from rolecall.settings.capabilities import must_not_write
@@ -21,8 +22,9 @@ from rolecall.threads import workfolder
 from rolecall.threads.handover import merge_one, prepare_check, work_of
 from rolecall.threads.setup import Setup
 from rolecall.threads.state import ThreadRef
-from rolecall.threads.turn import Turn
+from rolecall.threads.turn import Outputs, Turn
 from rolecall.threads.workfolder import Folder
+from rolecall.workflow import command
 from rolecall.workflow.model import Group, member_workdir
 
 
@@ -95,7 +97,8 @@ class MemberFiles:
         await asyncio.to_thread(merge.refuse_overlaps, folder, works.values())
 
         env = self._setup.environment_of(self._turn.workflow.roles[self._role])
-        check = await prepare_check(self._parent.id, self._group.check, cwd=cwd, env=env, cancel=cancel)
+        words = command.expand(self._group.check, Outputs(self._turn, {}).get) if self._group.check else ()
+        check = await prepare_check(self._parent.id, words, cwd=cwd, env=env, cancel=cancel)
         results: dict[int, Merged | SetAside] = {}
         for number, work in works.items():
             results[number] = result = await merge_one(folder, work, check, cancel)
@@ -105,8 +108,11 @@ class MemberFiles:
 
     def _find_target(self) -> tuple[str, str]:
         """The folder that members are merged into, and the folder in it where the check runs."""
-        _, own = self._own("worktree")
+        workdir, own = self._own("worktree")
         if own is not None:
+            kind = "fork" if workdir == "shared" else workdir
+            if why := workfolder.find_newer(self._setup.store, self._parent.id, kind, own):
+                raise UsageError(why, hint="Let that machine take the step.")
             return own["path"], own["cwd"]
         cwd = self._turn.chain.start.cwd
         return git.run(cwd, "rev-parse", "--show-toplevel").text, cwd

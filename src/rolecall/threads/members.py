@@ -8,7 +8,6 @@ next. The join is one step of the parent.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -21,7 +20,7 @@ from rolecall.errors import AgentError, Conflict, RolecallError, StorageError, U
 from rolecall.store import canonical, holder
 from rolecall.store.backend import Ref
 from rolecall.store.ids import NodeId, ThreadId, member_id
-from rolecall.store.store import Draft
+from rolecall.store.store import Draft, Store
 from rolecall.threads import killing, lifecycle, thread
 from rolecall.threads.attempt import Attempt, Result
 from rolecall.threads.commit import Outcome, commit, settle
@@ -29,9 +28,11 @@ from rolecall.threads.group import Amounts, Decision, Fate, Standing, fate_of, l
 from rolecall.threads.lease import Held
 from rolecall.threads.member_files import MemberFiles, describe
 from rolecall.threads.nested import sum_usage
-from rolecall.threads.setup import Setup, Watch
+from rolecall.threads.report import item_text
+from rolecall.threads.setup import Setup, Watch, is_unpaid
 from rolecall.threads.state import (
     GROUP,
+    RESUME,
     QueuePlace,
     Status,
     ThreadRef,
@@ -39,6 +40,7 @@ from rolecall.threads.state import (
     add,
     group_name,
     move,
+    raise_limit,
     read_members,
     read_note,
     read_thread,
@@ -54,15 +56,16 @@ from rolecall.threads.thread import (
 )
 from rolecall.threads.turn import Turn, count_steps_for, suggest_more
 from rolecall.workflow.group import items_of, output_schema, role_of, status_of
-from rolecall.workflow.model import Group, given, member_roles
+from rolecall.workflow.model import MOST_MEMBERS, Group, given, member_roles
 from rolecall.workflow.route import Suspended
 
-MOST_MEMBERS = 100_000
 LARGEST_ITEM = 1_000_000
 """How many bytes an item may have as JSON."""
 MOST_TEXT = 100_000
 """How many characters of its members' reports the step of a group repeats."""
 _PAGE = 200
+_STOP_MS = 5_000
+"""How long to wait for processes of stopped members to record what their agents have used."""
 _LOOK_SECONDS = 1.0
 """How often to look for the end of members that other processes run."""
 
@@ -82,8 +85,8 @@ async def play(setup: Setup, run: Run, held: Held, attempt: Attempt, cancel: Can
         return await (members.queue(cancel) if setup.queues_members else members.run(run, cancel))
     except UsageError as error:
         hint = f". {error.hint}" if error.hint else ""
-        way, onward = Suspended(f"{attempt.role}: {error.message}{hint}"), f"resume {held.thread} --run"
-        return settle(setup.store, held.ref(), way, onward, mask=setup.mask, watch=setup.watch)
+        way = Suspended(f"{attempt.role}: {error.message}{hint}")
+        return settle(setup.store, held.ref(), way, RESUME, mask=setup.mask, watch=setup.watch)
 
 
 def _store_roster(setup: Setup, held: Held, attempt: Attempt, files: MemberFiles) -> Ref:
@@ -154,6 +157,11 @@ class Members:
         self._items: list[Any] = self._store.get(self._roster.items).payload if self._roster.items else []
         self._state = held.ref().state
         """The state of the parent, from which members take their agents."""
+        self._reuse = self._state.reuse
+        above = self._turn.last
+        is_first = above is None or above.role == thread.FORK or above.id == self._state.forked_from
+        if self._reuse is None and self._state.forked_from and is_first:
+            self._reuse = True  # the fork exists to resume the group
         limits = {**given(self._turn.workflow.limits), **self._turn.chain.start.limits, **self._state.limits}
         self._limits = {key: limits[key] for key in LIMITS if key in limits}
         self._standing = Standing(self._roster.size)
@@ -176,7 +184,7 @@ class Members:
             while not stopped.done():
                 decision = self._decide()
                 if decision.stop:
-                    self._stop(decision.stop)
+                    await self._stop(decision.stop)
                 if decision.join:
                     for stop in stops.values():
                         stop.set()
@@ -216,7 +224,7 @@ class Members:
             for stop in stops.values():
                 stop.set()
             await asyncio.gather(stopped, *running, return_exceptions=True)
-        return self._interrupted()
+        return self._interrupt()
 
     async def queue(self, cancel: Cancel) -> Outcome:
         """Queue members for the service, and let the parent wait without a process until one of them has ended."""
@@ -231,7 +239,7 @@ class Members:
                 self._read_all()
             decision = self._decide()
             if decision.stop:
-                self._stop(decision.stop)
+                await self._stop(decision.stop)
             if decision.suspend:
                 return self._suspend(decision)
             is_joining = decision.join
@@ -304,12 +312,33 @@ class Members:
     def _amounts_used(self, ref: ThreadRef, reserved: Amounts) -> Amounts:
         """What a member has used of the limited amounts. An agent that did not tell its cost may have spent all that
         was reserved for it."""
-        used, last = _used(self._setup, ref), Chain(self._store, ref.head).last
-        has_agent = last is None or not (last.agent == "human" or last.agent.startswith("python:"))
+        used, last = self._usage_of(ref), Chain(self._store, ref.head).last
+        has_agent = last is None or not is_unpaid(last.agent)
+        if last is not None and last.reused and not last.payload.get("attempt"):
+            has_agent = False
         amounts = {key: used.get(key, 0) for key in self._limits}
         if "cost" in amounts and "cost" not in used and has_agent:
             amounts["cost"] = reserved["cost"]
         return amounts
+
+    def _usage_of(self, ref: ThreadRef) -> dict[str, float]:
+        """What a member has used, including failed attempts that no step links to yet. One that was stopped and whose
+        process has not recorded what its agent used may have used all that was reserved for it."""
+        last, note = Chain(self._store, ref.head).last, read_note(self._store, ref.id)
+        totals: Mapping[str, Any] = last.payload["totals"] if last else {}
+        node = note.attempt if note else None
+        while node:
+            attempt = self._store.get(node).payload
+            ms = attempt.get("completed_at", attempt["started_at"]) - attempt["started_at"]
+            totals = thread.add_totals(
+                totals, attempt["role"], thread.count_usage(attempt.get("usage"), ms=ms, steps=0)
+            )
+            node = attempt.get("previous")
+        used = {key: totals[key] for key in LIMITS if key in totals}
+        if ref.state.has_ended and note is not None and note.note.agent:
+            reserved = {key: ref.state.limits.get(key, 0) for key in self._limits if key != "steps"}
+            used |= {key: max(used.get(key, 0), amount) for key, amount in reserved.items()}
+        return used
 
     def _tell(self, number: int, kind: str, body: Mapping[str, Any]) -> None:
         told = {"number": number, "thread": self._id(number), "kind": kind, "body": body}
@@ -329,7 +358,7 @@ class Members:
         for number, limits in granted.items():
             if number in self._standing.short or number in self._standing.open:
                 ref = thread.find(self._store, self._id(number))
-                state = ref.state.moved(Status.IDLE, limits={**ref.state.limits, **limits})
+                state = ref.state.move_to(Status.IDLE, limits={**ref.state.limits, **limits})
                 draft.event(ref.id, "resumed", {"limits": dict(limits)})
                 if queued is not None:
                     state = state._replace(status=Status.QUEUED, service=queued)
@@ -349,7 +378,7 @@ class Members:
         title = f"{role} {number}/{self._roster.size}"
         if self._roster.items:
             item = own["item"] = self._items[number - 1]
-            title += f": {item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)}"
+            title += f": {item_text(item)}"
         place = self._files.plan(ident, role)
         if queued is not None:  # the machine that runs it must find them
             self._files.make(place.folders)
@@ -372,6 +401,7 @@ class Members:
             parent=ThreadId(self._held.thread),
             member=number,
             limits={**of_role, **limits},
+            reuse=self._reuse,
             service=queued,
         )
         told = {"name": state.name, **({"folders": place.folders} if place.folders else {})}
@@ -395,7 +425,7 @@ class Members:
                 hint = f". {error.hint}" if error.hint else ""
                 way = Suspended(f"{self._role(number)}: {error.message}{hint}")
                 tell = partial(self._tell, number)
-                settle(self._store, ref, way, f"resume {ident} --run", mask=self._setup.mask, watch=tell)
+                settle(self._store, ref, way, RESUME, mask=self._setup.mask, watch=tell)
 
     def _seconds_to_look(self, elsewhere: set[int]) -> float | None:
         deadline = self._ref.state.get("deadline")
@@ -415,27 +445,35 @@ class Members:
                 abandoned.append(number)
         return abandoned
 
-    def _stop(self, reason: str) -> None:
-        """End the unfinished members for good."""
-        standing = self._standing
-        for number in [*standing.open, *standing.waits, *standing.short]:
+    async def _stop(self, reason: str) -> None:
+        """End the unfinished members for good, and wait until what they have used is on record."""
+        numbers = [*self._standing.open, *self._standing.waits, *self._standing.short]
+        leases: dict[ThreadId, Mapping[str, Any]] = {}
+        for number in numbers:
             ref = thread.find(self._store, self._id(number))
             with suppress(UsageError):  # it has ended
                 if self._setup.queues_members:  # the service ends their processes
-                    ref, _ = lifecycle.kill(self._store, ref, reason, mask=self._setup.mask)
+                    ref, leases[ref.id] = lifecycle.kill(self._store, ref, reason, mask=self._setup.mask)
                     lifecycle.tell_service(ref)
                 else:
                     killing.kill(self._store, ref, reason, mask=self._setup.mask)
-            self._note_ref(thread.find(self._store, self._id(number)))
+        deadline = self._store.now() + _STOP_MS
+        while (now := self._store.now()) < deadline and any(
+            lease and holder.is_alive(lease, now=now) and not _is_recorded(self._store, one)
+            for one, lease in leases.items()
+        ):
+            await asyncio.sleep(0.02)
+        for number in numbers:
+            self._note(number)
 
     # -- endings --
 
     def _suspend(self, decision: Decision) -> Outcome:
-        reason, onward = decision.suspend, f"resume {self._held.thread} --run"
+        reason, onward = decision.suspend, RESUME
         if key := decision.lacks:
-            used = self._turn.totals.get(key, 0) + self._standing.reserved(key)
+            used = self._turn.totals.get(key, 0) + self._standing.total(key)
             reached = suggest_more(key, self._limits[key], used, "the thread and its members have used", key)
-            reason, onward = reached.reason, f"resume {self._held.thread} --limit {reached.more} --run"
+            reason, onward = reached.reason, raise_limit(reached.more)
         return settle(
             self._store,
             self._held.ref(),
@@ -470,7 +508,7 @@ class Members:
         draft.move(ref.name, ref, ref.target, kept)
         if "seen" not in ref.state or not open_:
             draft.event(parent.id, Status.WAITING.value, {"reason": reason})
-        move(draft, parent, parent.state.moved(Status.WAITING, role=self._roster.role, reason=reason))
+        move(draft, parent, parent.state.move_to(Status.WAITING, role=self._roster.role, reason=reason))
         try:
             draft.commit(durable=True)
         except Conflict:
@@ -479,7 +517,7 @@ class Members:
         self._setup.watch(Status.WAITING.value, {"reason": reason})
         return Outcome(parent.id, parent.head, Status.WAITING, self._roster.role, reason)
 
-    def _interrupted(self) -> Outcome:
+    def _interrupt(self) -> Outcome:
         self._held.ref()
         return Outcome(self._held.thread, self._held.head, Status.IDLE, self._roster.role, "interrupted")
 
@@ -488,7 +526,7 @@ class Members:
         has been continued by somebody."""
         ref = self._store.ref(self._ref.name) or self._ref
         members, texts, used, usage = list[dict[str, Any]](), list[str](), Counter[str](), Counter[str]()
-        done: dict[int, ThreadRef] = {}
+        done, saved = dict[int, ThreadRef](), list[Mapping[str, float]]()
         for one in self._read_results():
             if fate_of(one.state) is Fate.OPEN:
                 self._note_ref(one)
@@ -498,7 +536,8 @@ class Members:
                 done[one.state.member or 0] = one
             members.append(entry)
             texts.append(text)
-            used.update(_used(self._setup, one))
+            used.update(self._usage_of(one))
+            saved.append(thread.saved_in(self._store, one))
             usage.update({key: value for key, value in asdict(sum_usage(self._store, one)).items() if value})
         for number in range(len(members) + 1, self._roster.size + 1):
             members.append(
@@ -508,7 +547,7 @@ class Members:
             for number, fate in (await self._files.merge(done, cancel)).items():
                 members[number - 1] |= describe(fate)
         except AgentError:
-            return self._interrupted()
+            return self._interrupt()
         counted = Counter(entry["status"] for entry in members)
         kept = {"done": counted["done"], "set_aside": counted["set_aside"]}
         output = {
@@ -535,6 +574,7 @@ class Members:
                 "steps": steps,
                 "members": steps - 1,
             },
+            saved=thread.sum_amounts(saved),
         )
 
         def finish(draft: Draft, state: ThreadState) -> ThreadState:
@@ -560,7 +600,7 @@ class Members:
 
     def _fetch(self, page: list[ThreadRef]) -> list[ThreadRef]:
         self._store.fetch(ref.head for ref in page)
-        heads = [self._store.linked(ref.head).payload for ref in page]
+        heads = [self._store.follow(ref.head).payload for ref in page]
         self._store.fetch(head[key] for head in heads for key in ("output", "detail") if key in head)
         return page
 
@@ -587,19 +627,10 @@ class Members:
         return entry | ({"reason": ref.state.reason} if ref.state.reason else {}), ""
 
 
-def _used(setup: Setup, ref: ThreadRef) -> dict[str, float]:
-    """What a thread has used, including failed attempts that no step links to yet."""
-    last, note = Chain(setup.store, ref.head).last, read_note(setup.store, ref.id)
-    totals: Mapping[str, Any] = last.payload["totals"] if last else {}
-    node = note.attempt if note else None
-    while node:
-        attempt = setup.store.get(node).payload
-        ms = attempt.get("completed_at", attempt["started_at"]) - attempt["started_at"]
-        totals = thread.add_totals(
-            totals, attempt["role"], thread.counted(attempt.get("usage"), ms=ms, steps=0)
-        )
-        node = attempt.get("previous")
-    return {key: totals[key] for key in LIMITS if key in totals}
+def _is_recorded(store: Store, member: str) -> bool:
+    """Whether the process of a stopped member has recorded its attempt."""
+    note = read_note(store, member)
+    return note is not None and bool(note.attempt) and not note.note.agent
 
 
 def _cut(texts: list[str]) -> str:

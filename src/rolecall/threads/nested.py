@@ -52,10 +52,12 @@ async def play(
     ref = thread.find(store, child)
     last = Chain(store, ref.head).last
     output, body = (last.output, last.body) if last else ({}, "")
-    return Played(child, ref.state.status.value, ref.state.reason, output, body, sum_usage(store, ref))
+    status = "limited" if ref.state.until is not None else ref.state.status.value
+    return Played(child, status, ref.state.reason, output, body, sum_usage(store, ref))
 
 
 def _start(setup: Setup, parent: Attempt, workflow: str, prompt: str) -> str:
+    own = thread.find(setup.store, parent.thread).state
     depth, above = 0, read_thread(setup.store, parent.thread)
     while above is not None and depth < DEEPEST:
         depth += 1
@@ -73,7 +75,9 @@ def _start(setup: Setup, parent: Attempt, workflow: str, prompt: str) -> str:
         mask=setup.mask,
         bind=setup.bind,
         parent=parent.thread,
+        title=own.title if own.member else f"{parent.role}: {own.title}",
         work=setup.work,
+        reuse=parent.reuse,
     )
     return child.id
 

@@ -14,10 +14,11 @@ from typing import Any
 
 from rolecall.threads.state import GROUP
 from rolecall.workflow.model import SUSPEND, Role
-from rolecall.workflow.reply import Problem, Shape, render
+from rolecall.workflow.reply import ReplyProblem, Shape, render
 
 HISTORY_QUOTA = 8000
-"""How many characters of earlier steps are shown by default."""
+"""How many characters of earlier steps are shown by default; the newest counts for at most half, so that a long one
+does not hide the plan before it."""
 NEWEST_STEP_LIMIT = 100_000
 """How many characters of a step's body are shown; the newest step is shown even if it exceeds the quota."""
 
@@ -56,6 +57,8 @@ class Prompt:
     """The prompt of a step, in the parts it is stored in."""
 
     parts: tuple[Part, ...]
+    shown: tuple[PastStep, ...] = ()
+    """The earlier steps that it shows, oldest first."""
 
     @property
     def text(self) -> str:
@@ -83,7 +86,8 @@ def assemble(
         knowledge: passages from the repository, for a role that asks for them.
         last_turn: the number of the role's last step if its session continues; None for a new session.
     """
-    happened = _show_history(newest_first, since=last_turn or 0, quota=quota, show_command=show_command)
+    shown = choose_steps(newest_first, since=last_turn or 0, quota=quota, show_command=show_command)
+    happened = _show_history(shown, since=last_turn or 0, show_command=show_command)
     now = Part("instruction", f"# Now\n\n{instruction.strip()}" if instruction.strip() else "")
     if last_turn is not None:
         parts = [*happened, now, Part("reminder", _reminder(role.schema))]
@@ -97,10 +101,10 @@ def assemble(
             *happened,
             now,
         ]
-    return Prompt(tuple(part for part in parts if part.text))
+    return Prompt(tuple(part for part in parts if part.text), tuple(step for step, _ in shown))
 
 
-def correction(problem: Problem, schema: Mapping[str, Any]) -> str:
+def correction(problem: ReplyProblem, schema: Mapping[str, Any]) -> str:
     """The message that asks the agent, in the same session, to correct an answer that could not be parsed."""
     found = "".join(f"\n- {misfit}" for misfit in problem.misfits)
     return (
@@ -267,26 +271,34 @@ def _role(role: Role, name: str) -> str:
     return "\n\n".join(parts)
 
 
-def _show_history(steps: Iterable[PastStep], *, since: int, quota: int, show_command: str) -> list[Part]:
-    shown: list[Part] = []
-    oldest, left = 0, quota
-    for step in steps:
+def choose_steps(
+    newest_first: Iterable[PastStep], *, since: int, quota: int = HISTORY_QUOTA, show_command: str
+) -> list[tuple[PastStep, Part]]:
+    """The steps after number `since` that a prompt shows, oldest first, and how it shows them: the newest one, and as
+    many others as fit into the quota."""
+    shown: list[tuple[PastStep, Part]] = []
+    left = quota
+    for step in newest_first:
         if step.number <= since:
             break
         is_whole = len(step.body) <= NEWEST_STEP_LIMIT and not step.is_cut and not _cut_members(step)[1]
         part = Part("step", show_step(step, show_command), step.number if is_whole else None)
         if shown and len(part.text) > left:
             break
-        shown.append(part)
-        oldest, left = step.number, left - len(part.text)
+        left -= len(part.text) if shown else min(len(part.text), quota // 2)
+        shown.append((step, part))
+    return shown[::-1]
+
+
+def _show_history(shown: list[tuple[PastStep, Part]], *, since: int, show_command: str) -> list[Part]:
     if not shown:
         return []
     texts = ["# What happened since your last turn" if since else "# What happened"]
-    first, last = since + 1, oldest - 1
+    first, last = since + 1, shown[0][0].number - 1
     if count := last - since:
         which = f"Step {first} is" if count == 1 else f"Steps {first} to {last} ({count} steps) are"
         texts.append(f"{which} not shown here. To read more: `{show_command}`")
-    return [*(Part("happened", text) for text in texts), *reversed(shown)]
+    return [*(Part("happened", text) for text in texts), *(part for _, part in shown)]
 
 
 def _cut_members(step: PastStep) -> tuple[dict[str, Any], int]:

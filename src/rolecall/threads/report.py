@@ -6,6 +6,7 @@ are the dicts that the command line prints as JSON. On the command line's read p
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import gmtime, localtime, strftime
 from typing import Any
 
 from rolecall.errors import Hint
@@ -15,13 +16,16 @@ from rolecall.threads.thread import FORK, LIMITS, PERSON
 SHORT = 2_000
 """How many characters of a long text a report shows by default."""
 
+LONGEST_DIFF = 20_000
+"""How many characters of a diff a report shows by default."""
+
 View = Mapping[str, Any]
 
 
 # -- words --
 
 
-def shortened(text: str, limit: int | None) -> str:
+def shorten(text: str, limit: int | None) -> str:
     if limit is None or len(text) <= limit:
         return text
     return f"{text[:limit]}\n… ({len(text) - limit:,} more characters)"
@@ -57,9 +61,14 @@ def money(dollars: float) -> str:
 
 
 def moment(ms: int) -> str:
-    from time import gmtime, strftime
-
     return strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(ms / 1000))
+
+
+def local_time(ms: int) -> str:
+    """A coming moment in the machine's time zone, with its day unless that is today."""
+    at = localtime(ms / 1000)
+    is_today = at[:3] == localtime()[:3]
+    return strftime("%H:%M:%S" if is_today else "%a %d %b %H:%M", at)
 
 
 def heading(step: View) -> str:
@@ -74,11 +83,38 @@ def facts(step: View) -> list[str]:
     """Short facts about a step: agent, status, time, tokens, cost."""
     if step["role"] in (PERSON, FORK):
         return []
+    said = [step["agent"], step.get("status") or ""]
+    if reused := step.get("reused"):
+        return [word for word in (*said, *reused_text(reused)) if word]
     used = tokens(step.get("usage"))
     cost = (step.get("usage") or {}).get("cost")
-    said = [step["agent"], step.get("status") or "", duration(step.get("durationMs"))]
-    said += [f"{used:,} tokens" if used else "", money(cost) if cost else ""]
+    said += [duration(step.get("durationMs")), f"{used:,} tokens" if used else ""]
+    said += [
+        money(cost) if cost else "",
+        f"reused {total}" if (total := reuse_total(step.get("saved"))) else "",
+    ]
     return [word for word in said if word]
+
+
+def reused_text(reused: View) -> list[str]:
+    """Where a step was taken over from, and what that saved."""
+    saved = saved_text(reused.get("saved") or {})
+    return [f"reused from …{reused['thread'][-4:]}", *([f"saved {saved}"] if saved else [])]
+
+
+def saved_text(saved: View) -> str:
+    """What reuse has saved: the cost, or the tokens if no cost is known."""
+    if saved.get("cost"):
+        return money(saved["cost"])
+    return f"{used:,} tokens" if (used := tokens(saved)) else ""
+
+
+def reuse_total(saved: View | None) -> str:
+    """How many steps were reused, and what that saved; empty if none were."""
+    if not saved or not saved.get("steps"):
+        return ""
+    count = f"{saved['steps']:,} step{'' if saved['steps'] == 1 else 's'}"
+    return ", ".join([count, *([f"saved {text}"] if (text := saved_text(saved)) else [])])
 
 
 def change_text(change: View) -> str:
@@ -122,12 +158,12 @@ def usage_table(usage: View, steps: Iterable[View] = ()) -> Table | None:
         return None
     seen = (step["role"] for step in steps if step["role"] in by_role)
     every = [*((role, by_role[role]) for role in dict.fromkeys((*seen, *by_role))), ("all", usage)]
-    kept = [key for key in LIMITS if any(_used(used, key) for _, used in every)]
-    rows = [(name, *(_used(used, key) for key in kept)) for name, used in every]
+    kept = [key for key in LIMITS if any(_figure(used, key) for _, used in every)]
+    rows = [(name, *(_figure(used, key) for key in kept)) for name, used in every]
     return ("role", *("time" if key == "minutes" else key for key in kept)), rows
 
 
-def _used(used: View, key: str) -> float | str:
+def _figure(used: View, key: str) -> float | str:
     """A figure for the table; empty instead of zero, which would look like a measurement."""
     value = used.get(key)
     if not value:
@@ -145,7 +181,7 @@ def written(cell: Any) -> str:
 # -- Markdown --
 
 
-def fenced(text: str, language: str = "") -> str:
+def code_block(text: str, language: str = "") -> str:
     """A code block whose fence is longer than any in the text."""
     fence = "```"
     while fence in text:
@@ -173,8 +209,15 @@ def members_of(step: View) -> Sequence[View] | None:
 
 def member_title(member: View) -> str:
     """A member in a few words: its number, and its item or role."""
-    about = member.get("role") or ("" if "item" not in member else _word(member["item"]))
+    about = member.get("role") or ("" if "item" not in member else item_text(member["item"]))
     return f"{member['number']} {_one_line(about, 80)}".rstrip()
+
+
+def item_text(item: Any) -> str:
+    """The item of a member in one line: the value of its only field, a text, or JSON."""
+    if isinstance(item, dict) and len(item) == 1:
+        [item] = item.values()
+    return _word(item)
 
 
 def joined_text(output: View) -> str:
@@ -208,7 +251,7 @@ def step_markdown(
     if goal:
         parts.append(f"<prompt>\n{goal.strip()}\n</prompt>")
     if step.get("edgePrompt", "").strip():
-        parts.append(_quote(shortened(step["edgePrompt"].strip(), _BRIEF_EDGE)))
+        parts.append(_quote(shorten(step["edgePrompt"].strip(), _BRIEF_EDGE)))
     parts += [f"> **Note:** {note}" for note in step.get("notes") or ()]
     parts += [f"*Played by thread {child}*" for child in step.get("children") or ()]
     if calls := [call for turn in step.get("turns") or () for call in turn["tool_calls"]]:
@@ -217,9 +260,10 @@ def step_markdown(
         parts.append("Files:\n\n" + "\n".join(f"- {line}" for line in changes))
     if (members := members_of(step)) is not None:
         more = phrase(Hint("See them", "show_step", step=step["hash"]))
-        return "\n\n".join([*parts, *_members_markdown(step["output"], members, unfolded, more)])
-    parts.append(fenced(pretty(step["output"]), "json"))
-    if step.get("body", "").strip():
+        parts += _members_markdown(step["output"], members, unfolded, more)
+    else:
+        parts.append(code_block(pretty(step["output"]), "json"))
+    if step.get("body", "").strip() and (members is None or unfolded != 0):
         parts.append(f"<output>\n{step['body'].strip()}\n</output>")
     return "\n\n".join(parts)
 
@@ -247,7 +291,7 @@ def _members_markdown(
             yield member["reason"]
         shown = {key: member[key] for key in ("item", "output", "branch", "conflict") if member.get(key)}
         if shown:
-            yield fenced(pretty(shown), "json")
+            yield code_block(pretty(shown), "json")
     if unfolded is not None and members[unfolded:]:
         yield f"*(and {len(members) - unfolded:,} more members)*"
 
@@ -305,7 +349,7 @@ def detail_markdown(step: View, *, with_prompt: bool = False, limit: int | None 
         "turns": [],
         "changes": [],
         "moreChanges": 0,
-        "body": shortened(step.get("body", ""), limit),
+        "body": shorten(step.get("body", ""), limit),
     }
     parts = [step_markdown(shown, unfolded=None if limit is None else MEMBERS)]
     told = {
@@ -319,11 +363,17 @@ def detail_markdown(step: View, *, with_prompt: bool = False, limit: int | None 
     if files := files_of(step):
         parts.append("### Files\n\n" + "\n".join(f"- {line}" for line in files))
     if with_prompt and step.get("prompt"):
-        parts.append("### Prompt\n\n" + fenced(shortened(step["prompt"], limit)))
+        parts.append("### Prompt\n\n" + code_block(shorten(step["prompt"], limit)))
+    parts += _diff_markdown(step, limit)
     parts += _turns_markdown(besides(step), limit)
     for attempt in step.get("attempts") or ():
         parts.append(attempt_markdown(attempt, with_prompt=with_prompt, limit=limit))
     return "\n\n".join(parts)
+
+
+def _diff_markdown(step: View, limit: int | None) -> list[str]:
+    shown = shorten(step.get("diff") or "", None if limit is None else LONGEST_DIFF)
+    return [code_block(shown, "diff")] if shown else []
 
 
 def files_of(step: View) -> list[str]:
@@ -337,15 +387,15 @@ def attempt_markdown(attempt: View, *, with_prompt: bool = False, limit: int | N
     parts = [
         f"### Failed attempt: {attempt['role']}",
         f"*{' · '.join([*facts(attempt), attempt['hash']])}*",
-        shortened(attempt["error"], limit),
+        shorten(attempt["error"], limit),
     ]
     if attempt.get("raw"):
-        parts.append(fenced(shortened(attempt["raw"], limit)))
+        parts.append(code_block(shorten(attempt["raw"], limit)))
     if files := files_of(attempt):
         parts.append("Files:\n\n" + "\n".join(f"- {line}" for line in files))
     if with_prompt and attempt.get("prompt"):
-        parts.append("Prompt:\n\n" + fenced(shortened(attempt["prompt"], limit)))
-    return "\n\n".join([*parts, *_turns_markdown(besides(attempt), limit)])
+        parts.append("Prompt:\n\n" + code_block(shorten(attempt["prompt"], limit)))
+    return "\n\n".join([*parts, *_diff_markdown(attempt, limit), *_turns_markdown(besides(attempt), limit)])
 
 
 def besides(view: View) -> list[View]:
@@ -362,13 +412,13 @@ def _turns_markdown(turns: Sequence[View], limit: int | None) -> list[str]:
     for index, turn in enumerate(turns, 1):
         parts.append(f"### Turn {index}: {turn['role']}")
         if turn["text"].strip():
-            parts.append(fenced(shortened(turn["text"].strip(), limit)))
+            parts.append(code_block(shorten(turn["text"].strip(), limit)))
         for call in turn["tool_calls"]:
             parts.append(
-                f"Tool `{call['name']}`\n\n" + fenced(shortened(pretty(call["arguments"]), limit), "json")
+                f"Tool `{call['name']}`\n\n" + code_block(shorten(pretty(call["arguments"]), limit), "json")
             )
             if call["result"]:
-                parts.append(fenced(shortened(call["result"], limit)))
+                parts.append(code_block(shorten(call["result"], limit)))
     return parts
 
 
@@ -378,7 +428,7 @@ def markdown(card: View, steps: Sequence[View], *, limit: int | None = SHORT) ->
         f"# {card['title'] or card['name']}",
         "\n".join(f"- {name}: {value}" for name, value in _standing(card)),
     ]
-    parts.append("## Task\n\n" + shortened(card["prompt"].strip(), limit))
+    parts.append("## Task\n\n" + shorten(card["prompt"].strip(), limit))
     if used := usage_table(card["usage"], steps):
         parts.append("## Usage\n\n" + _markdown_table(*used))
     parts += [detail_markdown(step, with_prompt=limit is None, limit=limit) for step in steps]
@@ -394,8 +444,10 @@ def _standing(card: View) -> list[tuple[str, str]]:
         ("workflow", f"{card['name']} ({card['workflow']})"),
         ("status", card["status"]),
         ("reason", card["reason"]),
+        ("waits until", moment(card["until"]) if "until" in card else ""),
         ("next role", card["currentRole"]),
         ("steps", card["steps"]),
+        ("reused", reuse_total(card["usage"].get("saved"))),
         ("started", moment(card["created"]) if card["created"] else ""),
         ("work folder", card["cwd"]),
         *own_folders(card),

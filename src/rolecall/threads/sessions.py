@@ -54,7 +54,7 @@ class Origin:
 
     thread: str = ""
     step: Step | None = None
-    """None if it is no longer in the store."""
+    """None if it has left the store."""
     tier: str = ""
     """`bounded`: resume only if the files of that step are unchanged; `persistent`: always resume."""
     why: str = ""
@@ -77,15 +77,18 @@ def origin_of(store: Store, state: ThreadState, role: str) -> Origin | None:
 def fork_of(store: Store, state: ThreadState) -> Fork | None:
     """Fork details from the thread's state, or None if it is not a fork."""
     at = state.forked_from
-    if not at:
-        return None
-    source = read_thread(store, state.forked_thread) if state.forked_thread else None
+    return Fork(at, _sessions_since(store, state.forked_thread, at)) if at else None
+
+
+def _sessions_since(store: Store, name: str | None, at: str) -> frozenset[str] | None:
+    """The sessions that a thread has used after the step `at`; None if that is unknown."""
+    source = read_thread(store, name) if name else None
     used: set[str] = set()
     for step in islice(thread.Chain(store, source.head), LOOK_BACK) if source else ():
         if step.id == at:
-            return Fork(at, frozenset(used))
+            return frozenset(used)
         used.add(step.payload.get("session", ""))
-    return Fork(at, None)
+    return None
 
 
 def decide(
@@ -113,14 +116,22 @@ def decide(
     is_fork = False
     for step in islice(steps, LOOK_BACK):
         is_fork = is_fork or (fork is not None and step.id == fork.at)
-        if step.role == role and step.agent == agent and (session := step.payload.get("session")):
+        if step.role != role or step.agent != agent:
+            continue
+        asked, shared = step, fork if is_fork else None
+        if step.reused is not None:  # its session belongs to the thread that it was taken over from
+            asked = step.origin or step
+            shared = Fork(asked.id, _sessions_since(step.store, step.reused.thread, asked.id))
+        if session := asked.payload.get("session"):
             if session in lost:
                 return Decision("new: the agent does not know its session any more")
-            if reason := _find_obstacle(step, session, tier, workdir, (fork if is_fork else None), can_fork):
+            if reason := _find_obstacle(asked, session, tier, workdir, shared, can_fork):
                 return Decision(f"new: {reason}")
-            how, total = "forked" if is_fork else "resumed", usage_of(step.payload.get("session_total"))
+            how, total = "forked" if shared else "resumed", usage_of(asked.payload.get("session_total"))
             reason = f"{how}: {tier}, from step {step.number}"
-            return Decision(reason, session, step.number, is_fork, total)
+            return Decision(reason, session, step.number, shared is not None, total)
+        if step.reused is not None:
+            return Decision("new: the step before was reused, and its session is not known")
     return Decision(f"new: {role} has no session with {agent} yet")
 
 
@@ -149,9 +160,9 @@ def _find_obstacle(
     if step.payload["cwd"] != workdir:  # agents keep sessions per folder, and some would work in the old one
         return f"the session belongs to {step.payload['cwd']}"
     if fork is not None and not can_fork:
-        return "the session belongs to the thread this one was forked from"
+        return "the session belongs to another thread"
     if fork is not None and (fork.went_on is None or session in fork.went_on):
-        return "the thread this one was forked from has gone on in the session"
+        return "another thread has gone on in the session"
     if tier != "bounded":
         return None
     # Compare the files' own times, because not every agent reports its changes.
@@ -172,7 +183,8 @@ def files_of(step: Step) -> set[str]:
     """The files that a step touched, including its failed attempts, because a correction does not touch them again."""
     files = set(step.detail.get("files", ()))
     for attempt in step.attempts():
-        files |= set(attempt.get("files", ()))
+        if attempt.get("detail"):
+            files |= set(step.store.get(attempt["detail"]).payload.get("files", ()))
     return files
 
 

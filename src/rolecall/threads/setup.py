@@ -13,11 +13,18 @@ from rolecall.settings import capabilities
 from rolecall.settings.mask import Mask
 from rolecall.store import holder
 from rolecall.store.store import Store
+from rolecall.workflow.command import RUN
 from rolecall.workflow.model import Recall, Role
 from rolecall.workflow.playbook import Playbook
 
 HUMAN = "human"
 """The agent name that stands for a person."""
+
+
+def is_unpaid(agent: str) -> bool:
+    """Whether a step was played by a person, a Python function or a command, so that it has cost nothing."""
+    return agent == HUMAN or agent.startswith(("python:", RUN))
+
 
 Casting = Callable[[Playbook, str], "Cast"]
 """(playbook, role) -> the agent that plays it."""
@@ -35,6 +42,8 @@ class Cast:
 
     name: str
     agent: protocol.Agent
+    has_effects: bool = False
+    """Whether its work has effects outside its folder, so that it must be asked every time."""
 
 
 class Recalled(NamedTuple):
@@ -68,6 +77,8 @@ class Setup:
     playbook: Callable[[str], Playbook]
     """Loads a playbook by the id of its stored workflow."""
     cast: Casting
+    stand_in: Casting | None = None
+    """Like `cast`, for the agent that stands in for the role's own; None if nobody does, whatever the workflow says."""
     extract: Extract
     """Asks a model to find the output in an answer whose frontmatter cannot be parsed."""
     can_extract: Callable[[Role], bool]
@@ -91,6 +102,8 @@ class Setup:
     close: Callable[[], Awaitable[None]] = close_nothing
     """Closes connections that agents keep open between steps."""
     watch: Watch = lambda _kind, _body: None
+    cache: str | None = None
+    """The folder that remembers the versions of agents' programs; without it they are not asked for their version."""
     shares_process: bool = False
     """Whether this process also runs other threads, so that killing one must not end the process."""
     queues_members: bool = False

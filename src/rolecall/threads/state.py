@@ -6,6 +6,7 @@ On the command line's read path.
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import Any, NamedTuple
 
 from rolecall.errors import Damaged
@@ -15,6 +16,10 @@ from rolecall.store.store import Draft, Store
 
 GROUP = "group"
 """The agent of a step that joins the members of a group."""
+_LONGEST_REASON = 2_000
+LONG_WAIT_MS = 1_800_000
+"""A person is told of a thread that waits this long for the end of a limit."""
+"""How much of a reason a notification repeats."""
 
 
 class Status(StrEnum):
@@ -51,6 +56,24 @@ class QueuePlace(NamedTuple):
         return {key: value for key, value in self._asdict().items() if value is not None}
 
 
+class Onward(NamedTuple):
+    """What continues a suspended thread that does not wait for an answer: the code of a `Hint` and its argument."""
+
+    code: str
+    limit: str = ""
+    """The limit to raise, as KEY=AMOUNT."""
+
+    def dump(self) -> dict[str, str]:
+        return {"code": self.code} | ({"limit": self.limit} if self.limit else {})
+
+
+RESUME = Onward("resume_thread")
+
+
+def raise_limit(limit: str) -> Onward:
+    return Onward("raise_limit", limit)
+
+
 class ThreadState(NamedTuple):
     """The facts about a thread that are known without reading its chain. Immutable: `_replace` makes a new state."""
 
@@ -79,13 +102,18 @@ class ThreadState(NamedTuple):
     forked_from: NodeId | None = None
     forked_thread: ThreadId | None = None
     limits: Mapping[str, float] = {}
+    reuse: bool | None = None
+    """Whether finished steps with the same key are taken over: True wherever the workflow allows it, False never, None
+    where the workflow says so."""
     service: QueuePlace | None = None
     reason: str = ""
     """Why it is suspended, failed, killed or discarded."""
-    onward: str = ""
-    """The command that continues a suspended thread."""
+    onward: Onward | None = None
+    """What continues a suspended thread; None if a person's answer does."""
     asks: str = ""
     """The thread that plays the role, if this one is suspended because that one waits for a person."""
+    until: int | None = None
+    """When the thread goes on, if its agent has reached a limit of its provider; nobody asks it before."""
     lease: Mapping[str, Any] = {}
     """The process that runs it, as `store/holder.py` describes it."""
     ended_at: int | None = None
@@ -107,17 +135,32 @@ class ThreadState(NamedTuple):
     @property
     def waits_for_person(self) -> bool:
         """Whether a role, or a thread that plays it, has asked for a person, rather than failed."""
-        return self.status == Status.SUSPENDED and (bool(self.asks) or not self.onward.startswith("resume "))
+        return self.status == Status.SUSPENDED and (bool(self.asks) or self.onward is None)
 
-    def moved(self, status: Status, **fields: Any) -> "ThreadState":
+    @property
+    def news(self) -> str:
+        """The event to notify people of when a thread reaches this state; empty if there is none. A thread that plays
+        a role of another, or is a member of a group, does not notify of its end, and its parent does not repeat its
+        questions. A killed thread sends nothing: whoever killed it knows."""
+        if self.until is not None:
+            return "limited" if self.member or not self.parent else ""
+        if self.status == Status.SUSPENDED:
+            return "" if self.asks or (self.parent and not self.waits_for_person) else "waits"
+        is_told = self.status in (Status.COMPLETED, Status.FAILED, Status.DISCARDED) and not self.parent
+        return self.status.value if is_told else ""
+
+    def move_to(self, status: Status, **fields: Any) -> "ThreadState":
         """The state after a change of status, without the lease and other fields that no longer apply."""
-        return self._replace(status=status, lease={}, reason="", onward="", asks="")._replace(**fields)
+        return self._replace(status=status, lease={}, reason="", onward=None, asks="", until=None)._replace(
+            **fields
+        )
 
     def dump(self) -> dict[str, Any]:
         """The state as it is stored: fields without a value are left out."""
         fields = {key: value for key, value in self._asdict().items() if value not in (None, "", {})}
         fields |= {"status": self.status.value} | fields.pop("other", {})
-        return fields | {"service": self.service.dump()} if self.service else fields
+        nested = {"service": self.service, "onward": self.onward}
+        return fields | {key: value.dump() for key, value in nested.items() if value}
 
 
 _FIELDS = frozenset(ThreadState._fields) - {"other"}
@@ -129,7 +172,20 @@ def load_state(stored: Mapping[str, Any]) -> ThreadState:
     known["other"] = {key: value for key, value in stored.items() if key not in _FIELDS}
     if place := stored.get("service"):
         known["service"] = QueuePlace(**place)
+    if "onward" in stored:
+        onward = stored["onward"]
+        known["onward"] = _read_command(onward) if isinstance(onward, str) else Onward(**onward)
     return ThreadState(**known)
+
+
+def _read_command(command: str) -> Onward | None:
+    """Read the command that version 0.1 stored, such as `resume ID --limit KEY=AMOUNT --run`."""
+    match command.split():
+        case ["resume", _, "--limit", limit, *_]:
+            return raise_limit(limit)
+        case ["resume", *_]:
+            return RESUME
+    return None
 
 
 class ThreadRef(NamedTuple):
@@ -179,8 +235,12 @@ class Note(NamedTuple):
     completed_at: int | None = None
     tree: Mapping[str, Any] = {}
     """The files that the role found and left, as `StepTree` stores them."""
+    parts: Mapping[str, Any] = {}
+    """The parts of the step's key, as `Parts` stores them."""
     step: str = ""
     """The id of the step that an external agent put into the store."""
+    reused: Mapping[str, str] = {}
+    """The finished step that is being taken over, and its thread: the files are between those it found and left."""
     unread: bool = False
     """Whether only the extract model can find the output in the answer."""
 
@@ -224,6 +284,11 @@ def group_name(thread: str) -> str:
     return f"group/{thread}"
 
 
+def files_name(thread: str, kind: str) -> str:
+    """The ref of the files that a thread last left in its own folder of this kind, as other machines get them."""
+    return f"files/{thread}/{kind}"
+
+
 def check_run(thread: str) -> str:
     """Marks the processes of the command that checks what a thread's group has merged."""
     return f"{thread}-check"
@@ -247,10 +312,48 @@ def read_threads(store: Store, *, where: Mapping[str, Sequence[str]] | None = No
 
 def move(draft: Draft, seen: ThreadRef, state: ThreadState, *, head: str | None = None) -> None:
     """Add a thread's new state, and its new head if given, to a draft. The commit raises Conflict if the thread has
-    moved since it was `seen`. The group of a member that ends or is suspended learns of it in the same commit."""
+    moved since it was `seen`. The group of a member that ends or is suspended learns of it in the same commit, and a
+    person after it."""
     draft.move(seen.ref.name, seen.ref, head or seen.head, state.dump())
+    if not draft.store.is_temporary and _is_news(draft.store, seen, state, head or seen.head):
+        draft.then(partial(_notify, seen.ref.name))
     if state.is_over and state.member and state.parent:
         draft.bump(group_name(state.parent))
+
+
+def _is_news(store: Store, seen: ThreadRef, state: ThreadState, head: str) -> bool:
+    """Whether a thread ends, comes to wait for a person, or begins a long wait for a limit to end. Of the members of a
+    group, which reach the same limit, the first to wait counts."""
+    if state.until is not None:
+        if state.until == seen.state.until or state.until - store.now() < LONG_WAIT_MS:
+            return False
+        siblings = read_members(store, state.parent) if state.member and state.parent else ()
+        return not any(one.state.until for one in siblings if one.id != seen.id)
+    if state.status == seen.state.status:  # an ended thread whose folders change, or the next question
+        return state.status == Status.SUSPENDED and head != seen.head
+    return state.is_over
+
+
+def _notify(name: str, moved: Sequence[Ref]) -> None:
+    from rolecall.settings import notify  # only for threads that end or wait
+
+    refs = (load(ref) for ref in moved if ref.name == name)
+    notify.tell(
+        {
+            "event": ref.state.news,
+            "thread": ref.id,
+            "title": ref.state.title,
+            "workflow": ref.state.name,
+            "status": ref.state.status.value,
+            "role": ref.state.role,
+            "reason": ref.state.reason[:_LONGEST_REASON],
+            **({"until": ref.state.until} if ref.state.until is not None else {}),
+            "onward": ref.state.onward.dump() if ref.state.onward else None,
+            "at": ref.ref.updated,
+        }
+        for ref in refs
+        if ref.state.news
+    )
 
 
 def add(draft: Draft, thread: str, head: str, state: ThreadState) -> None:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from rolecall.errors import Hint, NotFound, UsageError
+from rolecall.errors import Hint, NotFound, RolecallError, UsageError
 from rolecall.files import blame
-from rolecall.files.blame import State
-from rolecall.files.snapshot import Snapshot, load_tree
+from rolecall.files.blame import BlamedState
+from rolecall.files.snapshot import Snapshot, StepTree, load_tree
 from rolecall.files.tree import Trees
 from rolecall.store.store import Node, Store
 from rolecall.threads import thread, views
 from rolecall.threads.setup import HUMAN
-from rolecall.threads.state import GROUP, ThreadRef, read_thread
+from rolecall.threads.state import GROUP, ThreadRef, read_note, read_thread
 from rolecall.threads.thread import Chain, Step
 from rolecall.threads.views import View
 
@@ -22,12 +23,16 @@ from rolecall.threads.views import View
 class Left(NamedTuple):
     files: Snapshot
     step: Step | None
-    """The step that left them; None for the files before the first step."""
+    """The step that left them; None for the files before the first step, or those of an attempt."""
+    attempt: str = ""
+    """The id of the failed attempt that left them."""
 
 
 def find_left(store: Store, ref: ThreadRef, at: str | None = None) -> Left:
-    """The files after the step `at` (a number, an id or `start`; by default the last). A step in which no agent works
-    changes none."""
+    """The files after the step `at` (a number, an id, `start`, or the id of a failed attempt; by default the last). A
+    step in which no agent works changes none."""
+    if (attempt := _find_attempt(store, ref, at)) is not None:
+        return Left(_tree_of(attempt).left, None, attempt.id)
     node, _ = views.step_named(store, ref.id, at or None)
     for step in Chain(store, node):
         if step.tree is not None:
@@ -38,6 +43,29 @@ def find_left(store: Store, ref: ThreadRef, at: str | None = None) -> Left:
             return Left(step.tree.found, None)
         _refuse_unrecorded(ref, step)
     raise NotFound(f"no role of thread {ref.id} has worked on files yet")
+
+
+def _find_attempt(store: Store, ref: ThreadRef, at: str | None) -> Node | None:
+    """The failed attempt of the thread that `at` names with at least four characters of its id."""
+    if not at or len(at) < 4 or at == "start":
+        return None
+    note = read_note(store, ref.id)
+    newest = [
+        note.attempt if note else None,
+        *(step.payload.get("attempt") for step in Chain(store, ref.head)),
+    ]
+    found = (attempt for node in newest for attempt in _attempts(store, node))
+    return next((attempt for attempt in found if attempt.id.startswith(at.upper())), None)
+
+
+def _tree_of(attempt: Node) -> StepTree:
+    tree = load_tree(attempt.payload.get("tree"))
+    if tree is None:
+        raise NotFound(
+            f"the files of the attempt {attempt.id} were not recorded",
+            hint=Hint("See why", "show_step", step=attempt.id),
+        )
+    return tree
 
 
 def _refuse_unrecorded(ref: ThreadRef, step: Step) -> None:
@@ -60,6 +88,7 @@ def check_out(store: Store, trees: Trees, ref: ThreadRef, folder: str, at: str |
     return {
         "thread": ref.id,
         "step": left.step.id if left.step else None,
+        **({"attempt": left.attempt} if left.attempt else {}),
         "number": left.step.number if left.step else 0,
         "folder": folder,
         "tree": left.files.tree,
@@ -70,16 +99,33 @@ def check_out(store: Store, trees: Trees, ref: ThreadRef, folder: str, at: str |
 # -- differences --
 
 
+class Excerpt(NamedTuple):
+    """Which part of a patch is wanted."""
+
+    path: str | None = None
+    """Only this file."""
+    lines: int | None = None
+    """Only the first files, up to this many changed lines."""
+
+
+_WHOLE = Excerpt()
+
+
 def compare(
-    store: Store, trees: Trees, ref: ThreadRef, *, at: str | None = None, role: str | None = None
+    store: Store,
+    trees: Trees,
+    ref: ThreadRef,
+    *,
+    at: str | None = None,
+    role: str | None = None,
+    excerpt: Excerpt = _WHOLE,
 ) -> list[View]:
-    """What the thread changed, or what changed after step `A` up to step `B` if `at` is `A..B`, or what one step
-    changed. With `role`, what each step of that role changed."""
+    """What the thread changed, or what changed after step `A` up to step `B` if `at` is `A..B`, or what one step or one
+    failed attempt changed. With `role`, what each step of that role changed."""
+    part = partial(_part, trees, excerpt)
     first, dots, last = (at or "..").partition("..")
     if dots and role is None:
-        return [
-            _part(trees, find_left(store, ref, first or "start").files, find_left(store, ref, last).files)
-        ]
+        return [part(find_left(store, ref, first or "start").files, find_left(store, ref, last).files)]
     if dots:
         since, until = (
             views.step_named(store, ref.id, place)[0] for place in (first or "start", last or None)
@@ -88,6 +134,9 @@ def compare(
         if since not in (chain.start.id, *(step.id for step in chain)):
             raise UsageError(f"step {first} comes after step {last}", hint="Write the earlier one first.")
         steps = list(takewhile(lambda step: step.id != since, chain))[::-1]
+    elif attempt := _find_attempt(store, ref, at):
+        tree = _tree_of(attempt)
+        return [{**part(tree.found, tree.left), "attempt": attempt.id, "role": attempt.payload["role"]}]
     else:
         steps = [Step(store, store.get(views.step_named(store, ref.id, at)[0]))]
     chosen = [step for step in steps if role in (None, step.role)]
@@ -98,24 +147,52 @@ def compare(
         if step.tree is None:
             _refuse_unrecorded(ref, step)
         else:
-            parts.append(_part(trees, step.tree.found, step.tree.left, step))
+            parts.append(part(step.tree.found, step.tree.left, step))
     return parts
 
 
-def compare_threads(store: Store, trees: Trees, one: ThreadRef, other: ThreadRef) -> list[View]:
+def add_diffs(
+    store: Store, trees: Trees, steps: Iterable[View], warn: Callable[[str], object]
+) -> Iterator[View]:
+    """The steps or failed attempts of a report, each with the diff of its files. `warn` is called with what is not on
+    this machine."""
+    for step in steps:
+        attempts = list(add_diffs(store, trees, step.get("attempts") or (), warn))
+        node, diff = store.get(step["hash"]), ""
+        is_attempt = "number" not in step
+        tree = load_tree(node.payload.get("tree")) if is_attempt else Step(store, node).tree
+        try:
+            diff = trees.diff(tree.found, tree.left) if tree and tree.found.tree != tree.left.tree else ""
+        except RolecallError as error:
+            what = "an attempt" if is_attempt else f"step {step['number']}"
+            warn(f"the changes of {what} are not in the report: {error.message}")
+        yield {**step, "diff": diff, **({} if is_attempt else {"attempts": attempts})}
+
+
+def compare_threads(
+    store: Store, trees: Trees, one: ThreadRef, other: ThreadRef, excerpt: Excerpt = _WHOLE
+) -> list[View]:
     """How the files that two threads left last differ."""
-    return [_part(trees, find_left(store, one).files, find_left(store, other).files)]
+    return [_part(trees, excerpt, find_left(store, one).files, find_left(store, other).files)]
 
 
-def _part(trees: Trees, found: Snapshot, left: Snapshot, step: Step | None = None) -> View:
+def _part(trees: Trees, excerpt: Excerpt, found: Snapshot, left: Snapshot, step: Step | None = None) -> View:
+    changes = trees.changes(found, left)
+    paths, lines = list[str](), 0
+    for change in changes:
+        lines += (change.added or 0) + (change.removed or 0)
+        if excerpt.path in (None, change.path) and (excerpt.lines is None or lines <= excerpt.lines):
+            paths.append(change.path)
+    is_whole = len(paths) == len(changes)
     return {
         "step": step.id if step else None,
         "number": step.number if step else None,
         "role": step.role if step else None,
         "found": found.tree,
         "left": left.tree,
-        "changes": [change._asdict() for change in trees.changes(found, left)],
-        "diff": trees.diff(found, left) if found.tree != left.tree else "",
+        "changes": [change._asdict() for change in changes],
+        "diff": trees.diff(found, left, () if is_whole else paths) if paths else "",
+        **({} if is_whole else {"omitted": sorted({change.path for change in changes} - {*paths})}),
     }
 
 
@@ -175,7 +252,7 @@ class _History:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.states: list[State] = []
+        self.states: list[BlamedState] = []
         self.writers: list[_Writer | None] = []
         self._places: dict[str, int] = {}
         """The newest state of each tree."""
@@ -211,7 +288,7 @@ class _History:
         return self.add(tree.left, parents, writer)
 
     def add(self, files: Snapshot, parents: list[int], writer: _Writer | None) -> int:
-        self.states.append(State(files, tuple(dict.fromkeys(parents))))
+        self.states.append(BlamedState(files, tuple(dict.fromkeys(parents))))
         self.writers.append(writer)
         self._places[files.tree] = len(self.states) - 1
         return len(self.states) - 1

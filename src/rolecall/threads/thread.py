@@ -12,9 +12,9 @@ fork continues with another workflow or prompt. On the command line's read path.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, reduce
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.errors import Damaged, Hint, NotFound, RolecallError, UsageError
 from rolecall.files.snapshot import StepTree, load_tree
@@ -22,11 +22,15 @@ from rolecall.store import canonical
 from rolecall.store.backend import Ref
 from rolecall.store.ids import is_thread_id, node_id, thread_id
 from rolecall.store.store import META, Draft, Node, Store, copy_json
+from rolecall.threads.key import Parts, load_parts
 from rolecall.threads.state import ENDED as ENDED
 from rolecall.threads.state import STATUSES as STATUSES
-from rolecall.threads.state import Status, ThreadRef, load, read_thread
+from rolecall.threads.state import QueuePlace, Status, ThreadRef, ThreadState, load, read_thread
 from rolecall.threads.state import attempt_name as attempt_name
 from rolecall.threads.state import ref_name as ref_name
+
+if TYPE_CHECKING:
+    from rolecall.threads.prompt import PastStep
 
 PERSON = "$PERSON"
 FORK = "$FORK"
@@ -109,6 +113,22 @@ TREE_RECORD_SCHEMA = {
     "properties": {**RECORD_SCHEMA["properties"], "group": _REF, "tree": _TREE},
 }
 """The `detail` of a step with the files that its role found and left, as `files/snapshot.py` stores them."""
+KEY_RECORD_SCHEMA = {
+    **TREE_RECORD_SCHEMA,
+    "properties": {**TREE_RECORD_SCHEMA["properties"], "parts": {"type": "object"}},
+}
+"""The `detail` of a step with the parts of its key, as `key.py` stores them."""
+REUSED_RECORD_SCHEMA = {
+    **KEY_RECORD_SCHEMA,
+    "properties": {**KEY_RECORD_SCHEMA["properties"], "reused": {"type": "object"}},
+}
+"""The `detail` of a step that was taken over from another, which it names without a link: that one may be deleted."""
+_BY = {"type": "object", "additionalProperties": _TEXT}
+BY_RECORD_SCHEMA = {
+    **REUSED_RECORD_SCHEMA,
+    "properties": {**REUSED_RECORD_SCHEMA["properties"], "by": _BY},
+}
+"""The `detail` of a step that a person took, with who it was and where from."""
 ATTEMPT_SCHEMA = _type(
     "rolecall.attempt",
     {"start": _REF, "head": _REF, "role": _TEXT, "agent": _TEXT, "started_at": _INTEGER, "cwd": _TEXT},
@@ -144,6 +164,17 @@ DETAIL_SCHEMA = _type(
         "notes": {"type": "array", "items": _TEXT},
     },
 )
+# The files of a thread's own folder, for other machines: packs of git objects that those before them do not have, each
+# cut into texts in base64.
+FILES_SCHEMA = _type(
+    "rolecall.files",
+    {
+        "tree": _TEXT,
+        "objects": {"type": "array", "items": _REF},
+        "commits": {"type": "array", "items": _REF},
+    },
+    {"head": _TEXT, "previous": _REF},
+)
 # A prompt is stored in parts, with earlier steps as ids, so that only new text takes space.
 PROMPT_SCHEMA = _type(
     "rolecall.prompt",
@@ -165,6 +196,8 @@ PERSON_SCHEMA = _type(
     {"reason": _TEXT, "answer": _TEXT, "role": _TEXT},
     {"prompt": _TEXT, "location": _TEXT},
 )
+BY_PERSON_SCHEMA = {**PERSON_SCHEMA, "properties": {**PERSON_SCHEMA["properties"], "by": _BY}}
+"""A person's message, with who it was and where from."""
 # A group's roster is stored before its first member starts, so the list cannot change. What all members share is in the
 # roster and not in their starts, and the list is a node of its own, because a member reads only its own item.
 ITEMS_SCHEMA: dict[str, Any] = {"title": "rolecall.items", "type": "array"}
@@ -217,15 +250,23 @@ def slot_name(workflow: str, thread: str) -> str:
     return f"slot/{workflow}/{thread}"
 
 
+def queue_name_of(ident: str, state: ThreadState) -> str:
+    """The ref of a thread's place in the queue."""
+    place = state.service or QueuePlace(0, 0)
+    return queue_name(state.name, ident, priority=place.priority, at=place.queued_at)
+
+
+def queue_entry(state: ThreadState, entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What the queue knows of a thread besides its place, which is `entry` and what follows from its state."""
+    known = {"member": bool(state.member), "until": state.until}
+    return {**entry, **{key: value for key, value in known.items() if value}}
+
+
 def in_service(store: Store, ref: ThreadRef) -> list[Ref]:
     """The queue and slot refs that a thread has in the service."""
-    place = ref.state.service
-    if place is None:
+    if ref.state.service is None:
         return []
-    names = (
-        queue_name(ref.state.name, ref.id, priority=place.priority, at=place.queued_at),
-        slot_name(ref.state.name, ref.id),
-    )
+    names = (queue_name_of(ref.id, ref.state), slot_name(ref.state.name, ref.id))
     return [found for name in names if (found := store.ref(name)) is not None]
 
 
@@ -272,7 +313,7 @@ def short_id_length(store: Store) -> int:
 
 
 def with_facts(store: Store, ref: ThreadRef) -> ThreadRef:
-    """The ref, with facts that uwf does not store filled in from the chain."""
+    """The ref, with facts that uwf does not store drop_empty in from the chain."""
     if ref.state.name:
         return ref
     try:
@@ -311,13 +352,12 @@ def continuation(ref: ThreadRef, *, is_held: bool = False) -> Hint | None:
         return Hint("Follow it", "watch_thread", thread=ref.id)
     if ref.state.status != Status.SUSPENDED:
         return Hint("Run it", "run_thread", thread=ref.id)
-    match ref.state.onward.split():
-        case ["resume", _, "--limit", limit, *_]:
-            return Hint("Raise the limit", "raise_limit", thread=ref.id, limit=limit)
-        case ["resume", *_]:
-            return Hint("Resume it", "resume_thread", thread=ref.id)
-        case _:
-            return Hint("Answer it", "answer_thread", thread=ref.id)
+    onward = ref.state.onward
+    if onward is None:
+        return Hint("Answer it", "answer_thread", thread=ref.id)
+    if onward.limit:
+        return Hint("Raise the limit", onward.code, thread=ref.id, limit=onward.limit)
+    return Hint("Resume it", onward.code, thread=ref.id)
 
 
 # -- the chain --
@@ -360,7 +400,7 @@ class Start(NamedTuple):
 
 
 def read_roster(store: Store, node: str) -> Roster:
-    payload = store.linked(node).payload
+    payload = store.follow(node).payload
     return Roster(
         node,
         payload["role"],
@@ -423,7 +463,18 @@ class Chain:
         while node is not None:
             yield Step(self._store, node)
             previous = node.payload["prev"]
-            node = self._store.linked(previous) if previous else None
+            node = self._store.follow(previous) if previous else None
+
+
+class Reused(NamedTuple):
+    """The finished step that a step was taken over from."""
+
+    step: str
+    """The step whose agent was asked, even if it was taken over from one that was reused itself."""
+    thread: str
+    """The thread of that step."""
+    saved: Mapping[str, Any] = {}
+    """What that step had used."""
 
 
 class Step:
@@ -434,10 +485,10 @@ class Step:
             raise UsageError(
                 "the node is not a step", hint=Hint("List a thread's steps", "list_steps", thread="THREAD")
             )
-        self._store = store
+        self.store = store
         self.id = node.id
         self._node = node
-        self._stored: dict[str, Any] = node.payload
+        self.stored: dict[str, Any] = node.payload
         self._payload: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
@@ -448,30 +499,37 @@ class Step:
         """All its fields under our names, including those in its detail."""
         if self._payload is None:
             # Usually the output and the previous step are read next.
-            self._store.fetch(self._stored.get(key) for key in ("detail", "output", "prev"))
-            self._payload = _fields_of(self._store, self._node)
+            self.store.fetch(self.stored.get(key) for key in ("detail", "output", "prev"))
+            self._payload = _fields_of(self.store, self._node)
         return self._payload
 
     @property
     def number(self) -> int:
         """Its position in the chain. The predecessor's steps have no number, so they are counted."""
-        return int(self.payload["number"]) or sum(1 for _ in Chain(self._store, self.id))
+        return int(self.payload["number"]) or sum(1 for _ in Chain(self.store, self.id))
 
     @property
     def start(self) -> str:
-        return str(self._stored["start"])
+        return str(self.stored["start"])
 
     @property
     def role(self) -> str:
-        return str(self._stored["role"])
+        return str(self.stored["role"])
 
     @property
     def agent(self) -> str:
-        return str(self._stored["agent"])
+        return str(self.stored["agent"])
 
     @property
     def output(self) -> Any:
-        return copy_json(self._store.linked(self._stored["output"]).payload)
+        return copy_json(self.store.follow(self.stored["output"]).payload)
+
+    @property
+    def past(self) -> "PastStep":
+        """The step as the prompts of later ones show it."""
+        from rolecall.threads.prompt import PastStep  # needed only for prompts
+
+        return PastStep(self.number, self.role, self.output, self.body, self.agent)
 
     @property
     def is_ours(self) -> bool:
@@ -481,7 +539,7 @@ class Step:
     @property
     def detail_id(self) -> str | None:
         """The id of its detail node; only older steps may have none."""
-        return self._stored.get("detail")
+        return self.stored.get("detail")
 
     @property
     def raw(self) -> str:
@@ -502,13 +560,13 @@ class Step:
     @property
     def turns(self) -> list[dict[str, Any]]:
         """The conversation with the agent: role, text and tool calls of each turn."""
-        return turns_of(self._store, self.payload.get("detail"))
+        return turns_of(self.store, self.payload.get("detail"))
 
     @property
     def detail(self) -> Mapping[str, Any]:
         """Details of the agent's work: files, ending, remarks."""
         node = self.payload.get("detail")
-        kept = self._store.get(node).payload if node else None
+        kept = self.store.get(node).payload if node else None
         return kept if isinstance(kept, dict) else {}
 
     @property
@@ -516,27 +574,54 @@ class Step:
         """The files that its role found and left, if they were recorded."""
         return load_tree(self.payload.get("tree"))
 
+    @property
+    def parts(self) -> Parts | None:
+        """The parts of its key, if they were recorded."""
+        stored, tree = self.payload.get("parts"), self.payload.get("tree") or {}
+        return load_parts(stored, tree.get("found", "")) if stored else None
+
+    @property
+    def reused(self) -> Reused | None:
+        """Where it was taken over from, if nobody was asked."""
+        found = self.payload.get("reused")
+        return Reused(**found) if found else None
+
+    @property
+    def saved(self) -> dict[str, float]:
+        """What reuse saved in it, or in the threads that played its role, in the units of limits."""
+        total, before = self.payload["totals"].get("saved", {}), self.payload["prev"]
+        if total and before:
+            known = Step(self.store, self.store.follow(before)).payload["totals"].get("saved", {})
+            total = {key: round(value - known.get(key, 0), 6) for key, value in total.items()}
+        return {key: value for key, value in total.items() if value}
+
+    @property
+    def origin(self) -> "Step | None":
+        """The step that it was taken over from, if that is still in the store."""
+        reused = self.reused
+        is_there = reused is not None and self.store.has(reused.step)
+        return Step(self.store, self.store.get(reused.step)) if reused and is_there else None
+
     def attempts(self) -> "Iterator[Mapping[str, Any]]":
-        """Details of each failed attempt before the step, newest first."""
+        """The record of each failed attempt before the step, newest first."""
         node = self.payload.get("attempt")
         while node:
-            attempt = self._store.get(node).payload
-            if attempt.get("detail"):
-                yield self._store.get(attempt["detail"]).payload
+            attempt = self.store.get(node).payload
+            yield attempt
             node = attempt.get("previous")
 
     @property
     def prompt(self) -> str:
         node = self.payload.get("prompt")
-        return prompt_text(self._store, node) if node else ""
+        return prompt_text(self.store, node) if node else ""
 
     def _text(self, key: str) -> str:
         node = self.payload.get(key)
-        text = self._store.linked(node).payload if node else ""
+        text = self.store.follow(node).payload if node else ""
         if isinstance(text, dict):  # a turn whose content is the answer
             text = text.get("content")
         if not isinstance(text, str):
-            raise Damaged(f"step {self.id} names {node} as its {key}, which is no text", node=self.id)
+            raise Damaged(f"step {self.id} names {node} as its {key}, which is not a text", node=self.id)
         return text
 
 
@@ -569,17 +654,17 @@ def prompt_text(store: Store, node: str) -> str:
     payload = store.get(node).payload
     if isinstance(payload, str):
         return payload
-    from rolecall.threads.prompt import PastStep, show_step  # needed only to show prompts
+    from rolecall.threads.prompt import show_step  # needed only to show prompts
 
     texts = []
     for part in payload["parts"]:
         if "literal" in part:
             texts.append(str(part["literal"]))
         elif "text" in part:
-            texts.append(str(store.linked(part["text"]).payload))
+            texts.append(str(store.follow(part["text"]).payload))
         else:
-            step = Step(store, store.linked(part["step"]))
-            texts.append(show_step(PastStep(step.number, step.role, step.output, step.body, step.agent), ""))
+            step = Step(store, store.follow(part["step"]))
+            texts.append(show_step(step.past, ""))
     return "\n\n".join(texts) + "\n"
 
 
@@ -604,15 +689,29 @@ def put_step(draft: Draft, fields: Mapping[str, Any]) -> str:
     if fields.get("detail"):
         record["work"] = fields["detail"]
     # The oldest type that has all its fields, because a node's id also depends on its type.
-    schema = GROUP_RECORD_SCHEMA if "group" in record else RECORD_SCHEMA
-    detail = draft.put_as(TREE_RECORD_SCHEMA if "tree" in record else schema, record)
+    newer = (
+        ("by", BY_RECORD_SCHEMA),
+        ("reused", REUSED_RECORD_SCHEMA),
+        ("parts", KEY_RECORD_SCHEMA),
+        ("tree", TREE_RECORD_SCHEMA),
+        ("group", GROUP_RECORD_SCHEMA),
+    )
+    schema = next((schema for field, schema in newer if field in record), RECORD_SCHEMA)
+    detail = draft.put_as(schema, record)
     node: str = draft.put_as(STEP_SCHEMA, {**step, "detail": detail})
     return node
 
 
 @cache
 def _record_types() -> frozenset[str]:
-    schemas = (RECORD_SCHEMA, GROUP_RECORD_SCHEMA, TREE_RECORD_SCHEMA)
+    schemas = (
+        RECORD_SCHEMA,
+        GROUP_RECORD_SCHEMA,
+        TREE_RECORD_SCHEMA,
+        KEY_RECORD_SCHEMA,
+        REUSED_RECORD_SCHEMA,
+        BY_RECORD_SCHEMA,
+    )
     return frozenset(node_id(META, canonical.encode(schema)) for schema in schemas)
 
 
@@ -630,7 +729,7 @@ def _fields_of(store: Store, node: Node) -> dict[str, Any]:
     for key, value in node.payload.items():
         if value is not None or key == "prev":
             fields[_OUR_NAMES.get(key, key)] = value
-    detail = store.linked(fields["detail"]) if fields.get("detail") else None
+    detail = store.follow(fields["detail"]) if fields.get("detail") else None
     if detail and detail.type in _record_types():
         del fields["detail"]
         fields |= detail.payload
@@ -647,7 +746,7 @@ LIMITS = ("steps", "turns", "tokens", "cost", "minutes")
 """The amounts that are counted and can be limited."""
 
 
-def counted(usage: Mapping[str, Any] | None, *, ms: int, steps: int = 1) -> dict[str, float]:
+def count_usage(usage: Mapping[str, Any] | None, *, ms: int, steps: int = 1) -> dict[str, float]:
     """The usage of one agent call in the units of limits."""
     usage = usage or {}
     tokens = (usage.get("input_tokens") or 0) + (usage.get("output_tokens") or 0)
@@ -660,13 +759,30 @@ def counted(usage: Mapping[str, Any] | None, *, ms: int, steps: int = 1) -> dict
     return {**{key: value for key, value in used.items() if value}, "minutes": round(ms / 60_000, 4)}
 
 
-def add_totals(totals: Mapping[str, Any], role: str, used: Mapping[str, float]) -> dict[str, Any]:
+def add_totals(
+    totals: Mapping[str, Any],
+    role: str,
+    used: Mapping[str, float],
+    saved: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
     """The totals of the thread and the role after one more call. `members` is how many of the steps were taken by
-    members of groups, beyond the steps that joined them."""
+    members of groups, beyond the steps that joined them; `saved` is what steps had used that were reused."""
     roles = dict(totals.get("roles", {}))
     roles[role] = _sum(roles.get(role, {}), used)
     members = totals.get("members", 0) + used.get("members", 0)
-    return {**_sum(totals, used), **({"members": members} if members else {}), "roles": roles}
+    more = {"members": members, "saved": _sum(totals.get("saved", {}), saved or {})}
+    return {**_sum(totals, used), **{key: value for key, value in more.items() if value}, "roles": roles}
+
+
+def saved_in(store: Store, ref: ThreadRef) -> Mapping[str, float]:
+    """What a thread has saved by reusing steps."""
+    last = Chain(store, ref.head).last
+    found: Mapping[str, float] = last.payload["totals"].get("saved", {}) if last else {}
+    return found
+
+
+def sum_amounts(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    return reduce(_sum, amounts, {})
 
 
 def _sum(one: Mapping[str, Any], other: Mapping[str, float]) -> dict[str, float]:

@@ -6,7 +6,6 @@ import asyncio
 import traceback
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
@@ -50,8 +49,11 @@ class Turn:
         """`folders` are the thread's own."""
         self.thread = name
         self.chain = chain
-        self.cwd: str = (folders or {}).get("fork", {}).get("cwd") or chain.start.cwd
+        self.folders = folders or {}
+        self.cwd: str = self.folders.get("fork", {}).get("cwd") or chain.start.cwd
         """The folder that its roles share."""
+        self.defined = playbook.workflow
+        """The workflow as it is stored; `workflow` has the role of a member with its item in the texts."""
         if chain.start.member is not None:
             playbook = _playbook_of_member(playbook, chain.start.member)
         self.playbook = playbook
@@ -108,7 +110,7 @@ class Turn:
         if self.role(role).group is None:  # the limits of a group's role are those of each member
             kinds.append((f"the role {role}", f"{role}.", self.role(role).limits, own, by_role))
         for whose, prefix, declared, extra, amounts in kinds:
-            limits = {key: value for key, value in asdict(declared).items() if value is not None} | extra
+            limits = {key: value for key, value in declared._asdict().items() if value is not None} | extra
             if key := thread.over_limit(limits, amounts):
                 return suggest_more(
                     f"{prefix}{key}", limits[key], amounts.get(key, 0), f"{whose} has used", key
@@ -119,14 +121,14 @@ class Turn:
         context = ThreadContext(self.thread, self.task, self.messages, workdir)
         if (member := self.chain.start.member) is None:
             return context
-        return replace(context, item=member.item, number=member.number, count=member.group.size)
+        return context._replace(item=member.item, number=member.number, count=member.group.size)
 
     async def call(
         self, role: str, function: RoleFunction, *, workdir: str, cancel: protocol.Cancel
     ) -> RoleResult:
         """Call a role written in Python. Raise AgentError if it raises, UsageError if its result has a wrong shape."""
         what = f"the function of {role}"
-        with contained(what):
+        with contain(what):
             work = function(self.context(workdir=workdir))
         result = RoleResult.of(await unless(cancel, what, work))
         output = dict(result.output)
@@ -144,14 +146,14 @@ def _playbook_of_member(playbook: Playbook, member: Member) -> Playbook:
 
     workflow, group = playbook.workflow, member.group
     name, role = role_of(workflow, group.role, number=member.number, count=group.size, item=member.item)
-    return replace(playbook, workflow=replace(workflow, roles={**workflow.roles, name: role}))
+    return playbook._replace(workflow=workflow._replace(roles={**workflow.roles, name: role}))
 
 
 def name_of(function: Any) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def crashed(what: str, error: BaseException) -> AgentError:
+def crash_error(what: str, error: BaseException) -> AgentError:
     """An error for third-party code that raised, with the line where it did."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
@@ -159,29 +161,29 @@ def crashed(what: str, error: BaseException) -> AgentError:
 
 
 @contextmanager
-def contained(what: str) -> Iterator[None]:
+def contain(what: str) -> Iterator[None]:
     """Turn whatever third-party code raises, even SystemExit, into an AgentError of the step."""
     try:
         yield
     except RolecallError:
         raise
     except (Exception, SystemExit) as error:
-        raise crashed(what, error) from error
+        raise crash_error(what, error) from error
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is not None and task.cancelling():  # our own task is being cancelled
             raise
-        raise crashed(what, error) from error
+        raise crash_error(what, error) from error
 
 
 async def unless(cancel: protocol.Cancel, what: str, work: Awaitable[T]) -> T:
     """Return the result of `work`, or cancel it and raise AgentError if `cancel` is set first."""
 
-    async def guarded() -> T:
-        with contained(what):
+    async def guard() -> T:
+        with contain(what):
             return await work
 
-    task, stop = asyncio.ensure_future(guarded()), asyncio.ensure_future(cancel.wait())
+    task, stop = asyncio.ensure_future(guard()), asyncio.ensure_future(cancel.wait())
     try:
         await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -313,7 +315,7 @@ def _ask_moderator(
     error = ExtractError(str(output.get("reason", "")), raw=body) if is_error else None
     context = ThreadContext(turn.thread, turn.task, steps, turn.cwd, error)
     try:
-        with contained("the moderator"):
+        with contain("the moderator"):
             chosen = moderator(context)
     except AgentError as error:
         return Stuck(error.message)

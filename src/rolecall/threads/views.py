@@ -13,7 +13,7 @@ from typing import Any
 from rolecall.errors import Damaged, Hint, NotFound, RolecallError, UsageError
 from rolecall.files.snapshot import load_tree
 from rolecall.store import holder
-from rolecall.store.ids import NODE_ID_LENGTH, is_thread_id, member_id, thread_time
+from rolecall.store.ids import NODE_ID_LENGTH, is_thread_id, thread_time
 from rolecall.store.store import Store
 from rolecall.threads import report, thread
 from rolecall.threads.state import GROUP, Status, ThreadRef, group_name, read_members, read_note
@@ -49,11 +49,25 @@ def entry(store: Store, ref: ThreadRef) -> View:
         "steps": state.steps or 0,
         "folders": state.folders,
         "continue": onward,
+        **({"until": state.until} if state.until is not None else {}),
         **({"parent": state.parent, "member": state.member} if state.member else {}),
     }
 
 
-def damaged(known: View, error: RolecallError) -> View:
+def totals(store: Store, ref: ThreadRef) -> View:
+    """What a thread has used, and whether it `hasMembers`, from its newest step alone; empty if it has no step or
+    cannot be read."""
+    with suppress(NotFound, Damaged, UsageError):
+        last = Chain(store, ref.head).last
+        known = last.payload["totals"] if last else {}
+        has_members = bool(known.get("members")) or ref.state.status == Status.WAITING
+        has_members = has_members or (last is not None and last.agent == GROUP)
+        used = {key: value for key, value in known.items() if key not in ("members", "roles")}
+        return {**used, "hasMembers": True} if has_members else used
+    return {}
+
+
+def describe_damage(known: View, error: RolecallError) -> View:
     """The entry of a thread whose newest nodes cannot be read."""
     return {**known, "status": Status.DAMAGED.value, "reason": error.message, "continue": None}
 
@@ -72,7 +86,7 @@ def card(store: Store, ref: ThreadRef) -> View:
         start, last = chain.start, chain.last
         totals: Mapping[str, Any] = last.payload["totals"] if last else {}
     except (NotFound, Damaged) as error:
-        return damaged(entry(store, ref), error) | {"done": False, "background": None}
+        return describe_damage(entry(store, ref), error) | {"done": False, "background": None}
 
     # Failed attempts that no step links to yet, and the current attempt.
     known = read_note(store, ref.id)
@@ -83,7 +97,7 @@ def card(store: Store, ref: ThreadRef) -> View:
         pending |= {"startedAt": note.started_at, "answered": bool(note.raw)}
     attempts = list(attempts_from(store, known.attempt if known else None, with_texts=False))
     for attempt in attempts:
-        used = thread.counted(attempt["usage"], ms=attempt["durationMs"], steps=0)
+        used = thread.count_usage(attempt["usage"], ms=attempt["durationMs"], steps=0)
         totals = thread.add_totals(totals, attempt["role"], used)
 
     try:
@@ -103,6 +117,7 @@ def card(store: Store, ref: ThreadRef) -> View:
         "steps": head_number(ref, chain),
         "usage": {key: value for key, value in totals.items() if key != "members"},
         "limits": {**limits, **start.limits, **ref.state.limits},
+        "reuse": ref.state.reuse,
         "agents": {role: bound["name"] for role, bound in ref.state.agents.items()},
         "attempts": [{key: attempt[key] for key in _BRIEF} for attempt in attempts[:_NEWEST_ATTEMPTS]],
         "pending": pending,
@@ -118,7 +133,7 @@ def groups(store: Store, ref: ThreadRef) -> list[View]:
     """The groups of a thread with every member, oldest first; the last one may be at work."""
     found = [
         {"role": step.role, "step": number, **step.output}
-        for step, number in numbered(ref, Chain(store, ref.head))
+        for step, number in number_steps(ref, Chain(store, ref.head))
         if step.agent == GROUP
     ]
     return [*reversed(found), *([group] if (group := current_group(store, ref)) else [])]
@@ -136,23 +151,9 @@ def current_group(store: Store, ref: ThreadRef) -> View | None:
         if not status:
             status = "waiting" if member.state.waits_for_person else "failed"
         view = {"number": member.state.member, "status": status, "id": member.id, "title": member.state.title}
-        members.append(view | ({"reason": member.state.reason} if member.state.reason else {}))
+        view |= {"reason": member.state.reason} if member.state.reason else {}
+        members.append(view | ({"until": member.state.until} if member.state.until else {}))
     return {"role": roster["role"], "step": None, "count": roster["count"], "members": members}
-
-
-def group_standing(store: Store, ref: ThreadRef) -> View | None:
-    """How the group that the service runs for a thread stands, from the group's ref alone: counts, and in `open` the
-    threads of unfinished members by their numbers. None if there is none."""
-    held = store.ref(group_name(ref.id))
-    standing = held.state.get("standing") if held else None
-    if held is None or standing is None:
-        return None
-    at, source = store.get(held.target or "").payload["at"], f"{ref.id}/{held.target}"
-    return {
-        **{key: standing.get(key, 0) for key in ("done", "failed", "stopped")},
-        "waits": len(standing.get("waits", ())),
-        "open": {number: member_id(at, number, source) for number in map(int, standing.get("open", ()))},
-    }
 
 
 def needs_person(store: Store, ref: ThreadRef) -> bool:
@@ -179,7 +180,9 @@ _FATES = {
 
 def _count(group: View) -> View:
     counted = Counter(member["status"] for member in group["members"])
-    return {"role": group["role"], "count": group["count"], **counted}
+    ends = [member["until"] for member in group["members"] if "until" in member]
+    view = {"role": group["role"], "count": group["count"], **counted}
+    return view | ({"until": min(ends)} if ends else {})
 
 
 def role_of(store: Store, ref: ThreadRef) -> str | None:
@@ -196,17 +199,23 @@ def asking_role(head: Any) -> str | None:
 
 
 def role_due(store: Store, ref: ThreadRef, chain: Chain) -> str | None:
-    """The next role if the ref does not name it: after a fork, or while a person is asked."""
+    """The next role if the ref does not name it: after an import, or while a person is asked. None for a workflow in
+    Python, whose code is not run to show a thread."""
     if ref.state.status == Status.SUSPENDED and chain.last is not None:
         return asking_role(chain.last.payload)
     if ref.state.status not in (Status.IDLE, Status.QUEUED):
         return None
     from rolecall.threads.turn import Turn, next_of
-    from rolecall.workflow.registry import load_node
+    from rolecall.workflow.playbook import Playbook
+    from rolecall.workflow.registry import read_node
     from rolecall.workflow.route import Next
 
     try:
-        way = next_of(Turn(ref.id, chain, load_node(store, chain.start.workflow), ref.state.folders))
+        workflow, schema_ids = read_node(store, chain.start.workflow)
+        if workflow.python is not None:
+            return None
+        book = Playbook(workflow, schema_ids=schema_ids)
+        way = next_of(Turn(ref.id, chain, book, ref.state.folders))
     except RolecallError:
         return None  # the workflow cannot be read here, but the rest of the thread can
     return way.role if isinstance(way, Next) else None
@@ -222,7 +231,7 @@ def head_number(ref: ThreadRef, chain: Chain) -> int:
     return int(chain.last.payload["number"] or ref.state.steps or chain.last.number)
 
 
-def numbered(ref: ThreadRef, chain: Chain) -> Iterator[tuple[Step, int]]:
+def number_steps(ref: ThreadRef, chain: Chain) -> Iterator[tuple[Step, int]]:
     """Each step with its number, newest first."""
     number = head_number(ref, chain)
     for step in chain:
@@ -249,6 +258,8 @@ def step_entry(step: Step, number: int) -> View:
         "status": _status_in(output),
         "session": payload.get("session"),
         "usage": payload.get("usage") or {},
+        **({"reused": payload["reused"]} if "reused" in payload else {}),
+        **({"saved": saved} if (saved := step.saved) else {}),
         **_changes_in(payload),
     }
 
@@ -265,7 +276,7 @@ def file_changes(store: Store, ref: ThreadRef, newest: int | None = None) -> lis
     """The files that each of the `newest` steps changed, oldest first, as far as the steps can be read."""
     found = []
     with suppress(NotFound, Damaged):
-        for step, number in islice(numbered(ref, Chain(store, ref.head)), newest):
+        for step, number in islice(number_steps(ref, Chain(store, ref.head)), newest):
             changes = _changes_in(step.payload)
             if changes.get("changes"):
                 found.append({"step": step.id, "number": number, "role": step.role, **changes})
@@ -275,6 +286,26 @@ def file_changes(store: Store, ref: ThreadRef, newest: int | None = None) -> lis
 def _status_in(output: Any) -> str | None:
     found = output.get("$status", output.get("status")) if isinstance(output, dict) else None
     return found if isinstance(found, str) else None
+
+
+def step_page(store: Store, ref: ThreadRef, *, before: str | None = None, limit: int) -> View:
+    """The newest `limit` steps, newest first, or those before the step `before`, each with its failed attempts. Reads
+    only these steps, however long the thread is; `before` in the reply is None after the first step."""
+    chain = Chain(store, before or ref.head)
+    start = chain.start.id
+    number = Step(store, store.get(before)).number if before else head_number(ref, chain)
+    found: list[View] = []
+    for step in islice(chain, 1 if before else 0, None):
+        number -= bool(found) or bool(before)
+        payload = step.payload
+        attempts = list(attempts_from(store, payload.get("attempt"), with_texts=False))
+        view = step_entry(step, number) | {"attempts": attempts, "children": payload.get("children", [])}
+        view |= {"by": payload["by"]} if payload.get("by") else {}
+        found.append(view | {"edgePrompt": payload.get("edge_prompt", "")})
+        if len(found) == limit:
+            break
+    is_more = bool(found) and number > 1 and Step(store, store.get(found[-1]["hash"])).payload["prev"]
+    return {"start": start, "steps": found, "before": found[-1]["hash"] if is_more else None}
 
 
 def step_named(store: Store, text: str, at: str | None = None) -> tuple[str, ThreadRef | None]:
@@ -293,7 +324,7 @@ def step_named(store: Store, text: str, at: str | None = None) -> tuple[str, Thr
     chain = Chain(store, ref.head)
     if place in ("start", "0"):
         return chain.start.id, ref
-    for step, count in numbered(ref, chain):
+    for step, count in number_steps(ref, chain):
         is_beginning = len(place) > 3 and step.id.startswith(place.upper())
         if is_beginning or place in (str(count), f"#{count}"):
             return step.id, ref
@@ -329,6 +360,7 @@ def details(store: Store, step: Step, number: int) -> View:
         "cwd": payload.get("cwd", ""),
         "omitted": list(step.tree.left.omitted) if step.tree else [],
         "sessionReason": payload.get("session_reason", ""),
+        **({"by": payload["by"]} if payload.get("by") else {}),
         "children": payload.get("children", []),
         "attempts": list(attempts_from(store, payload.get("attempt"), with_texts=True)),
     }
@@ -382,7 +414,7 @@ def result(store: Store, ref: ThreadRef) -> View | None:
         "role": last.role,
         "status": _status_in(last.output),
         "output": last.output,
-        "text": report.shortened(last.body.strip(), report.SHORT),
+        "text": report.shorten(last.body.strip(), report.SHORT),
         "files": list(dict.fromkeys(files)),
         "usage": {key: value for key, value in card(store, ref)["usage"].items() if key != "roles"},
     }
@@ -393,7 +425,7 @@ def gather(store: Store, ref: ThreadRef) -> tuple[View, list[View]]:
     chain, known = Chain(store, ref.head), read_note(store, ref.id)
     attempts = list(attempts_from(store, known.attempt if known else None, with_texts=True))
     whole = card(store, ref) | {"prompt": chain.start.prompt, "attempts": attempts}
-    return whole, [details(store, step, number) for step, number in numbered(ref, chain)][::-1]
+    return whole, [details(store, step, number) for step, number in number_steps(ref, chain)][::-1]
 
 
 # -- reading within a quota --
@@ -413,7 +445,7 @@ def read(
     `before` omits a step and all later ones; `with_members` shows the members of groups in full; `phrase` words the
     hint on how to read more."""
     chain = Chain(store, ref.head)
-    steps = numbered(ref, chain)
+    steps = number_steps(ref, chain)
     # The steps of a member are numbered on from those of the thread above it.
     member = chain.start.member
     above = Chain(store, member.group.above).last if member else None
@@ -422,7 +454,7 @@ def read(
         _skip_to(store, steps, before, ref)
     head = ""
     if with_start:  # a long task is cut to leave room for the steps, which matter more
-        head = report.start_markdown(entry(store, ref), report.shortened(chain.start.prompt, quota // 2))
+        head = report.start_markdown(entry(store, ref), report.shorten(chain.start.prompt, quota // 2))
 
     def notice(step: str, earlier: int) -> str:
         more = phrase(Hint("Read them", "read_earlier", thread=ref.id, step=step))
@@ -521,7 +553,7 @@ def difference(store: Store, one: ThreadRef, other: ThreadRef) -> View:
         return list(unified_diff(ours.splitlines(), theirs.splitlines(), one.id, other.id, lineterm=""))
 
     left, right = Chain(store, one.head), Chain(store, other.head)
-    ours, theirs = list(numbered(one, left))[::-1], list(numbered(other, right))[::-1]
+    ours, theirs = list(number_steps(one, left))[::-1], list(number_steps(other, right))[::-1]
     shared = 0
     while shared < min(len(ours), len(theirs)) and ours[shared][0].id == theirs[shared][0].id:
         shared += 1

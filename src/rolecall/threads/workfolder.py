@@ -13,12 +13,13 @@ removes the work in it.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from shlex import quote
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ from rolecall.files.snapshot import Snapshot
 from rolecall.files.tree import Trees, find_top
 from rolecall.settings.repository import root_around
 from rolecall.store.store import Store
-from rolecall.threads.state import ThreadRef, read_note, read_thread
+from rolecall.threads.state import ThreadRef, files_name, read_note, read_thread
 from rolecall.threads.thread import Chain, Step
 
 Folder = Mapping[str, Any]
@@ -109,7 +110,7 @@ def plan(
     is what it begins with."""
     if work is None:
         raise UsageError(
-            f"the workflow works in a {kind}, and there is no place to make it in",
+            f"the workflow works in a {kind}, and has no place to make it in",
             hint="Whoever starts a thread has to say where: `work`.",
         )
     place = os.path.join(work, ident)
@@ -181,7 +182,7 @@ def _plan_worktree(
         "branch": f"{BRANCHES}{ident}" if kind == "worktree" else f"{BRANCHES}{ident}-{kind}",
         "base": base,
         "from": parent["path"] if parent else None,
-        "omitted": len(git.uncommitted(origin)) if has_changes else 0,
+        "omitted": len(git.list_uncommitted(origin)) if has_changes else 0,
     }
 
 
@@ -222,15 +223,17 @@ def make(kind: str, folder: Folder) -> None:
     this only for folders in which no role has worked."""
     try:
         with _lock(folder):
-            if not _is_whole(folder):
+            if not is_whole(folder):
                 _delete(folder["path"])
+                with suppress(FileNotFoundError):  # of a folder that a person has removed
+                    os.unlink(_mark(folder))
                 if "branch" in folder:
                     _make_worktree(folder)
                 elif kind == "copy":
                     _make_copy(folder)
-                if "files" in folder:
-                    _write_files(folder)
-                with open(_mark(folder), "x", encoding="ascii"):
+                if files := folder.get("files"):
+                    write_files(folder, Trees(files["place"]), Snapshot(files["tree"], files["repository"]))
+                with open(_mark(folder), "w", encoding="ascii"):
                     pass
     except OSError as error:
         raise StorageError(
@@ -247,18 +250,63 @@ def discard(folder: Folder) -> None:
         git.ask(folder["source"], "worktree", "remove", "--force", "--force", folder["path"])
         git.ask(folder["source"], "branch", "--quiet", "-D", folder["branch"])
     place = os.path.dirname(folder["path"])
-    if os.path.exists(_mark(folder)):
-        os.unlink(_mark(folder))
+    for mark in (_mark(folder), shared_mark(folder["path"])):
+        if os.path.exists(mark):
+            os.unlink(mark)
     if os.path.isdir(place) and set(os.listdir(place)) <= {"lock"}:
         _delete(place)
 
 
-def _is_whole(folder: Folder) -> bool:
+def is_whole(folder: Folder) -> bool:
+    """Whether a folder is there and complete."""
     return os.path.exists(_mark(folder)) and os.path.isdir(folder["path"])
 
 
 def _mark(folder: Folder) -> str:
     return f"{folder['path']}.made"
+
+
+def shared_mark(path: str) -> str:
+    """The file that says how a folder was when its files last came from, or went to, other machines."""
+    return f"{path}.shared"
+
+
+# -- the copies of a folder on several machines --
+
+
+def read_mark(path: str) -> dict[str, str]:
+    """The mark beside a folder: the id of this `copy`, and its `tree` and `head`. If a process died while it changed
+    the folder: `from` which tree, empty if there was no folder, and `to` which."""
+    try:
+        with open(shared_mark(path), encoding="ascii") as file:
+            return dict(json.load(file))
+    except (FileNotFoundError, ValueError):
+        return {}
+
+
+def is_newest(path: str, copy: str) -> bool:
+    """Whether the folder on this machine is the copy with this id, which the ref of its files names; even if a person
+    has deleted it."""
+    return read_mark(path).get("copy") == copy
+
+
+def find_newer(store: Store, thread: str, kind: str, folder: Folder) -> str:
+    """Say where the newest copy of a thread's own folder is; empty if it is here, or there is one copy only."""
+    shared = store.ref(files_name(thread, kind)) if store.is_shared else None
+    if shared is None or is_newest(folder["path"], shared.state.get("copy", "")):
+        return ""
+    return f"the newest files of {folder['path']} are on {shared.state.get('host', 'another machine')}"
+
+
+def find_owner(store: Store, ref: ThreadRef | None, path: str) -> tuple[str, str, Folder] | None:
+    """The folder that contains a path, with its thread and its kind: a folder of the thread's own, or of those that it
+    works for."""
+    while ref is not None:
+        for kind, folder in ref.state.folders.items():
+            if "removed" not in folder and _is_in(path, folder["path"]):
+                return ref.id, kind, folder
+        ref = read_thread(store, ref.state.parent) if ref.state.parent else None
+    return None
 
 
 @contextmanager
@@ -298,10 +346,9 @@ def _make_copy(folder: Folder) -> None:
             os.unlink(entry.path)
 
 
-def _write_files(folder: Folder) -> None:
-    """Write the files that a fork begins with."""
-    path, files = folder["path"], folder["files"]
-    trees, snapshot = Trees(files["place"]), Snapshot(files["tree"], files["repository"])
+def write_files(folder: Folder, trees: Trees, snapshot: Snapshot) -> None:
+    """Make the files in a folder those of a snapshot."""
+    path = folder["path"]
     if not os.path.exists(path):
         trees.check_out(snapshot, path)
     elif find_top(path) == os.path.realpath(path):
@@ -330,18 +377,32 @@ def _delete(folder: str) -> None:
 # -- at a step --
 
 
-def for_step(store: Store, name: str, chain: Chain, workdir: str, location: str | None = None) -> str:
-    """Return the folder in which a role of this thread works, and make it if it is missing and was never used.
-    `location` is relative to it; a path into a folder of the thread that this one was forked from means the same place
-    in its own."""
+def for_step(
+    store: Store,
+    name: str,
+    chain: Chain,
+    workdir: str,
+    location: str | None = None,
+    *,
+    is_needed: bool = True,
+) -> str:
+    """Return the folder in which a role of this thread works. If `is_needed`, make it if it is missing and was never
+    used, and refuse an older copy than that of another machine. `location` is relative to it; a path into a folder of
+    the thread that this one was forked from means the same place in its own."""
     kind = "fork" if workdir == "shared" else workdir
     ref = read_thread(store, name)
     folder = ref.state.folders.get(kind) if ref else None
     if folder is None:
         if workdir != "shared" and chain.start.member is None:
             raise UsageError(f"the thread has no {kind} of its own; {_ONWARD}")
+        found = find_owner(store, ref, chain.start.cwd) if is_needed and store.is_shared else None
+        if found and (why := find_newer(store, *found)):
+            raise UsageError(why, hint="Let that machine take the step.")
         return _locate(chain.start.cwd, location)  # a member reads in the folder of its parent
-    _make_missing(store, name, chain, kind, folder)
+    if is_needed:
+        if "removed" not in folder and (why := find_newer(store, name, kind, folder)):
+            raise UsageError(why, hint="Let that machine take the step.")
+        _make_missing(store, name, chain, kind, folder)
     if location and os.path.isabs(location):
         olds = [place for place in _places(store, ref, kind, chain.start.cwd) if _is_in(location, place)]
         if olds:
@@ -360,7 +421,7 @@ def _make_missing(store: Store, name: str, chain: Chain, kind: str, folder: Fold
     what = "folder" if kind == "fork" else kind
     if "removed" in folder:
         raise UsageError(f"the thread's {what} was removed by a person; {_ONWARD}")
-    if _is_whole(folder):
+    if is_whole(folder):
         return
     path = folder["path"]
     was_worked_in = read_note(store, name) is not None or any(

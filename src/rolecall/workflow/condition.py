@@ -60,6 +60,8 @@ class Field(NamedTuple):
 
     name: str
     recent: int | None
+    path: tuple[str, ...] | None = None
+    """The names below it if the whole expression only follows names; None for any other."""
 
 
 class _Parsed(NamedTuple):
@@ -83,6 +85,12 @@ def window(expression: str) -> int | None:
 
 def output_fields(expression: str) -> tuple[Field, ...]:
     """The fields directly below `steps….output` that the expression looks at."""
+    # The usual list of a group: its members do without the interpreter, whose import takes longer than their step.
+    if plain := re.fullmatch(
+        r"steps\[-([1-9]\d*)\]\.output\.([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)", expression.strip()
+    ):
+        name, *path = plain[2].split(".")
+        return (Field(name, int(plain[1]), tuple(path)),)
     return _parse(expression).fields
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from difflib import unified_diff
 from typing import Any, Literal, NamedTuple
 
@@ -19,6 +18,7 @@ from rolecall.workflow.model import (
     Edge,
     Role,
     Workflow,
+    as_dict,
     given,
     group_payload,
     recall_payload,
@@ -30,7 +30,7 @@ _OTHER_BREAKS = re.compile("[\\r\\x85\\u2028\\u2029\\ufeff]")
 _BEGINS_NUMBERS = tuple("-+.0123456789")
 
 
-class Change(NamedTuple):
+class WorkflowChange(NamedTuple):
     """One difference between two workflows."""
 
     kind: Literal["added", "removed", "changed"]
@@ -63,7 +63,7 @@ def to_document(workflow: Workflow) -> dict[str, Any]:
     order = roles_in_order(workflow)
     sources = [START, *order, *sorted(workflow.graph.keys() - {START, *order})]
     edges = {source: _edges(workflow.graph[source]) for source in sources if source in workflow.graph}
-    conditions = {name: _without_empty(asdict(one)) for name, one in sorted(workflow.conditions.items())}
+    conditions = {name: _without_empty(as_dict(one)) for name, one in sorted(workflow.conditions.items())}
     return _without_empty(
         {
             "name": workflow.name,
@@ -75,6 +75,7 @@ def to_document(workflow: Workflow) -> dict[str, Any]:
             "limits": given(workflow.limits),
             "workdir": workflow.workdir,
             "on_crash": workflow.on_crash,
+            "reuse": workflow.reuse,
         }
     )
 
@@ -89,7 +90,7 @@ def _role(role: Role, title: str) -> dict[str, Any]:
     # Reading the document adds this title again.
     if schema.get("title") == title:
         del schema["title"]
-    fields = asdict(role) | {
+    fields = as_dict(role) | {
         "capabilities": list(role.capabilities),
         "schema": None,
         "limits": given(role.limits),
@@ -119,7 +120,7 @@ def _edges(edges: tuple[Edge, ...]) -> Any:
         return edges[0].role
     has_conditions = any(edge.condition is not None for edge in edges)
     if has_conditions or (len(edges) > 1 and any(edge.status is None for edge in edges)):
-        return [_without_empty(asdict(edge) | {"status": None}) for edge in edges]
+        return [_without_empty(as_dict(edge) | {"status": None}) for edge in edges]
     targets = {}
     for edge in edges:
         fields = _without_empty({"role": edge.role, "prompt": edge.prompt, "location": edge.location})
@@ -164,21 +165,21 @@ def diff(before: Workflow, after: Workflow, *, names: tuple[str, str]) -> str:
     return "".join(unified_diff(old, new, *names))
 
 
-def changes(before: Workflow, after: Workflow) -> list[Change]:
+def changes(before: Workflow, after: Workflow) -> list[WorkflowChange]:
     """The differences by role, schema, edge, condition and limits."""
     both = (before, after)
     heads = [
         {
             key: getattr(one, key)
-            for key in ("name", "description", "version", "python", "workdir", "on_crash")
+            for key in ("name", "description", "version", "python", "workdir", "on_crash", "reuse")
         }
         for one in both
     ]
-    limits = [asdict(one.limits) for one in both]
-    roles = [{name: asdict(role) | {"schema": None} for name, role in one.roles.items()} for one in both]
-    conditions = [{name: asdict(entry) for name, entry in one.conditions.items()} for one in both]
+    limits = [as_dict(one.limits) for one in both]
+    roles = [{name: as_dict(role) | {"schema": None} for name, role in one.roles.items()} for one in both]
+    conditions = [{name: as_dict(entry) for name, entry in one.conditions.items()} for one in both]
     schemas = [
-        Change("changed", "schema", name)
+        WorkflowChange("changed", "schema", name)
         for name in sorted(before.roles.keys() & after.roles.keys())
         if before.roles[name].schema != after.roles[name].schema
     ]
@@ -199,24 +200,24 @@ def _named_edges(workflow: Workflow) -> dict[str, dict[str, Any]]:
         for index, edge in enumerate(edges):
             way = " and ".join(filter(None, (edge.status, edge.condition)))
             position = None if edge.status is not None else index
-            found[f"{source} ({way})" if way else source] = {**asdict(edge), "position": position}
+            found[f"{source} ({way})" if way else source] = {**as_dict(edge), "position": position}
     return found
 
 
 def _entry_changes(
     what: str, before: Mapping[str, dict[str, Any]], after: Mapping[str, dict[str, Any]]
-) -> Iterator[Change]:
+) -> Iterator[WorkflowChange]:
     for name in dict.fromkeys((*before, *after)):
         if name not in after:
-            yield Change("removed", what, name)
+            yield WorkflowChange("removed", what, name)
         elif name not in before:
-            yield Change("added", what, name)
+            yield WorkflowChange("added", what, name)
         else:
             yield from _field_changes(what, name, before[name], after[name])
 
 
 def _field_changes(
     what: str, name: str, before: Mapping[str, Any], after: Mapping[str, Any]
-) -> Iterator[Change]:
+) -> Iterator[WorkflowChange]:
     if fields := tuple(key for key in before if before[key] != after[key]):
-        yield Change("changed", what, name, fields)
+        yield WorkflowChange("changed", what, name, fields)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from html import escape
 from itertools import pairwise
 from typing import NamedTuple
@@ -121,7 +121,7 @@ def caption(workflow: Workflow, place: str) -> str:
 
 def limits_text(limits: Limits) -> str:
     """Limits in words, such as `30 steps, 2.5 cost`; empty without limits."""
-    return ", ".join(f"{value} {name}" for name, value in asdict(limits).items() if value is not None)
+    return ", ".join(f"{value} {name}" for name, value in limits._asdict().items() if value is not None)
 
 
 # -- text --
@@ -447,9 +447,9 @@ def to_svg(workflow: Workflow, taken: Collection[tuple[str, str]] = ()) -> str:
 
 
 _TAKEN_STYLE = """
-.taken .line, .taken > rect:first-of-type:not(.halo) { stroke: #2456c9; stroke-width: 2.4; stroke-dasharray: none; }
+.taken .line, .taken > rect:not(.halo) { stroke: #2456c9; stroke-width: 2.4; stroke-dasharray: none; }
 .taken .head, .taken .loophead { fill: #2456c9; } .taken .looplabel { fill: #1c2430; } .unused { opacity: .45; }
-@media (prefers-color-scheme: dark) { .taken .line, .taken > rect:first-of-type:not(.halo) { stroke: #8ab0ff; }
+@media (prefers-color-scheme: dark) { .taken .line, .taken > rect:not(.halo) { stroke: #8ab0ff; }
   .taken .head, .taken .loophead { fill: #8ab0ff; } .taken .looplabel { fill: #e8edf4; } }
 """.strip()
 

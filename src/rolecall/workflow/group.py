@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from rolecall.errors import UsageError
@@ -118,4 +117,4 @@ def role_of(workflow: Workflow, role: str, *, number: int, count: int, item: Any
             message = f"the {key} of {role!r} cannot be written for member {number}: {exc.message}"
             raise UsageError(message, hint=exc.hint) from None
     agent = group.agents[(number - 1) % len(group.agents)] if group.agents else found.agent
-    return role, replace(found, prompt=texts["goal"], procedure=texts["procedure"], agent=agent, group=None)
+    return role, found._replace(prompt=texts["goal"], procedure=texts["procedure"], agent=agent, group=None)

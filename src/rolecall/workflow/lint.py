@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from rolecall.errors import UsageError
 from rolecall.settings.capabilities import RESTRICTIONS, must_not_write, restrictions
 from rolecall.settings.form import did_you_mean
-from rolecall.workflow import condition, group, outcome, template
+from rolecall.workflow import command, condition, group, outcome, template
 from rolecall.workflow.model import (
     END,
     FAIL,
+    MOST_MEMBERS,
     STANDARD_FIELDS,
     START,
     STATUS_KEYS,
@@ -39,7 +41,7 @@ UNDECLARED_FIELDS = (*STATUS_KEYS, *STANDARD_FIELDS, "reason")
 
 _OF_MEMBERS = (
     *("prompt", "procedure", "output", "capabilities", "agent", "resume", "extract", "knowledge"),
-    *("may_start_threads", "limits"),
+    *("may_start_threads", "limits", "reuse", "stand_in"),
 )
 """Keys that a team leaves to the roles of its members."""
 _MOST_ORDERED = 300
@@ -341,6 +343,32 @@ class _Lint:
                     self._error(path, f"{flaw.message}{_line_in(text, flaw.line)}")
                 if source == START or (source in self._roles and source not in self._unusable):
                     self._check_variables(source, edge, path, text, earlier)
+        for name, role in self._roles.items():
+            if role.group is not None and role.group.check:
+                self._check_command(name, ("roles", name, "check"), role.group.check, earlier)
+            if command.is_run(role.agent):
+                self._check_command(
+                    name, ("roles", name, "agent"), command.words_of(str(role.agent)), earlier
+                )
+
+    def _check_command(self, name: str, path: Path, words: Sequence[str], earlier: _Earlier) -> None:
+        """Check the tags in the command of a role along each edge that leads to it."""
+        try:
+            found = list(command.tags(words))
+        except UsageError as error:
+            self._error(path, error.message, error.hint)
+            return
+        for tag in found:
+            giver = self._roles.get(tag.role)
+            denied = {"read_only", "no_shell_exec"} & set(giver.capabilities if giver else ())
+            if tag.place == 0 and denied:
+                message = f"{tag.role} may not run commands ({denied.pop()}), so it cannot choose the program of {name}"
+                self._error(path, message, "Let a role without that restriction name the command.")
+            known = len(self.findings)
+            for source, _, edge in self._edges():
+                usable = source == START or (source in self._roles and source not in self._unusable)
+                if edge.role == name and usable and len(self.findings) == known:
+                    self._check_variables(source, edge, path, tag.word, earlier)
 
     def _check_variables(self, source: str, edge: Edge, path: Path, text: str, earlier: _Earlier) -> None:
         uses = [use for use in template.variables(text) if use.path != (".",)]
@@ -428,7 +456,7 @@ class _Lint:
         return dead[0] if dead else None
 
     def _find_loop(self, names: Sequence[str]) -> list[str]:
-        """One cycle among these roles, with its first role repeated at the end; empty if there is none."""
+        """One cycle among these roles, with its first role repeated at the end; empty without a cycle."""
         allowed, finished = set(names), set[str]()
 
         def targets(name: str) -> Iterator[str]:
@@ -458,6 +486,11 @@ class _Lint:
             if name.startswith("$"):
                 hint = f"Reserved are {', '.join(RESERVED)} and every name that begins with $."
                 self._error(path, f"the role name {name!r} is reserved", hint, at_key=True)
+            if command.is_run(role.agent):
+                if {key: role.schema[key] for key in role.schema if key != "title"} != command.SCHEMA:
+                    message = f"the role {name!r} runs a command, so its schema is known"
+                    self._error((*path, "schema"), message, "Remove `schema`.", at_key=True)
+                continue
             is_team = role.group is not None and bool(role.group.roles)
             if not (role.prompt.strip() or role.procedure.strip() or name in instructed or is_team):
                 missing = "has neither a prompt nor a procedure, so its agent only knows what to deliver"
@@ -469,6 +502,16 @@ class _Lint:
                 )
                 hint = "Remove the restriction or `may_start_threads`."
                 self._error((*path, "may_start_threads"), message, hint)
+            players = (role.agent, role.stand_in)
+            if role.stand_in and (
+                "human" in players or any(map(command.is_run, players)) or len({*players}) < 2
+            ):
+                message = f"{role.stand_in!r} cannot stand in for {role.agent or 'the agent'!r} in {name!r}"
+                hint = "Name another agent; without a stand-in the thread waits until the limit ends."
+                self._error(("roles", name, "stand_in"), message, hint)
+            if role.reuse and role.agent == "human":
+                message = f"the role {name!r} is never reused, because a person plays it"
+                self._warn((*path, "reuse"), message, "Remove `reuse`.", at_key=True)
             for number, word in enumerate(role.capabilities):
                 self._check_capability(word, (*path, "capabilities", number))
 
@@ -507,7 +550,7 @@ class _Lint:
     def _check_team(self, name: str, group: Group) -> None:
         path = ("roles", name)
         own = {"schema"} if self._roles[name].schema.keys() - {"title"} else set[str]()
-        own |= {key for key in _OF_MEMBERS if getattr(self._roles[name], key) != getattr(Role, key)}
+        own |= {key for key in _OF_MEMBERS if getattr(self._roles[name], key) != Role._field_defaults[key]}
         own |= {"agent"} if group.agents else set()
         for key in sorted(own):
             message = f"the team {name!r} has {key!r}, which belongs to the roles of its members"
@@ -581,6 +624,17 @@ class _Lint:
         found = outcome.find(outputs, names)
         if found is not None and outcome.may_be_list(found.variants):
             return outcome.items_of(found.variants)
+        for place in range(
+            1, len(names)
+        ):  # after a list, the rest of the path is taken from each of its items
+            listed = outcome.find(outputs, names[:place])
+            if listed is not None and outcome.may_be_list(listed.variants):
+                items = outcome.items_of(listed.variants)
+                one = outcome.find(items, names[place:])
+                if one is not None and outcome.may_be_list(one.variants):  # lists of lists become one
+                    return outcome.items_of(one.variants)
+                if one is not None or not outcome.names_in(items):
+                    return one.variants if one else ()
         if found is not None or names[0] not in UNDECLARED_FIELDS:
             whose = f"the output of {' or '.join(sources)}"
             what = f"a field of {whose}" if found is None else "a list"
@@ -593,6 +647,8 @@ class _Lint:
         if isinstance(group.join, int) and most and group.join > most:
             message = f"{name!r} needs {group.join} members that are done, but has only {most}"
             self._error((*path, "join"), message)
+        if (group.times or 0) > MOST_MEMBERS:
+            self._error((*path, "times"), f"a group has at most {MOST_MEMBERS:,} members")
         folders = {
             member_workdir(self._workflow, name, member) for member in member_roles(self._workflow, name)
         }
@@ -695,7 +751,12 @@ class _Earlier:
         ways: Sequence[Edge] = [edge] if name == source else self._workflow.graph.get(name, ())
         if self._is_ordered and name != source:
             is_met = name in self._reach(START)
-            ways = [way for way in ways if is_met and source in self._reach(way.role)]
+            # On a way back to the role, it delivers again, and its latest output is another one.
+            ways = [
+                way
+                for way in ways
+                if is_met and way.role != name and source in self._reach(way.role, without=name)
+            ]
         statuses = dict.fromkeys(way.status for way in ways)
         return [one for status in statuses for one in outcome.variants_with(self._schemas[name], status)]
 

@@ -7,8 +7,7 @@ workflow as a node, with each role's schema as a separate node.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 START = "$START"
 END = "$END"
@@ -32,8 +31,7 @@ OnCrash = Literal["keep", "restore"]
 """The files with which a step starts again whose process has died: as it left them, or as it found them."""
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """How much may be used before the thread is suspended; None means no limit."""
 
     steps: int | None = None
@@ -43,8 +41,7 @@ class Limits:
     minutes: float | None = None
 
 
-@dataclass(frozen=True)
-class Edge:
+class Edge(NamedTuple):
     """One edge out of a role (or out of $START)."""
 
     role: str
@@ -59,8 +56,7 @@ class Edge:
     """A Mustache template: the work folder of the next role; None: the thread's."""
 
 
-@dataclass(frozen=True)
-class Condition:
+class Condition(NamedTuple):
     """A named expression that decides whether an edge is taken."""
 
     expression: str
@@ -68,8 +64,7 @@ class Condition:
     description: str = ""
 
 
-@dataclass(frozen=True)
-class Recall:
+class Recall(NamedTuple):
     """The passages from the repository that a role is given with its task."""
 
     tokens: int = 2000
@@ -86,8 +81,10 @@ OnLimit = Literal["suspend", "wait"]
 Merge = Literal["none", "queue"]
 
 
-@dataclass(frozen=True)
-class Group:
+MOST_MEMBERS = 100_000
+
+
+class Group(NamedTuple):
     """How a role is played by many members at once. Exactly one of `each`, `times` and `roles` is given."""
 
     each: str | None = None
@@ -118,8 +115,7 @@ class Group:
         return "each" if self.each is not None else "times" if self.times is not None else "team"
 
 
-@dataclass(frozen=True)
-class Role:
+class Role(NamedTuple):
     """A part in a workflow: what its agent is asked to do, and the schema of its output."""
 
     description: str = ""
@@ -127,7 +123,7 @@ class Role:
     capabilities: tuple[str, ...] = ()
     procedure: str = ""
     output: str = ""
-    schema: Mapping[str, Any] = field(default_factory=dict)
+    schema: Mapping[str, Any] = {}
     agent: str | None = None
     """The adapter that plays the role; None uses the configured one."""
     resume: Resume | None = None
@@ -144,19 +140,23 @@ class Role:
     """How it is played by many; None: by one agent. The other fields then describe one member."""
     on_crash: OnCrash | None = None
     """The files with which it starts again after a crash; None uses the workflow's setting."""
+    reuse: bool | None = None
+    """Whether a finished step with the same key is taken over instead of asking; None uses the workflow's setting."""
+    stand_in: str | None = None
+    """The agent that plays the role while its own has reached a limit of its provider; None: nobody, the thread
+    waits."""
 
 
-@dataclass(frozen=True)
-class Workflow:
+class Workflow(NamedTuple):
     """Roles, and the edges between them."""
 
     name: str
     description: str = ""
     version: str = ""
-    roles: Mapping[str, Role] = field(default_factory=dict)
-    graph: Mapping[str, tuple[Edge, ...]] = field(default_factory=dict)
+    roles: Mapping[str, Role] = {}
+    graph: Mapping[str, tuple[Edge, ...]] = {}
     """The edges of $START and of each role, in order; the first that matches is taken."""
-    conditions: Mapping[str, Condition] = field(default_factory=dict)
+    conditions: Mapping[str, Condition] = {}
     limits: Limits = Limits()
     python: str | None = None
     """Where a workflow in Python is defined, as "module:name"."""
@@ -164,6 +164,16 @@ class Workflow:
     """The default for roles without their own `workdir`; None means shared."""
     on_crash: OnCrash | None = None
     """The default for roles without their own `on_crash`; None means keep."""
+    reuse: bool | None = None
+    """The default for roles without their own `reuse`; None leaves it to the thread."""
+
+
+def as_dict(part: Limits | Edge | Condition | Recall | Group | Role) -> dict[str, Any]:
+    """The fields of a part by name, and those of the parts in it."""
+    return {
+        name: as_dict(value) if isinstance(value, Limits | Recall | Group) else value
+        for name, value in part._asdict().items()
+    }
 
 
 def is_any_status(source: str, status: str) -> bool:
@@ -180,6 +190,12 @@ def on_crash_of(workflow: Workflow, role: str) -> OnCrash:
     return workflow.roles[role].on_crash or workflow.on_crash or "keep"
 
 
+def reuse_of(workflow: Workflow, role: str) -> bool | None:
+    """Whether the steps of a role are reused, or None if the workflow does not say."""
+    own = workflow.roles[role].reuse
+    return workflow.reuse if own is None else own
+
+
 def member_roles(workflow: Workflow, role: str) -> tuple[str, ...]:
     """The roles that the members of a group play: the roles of a team, or the group's own."""
     group = workflow.roles[role].group
@@ -190,6 +206,16 @@ def member_workdir(workflow: Workflow, role: str, member: str) -> Workdir:
     """The folder in which a member works that plays the role `member` in the group `role`."""
     own = workflow.roles[member].workdir if member in workflow.roles else None
     return own or workdir_of(workflow, role)
+
+
+def nested_workflows(workflow: Workflow) -> list[str]:
+    """The names of the workflows that play its roles, as `workflow:NAME`."""
+    agents = [
+        agent
+        for role in workflow.roles.values()
+        for agent in (role.agent, role.stand_in, *(role.group.agents if role.group else ()))
+    ]
+    return [one.partition(":")[2].strip() for one in agents if one and one.startswith("workflow:")]
 
 
 def own_folders(workflow: Workflow) -> list[Workdir]:
@@ -313,7 +339,13 @@ _GROUP = {
 _WITH_GROUPS = _extend(_WITH_THREADS, {"group": _GROUP})
 _ON_CRASH = {"type": "string", "enum": list(get_args(OnCrash))}
 _WITH_CRASHES = _extend(_WITH_GROUPS, {"on_crash": _ON_CRASH}, on_crash=_ON_CRASH)
-SCHEMAS = (WORKFLOW_SCHEMA, _WITH_FOLDERS, _WITH_KNOWLEDGE, _WITH_THREADS, _WITH_GROUPS, _WITH_CRASHES)
+_FLAG = {"type": "boolean"}
+_WITH_REUSE = _extend(_WITH_CRASHES, {"reuse": _FLAG}, reuse=_FLAG)
+_WITH_STAND_INS = _extend(_WITH_REUSE, {"stand_in": _TEXT})
+SCHEMAS = (
+    *(WORKFLOW_SCHEMA, _WITH_FOLDERS, _WITH_KNOWLEDGE, _WITH_THREADS, _WITH_GROUPS),
+    *(_WITH_CRASHES, _WITH_REUSE, _WITH_STAND_INS),
+)
 """Every type of a stored workflow, oldest first."""
 
 
@@ -321,6 +353,10 @@ def type_of(payload: Mapping[str, Any]) -> dict[str, Any]:
     """The type of a stored form. A node's id also depends on its type, so a workflow gets the oldest type that has
     all its fields."""
     used = {*payload, *(key for role in payload["roles"].values() for key in role)}
+    if "stand_in" in used:
+        return _WITH_STAND_INS
+    if "reuse" in used:
+        return _WITH_REUSE
     if "on_crash" in used:
         return _WITH_CRASHES
     if "group" in used:
@@ -338,8 +374,8 @@ def to_payload(workflow: Workflow, schema_ids: Mapping[str, str]) -> dict[str, A
         "name": workflow.name,
         "description": workflow.description,
         "roles": {name: _role_payload(role, schema_ids[name]) for name, role in workflow.roles.items()},
-        "graph": {name: [asdict(edge) for edge in edges] for name, edges in workflow.graph.items()},
-        "conditions": {name: asdict(condition) for name, condition in workflow.conditions.items()},
+        "graph": {name: [edge._asdict() for edge in edges] for name, edges in workflow.graph.items()},
+        "conditions": {name: condition._asdict() for name, condition in workflow.conditions.items()},
     }
     optional = {
         "limits": given(workflow.limits) or None,
@@ -347,6 +383,7 @@ def to_payload(workflow: Workflow, schema_ids: Mapping[str, str]) -> dict[str, A
         "python": workflow.python,
         "workdir": workflow.workdir,
         "on_crash": workflow.on_crash,
+        "reuse": workflow.reuse,
     }
     return payload | {key: value for key, value in optional.items() if value is not None}
 
@@ -370,6 +407,8 @@ def _role_payload(role: Role, schema_id: str) -> dict[str, Any]:
         "may_start_threads": role.may_start_threads or None,
         "group": role.group and group_payload(role.group),
         "on_crash": role.on_crash,
+        "reuse": role.reuse,
+        "stand_in": role.stand_in,
     }
     return payload | {key: value for key, value in optional.items() if value is not None}
 
@@ -381,8 +420,8 @@ def recall_payload(recall: Recall) -> dict[str, Any]:
 
 def group_payload(group: Group) -> dict[str, Any]:
     """The fields of a group that are not at their defaults."""
-    payload = {one.name: getattr(group, one.name) for one in fields(group)}
-    payload = {key: value for key, value in payload.items() if value != getattr(Group, key)}
+    payload = group._asdict()
+    payload = {key: value for key, value in payload.items() if value != Group._field_defaults[key]}
     if isinstance(group.join, int):
         payload["join"] = {"at_least": group.join}
     return {key: list(value) if isinstance(value, tuple) else value for key, value in payload.items()}
@@ -390,13 +429,13 @@ def group_payload(group: Group) -> dict[str, Any]:
 
 def read_group(payload: Mapping[str, Any]) -> Group:
     lists = {key: tuple(payload[key]) for key in ("roles", "agents", "check") if key in payload}
-    join = payload.get("join", Group.join)
+    join = payload.get("join", "all")
     return Group(**{**payload, **lists, "join": join["at_least"] if isinstance(join, Mapping) else join})
 
 
 def given(limits: Limits) -> dict[str, int | float]:
     """The limits that are set, by name."""
-    return {key: value for key, value in asdict(limits).items() if value is not None}
+    return {key: value for key, value in limits._asdict().items() if value is not None}
 
 
 def schema_ids_of(payload: Mapping[str, Any]) -> dict[str, str]:
@@ -421,6 +460,7 @@ def from_payload(payload: Mapping[str, Any], schemas: Mapping[str, Mapping[str, 
         python=payload.get("python"),
         workdir=payload.get("workdir"),
         on_crash=payload.get("on_crash"),
+        reuse=payload.get("reuse"),
     )
 
 
@@ -442,6 +482,8 @@ def _read_role(payload: Mapping[str, Any], schema: Mapping[str, Any]) -> Role:
         may_start_threads=payload.get("may_start_threads", False),
         group=read_group(payload["group"]) if "group" in payload else None,
         on_crash=payload.get("on_crash"),
+        reuse=payload.get("reuse"),
+        stand_in=payload.get("stand_in"),
     )
 
 

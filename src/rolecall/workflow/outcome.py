@@ -149,7 +149,11 @@ def find(variants: Sequence[Variant], path: Sequence[str], *, is_nested: bool = 
 
 def may_be_list(variants: Sequence[Variant]) -> bool:
     """Whether a value of these variants can be a list."""
-    return any(all("array" in types for types in _types(variant)) for variant in variants)
+    return any(
+        all("array" in types for types in _types(variant))
+        and any(isinstance(value, list) for value in _constants(variant) or [[]])
+        for variant in variants
+    )
 
 
 def items_of(variants: Sequence[Variant]) -> tuple[Variant, ...]:

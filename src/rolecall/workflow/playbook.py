@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from rolecall.errors import ExtractError, NotFound, UsageError
 from rolecall.workflow.model import Workflow
@@ -45,8 +44,7 @@ class Message:
         return self.output
 
 
-@dataclass(frozen=True)
-class ThreadContext:
+class ThreadContext(NamedTuple):
     """The immutable argument of prompts, role functions and moderators written in Python."""
 
     thread: str
@@ -61,7 +59,7 @@ class ThreadContext:
     """The item of a member of a group with `each`."""
     number: int | None = None
     """The number of a member in its group, from 1; None outside groups."""
-    count: int | None = None
+    count: int | None = None  # type: ignore[assignment]  # nobody counts in it as in a tuple
     """How many members the group has."""
 
 
@@ -100,19 +98,18 @@ RoleFunction = Callable[[ThreadContext], Awaitable[RoleResult | Mapping[str, Any
 Moderator = Callable[[ThreadContext], str]
 
 
-@dataclass(frozen=True)
-class Playbook:
+class Playbook(NamedTuple):
     """A workflow and the functions that belong to it."""
 
     workflow: Workflow
     moderator: Moderator | None = None
-    prompts: Mapping[str, PromptFunction] = field(default_factory=dict)
-    functions: Mapping[str, RoleFunction] = field(default_factory=dict)
-    agents: Mapping[str, AgentFunction] = field(default_factory=dict)
+    prompts: Mapping[str, PromptFunction] = {}
+    functions: Mapping[str, RoleFunction] = {}
+    agents: Mapping[str, AgentFunction] = {}
     """Agents that roles refer to as objects rather than by name."""
-    bound: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    bound: Mapping[str, Mapping[str, Any]] = {}
     """The agents bound to the roles of a thread, as returned by `workspace.binder`."""
-    schema_ids: Mapping[str, str] = field(default_factory=dict)
+    schema_ids: Mapping[str, str] = {}
     """The node of each role's schema."""
 
 
@@ -125,8 +122,8 @@ def players(book: Playbook) -> Iterator[tuple[str, Playbook]]:
             yield name, book
             continue
         for agent in role.group.agents:
-            played = replace(workflow, roles={**workflow.roles, name: replace(role, agent=agent)})
-            yield name, replace(book, workflow=played)
+            played = workflow._replace(roles={**workflow.roles, name: role._replace(agent=agent)})
+            yield name, book._replace(workflow=played)
 
 
 class FileGone(NotFound):

@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
@@ -61,6 +61,8 @@ class RoleOptions(TypedDict, total=False):
     knowledge: bool | Mapping[str, Any]
     may_start_threads: bool
     on_crash: OnCrash
+    reuse: bool
+    stand_in: str
 
 
 class GroupOptions(TypedDict, total=False):
@@ -227,6 +229,7 @@ class Workflow:
         version: str = "",
         workdir: Workdir | None = None,
         on_crash: OnCrash | None = None,
+        reuse: bool | None = None,
     ) -> None:
         self.name = name
         self.roles = roles
@@ -238,6 +241,7 @@ class Workflow:
         self.version = version
         self.workdir = workdir
         self.on_crash = on_crash
+        self.reuse = reuse
         self.place = _caller()
         self._globals = sys._getframe(1).f_globals
 
@@ -299,7 +303,7 @@ def check(
     if reader.problems or judged.workflow is None:
         return None, problems
     playbook = Playbook(
-        replace(judged.workflow, python=python or workflow.address()),
+        judged.workflow._replace(python=python or workflow.address()),
         moderator=workflow.moderator,
         prompts=reader.prompts,
         functions=reader.functions,
@@ -333,6 +337,7 @@ class _Reader:
             "limits": self._plain(workflow.limits, "limits"),
             "workdir": self._plain(workflow.workdir, "workdir"),
             "on_crash": self._plain(workflow.on_crash, "on_crash"),
+            "reuse": self._plain(workflow.reuse, "reuse"),
         }
         return {key: value for key, value in given.items() if value is not None}
 
@@ -437,7 +442,7 @@ class _Reader:
     def _plain(self, value: Any, what: str, role: str | None = None) -> Any:
         """The value as the store will return it: tuples become lists, and nothing is shared with the caller."""
         if isinstance(value, Limits):
-            value = {key: limit for key, limit in asdict(value).items() if limit is not None}
+            value = {key: limit for key, limit in value._asdict().items() if limit is not None}
         try:
             return json.loads(json.dumps(value, allow_nan=False, default=_mapping_as_dict))
         except (TypeError, ValueError, RecursionError) as exc:
@@ -507,7 +512,7 @@ def load_python(
     found = _find(where)
     playbook = compile(found.workflow, name=found.name, python=found.python)
     if expected is not None and (
-        changes := document.changes(expected, replace(playbook.workflow, python=expected.python))
+        changes := document.changes(expected, playbook.workflow._replace(python=expected.python))
     ):
         raise FileChanged(
             f"{found.place} is not what it was when the thread started: {'; '.join(map(str, changes))}",
@@ -518,18 +523,19 @@ def load_python(
                 workflow=found.place,
             ),
         )
-    return replace(playbook, schema_ids=dict(schema_ids or {}))
+    return playbook._replace(schema_ids=dict(schema_ids or {}))
 
 
-def check_python(path: str) -> tuple[Playbook | None, list[Problem]]:
-    """Return the playbook of a file (None if there is an error) and every error and warning."""
+def check_python(path: str, *, has_any_name: bool = False) -> tuple[Playbook | None, list[Problem]]:
+    """Return the playbook of a file (None if there is an error) and every error and warning. With `has_any_name`, its
+    name need not be that of the file."""
     try:
         found = _find(path)
     except _Unloadable as error:
         return None, [Problem("error", error.reason, path, error.line, 1, error.hint)]
     except RolecallError as error:
         return None, [Problem("error", error.message, path, 1, 1, error.hint)]
-    return check(found.workflow, name=found.name, python=found.python)
+    return check(found.workflow, name=None if has_any_name else found.name, python=found.python)
 
 
 def _find(where: str) -> _Found:

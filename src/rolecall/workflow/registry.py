@@ -1,13 +1,13 @@
 """Workflows in the store: storing them, finding them by name, path or id, and loading them.
 
 A workflow is a node; the ref `workflow/<name>` points at its current version and has the older ones in its history. A
-name is looked up as an id, as a path, in the project's folders, then in the registry.
+name is looked up as an id, as a path, in the project's folders, in the registry, then in the gallery.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.errors import Conflict, Hint, NotFound, UsageError
@@ -16,14 +16,14 @@ from rolecall.settings.repository import root_around
 from rolecall.settings.yaml12 import Marks, Problem
 from rolecall.store import canonical
 from rolecall.store.ids import META, Node, is_node_id, node_id
+from rolecall.workflow import gallery
 from rolecall.workflow.model import SCHEMAS, Workflow, from_payload, schema_ids_of, to_payload, type_of
+from rolecall.workflow.places import ENDINGS, FOLDERS, LOCK, PACKS, name_of, places_around
 from rolecall.workflow.playbook import Playbook
 
 if TYPE_CHECKING:  # a workflow file is checked without a store
     from rolecall.store.store import Draft, Store
 
-FOLDERS = (".workflows", ".workflow", "workflows")
-ENDINGS = (".yaml", ".yml", ".py")
 _ATTEMPTS = 20
 
 
@@ -34,7 +34,7 @@ class Found(NamedTuple):
     path: str | None
 
 
-class Entry(NamedTuple):
+class WorkflowEntry(NamedTuple):
     name: str
     node: str | None
     path: str | None
@@ -74,6 +74,15 @@ def add_workflow(draft: Draft, playbook: Playbook) -> str:
     return draft.put_as(type_of(payload), payload)
 
 
+def keep(store: Store, playbook: Playbook) -> str:
+    """Store a workflow without its name and return its id. One of the gallery is kept so: its name stands for the file
+    of the installed version."""
+    draft = store.draft()
+    node = add_workflow(draft, playbook)
+    draft.commit()
+    return node
+
+
 def register(store: Store, playbook: Playbook) -> str:
     """Store a workflow as the current version of its name and return its id. Retry if another put interferes."""
     name = ref_name(playbook.workflow.name)
@@ -105,7 +114,8 @@ def stored_form(playbook: Playbook) -> Node:
 
 
 def find(store: Store | None, text: str, *, folder: str) -> Found:
-    """Find the workflow that `text` names, or raise `NotFound`. Without a store, only files are found."""
+    """Find the workflow that `text` names, or raise `NotFound`. Without a store, only files are found, those of the
+    gallery included."""
     if not text:
         raise UsageError("a workflow needs a name, a path or an id")
     if store is not None and is_node_id(text) and store.has(text):
@@ -118,6 +128,8 @@ def find(store: Store | None, text: str, *, folder: str) -> Found:
     ref = store.ref(ref_name(text)) if store is not None and _is_name(text) else None
     if ref is not None:
         return Found(ref.target, None)
+    if bundled := gallery.path_of(text):
+        return Found(None, bundled)
     if store is not None and text == text.upper() and not is_node_id(text):
         # The beginning of an id: ids are in upper case, names are in lower case.
         try:
@@ -127,10 +139,15 @@ def find(store: Store | None, text: str, *, folder: str) -> Found:
         except UsageError as exc:
             if "several" in exc.message:
                 raise
-    names = [entry.name for entry in listed(store, folder=folder)]
-    known = did_you_mean(text, names, what="Known here") if names else "None is known here yet."
+    names = [entry.name for entry in list_entries(store, folder=folder)]
+    known = did_you_mean(text, [*names, *gallery.names()], what="Known")
     raise NotFound(
-        f"there is no workflow {text!r}", hint=f"{known} A file is named by its path: ./{text}.yaml"
+        f"there is no workflow {text!r}",
+        hint=Hint(
+            "See those that come with Rolecall",
+            "list_gallery",
+            before=f"{known} A file is named by its path, such as ./{text}.yaml.",
+        ),
     )
 
 
@@ -156,11 +173,13 @@ def project_files(folder: str) -> Iterator[str]:
     folder = os.path.abspath(folder)
     root = root_around(folder) or folder
     while True:
-        for name in FOLDERS:
-            place = os.path.join(folder, name)
+        for parent in FOLDERS:
+            place = os.path.join(folder, parent)
             # Names that begin with . or _ are not workflows: __init__.py, temporary files of editors.
             names = os.listdir(place) if os.path.isdir(place) else []
             names = sorted(name for name in names if not name.startswith((".", "_")))
+            if parent == PACKS and LOCK in names:
+                names.remove(LOCK)
             files = [name for ending in ENDINGS for name in names if name.endswith(ending)]
             files += [os.path.join(name, "index" + ending) for name in names for ending in ENDINGS]
             paths = (os.path.join(place, file) for file in files)
@@ -170,21 +189,27 @@ def project_files(folder: str) -> Iterator[str]:
         folder = os.path.dirname(folder)
 
 
-def name_of(path: str) -> str:
-    """The name of the workflow in a file, which follows from its path."""
-    stem = os.path.splitext(os.path.basename(path))[0]
-    return os.path.basename(os.path.dirname(path)) if stem == "index" else stem
-
-
-def listed(store: Store | None, *, folder: str) -> list[Entry]:
-    """Every workflow that can be started here, the project's own first; a nearer one hides one farther away."""
-    entries: dict[str, Entry] = {}
+def files_by_name(folder: str) -> dict[str, str]:
+    """The workflow file of each name in the project; a nearer one hides one farther away."""
+    paths: dict[str, str] = {}
     for path in project_files(folder):
-        entries.setdefault(name_of(path), Entry(name_of(path), None, path, "local"))
+        paths.setdefault(name_of(path), path)
+    return paths
+
+
+def list_entries(store: Store | None, *, folder: str) -> list[WorkflowEntry]:
+    """Every workflow that can be started here, the project's own first."""
+    entries = {name: WorkflowEntry(name, None, path, "local") for name, path in files_by_name(folder).items()}
     for ref in store.refs("workflow/") if store else ():
         name = ref.name.partition("/")[2]
-        entries.setdefault(name, Entry(name, ref.target, None, "global"))
+        entries.setdefault(name, WorkflowEntry(name, ref.target, None, "global"))
     return list(entries.values())
+
+
+def gallery_entries(hidden: Collection[str] = ()) -> list[WorkflowEntry]:
+    """The workflows that come with Rolecall, except those whose names are taken."""
+    names = (name for name in gallery.names() if name not in hidden)
+    return [WorkflowEntry(name, None, gallery.path_of(name), "gallery") for name in names]
 
 
 def history(store: Store, name: str) -> list[Version]:
@@ -206,25 +231,41 @@ def _is_name(text: str) -> bool:
 # -- loading --
 
 
-def check_file(path: str) -> Checked:
-    """Load a workflow file and return it with every error and warning."""
+def check_file(path: str, *, has_any_name: bool = False) -> Checked:
+    """Load a workflow file and return it with every error and warning. With `has_any_name`, its name need not be that
+    of the file."""
     # Imported here, as below, because a stored workflow runs without the parser and the checks.
     if path.endswith(".py"):
+        try:
+            check_trust(path)  # to load it is to run its code
+        except UsageError as error:
+            return Checked(None, (Problem("error", error.message, path, 1, 1, error.hint),))
         from rolecall.workflow.python import check_python
 
-        playbook, problems = check_python(path)
+        playbook, problems = check_python(path, has_any_name=has_any_name)
         return Checked(playbook, tuple(problems))
     from rolecall.workflow.yaml import load_file as load_yaml
 
-    definition = load_yaml(path)
+    definition = load_yaml(path, has_any_name=has_any_name)
     workflow = definition.workflow
     playbook = Playbook(workflow) if workflow is not None else None
     return Checked(playbook, definition.problems, definition.marks)
 
 
 def load_file(path: str, *, warn: Callable[[Problem], object] = lambda _: None) -> Playbook:
-    """Load a workflow file as a playbook. Raise one error with all its problems; pass its warnings to `warn`."""
-    checked = check_file(path)
+    """Load a workflow file to start threads of it. Raise one error with all its problems, or `Untrusted` if it comes
+    from a pack and nobody has looked at it; pass its warnings to `warn`."""
+    check_trust(path)
+    return read_file(path, warn=warn)
+
+
+def read_file(
+    path: str, *, warn: Callable[[Problem], object] = lambda _: None, has_any_name: bool = False
+) -> Playbook:
+    """Read a workflow file to look at it; otherwise like `load_file`."""
+    if path.endswith(".py"):
+        check_trust(path)
+    checked = check_file(path, has_any_name=has_any_name)
     if checked.playbook is not None:
         for problem in checked.problems:
             warn(problem)
@@ -232,6 +273,21 @@ def load_file(path: str, *, warn: Callable[[Problem], object] = lambda _: None) 
     errors = [problem for problem in checked.problems if problem.severity == "error"]
     lines = "".join(f"\n  {problem}" for problem in errors)
     raise UsageError(f"{path} has {len(errors)} problem{'s' if errors[1:] else ''}:{lines}")
+
+
+def check_trust(path: str) -> None:
+    """Raise `Untrusted` if a file belongs to a workflow of a pack and nobody here has looked at what it may do."""
+    if any(places_around(path)):
+        from rolecall.workflow import pack  # reads YAML, and most projects have no packs
+
+        pack.refuse_untrusted(path)
+
+
+def is_own(path: str) -> bool:
+    """Whether a workflow file is the project's own, neither of the gallery nor of a pack."""
+    from rolecall.workflow import pack
+
+    return not gallery.has_file(path) and pack.find_pinned(path) is None
 
 
 def workflow_node(store: Store, node: str) -> Node:
@@ -263,6 +319,7 @@ def load_node(store: Store, node: str) -> Playbook:
     workflow, ids = read_node(store, node)
     if workflow.python is None:
         return Playbook(workflow, schema_ids=ids)
+    check_trust(workflow.python.rpartition(":")[0])
     from rolecall.workflow.python import load_python
 
     return load_python(workflow.python, expected=workflow, schema_ids=ids)

@@ -1,7 +1,7 @@
-"""Parses an agent's answer, frontmatter and Markdown, into a validated output or the reason why there is none.
+"""Parses an agent's answer, frontmatter and Markdown, into a validated output or a reason.
 
 Pure. It never asks a model and never raises, however broken the answer: if it cannot be parsed, the result is a
-`Problem`, which `prompt.correction` turns into a message to the agent.
+`ReplyProblem`, which `prompt.correction` turns into a message to the agent.
 
 The answer is the first block, after at most a short preamble, that names a field of the schema; a later block that
 would be a valid but different answer makes the text ambiguous. A block is the text between two `---` lines or inside a
@@ -33,7 +33,7 @@ MAX_LINES = 100_000
 
 
 @dataclass(frozen=True)
-class Reply:
+class ParsedReply:
     """The output and the body of an answer."""
 
     output: Mapping[str, Any]
@@ -53,7 +53,7 @@ class Suspension:
 
 
 @dataclass(frozen=True)
-class Problem:
+class ReplyProblem:
     """Why an answer has no usable output."""
 
     reason: str
@@ -61,27 +61,27 @@ class Problem:
     """Every mismatch between the output and the schema, with its path."""
 
 
-def parse(text: str, schema: Mapping[str, Any]) -> Reply | Suspension | Problem:
+def parse(text: str, schema: Mapping[str, Any]) -> ParsedReply | Suspension | ReplyProblem:
     """Parse an answer. If the schema names no field, frontmatter is not needed and the whole text is the body."""
     shape = Shape(schema)
     if text.count("\n") > MAX_LINES and shape.declared:
-        return Problem(f"the answer has more than {MAX_LINES:,} lines")
+        return ReplyProblem(f"the answer has more than {MAX_LINES:,} lines")
     lines = _printable(text.replace("\r\n", "\n").lstrip(_INVISIBLE + " \t\n\r")).split("\n")
     blocks = _blocks(lines)
     for block in blocks:
         if not block.is_early:
             break
         result = _read(block, lines, shape) if shape.is_mentioned_in(block.text) else None
-        if isinstance(result, Problem):
+        if isinstance(result, ReplyProblem):
             return result
         if result is not None:
             return _rival_problem(result, block, blocks, lines, shape) or result
     if not shape.declared and not shape.misfits({}):
-        return Reply({}, "\n".join(lines).strip("\n"))
+        return ParsedReply({}, "\n".join(lines).strip("\n"))
     return _nothing_found(lines, blocks, shape)
 
 
-def fit(given: Mapping[str, Any], schema: Mapping[str, Any]) -> Reply | Suspension | Problem:
+def fit(given: Mapping[str, Any], schema: Mapping[str, Any]) -> ParsedReply | Suspension | ReplyProblem:
     """Like `parse`, for fields that are already values, such as a model's JSON."""
     result = _fit(given, Shape(schema))
     return _suspend(result.reason, result.body) if isinstance(result, Suspension) else result
@@ -147,6 +147,16 @@ class Shape:
         for variant in self.variants if misfits else ():
             if any(output.get(name) == variant.status for name in STATUS_KEYS):
                 return tuple(Type(dict(variant.schema)).misfits(output)) or misfits
+        if misfits and self.variants and self.status_field:
+            known = " or ".join(variant.status for variant in self.variants)
+            given = (
+                f", not {output[self.status_field]}" if self.status_field in output else ", and is not given"
+            )
+            unknown = ", ".join(name for name in output if name not in self.declared)
+            return (
+                f"/{self.status_field}: must be {known}{given}",
+                *([f"unknown: {unknown}"] if unknown else []),
+            )
         return misfits
 
 
@@ -268,15 +278,15 @@ def _preamble_end(lines: list[str]) -> int:
 # -- reading a block --
 
 
-def _read(block: _Block, lines: list[str], shape: Shape) -> Reply | Suspension | Problem | None:
+def _read(block: _Block, lines: list[str], shape: Shape) -> ParsedReply | Suspension | ReplyProblem | None:
     """Read the answer in `block`; None if it is a mapping with other content."""
     given, repairs = _load(block, shape)
-    if isinstance(given, Problem):
+    if isinstance(given, ReplyProblem):
         return given
     if not any(shape.knows(name) for name in given):
         return None
     result = _fit(given, shape)
-    if isinstance(result, Problem):
+    if isinstance(result, ReplyProblem):
         return result
     body = "\n\n".join(part for part in (result.body, _body(block, lines)) if part)
     if isinstance(result, Suspension):
@@ -284,32 +294,32 @@ def _read(block: _Block, lines: list[str], shape: Shape) -> Reply | Suspension |
     return replace(result, body=body, repairs=(*repairs, *result.repairs))
 
 
-def _load(block: _Block, shape: Shape) -> tuple[Mapping[str, Any] | Problem, tuple[str, ...]]:
+def _load(block: _Block, shape: Shape) -> tuple[Mapping[str, Any] | ReplyProblem, tuple[str, ...]]:
     size = len(block.text.encode())
     if size > MAX_FRONTMATTER:
         reason = f"the frontmatter has {size:,} bytes; at most {MAX_FRONTMATTER:,} are read"
-        return Problem(f"{reason}: put long text below it"), ()
+        return ReplyProblem(f"{reason}: put long text below it"), ()
     given = _load_yaml(block)
-    is_broken = isinstance(given, Problem)
-    before = {} if isinstance(given, Problem) else given
+    is_broken = isinstance(given, ReplyProblem)
+    before = {} if isinstance(given, ReplyProblem) else given
     if not is_broken and not any(isinstance(before.get(name), (bool, int, float)) for name in shape.strings):
         return given, ()
     quoted, names = _quote_strings(block.text, shape.strings)
     again = _load_yaml(block._replace(text=quoted)) if names else given
-    if isinstance(again, Problem):
+    if isinstance(again, ReplyProblem):
         return given, ()
     changed = [name for name in names if again[name] != before.get(name)]
     return again, tuple(f"{name} is read as if it were quoted" for name in changed)
 
 
-def _load_yaml(block: _Block) -> Mapping[str, Any] | Problem:
+def _load_yaml(block: _Block) -> Mapping[str, Any] | ReplyProblem:
     place = f"the frontmatter that begins in line {block.opening + 1}"
     try:
         value = yaml12.load(block.text, source="the frontmatter", max_bytes=2 * MAX_FRONTMATTER)
     except UsageError as exc:
-        return Problem(f"{place} cannot be read: {exc.message} {exc.hint}".rstrip())
+        return ReplyProblem(f"{place} cannot be read: {exc.message} {exc.hint}".rstrip())
     if not isinstance(value, dict):
-        return Problem(f"{place} is not a mapping of fields to values")
+        return ReplyProblem(f"{place} is not a mapping of fields to values")
     return value
 
 
@@ -333,7 +343,7 @@ def _quote_strings(text: str, names: frozenset[str]) -> tuple[str, list[str]]:
     return "\n".join(lines), changed
 
 
-def _fit(given: Mapping[str, Any], shape: Shape) -> Reply | Suspension | Problem:
+def _fit(given: Mapping[str, Any], shape: Shape) -> ParsedReply | Suspension | ReplyProblem:
     # `status` is accepted for the `$status` that the schema declares, and vice versa.
     wanted = shape.status_field or ""
     other = {"$status": "status", "status": "$status"}.get(wanted, "")
@@ -350,11 +360,13 @@ def _fit(given: Mapping[str, Any], shape: Shape) -> Reply | Suspension | Problem
     repairs = _repair_status(own, shape)
     misfits = shape.misfits(own)
     if misfits:
-        return Problem("the fields do not fit the schema", misfits)
+        return ReplyProblem("the fields do not fit the schema", misfits)
     for name in STANDARD_FIELDS:
         if name in given and name not in own and not shape.misfits({**own, name: given[name]}):
             own[name] = given[name]
-    return Reply(own, _lines({name: value for name, value in given.items() if name not in own}), repairs)
+    return ParsedReply(
+        own, _lines({name: value for name, value in given.items() if name not in own}), repairs
+    )
 
 
 def _repair_status(own: dict[str, Any], shape: Shape) -> tuple[str, ...]:
@@ -370,9 +382,11 @@ def _repair_status(own: dict[str, Any], shape: Shape) -> tuple[str, ...]:
     return (f"{name} {status!r} is read as {meant[0]!r}",)
 
 
-def _suspend(reason: str, body: str) -> Suspension | Problem:
+def _suspend(reason: str, body: str) -> Suspension | ReplyProblem:
     if not reason.strip():
-        return Problem(f"the status {SUSPEND} needs a field `reason` that says what a person has to decide")
+        return ReplyProblem(
+            f"the status {SUSPEND} needs a field `reason` that says what a person has to decide"
+        )
     return Suspension(_printable(reason), body)
 
 
@@ -404,39 +418,41 @@ def _without_outer_fence(rest: list[str]) -> list[str]:
 
 
 def _rival_problem(
-    result: Reply | Suspension, block: _Block, blocks: list[_Block], lines: list[str], shape: Shape
-) -> Problem | None:
+    result: ParsedReply | Suspension, block: _Block, blocks: list[_Block], lines: list[str], shape: Shape
+) -> ReplyProblem | None:
     """Return a problem if a later block contradicts the answer."""
     rivals = [
         other for other in blocks if other.opening > block.opening and shape.is_mentioned_in(other.text)
     ]
     for rival in rivals[:MAX_BLOCKS]:
         other = _read(rival, lines, shape)
-        if isinstance(other, (Reply, Suspension)) and _content_of(other) != _content_of(result):
+        if isinstance(other, (ParsedReply, Suspension)) and _content_of(other) != _content_of(result):
             places = f"lines {block.opening + 1} and {rival.opening + 1}"
-            return Problem(f"the answer has two blocks that could be the frontmatter, in {places}")
+            return ReplyProblem(f"the answer has two blocks that could be the frontmatter, in {places}")
     if len(rivals) > MAX_BLOCKS:
-        return Problem(f"the answer has more than {MAX_BLOCKS} blocks that could be the frontmatter")
+        return ReplyProblem(f"the answer has more than {MAX_BLOCKS} blocks that could be the frontmatter")
     return None
 
 
-def _content_of(result: Reply | Suspension) -> Any:
-    return result.output if isinstance(result, Reply) else result.reason
+def _content_of(result: ParsedReply | Suspension) -> Any:
+    return result.output if isinstance(result, ParsedReply) else result.reason
 
 
-def _nothing_found(lines: list[str], blocks: list[_Block], shape: Shape) -> Problem:
+def _nothing_found(lines: list[str], blocks: list[_Block], shape: Shape) -> ReplyProblem:
     if not any(lines):
-        return Problem("the answer is empty")
+        return ReplyProblem("the answer is empty")
     late = next((block for block in blocks if not block.is_early and shape.is_mentioned_in(block.text)), None)
     if late is not None:
-        return Problem(
+        return ReplyProblem(
             f"the frontmatter begins only in line {late.opening + 1}: the answer must begin with it"
         )
     if any(block.is_early for block in blocks):
-        return Problem("the frontmatter has none of the expected fields", shape.misfits({}))
+        return ReplyProblem("the frontmatter has none of the expected fields", shape.misfits({}))
     if lines[0].strip() == "---":
-        return Problem("the frontmatter is never closed: a line with exactly `---` must follow the fields")
-    return Problem("the answer has no frontmatter: it must begin with a line `---`")
+        return ReplyProblem(
+            "the frontmatter is never closed: a line with exactly `---` must follow the fields"
+        )
+    return ReplyProblem("the answer has no frontmatter: it must begin with a line `---`")
 
 
 # -- writing --

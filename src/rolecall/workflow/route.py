@@ -1,6 +1,6 @@
 """Routing from the last step of a thread to the next role or an ending. Total and pure.
 
-The result is always a value, whatever the data. If there is no route, it is `Stuck` with the reason and the remedy, so
+The result is always a value, whatever the data. Without a route, it is `Stuck` with the reason and the remedy, so
 that the engine can suspend the thread before anything is committed.
 """
 

@@ -25,22 +25,34 @@ _IGNORED = ("__pycache__", "node_modules")
 
 def keep(path: str, into: str) -> str:
     """Copy a workflow file, unless the copy exists already, and return the file's path in the copy."""
-    folder = os.path.dirname(os.path.realpath(path))
-    is_folder = os.path.basename(path) == "index.py"
-    files = sorted(_folder_files(folder) if is_folder else _imported_files(os.path.realpath(path)))
-    contents = dict(_contents(folder, files))
-    digest = hashlib.sha256()
-    for name, content in contents.items():
-        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    contents, digest = _read_version(path)
     # The name of the folder is the name of the workflow.
-    below = [os.path.basename(folder)] if is_folder else []
-    copy = os.path.join(into, digest.hexdigest()[:32])
+    is_folder = os.path.basename(path) == "index.py"
+    below = [os.path.basename(os.path.dirname(os.path.realpath(path)))] if is_folder else []
+    copy = os.path.join(into, digest[:32])
     if os.path.isdir(copy):
         with suppress(OSError):
             os.utime(copy)  # in use again, so a clean-up that has just begun keeps it
     else:
         _write(copy, {os.path.join(*below, name): content for name, content in contents.items()})
     return os.path.join(copy, *below, os.path.basename(path))
+
+
+def digest(where: str) -> str:
+    """The digest of the code at `FILE:VARIABLE`, which is not run; empty if there is no such file."""
+    file = where.rpartition(":")[0]
+    return _read_version(file)[1] if file.endswith(".py") and os.path.isfile(file) else ""
+
+
+def _read_version(path: str) -> tuple[dict[str, bytes], str]:
+    """The files of a workflow by their names, and their digest."""
+    folder = os.path.dirname(os.path.realpath(path))
+    is_folder = os.path.basename(path) == "index.py"
+    files = sorted(_folder_files(folder) if is_folder else _imported_files(os.path.realpath(path)))
+    contents, digest = dict(_contents(folder, files)), hashlib.sha256()
+    for name, content in contents.items():
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    return contents, digest.hexdigest()
 
 
 def clean(folder: str, needed: Collection[str], *, before: float) -> list[str]:

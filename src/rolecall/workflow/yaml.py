@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Any, NamedTuple, get_args
 
@@ -29,13 +28,15 @@ from rolecall.settings.form import (
     Number,
     Reading,
     Record,
+    Section,
     Text,
     Unreadable,
     did_you_mean,
 )
-from rolecall.settings.yaml12 import Marks, Node, Path, Place, Problem
+from rolecall.settings.yaml12 import Marks, Path, Place, Problem, YamlNode
 from rolecall.store import canonical, schema
-from rolecall.workflow import lint
+from rolecall.store.canonical import Schema
+from rolecall.workflow import command, lint
 from rolecall.workflow.model import (
     ANY_STATUS,
     END,
@@ -57,6 +58,7 @@ from rolecall.workflow.model import (
     Workflow,
     is_any_status,
 )
+from rolecall.workflow.places import is_index
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
@@ -83,7 +85,7 @@ class Definition(NamedTuple):
     def warnings(self) -> tuple[Problem, ...]:
         return tuple(problem for problem in self.problems if problem.severity == "warning")
 
-    def checked(self) -> Workflow:
+    def require(self) -> Workflow:
         """Return the workflow, or raise `UsageError` with one line per error."""
         if self.workflow is None:
             lines = "\n".join(f"  {problem}" for problem in self.errors)
@@ -106,7 +108,7 @@ class _JsonObject(Form[dict[str, Any]]):
             return at.report(f"{at} cannot be stored: {error.message}", error.hint)
         return value
 
-    def schema(self) -> form.Schema:
+    def schema(self) -> Schema:
         return {"type": "object"}
 
 
@@ -151,12 +153,16 @@ def _path_in(value: Any, problem: str) -> Path:
     return tuple(path)
 
 
-_TEXT = Field(Text(), nullable=False)
-_COUNTS = ("steps", "turns", "tokens")
 _LIMITS = Record(
     Limits,
     "limits",
-    {field.name: Number(whole=field.name in _COUNTS, above=0) for field in fields(Limits)},
+    {
+        "steps": Field(Number(whole=True, above=0), description="Steps."),
+        "turns": Field(Number(whole=True, above=0), description="Turns of agents."),
+        "tokens": Field(Number(whole=True, above=0), description="Tokens, in and out."),
+        "cost": Field(Number(above=0), description="Money, in the currency that the agents report."),
+        "minutes": Field(Number(above=0), description="Minutes that agents worked."),
+    },
 )
 _WORKDIR = Field(
     Choice(*get_args(Workdir)),
@@ -166,13 +172,22 @@ _ON_CRASH = Field(
     Choice(*get_args(OnCrash)),
     description="The files with which a role starts again after a crash: as it left them, or as it found them.",
 )
+_REUSE = Field(
+    Flag(), description="Whether a finished step with the same key is taken over instead of asking again."
+)
 _RECALL = Record(
     Recall,
     "knowledge",
     {
-        "tokens": Number(whole=True, least=100, most=100_000),
-        "path": Text("a pattern as in a .gitignore", least=1),
-        "required": Field(Flag(), to="is_required"),
+        "tokens": Field(
+            Number(whole=True, least=100, most=100_000), description="The most tokens of all passages (2000)."
+        ),
+        "path": Field(
+            Text("a pattern as in a .gitignore", least=1), description="Only files that match the pattern."
+        ),
+        "required": Field(
+            Flag(), to="is_required", description="Whether the role must not begin without passages (false)."
+        ),
     },
 )
 _SCHEMA_KEYS = ("schema", "meta", "frontmatter")
@@ -185,7 +200,14 @@ _JOIN = Either(
         dict: Record(
             lambda at_least: at_least,
             "join",
-            {"at_least": Field(Number(whole=True, least=1), required=True, nullable=False)},
+            {
+                "at_least": Field(
+                    Number(whole=True, least=1),
+                    required=True,
+                    nullable=False,
+                    description="This many members must be done.",
+                )
+            },
         ),
     },
 )
@@ -222,36 +244,44 @@ def _make_role(**given: Any) -> Role:
 
 
 class _RoleForm(Record[Role]):
-    """A role; one that is played by a team has no schema."""
+    """A role; one that is played by a team has no schema, and that of one that runs a command is known."""
 
     def read(self, value: Any, at: At) -> Role | Unreadable:
-        if (
-            isinstance(value, Mapping)
-            and value.get("roles") is not None
-            and not value.keys() & set(_SCHEMA_KEYS)
-        ):
-            value = {**value, "schema": {}}
+        if isinstance(value, Mapping) and not value.keys() & set(_SCHEMA_KEYS):
+            agent = value.get("agent")
+            if value.get("roles") is not None:
+                value = {**value, "schema": {}}
+            elif isinstance(agent, str) and command.is_run(agent):
+                value = {**value, "schema": command.SCHEMA}
         return super().read(value, at)
 
-    def schema(self) -> form.Schema:
+    def schema(self) -> Schema:
         found = super().schema()
-        return {**found, "allOf": [{"anyOf": [{"required": ["roles"]}, *found["allOf"]]}]}
+        runs = {
+            "required": ["agent"],
+            "properties": {"agent": {"type": "string", "pattern": f"^{command.RUN}"}},
+        }
+        return {**found, "allOf": [{"anyOf": [{"required": ["roles"]}, runs, *found["allOf"]]}]}
 
 
 _ROLE = _RoleForm(
     _make_role,
     "a role",
     {
-        "description": _TEXT,
+        "description": Field(Text(), nullable=False, description="One sentence for people."),
         "prompt": Field(
             Text(),
             aliases=("goal",),
             nullable=False,
             description="Who the role is and what it wants.",
         ),
-        "procedure": _TEXT,
-        "output": _TEXT,
-        "capabilities": Field(ListOf(Text(), "a list of texts"), nullable=False),
+        "procedure": Field(Text(), nullable=False, description="How the role should proceed."),
+        "output": Field(Text(), nullable=False, description="What the answer should contain, in words."),
+        "capabilities": Field(
+            ListOf(Text(), "a list of texts"),
+            nullable=False,
+            description="Abilities that the role needs, and restrictions such as read_only.",
+        ),
         "schema": Field(
             _OutputSchema(),
             required=True,
@@ -269,11 +299,21 @@ _ROLE = _RoleForm(
             ),
             description="The agent that plays the role; members of a group take those of a list in turn.",
         ),
-        "resume": Choice(*get_args(Resume)),
-        "limits": _LIMITS,
-        "extract": _JsonObject(),
+        "stand_in": Field(
+            _AGENT,
+            description="The agent that plays the role while its own has reached a limit of its provider.",
+        ),
+        "resume": Field(
+            Choice(*get_args(Resume)),
+            description="How long the agent's session is kept for the role's next turn.",
+        ),
+        "limits": Field(_LIMITS, description="What the role may use before its thread is suspended."),
+        "extract": Field(
+            _JsonObject(), description="Another model that reads its answers: the keys of `extract`."
+        ),
         "workdir": _WORKDIR,
         "on_crash": _ON_CRASH,
+        "reuse": _REUSE,
         "knowledge": Field(
             Either(
                 "true, false or a mapping",
@@ -295,8 +335,14 @@ _CONDITION = Either(
             Condition,
             "a condition",
             {
-                "expression": Field(Text(), required=True, default="true", nullable=False),
-                "description": _TEXT,
+                "expression": Field(
+                    Text(),
+                    required=True,
+                    default="true",
+                    nullable=False,
+                    description="JSONata over `start`, `steps` and `steps_count`.",
+                ),
+                "description": Field(Text(), nullable=False, description="One sentence for people."),
             },
         ),
     },
@@ -363,7 +409,7 @@ class _Edges(Form[tuple[Edge, ...]]):
             for status, target in value.items():
                 edge = Edge(target) if isinstance(target, str) else _TARGET.read(target, at / status)
                 if isinstance(edge, Edge) and source != START and not is_any_status(source, status):
-                    edge = replace(edge, status=status)
+                    edge = edge._replace(status=status)
                 yield at / status, edge
         else:
             yield at, at.expect("a role, a mapping from status to role, or a list of edges", value)
@@ -379,7 +425,7 @@ class _Edges(Form[tuple[Edge, ...]]):
             hint = f"Write `{START}: <role>`, or the status '_' or 'new'."
             (at / status).report(f"{START} has no status {status!r}", hint, key=True)
 
-    def schema(self) -> form.Schema:
+    def schema(self) -> Schema:
         target = {"anyOf": [{"type": "string"}, _TARGET.schema()]}
         by_status = {"type": "object", "minProperties": 1, "additionalProperties": target}
         listed = {"type": "array", "minItems": 1, "items": _LISTED_EDGE.schema()}
@@ -393,8 +439,7 @@ _ROLES = MapOf(
     key_wanted="Letters, digits, '_', '-' and '.', beginning with a letter, a digit or '_'.",
     least=1,
 )
-_WORKFLOW: Record[dict[str, Any]] = Record(
-    dict,
+_WORKFLOW = Section(
     "a workflow",
     {
         "name": Field(
@@ -405,19 +450,30 @@ _WORKFLOW: Record[dict[str, Any]] = Record(
             description="Verb first, equal to the file name.",
             hint="Add a name such as `name: solve-issue`.",
         ),
-        "description": _TEXT,
-        "version": Field(Text(hint='Quote it: version: "1".'), nullable=False),
-        "roles": Field(_ROLES, required=True, default={}, nullable=False),
-        "graph": Field(MapOf(_Edges()), required=True, default={}, nullable=False),
-        "conditions": MapOf(_CONDITION),
-        "limits": _LIMITS,
+        "description": Field(Text(), nullable=False, description="One sentence for people."),
+        "version": Field(
+            Text(hint='Quote it: version: "1".'), nullable=False, description="A text of your choice."
+        ),
+        "roles": Field(_ROLES, required=True, default={}, nullable=False, description="The roles by name."),
+        "graph": Field(
+            MapOf(_Edges()),
+            required=True,
+            default={},
+            nullable=False,
+            description="Where $START and each role lead: to a role, by status, or by a list of edges.",
+        ),
+        "conditions": Field(
+            MapOf(_CONDITION), description="Expressions by name, for edges; or {expression, description}."
+        ),
+        "limits": Field(_LIMITS, description="What a thread may use before it is suspended."),
         "workdir": _WORKDIR,
         "on_crash": _ON_CRASH,
+        "reuse": _REUSE,
     },
 )
 
 
-def json_schema() -> form.Schema:
+def json_schema() -> Schema:
     """The JSON Schema (draft 2020-12) of a workflow's YAML, for editors."""
     found = form.json_schema(_WORKFLOW, "Rolecall workflow")
     found["properties"]["name"]["pattern"] = f"^{NAME.pattern}$"
@@ -434,7 +490,7 @@ def parse(
     source: str,
     include: yaml12.Include | None = None,
     name: str | None = None,
-    add: Callable[[Node], list[Problem]] = lambda _: [],
+    add: Callable[[YamlNode], list[Problem]] = lambda _: [],
 ) -> Definition:
     """Read a workflow from a text. `name` is the name it must have, if its file determines that; `add` adds parts
     from other files."""
@@ -465,17 +521,17 @@ def judge(
     # A graph that leads through every role once stands for the moderator, which may lead anywhere.
     steps = [START, *value["roles"], END]
     graph = dict(pairwise(steps)) if is_moderated else value["graph"]
-    root, roles = Node({**value, "graph": graph}, place), Node(value["roles"], place)
+    root, roles = YamlNode({**value, "graph": graph}, place), YamlNode(value["roles"], place)
     root.add("roles", roles, place)
     for role, where in places.items():
-        roles.add(role, Node(value["roles"].get(role), where), where)
+        roles.add(role, YamlNode(value["roles"].get(role), where), where)
     reading = Reading(root)
     workflow = _read(
         root.value, reading, name, functions=functions, prompts=prompts, is_moderated=is_moderated
     )
     has_error = any(problem.severity == "error" for problem in reading.problems)
     if workflow is not None and is_moderated:
-        workflow = replace(workflow, graph={})
+        workflow = workflow._replace(graph={})
     return Definition(None if has_error else workflow, tuple(dict.fromkeys(reading.problems)))
 
 
@@ -503,7 +559,7 @@ def _read(
     untitled = {role: one for role, one in found["roles"].items() if "title" not in one.schema}
     for role, one in untitled.items():
         titled = {**one.schema, "title": f"{found['name']}.{role}"}
-        found["roles"][role] = replace(one, schema=titled)
+        found["roles"][role] = one._replace(schema=titled)
     workflow = Workflow(**found)
 
     broken_roles = {path[1] for path in wrong if path[:1] == ("roles",) and len(path) == 2}
@@ -544,8 +600,9 @@ def _check_name(name: str, implied: str | None, at: At) -> None:
 # -- files --
 
 
-def load_file(path: str | os.PathLike[str]) -> Definition:
-    """Read a workflow file. The workflow must have the name of the file, or of the folder for an index.yaml."""
+def load_file(path: str | os.PathLike[str], *, has_any_name: bool = False) -> Definition:
+    """Read a workflow file. The workflow must have the name of the file, or of the folder for an index.yaml, unless it
+    `has_any_name`."""
     file = os.fspath(path)
     try:
         text = read_text(file)
@@ -554,7 +611,8 @@ def load_file(path: str | os.PathLike[str]) -> Definition:
     except UsageError as exc:
         return Definition(None, (Problem("error", exc.message, file, 1, 1, exc.hint),))
     folder, base = os.path.split(os.path.abspath(file))
-    name = os.path.basename(folder) if is_index(file) else base.rsplit(".", 1)[0]
+    implied = os.path.basename(folder) if is_index(file) else base.rsplit(".", 1)[0]
+    name = None if has_any_name else implied
     include = _includer(file)
     if not is_index(file):
         return parse(text, source=file, include=include, name=name)
@@ -563,15 +621,10 @@ def load_file(path: str | os.PathLike[str]) -> Definition:
     )
 
 
-def is_index(file: str) -> bool:
-    """Whether a file is the index file of its folder."""
-    return os.path.basename(file).rsplit(".", 1)[0] == "index"
-
-
 # -- roles in separate files --
 
 
-def _add_role_files(root: Node, workflow_file: str, include: yaml12.Include) -> list[Problem]:
+def _add_role_files(root: YamlNode, workflow_file: str, include: yaml12.Include) -> list[Problem]:
     """Add the roles in `roles/<role>.md`, beside an index.yaml, to a workflow, and return problems in these files."""
     folder = os.path.join(os.path.dirname(workflow_file), "roles")
     if not isinstance(root.value, dict) or not os.path.isdir(folder):
@@ -580,7 +633,7 @@ def _add_role_files(root: Node, workflow_file: str, include: yaml12.Include) -> 
     if names and root.value.get("roles") is None:
         place = Place(workflow_file, 1, 1)
         root.value["roles"] = {}
-        root.add("roles", Node(root.value["roles"], place), place)
+        root.add("roles", YamlNode(root.value["roles"], place), place)
     if not names or not isinstance(root.value["roles"], dict):
         return []
     problems: list[Problem] = []
@@ -596,7 +649,7 @@ def _add_role_files(root: Node, workflow_file: str, include: yaml12.Include) -> 
     return problems
 
 
-def _read_role_file(file: str, include: yaml12.Include, problems: list[Problem]) -> Node | None:
+def _read_role_file(file: str, include: yaml12.Include, problems: list[Problem]) -> YamlNode | None:
     """Read a role from a file: the frontmatter has its keys, the text below is its prompt."""
     place = Place(file, 1, 1)
     try:
@@ -616,7 +669,7 @@ def _read_role_file(file: str, include: yaml12.Include, problems: list[Problem])
     if node is None:
         return None
     if node.value is None:
-        node = Node({}, place)
+        node = YamlNode({}, place)
     if not isinstance(node.value, dict):
         problems.append(Problem("error", "the frontmatter of a role must be a mapping", *place))
         return None
@@ -628,7 +681,7 @@ def _read_role_file(file: str, include: yaml12.Include, problems: list[Problem])
     elif prompt:
         where = Place(file, line + 1, 1)
         node.value["prompt"] = prompt
-        node.add("prompt", Node(prompt, where), where)
+        node.add("prompt", YamlNode(prompt, where), where)
     return node
 
 
@@ -650,7 +703,7 @@ def _includer(workflow_file: str) -> yaml12.Include:
             name = os.path.join(os.path.dirname(workflow_file), os.path.relpath(real, root))
             return name, read_text(real)
         except FileNotFoundError:
-            raise UsageError(f"!include {path!r}: there is no such file") from None
+            raise UsageError(f"!include {path!r}: the file does not exist") from None
 
     return include
 

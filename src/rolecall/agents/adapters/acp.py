@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, ClassVar
 
-from rolecall.agents.acp_link import Link, Links, Start
+from rolecall.agents.acp_link import AgentStart, Link, Links
 from rolecall.agents.acp_presets import UNKNOWN, Preset, Wish, preset_of
 from rolecall.agents.acp_reader import AcpReader
 from rolecall.agents.adapters.command import words_of
@@ -36,10 +36,13 @@ class Acp:
     argv: tuple[str, ...]
     """The command that starts the agent, or the name of a preset."""
     model: str | None = None
+    """The model, by the agent's own name for it."""
     timeout: float | None = DEFAULT_TIMEOUT
+    """Seconds for one call."""
     mcp: tuple[McpServer, ...] = ()
+    """Tool servers for the agent, by name: {command, args, env}."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables added to the context's environment."""
+    """Variables added to its environment."""
     is_asking: bool = False
     """Declares that the agent asks before it changes a file or runs a command, so that a role's restrictions apply.
     This cannot be verified here."""
@@ -93,13 +96,13 @@ class Acp:
     def reader(self, context: Context) -> AcpReader:
         return AcpReader(context, self._preset, {server.name for server in self.mcp})
 
-    def _start(self, context: Context) -> Start:
+    def _start(self, context: Context) -> AgentStart:
         env = {**context.env, **self.env}
-        denied = capabilities.denied(context.capabilities)
+        denied = capabilities.denied_classes(context.capabilities)
         tools = dict.fromkeys(tool for name in denied for tool in self._preset.denies.get(name, ()))
         wish = Wish(tuple(tools), self.model, self._servers(context), env, context.workdir)
         launch = self._preset.launch(wish)
-        return Start(self.argv, launch, context.workdir, {**env, **launch.env})
+        return AgentStart(self.argv, launch, context.workdir, {**env, **launch.env})
 
     async def _ask(self, link: Link, reader: AcpReader, prompt: str) -> Reply:
         """Send the prompt and wait for an answer, a failed link, cancellation or the timeout, whichever comes first."""

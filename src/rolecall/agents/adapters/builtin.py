@@ -29,9 +29,11 @@ class Builtin:
     """Every class of actions, because a denied tool is not offered."""
 
     model: str = ""
+    """The model, by the endpoint's name for it; better an alias of the configuration: `builtin:ALIAS`."""
     base_url: str = ""
     """The URL without a trailing /chat/completions or /messages."""
     api_key: str | None = field(default=None, repr=False)
+    """The key; better that of a provider in the configuration."""
     protocol: str = "openai"
     """The endpoint's protocol: `openai` (chat completions) or `anthropic` (messages)."""
     timeout: float | None = DEFAULT_TIMEOUT
@@ -54,7 +56,7 @@ class Builtin:
         if context.cancel.is_set():
             raise AgentError("the agent was cancelled before it started", ending="interrupted")
         try:
-            run = import_module("rolecall.agents.modelloop").Run(context, await self._connect(), self)
+            run = import_module("rolecall.agents.modelloop").ModelRun(context, await self._connect(), self)
         except ImportError as error:
             raise AgentError(
                 f"the agent 'builtin' needs the extra `llm`, which is not installed: {error}",

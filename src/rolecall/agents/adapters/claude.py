@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from rolecall.agents import process
-from rolecall.agents.program import Call, Json, McpServer, Program, Reader, mcp_config, write_file
+from rolecall.agents.process import Exit
+from rolecall.agents.program import Json, McpServer, Program, ProgramCall, Reader, mcp_config, write_file
 from rolecall.agents.protocol import Context, Ending, Reply, Usage, with_frontmatter
 from rolecall.settings import capabilities
 
@@ -65,6 +65,8 @@ class ClaudeReader(Reader):
         self._result: Json | None = None
         self._turns = 0
         self._blocked = ""
+        self._resets = ""
+        """When the limit ends that the run has reached."""
         self._message = ""
 
     def event(self, event: Json) -> None:
@@ -90,6 +92,10 @@ class ClaudeReader(Reader):
                 self.transcript.asks(event.text("tool_name"), is_allowed=False, reason=reason)
             case "system" if event.get("prevent_continuation"):
                 self._blocked = event.text("content", "message") or "a hook stopped the prompt"
+            case "rate_limit_event":
+                limit = event.part("rate_limit_info")
+                is_reached = limit.get("status") == "rejected" and limit.amount("resetsAt")
+                self._resets = f" (limit reached, resets_at {limit.count('resetsAt')})" if is_reached else ""
             case "result":
                 self._result = event
                 self._turns += event.count("num_turns")
@@ -117,12 +123,12 @@ class ClaudeReader(Reader):
             cost=None if cost is None else float(cost),
         )
 
-    def finish(self, exit: process.Exit) -> Reply:
+    def finish(self, exit: Exit) -> Reply:
         result = self._result
         if result is None:
             return self.no_answer(exit)
         terminal = result.text("terminal_reason")
-        reason = f"{terminal or 'error'}: {result.text('result', 'errors', 'subtype')}"
+        reason = f"{terminal or 'error'}: {result.text('result', 'errors', 'subtype')}{self._resets}"
         if self._blocked:
             return self.answer("refused", self._blocked)
         if result.get("stop_reason") == "refusal":
@@ -130,7 +136,7 @@ class ClaudeReader(Reader):
         if terminal in _ENDINGS:
             return self.answer(_ENDINGS[terminal], reason)
         if result.get("is_error"):
-            return self.answer("failed", reason, is_session_lost=self.is_lost(result.text("errors")))
+            return self.fail(reason, is_session_lost=self.is_lost(result.text("errors")))
         output = result.get("structured_output")
         if isinstance(output, Mapping):
             return self.answer(text=with_frontmatter(output, self.transcript.answer))
@@ -159,13 +165,16 @@ class Claude(Program):
     system: str = ""
     """Added to the system prompt."""
     mcp: tuple[McpServer, ...] = ()
+    """Tool servers for the agent, by name: {command, args, env}."""
     max_turns: int | None = None
+    """How many turns one call may take."""
     max_cost: float | None = None
+    """How many dollars one call may cost."""
     is_typed: bool = False
     """Enforce the role's schema with the agent's own option instead of frontmatter."""
 
-    def call(self, prompt: str, context: Context, folder: Path) -> Call:
-        denied = {tool for name in capabilities.denied(context.capabilities) for tool in DENIES[name]}
+    def call(self, prompt: str, context: Context, folder: Path) -> ProgramCall:
+        denied = {tool for name in capabilities.denied_classes(context.capabilities) for tool in DENIES[name]}
         allowed = [tool for tool in (*_EDITING, *_SHELL, *_OTHERS) if tool not in denied]
         allowed += [f"mcp__{server.name}" for server in self.mcp]
         argv = [self.command, "--print", "--output-format", "stream-json", "--verbose"]
@@ -190,7 +199,7 @@ class Claude(Program):
         ):
             argv += [flag, str(value)] if value else []
         env = {"DISABLE_AUTOUPDATER": "1", **self.env}
-        return Call([*argv, *self.last_arguments], stdin=prompt, env=env)
+        return ProgramCall([*argv, *self.last_arguments], stdin=prompt, env=env)
 
 
 claude = Claude

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rolecall.agents import process
-from rolecall.agents.program import Call, Json, McpServer, Program, Reader, parse_object, write_file
+from rolecall.agents.process import Exit
+from rolecall.agents.program import Json, McpServer, Program, ProgramCall, Reader, parse_object, write_file
 from rolecall.agents.protocol import Context, Reply, Usage, with_frontmatter
 from rolecall.errors import UsageError
 from rolecall.settings import capabilities
@@ -155,7 +155,7 @@ class CodexReader(Reader):
     def total(self) -> Usage | None:
         return self._total
 
-    def finish(self, exit: process.Exit) -> Reply:
+    def finish(self, exit: Exit) -> Reply:
         if self._failure:
             return self.answer("api_failure", self._failure)
         if self._total is None:
@@ -185,6 +185,7 @@ class Codex(Program):
     system: str = ""
     """Added to the instructions."""
     mcp: tuple[McpServer, ...] = ()
+    """Tool servers for the agent, by name: {command, args, env}."""
     is_typed: bool = False
     """Enforce the role's schema with the agent's own option; the endpoint must accept that schema unchanged."""
 
@@ -194,7 +195,7 @@ class Codex(Program):
                 f"codex has no sandbox {self.sandbox!r}", hint=f"Its levels: {', '.join(SANDBOXES)}."
             )
 
-    def call(self, prompt: str, context: Context, folder: Path) -> Call:
+    def call(self, prompt: str, context: Context, folder: Path) -> ProgramCall:
         verb = ["fork" if context.is_fork else "resume"] if context.session else []
         argv = [self.command, "exec", *verb, "--json", "--skip-git-repo-check"]
         if self.is_typed and context.schema:
@@ -203,14 +204,16 @@ class Codex(Program):
         for key, value in self.settings(context).items():
             argv += ["-c", f"{key}={value}"]
         argv += [context.session] if context.session else []
-        return Call([*argv, "-"], stdin=prompt, env=self.env)
+        return ProgramCall([*argv, "-"], stdin=prompt, env=self.env)
 
     def settings(self, context: Context) -> dict[str, str]:
         """Return the settings of a run, as TOML values by dotted key."""
         settings = {**_ALWAYS, "sandbox_mode": _toml(self.sandbox)}
         if self.system:
             settings["developer_instructions"] = _toml(self.system)
-        denials = [DENIES[name] for name in capabilities.denied(context.capabilities) if name in DENIES]
+        denials = [
+            DENIES[name] for name in capabilities.denied_classes(context.capabilities) if name in DENIES
+        ]
         if denials:  # the whole table first, then our own servers
             ours = [server.name for server in self.mcp]
             settings["mcp_servers"] = servers_off({**context.env, **self.env}, context.workdir, ours)

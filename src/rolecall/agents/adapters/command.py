@@ -1,20 +1,26 @@
 """Any command as an agent: the prompt goes to its stdin, its stdout is the answer.
 
 The command is a list of arguments and never passes through a shell. If it exits with a status other than 0, its output
-is kept in the error.
+is kept in the error. With status 75 it says that its provider has reached a limit.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from rolecall.agents import process
+from rolecall.agents.process import Exit
+from rolecall.agents.process import run as run_process
 from rolecall.agents.protocol import DEFAULT_TIMEOUT, Context, Reply
 from rolecall.agents.transcript import LiveText
-from rolecall.errors import UsageError
+from rolecall.errors import AgentError, UsageError
+
+_LIMITED = 75
+"""The exit status of a temporary failure in sysexits.h: the error output says when to try again."""
+
+_MAX_QUOTE = 300
 
 
 @dataclass(frozen=True)
@@ -23,8 +29,9 @@ class Command:
 
     argv: tuple[str, ...]
     timeout: float | None = DEFAULT_TIMEOUT
+    """Seconds for one call."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables added to the context's environment."""
+    """Variables added to its environment."""
 
     deniable: ClassVar[frozenset[str]] = frozenset()
     """Empty, because an arbitrary program cannot be restricted from here."""
@@ -39,9 +46,9 @@ class Command:
 
     async def run(
         self, argv: Sequence[str], prompt: str, context: Context, on_text: LiveText | None = None
-    ) -> process.Exit:
+    ) -> Exit:
         """Run the command in the work folder; raise AgentError unless it exits with 0."""
-        ended = await process.run(
+        ended = await run_process(
             argv,
             cwd=context.workdir,
             env={**context.env, **self.env},
@@ -51,6 +58,11 @@ class Command:
             on_start=lambda child: context.emit("process", child._asdict()),
             on_text=on_text,
         )
+        if ended.code == _LIMITED:
+            raise AgentError(ended.reason, ending="api_failure", text=ended.stdout)
+        if ended.ending == "failed" and not ended.stderr.strip() and (said := ended.stdout.strip()):
+            # Without an error output, the last line of the answer is the best explanation.
+            ended = replace(ended, reason=f"{ended.reason}: {said.splitlines()[-1][-_MAX_QUOTE:]}")
         if ended.ending != "completed":
             raise ended.error()
         return ended

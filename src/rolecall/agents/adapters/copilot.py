@@ -14,18 +14,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rolecall.agents import process
+from rolecall.agents.process import Exit
 from rolecall.agents.program import (
-    Call,
     Json,
     McpServer,
     Program,
+    ProgramCall,
     Reader,
     mcp_config,
     read_object,
     write_file,
 )
-from rolecall.agents.protocol import Context, Ending, Reply, Usage
+from rolecall.agents.protocol import Context, Reply, Usage
 from rolecall.settings import capabilities
 
 _KINDS = ("write", "shell")
@@ -88,7 +88,7 @@ class CopilotReader(Reader):
             turns=sum(model.part("requests").count("count") for model in models),
         )
 
-    def finish(self, exit: process.Exit) -> Reply:
+    def finish(self, exit: Exit) -> Reply:
         # An interrupted run also reports a result, with exit code 0.
         if self._result is None or self._is_aborted:
             return self.no_answer(exit)
@@ -97,8 +97,8 @@ class CopilotReader(Reader):
         if self._error is None and not self._result.get("exitCode"):
             return self.answer()
         error = self._error or Json()
-        ending: Ending = "api_failure" if "statusCode" in error else "failed"
-        return self.answer(ending, error.text("message") or exit.reason)
+        reason = error.text("message") or exit.reason
+        return self.answer("api_failure", reason) if "statusCode" in error else self.fail(reason)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,10 +118,11 @@ class Copilot(Program):
     )  # fmt: skip
 
     mcp: tuple[McpServer, ...] = ()
+    """Tool servers for the agent, by name: {command, args, env}."""
 
-    def call(self, prompt: str, context: Context, folder: Path) -> Call:
+    def call(self, prompt: str, context: Context, folder: Path) -> ProgramCall:
         new = "" if context.session else str(uuid.uuid4())
-        denied = {kind for name in capabilities.denied(context.capabilities) for kind in DENIES[name]}
+        denied = {kind for name in capabilities.denied_classes(context.capabilities) for kind in DENIES[name]}
         allowed = ["--allow-all-tools"]
         if denied.intersection(_KINDS):
             left = [kind for kind in _KINDS if kind not in denied]
@@ -136,7 +137,7 @@ class Copilot(Program):
         if self.mcp:
             path = write_file(folder, "mcp.json", mcp_config(self.mcp, tools=["*"]))
             argv += ["--additional-mcp-config", f"@{path}"]
-        return Call([*argv, *self.last_arguments], stdin=prompt, env=self.env, session=new)
+        return ProgramCall([*argv, *self.last_arguments], stdin=prompt, env=self.env, session=new)
 
 
 copilot = Copilot

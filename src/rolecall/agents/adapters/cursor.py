@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rolecall.agents import process
-from rolecall.agents.program import Call, Json, Program, Reader
+from rolecall.agents.process import Exit
+from rolecall.agents.program import Json, Program, ProgramCall, Reader
 from rolecall.agents.protocol import Context, Reply, Usage
 from rolecall.settings import capabilities
 
@@ -73,7 +73,7 @@ class CursorReader(Reader):
             turns=self._turns,
         )
 
-    def finish(self, exit: process.Exit) -> Reply:
+    def finish(self, exit: Exit) -> Reply:
         if self._result is None:
             return self.no_answer(exit)
         # The result joins all messages; the answer is the last one.
@@ -98,13 +98,13 @@ class Cursor(Program):
         "CURSOR_API_KEY", "~/.config/cursor/auth.json", "~/.cursor/cli-config.json?",
     )  # fmt: skip
 
-    def call(self, prompt: str, context: Context, folder: Path) -> Call:  # noqa: ARG002 -- no file is needed
+    def call(self, prompt: str, context: Context, folder: Path) -> ProgramCall:  # noqa: ARG002 -- no file is needed
         argv = [self.command, "--print", "--output-format", "stream-json", "--trust"]
-        modes = {DENIES[name] for name in capabilities.denied(context.capabilities) if name in DENIES}
+        modes = {DENIES[name] for name in capabilities.denied_classes(context.capabilities) if name in DENIES}
         argv += [f"--mode={mode}" for mode in modes] or ["--force", "--approve-mcps"]
         if context.session:
             argv += [f"--resume={context.session}"]
-        return Call([*argv, *self.last_arguments], stdin=prompt, env=self.env)
+        return ProgramCall([*argv, *self.last_arguments], stdin=prompt, env=self.env)
 
 
 cursor = Cursor

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from rolecall.agents import process
-from rolecall.agents.program import Call, Json, Program, Reader, write_file
+from rolecall.agents.process import Exit
+from rolecall.agents.program import Json, Program, ProgramCall, Reader, write_file
 from rolecall.agents.protocol import Context, Ending, Reply, Usage
 from rolecall.errors import UsageError
 from rolecall.settings import capabilities
@@ -93,7 +93,7 @@ class GeminiReader(Reader):
             turns=self._turns,
         )
 
-    def finish(self, exit: process.Exit) -> Reply:
+    def finish(self, exit: Exit) -> Reply:
         if self._result is None:
             return self.no_answer(exit)
         if self._result.get("status") == "success":
@@ -101,8 +101,8 @@ class GeminiReader(Reader):
         error = self._result.part("error")
         reason = error.text("message") or self._warning or exit.reason
         # The exit code is the HTTP status modulo 256, so only the message identifies an endpoint failure.
-        ending: Ending = "api_failure" if _API_ERROR in reason else "failed"
-        return self.answer(_ENDINGS.get(error.text("type"), ending), reason)
+        ending = _ENDINGS.get(error.text("type"), "api_failure" if _API_ERROR in reason else None)
+        return self.answer(ending, reason) if ending else self.fail(reason)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,16 +124,20 @@ class Gemini(Program):
     )
     """The machine's own rules; if they exist, the program ignores a run's rules."""
 
-    def call(self, prompt: str, context: Context, folder: Path) -> Call:
+    def call(self, prompt: str, context: Context, folder: Path) -> ProgramCall:
         # In an untrusted folder the program silently resets the approval mode.
         argv = [self.command, "--output-format", "stream-json", "--approval-mode", "yolo", "--skip-trust"]
-        denied = {tool for name in capabilities.denied(context.capabilities) for tool in DENIES.get(name, ())}
+        denied = {
+            tool
+            for name in capabilities.denied_classes(context.capabilities)
+            for tool in DENIES.get(name, ())
+        }
         if denied:
             self.check_policies()
             argv += ["--admin-policy", write_file(folder, "policy.toml", rule(sorted(denied), "deny", 999))]
         if context.session:
             argv += ["--resume", context.session]
-        return Call([*argv, *self.last_arguments], stdin=prompt, env=self.env)
+        return ProgramCall([*argv, *self.last_arguments], stdin=prompt, env=self.env)
 
     @classmethod
     def check_policies(cls) -> None:

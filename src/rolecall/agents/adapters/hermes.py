@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rolecall.agents import process
-from rolecall.agents.program import Call, Json, Program, Reader, read_object, write_file
+from rolecall.agents.process import Exit
+from rolecall.agents.program import Json, Program, ProgramCall, Reader, read_object, write_file
 from rolecall.agents.protocol import Context, Ending, Reply, Usage
 from rolecall.errors import UsageError
 from rolecall.settings import capabilities
@@ -64,7 +64,7 @@ class HermesReader(Reader):
             turns=figures.count("api_calls"),
         )
 
-    def finish(self, exit: process.Exit) -> Reply:
+    def finish(self, exit: Exit) -> Reply:
         figures, named = read_object(self.folder / _USAGE), _SESSION.search(exit.stderr)
         self.transcript.in_session(named[1] if named else figures.text("session_id"))
         text = _WARNINGS.sub("", exit.stdout).removesuffix("\n")
@@ -97,13 +97,15 @@ class Hermes(Program):
         "~/.hermes/.env?", "~/.hermes/config.yaml?", "HERMES_HOME?",
     )  # fmt: skip
 
-    def call(self, prompt: str, context: Context, folder: Path) -> Call:
+    def call(self, prompt: str, context: Context, folder: Path) -> ProgramCall:
         ask = _ASK.format(path=write_file(folder, "prompt.md", prompt))
         if context.session:
             argv = [self.command, "chat", "--quiet", "--yolo", "--resume", context.session, "--query", ask]
         else:
             argv = [self.command, "--oneshot", ask, "--usage-file", str(folder / _USAGE)]
-        denied = {one for name in capabilities.denied(context.capabilities) for one in DENIES.get(name, ())}
+        denied = {
+            one for name in capabilities.denied_classes(context.capabilities) for one in DENIES.get(name, ())
+        }
         left = [one for one in (*_FILES, *_SHELL) if one not in denied]
         if not left:
             raise UsageError(
@@ -112,7 +114,7 @@ class Hermes(Program):
             )
         if denied:
             argv += ["--toolsets", ",".join((*left, *_HARMLESS))]
-        return Call([*argv, *self.last_arguments], env=self.env)
+        return ProgramCall([*argv, *self.last_arguments], env=self.env)
 
 
 hermes = Hermes

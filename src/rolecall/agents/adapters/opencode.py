@@ -16,8 +16,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rolecall.agents import process
-from rolecall.agents.program import Call, Json, McpServer, Program, Reader
+from rolecall.agents.process import Exit
+from rolecall.agents.program import Json, McpServer, Program, ProgramCall, Reader
 from rolecall.agents.protocol import Context, Ending, Reply, Usage
 from rolecall.errors import UsageError
 from rolecall.settings import capabilities
@@ -133,11 +133,11 @@ class OpenCodeReader(Reader):
     def usage(self) -> Usage | None:
         return self._used
 
-    def finish(self, exit: process.Exit) -> Reply:
+    def finish(self, exit: Exit) -> Reply:
         if self._error is not None:
             name = self._error.text("name") or "error"
             reason = f"{name}: {self._error.part('data').text('message')}"
-            return self.answer(_ERRORS.get(name, "failed"), reason)
+            return self.answer(_ERRORS[name], reason) if name in _ERRORS else self.fail(reason)
         if self._reason in _REASONS and exit.code == 0:
             return self.answer(_REASONS[self._reason], "" if self._reason == "stop" else self._reason)
         if self._rejected and exit.code == 0:
@@ -162,11 +162,16 @@ class OpenCode(Program):
     )  # fmt: skip
 
     mcp: tuple[McpServer, ...] = ()
+    """Tool servers for the agent, by name: {command, args, env}."""
 
-    def call(self, prompt: str, context: Context, folder: Path) -> Call:  # noqa: ARG002 -- no file is needed
+    def call(self, prompt: str, context: Context, folder: Path) -> ProgramCall:  # noqa: ARG002 -- no file is needed
         # Without --dir it works in the folder named by PWD, which may differ from the current folder.
         argv = [self.command, "run", "--format", "json", "--auto", "--dir", str(context.workdir)]
-        denied = {tool for name in capabilities.denied(context.capabilities) for tool in DENIES.get(name, ())}
+        denied = {
+            tool
+            for name in capabilities.denied_classes(context.capabilities)
+            for tool in DENIES.get(name, ())
+        }
         if denied:
             argv += ["--agent", RESTRICTED]
         if context.session:
@@ -174,7 +179,7 @@ class OpenCode(Program):
         env = {"OPENCODE_DISABLE_AUTOUPDATE": "1", **self.env}
         if denied or self.mcp:
             env[CONFIG] = build_config({**context.env, **self.env}, denied, self.mcp)
-        return Call([*argv, *self.last_arguments], stdin=prompt, env=env)
+        return ProgramCall([*argv, *self.last_arguments], stdin=prompt, env=env)
 
 
 opencode = OpenCode

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rolecall.agents import process
 from rolecall.agents.adapters.claude import NEXUS_TOOLS, ClaudeReader
-from rolecall.agents.program import Call, Json, McpServer, Program, mcp_config, write_file
+from rolecall.agents.process import Exit
+from rolecall.agents.program import Json, McpServer, Program, ProgramCall, mcp_config, write_file
 from rolecall.agents.protocol import Context, Reply, Usage
 from rolecall.settings import capabilities
 
@@ -55,7 +55,7 @@ class QwenReader(ClaudeReader):
             cached_tokens=tokens.count("cache_read_input_tokens"),
         )
 
-    def finish(self, exit: process.Exit) -> Reply:
+    def finish(self, exit: Exit) -> Reply:
         result = self._result
         if result is None and exit.code in _LIMIT_CODES:
             return self.answer("limit", exit.stderr.strip()[-2000:])
@@ -64,7 +64,7 @@ class QwenReader(ClaudeReader):
         if not result.get("is_error"):
             return self.answer(text=result.text("result"))
         reason = result.part("error").text("message") or result.text("subtype")
-        return self.answer("api_failure" if _API_ERROR in reason else "failed", reason)
+        return self.answer("api_failure", reason) if _API_ERROR in reason else self.fail(reason)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,10 +84,11 @@ class Qwen(Program):
     )  # fmt: skip
 
     mcp: tuple[McpServer, ...] = ()
+    """Tool servers for the agent, by name: {command, args, env}."""
 
-    def call(self, prompt: str, context: Context, folder: Path) -> Call:
+    def call(self, prompt: str, context: Context, folder: Path) -> ProgramCall:
         argv = [self.command, "--output-format", "stream-json", "--approval-mode", "yolo"]
-        denied = {tool for name in capabilities.denied(context.capabilities) for tool in DENIES[name]}
+        denied = {tool for name in capabilities.denied_classes(context.capabilities) for tool in DENIES[name]}
         if denied:
             argv += ["--exclude-tools", *sorted(denied)]
         if denied.intersection((*_EDITING, *_SHELL)):
@@ -97,7 +98,7 @@ class Qwen(Program):
             argv += ["--resume", context.session, *(["--fork-session"] if context.is_fork else [])]
         if self.mcp:
             argv += ["--mcp-config", write_file(folder, "mcp.json", mcp_config(self.mcp))]
-        return Call([*argv, *self.last_arguments], stdin=prompt, env=self.env)
+        return ProgramCall([*argv, *self.last_arguments], stdin=prompt, env=self.env)
 
 
 qwen = Qwen

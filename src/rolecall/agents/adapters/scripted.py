@@ -29,8 +29,8 @@ from typing import Any, ClassVar
 
 import yaml
 
-from rolecall.agents import process
 from rolecall.agents.confined import Folder, Refused
+from rolecall.agents.process import run as run_process
 from rolecall.agents.protocol import ENDINGS, EVENT_KINDS, Context, Ending, Reply, ToolCall, Turn, Usage
 from rolecall.errors import AgentError, NotFound, UsageError
 from rolecall.settings import form
@@ -45,6 +45,7 @@ from rolecall.settings.form import (
     MapOf,
     Number,
     Record,
+    Section,
     Text,
 )
 
@@ -62,7 +63,7 @@ class ScriptedCommand:
 
 
 @dataclass(frozen=True)
-class Change:
+class ScriptedEdit:
     """A piece of text that must occur exactly once in a file, and its replacement."""
 
     old: str
@@ -70,7 +71,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Failure:
+class ScriptedFailure:
     ending: Ending = "failed"
     reason: str = "the script says so"
 
@@ -82,13 +83,13 @@ class Visit:
     answer: str | None = None
     output: Mapping[str, Any] | None = None
     body: str = ""
-    edit: Mapping[str, str | Change] | None = None
+    edit: Mapping[str, str | ScriptedEdit] | None = None
     run: tuple[ScriptedCommand, ...] = ()
     session: str | None = None
     usage: Usage | None = None
     emit: tuple[Mapping[str, Any], ...] = ()
     hang: bool = False
-    fail: Failure | None = None
+    fail: ScriptedFailure | None = None
     again: tuple[Visit, ...] = ()
 
     @cached_property
@@ -219,7 +220,7 @@ _CHANGE = Either(
     {
         str: Text(),
         dict: Record(
-            Change,
+            ScriptedEdit,
             "an edit",
             {"old": Field(Text(least=1), required=True), "new": Field(Text(), required=True)},
         ),
@@ -238,13 +239,12 @@ _VISIT = Record(
         "usage": Record(Usage, "usage", {field.name: Number() for field in fields(Usage)}),
         "emit": ListOf(_Event()),
         "hang": form.Flag(),
-        "fail": Record(Failure, "fail", {"ending": Choice(*ENDINGS), "reason": Text()}),
+        "fail": Record(ScriptedFailure, "fail", {"ending": Choice(*ENDINGS), "reason": Text()}),
     },
     check=_check_visit,
 )
 _VISIT.fields["again"] = Field(ListOf(_VISIT))
-_SCRIPT: Record[dict[str, Any]] = Record(
-    dict,
+_SCRIPT = Section(
     "a script",
     {"roles": Field(MapOf(ListOf(_VISIT)), default={}), "after_last": Choice("error", "repeat")},
 )
@@ -256,7 +256,8 @@ def load(path: Path) -> Script:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise NotFound(
-            f"the script {str(path)!r} cannot be read: {error}", hint="Name a YAML or JSON file."
+            f"the script {str(path)!r} cannot be read: {getattr(error, 'strerror', error)}",
+            hint="Name a YAML or JSON file.",
         ) from error
     if path.suffix != ".json":
         loaded = form.load(_SCRIPT, text, source=str(path), max_bytes=_MAX_SCRIPT)
@@ -266,16 +267,16 @@ def load(path: Path) -> Script:
             loaded = form.load_value(_SCRIPT, json.loads(text), source=str(path))
         except ValueError as error:
             raise UsageError(f"{path}: not valid JSON: {error}") from error
-    return Script(path, **loaded.checked())
+    return Script(path, **loaded.require())
 
 
 # -- playing it --
 
 
-def _edit(context: Context, path: str, change: str | Change) -> ToolCall:
+def _edit(context: Context, path: str, change: str | ScriptedEdit) -> ToolCall:
     folder = Folder(context.workdir)
     try:
-        if isinstance(change, Change):
+        if isinstance(change, ScriptedEdit):
             text = folder.read(path).decode("utf-8") if (context.workdir / path).is_file() else ""
             count = text.count(change.old)
             if count != 1:
@@ -297,7 +298,7 @@ def _edit(context: Context, path: str, change: str | Change) -> ToolCall:
 async def _run(context: Context, command: ScriptedCommand) -> ToolCall:
     arguments = {"argv": list(command.argv)}
     context.emit("tool_call", {"name": "run", "arguments": arguments})
-    ended = await process.run(
+    ended = await run_process(
         command.argv,
         cwd=context.workdir,
         env=context.env,

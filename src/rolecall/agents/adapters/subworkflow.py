@@ -16,6 +16,7 @@ from rolecall.errors import AgentError, UsageError
 _ENDINGS: dict[str, Ending] = {
     "completed": "completed",
     "idle": "interrupted",
+    "limited": "suspended",
     "suspended": "suspended",
     "waiting": "suspended",
     "killed": "killed",
@@ -28,6 +29,8 @@ class Subworkflow:
 
     can_resume: ClassVar[bool] = True
     deniable: ClassVar[frozenset[str]] = frozenset()
+    is_workflow: ClassVar[bool] = True
+    """Its steps are reused one by one, not the whole."""
 
     @property
     def name(self) -> str:

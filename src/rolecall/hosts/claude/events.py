@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from importlib import import_module
 
 from rolecall.hosts import hook_json
-from rolecall.hosts.event import LEAD, Answer, Caller, Event, PostToolUse, ToolCall, UserMessage
-from rolecall.hosts.hook_json import Limit, session_of
+from rolecall.hosts.event import LEAD, Caller, Event, HostAnswer, HostToolCall, PostToolUse, UserMessage
+from rolecall.hosts.hook_json import TextLimit, session_of
 from rolecall.hosts.names import Output
 from rolecall.hosts.payload import Payload, Reader, fields, is_our_tool, paths, reader, text
 
@@ -16,7 +16,7 @@ HAS_SKILL_COMMANDS = True
 """Skills are installed as skills, so the host shows the model the body when a user types `/nx-plan`."""
 SKILL_FILES = (".claude/skills/{}/SKILL.md", "~/.claude/skills/{}/SKILL.md")
 """Where `install` writes skills, for the project and for the user."""
-LIMIT = Limit(2 * 9_900, "utf-16-le")
+LIMIT = TextLimit(2 * 9_900, "utf-16-le")
 """Beyond 10,000 characters the host shows the model only the first 2,000, and the path of a file with the rest."""
 _NOTIFICATION = "<task-notification>"
 """The start of the message that the host itself writes when a background agent has ended."""
@@ -63,23 +63,23 @@ def _message(payload: Payload) -> Event:
     return UserMessage(session_of(payload), prompt, text(payload, "prompt_id"))
 
 
-def tool_call(payload: Payload) -> ToolCall:
+def tool_call(payload: Payload) -> HostToolCall:
     """Classify a tool call by the tool's name and input."""
     tool, cwd = text(payload, "tool_name"), text(payload, "cwd") or os.sep
     given = fields(payload, "tool_input")
     if tool in _EDITS:
         key, classes = _EDITS[tool]
-        return ToolCall(tool, classes, writes=paths(given, key, cwd))
+        return HostToolCall(tool, classes, writes=paths(given, key, cwd))
     if tool == "Read":
-        return ToolCall(tool, reads=paths(given, "file_path", cwd))
+        return HostToolCall(tool, reads=paths(given, "file_path", cwd))
     if tool == "Skill":
-        return ToolCall(tool, skill=text(given, "skill"), words=text(given, "args"))
+        return HostToolCall(tool, skill=text(given, "skill"), words=text(given, "args"))
     if tool in _STARTS:
-        return ToolCall(tool, starts=text(given, _STARTS[tool]) or _ANY_AGENT)
+        return HostToolCall(tool, starts=text(given, _STARTS[tool]) or _ANY_AGENT)
     if tool in _HARMLESS or is_our_tool(tool):
-        return ToolCall(tool)
+        return HostToolCall(tool)
     tool_shape = import_module("rolecall.hosts.tool_shape")  # most tools are known and need no guess
-    shape: ToolCall = (
+    shape: HostToolCall = (
         tool_shape.shell(tool, text(given, "command"), cwd)
         if tool in _SHELLS
         else tool_shape.guess(tool, given, cwd)
@@ -95,7 +95,7 @@ EVENTS: Mapping[str, Reader] = {
 }
 
 
-def output(name: str, answer: Answer) -> Output:
+def output(name: str, answer: HostAnswer) -> Output:
     """Format an answer. At SessionEnd only a person sees the output, and only that of a failing hook."""
     if name != "SessionEnd":
         return hook_json.output(name, answer, LIMIT)

@@ -19,11 +19,11 @@ from rolecall.hosts import command_hook, file_change, host_file
 from rolecall.hosts.claude.events import EVENTS
 from rolecall.hosts.claude.words import WORDING
 from rolecall.hosts.command_hook import is_refusal as is_refusal
-from rolecall.hosts.installation import Items, Member, OwnFile, Piece, read_value
+from rolecall.hosts.installation import FileMember, Items, OwnFile, Piece, read_value
 from rolecall.hosts.payload import Payload
-from rolecall.hosts.setup import SERVER, Commands, Obstacle, Setup, server_words
+from rolecall.hosts.setup import SERVER, Commands, HostSetup, Obstacle, server_words
 from rolecall.nexus import tool_map
-from rolecall.nexus.catalog import Agent, Catalog, Skill
+from rolecall.nexus.catalog import Catalog, CatalogAgent, Skill
 
 TITLE = "Claude Code"
 PROGRAM = "claude"
@@ -45,10 +45,10 @@ _FOR_LEAD = ("Agent", "ListAgents", "SendMessage", "Task", "Workflow", f"mcp__{S
 """Tools that only Lead may use: those that start agents, and those of Lead's server."""
 
 
-def pieces(setup: Setup) -> list[Piece]:
+def pieces(setup: HostSetup) -> list[Piece]:
     rules = (*_ALLOWED, *(f"mcp__{SERVER}-{agent}" for agent in setup.catalog.agents))
     found: list[Piece] = [
-        Member(
+        FileMember(
             _server_path(setup),
             ("mcpServers", SERVER),
             _server(setup.server_command()),
@@ -72,7 +72,7 @@ def pieces(setup: Setup) -> list[Piece]:
     return found
 
 
-def next_steps(setup: Setup) -> list[str]:
+def next_steps(setup: HostSetup) -> list[str]:
     trust = (
         f"Open Claude Code in {setup.project} once and trust the folder: in a folder that you have not trusted,"
         " `claude -p` gives agents none of Rolecall's tools."
@@ -83,16 +83,16 @@ def next_steps(setup: Setup) -> list[str]:
     ]
 
 
-def _own_path(setup: Setup) -> str:
+def _own_path(setup: HostSetup) -> str:
     """The file in which Claude Code keeps the user's servers, projects and trust decisions."""
     return os.path.join(setup.env.get("CLAUDE_CONFIG_DIR") or setup.home, ".claude.json")
 
 
-def _server_path(setup: Setup) -> str:
+def _server_path(setup: HostSetup) -> str:
     return os.path.join(setup.project, ".mcp.json") if setup.project else _own_path(setup)
 
 
-def _settings_path(setup: Setup) -> str:
+def _settings_path(setup: HostSetup) -> str:
     return path(setup, "settings.local.json" if setup.scope == "project" else "settings.json")
 
 
@@ -103,7 +103,7 @@ def _server(command: tuple[str, ...]) -> dict[str, Any]:
     return {"type": "stdio", "command": command[0], "args": list(command[1:])}
 
 
-def _hooks(setup: Setup) -> Iterator[Items]:
+def _hooks(setup: HostSetup) -> Iterator[Items]:
     for event in EVENTS:
         line = shlex.join(setup.hook_command(PROGRAM, event))
         if event != "SessionEnd":  # there, a failing hook is how the person gets a message
@@ -112,7 +112,7 @@ def _hooks(setup: Setup) -> Iterator[Items]:
         yield command_hook.hook(_settings_path(setup), PROGRAM, event, line, timeout=_TIMEOUT)
 
 
-def _agent_file(agent: Agent, setup: Setup) -> str:
+def _agent_file(agent: CatalogAgent, setup: HostSetup) -> str:
     denied = tool_map.denied_tools(agent, tool_map.host_map(PROGRAM))
     own = {tool for tool in denied if not tool.startswith("mcp__")}
     server = f"{SERVER}-{agent.id}"
@@ -137,7 +137,7 @@ def skill_file(skill: Skill, catalog: Catalog) -> str:
 # -- for doctor --
 
 
-def commands(setup: Setup) -> Commands:
+def commands(setup: HostSetup) -> Commands:
     servers = {SERVER: server_words(read_value(_server_path(setup), ("mcpServers", SERVER)))}
     for agent in setup.catalog.agents:
         text, name = file_change.read_text(path(setup, "agents", f"{agent}.md")), f"{SERVER}-{agent}"
@@ -152,7 +152,7 @@ def commands(setup: Setup) -> Commands:
     return Commands(servers, command_hook.read_commands(_hooks(setup)))
 
 
-def obstacles(setup: Setup) -> list[Obstacle]:
+def obstacles(setup: HostSetup) -> list[Obstacle]:
     found = []
     paths = [os.path.join(LAYOUT.user_folder(setup), "settings.json")]
     known: Any = {}

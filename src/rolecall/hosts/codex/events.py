@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from importlib import import_module
 
 from rolecall.hosts import hook_json
-from rolecall.hosts.event import LEAD, Answer, Caller, Event, ToolCall, UserMessage
-from rolecall.hosts.hook_json import Limit, session_of
+from rolecall.hosts.event import LEAD, Caller, Event, HostAnswer, HostToolCall, UserMessage
+from rolecall.hosts.hook_json import TextLimit, session_of
 from rolecall.hosts.names import Output
 from rolecall.hosts.payload import Payload, Reader, fields, is_our_tool, paths, reader, text
 from rolecall.settings.capabilities import FILES
 
 CONTEXT_TOKENS = 8_000
 """How many tokens of a hook's text we configure Codex to accept; its default limit is 2,500."""
-LIMIT = Limit(4 * CONTEXT_TOKENS - 1_000, "utf-8")
+LIMIT = TextLimit(4 * CONTEXT_TOKENS - 1_000, "utf-8")
 """Codex counts four bytes as one token."""
 SKILL_FILES = (".codex/skills/{}/SKILL.md", "~/.codex/skills/{}/SKILL.md")
 """Where `install` writes skills, for the project and for the user."""
@@ -59,25 +59,25 @@ def _message(payload: Payload) -> Event | None:
     return UserMessage(session_of(payload), text(payload, "prompt"), text(payload, "turn_id"))
 
 
-def tool_call(payload: Payload) -> ToolCall:
+def tool_call(payload: Payload) -> HostToolCall:
     """Classify a tool call by the tool's name and input."""
     tool, cwd = text(payload, "tool_name"), text(payload, "cwd") or os.sep
     given, name = fields(payload, "tool_input"), _GROUP.sub("", tool)
     if name in _STARTS:
-        return ToolCall(tool, starts=text(given, _STARTS[name]) or _ANY_AGENT)
+        return HostToolCall(tool, starts=text(given, _STARTS[name]) or _ANY_AGENT)
     if name in _HARMLESS or is_our_tool(tool):
-        return ToolCall(tool)
+        return HostToolCall(tool)
     if tool == "view_image":
-        return ToolCall(tool, reads=paths(given, "path", cwd))
+        return HostToolCall(tool, reads=paths(given, "path", cwd))
     tool_shape = import_module("rolecall.hosts.tool_shape")  # the tools above do not need it
     command = text(given, "command")
     if tool == "apply_patch":
         files = tool_shape.patched_files(command)
-        return ToolCall(tool, FILES, writes=tuple(os.path.join(cwd, path) for path in files))
+        return HostToolCall(tool, FILES, writes=tuple(os.path.join(cwd, path) for path in files))
     if tool != "Bash":
-        guess: ToolCall = tool_shape.guess(tool, given, cwd)
+        guess: HostToolCall = tool_shape.guess(tool, given, cwd)
         return guess
-    call: ToolCall = tool_shape.shell(tool, command, cwd)
+    call: HostToolCall = tool_shape.shell(tool, command, cwd)
     skills = [path.split(os.sep)[-2] for path in call.reads if path.endswith("/SKILL.md")]
     return call._replace(skill=skills[-1]) if skills else call
 
@@ -85,5 +85,5 @@ def tool_call(payload: Payload) -> ToolCall:
 EVENTS: Mapping[str, Reader] = hook_json.events(_who, _message, tool_call)
 
 
-def output(name: str, answer: Answer) -> Output:
+def output(name: str, answer: HostAnswer) -> Output:
     return hook_json.output(name, answer, LIMIT)

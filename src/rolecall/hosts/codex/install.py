@@ -21,10 +21,10 @@ from rolecall.hosts import command_hook, host_file
 from rolecall.hosts.codex.events import CONTEXT_TOKENS, EVENTS
 from rolecall.hosts.codex.words import WORDING
 from rolecall.hosts.command_hook import is_refusal as is_refusal
-from rolecall.hosts.installation import Items, Member, OwnFile, Piece, read_value
+from rolecall.hosts.installation import FileMember, Items, OwnFile, Piece, read_value
 from rolecall.hosts.payload import Payload
-from rolecall.hosts.setup import SERVER, Commands, Obstacle, Setup, server_words
-from rolecall.nexus.catalog import Agent
+from rolecall.hosts.setup import SERVER, Commands, HostSetup, Obstacle, server_words
+from rolecall.nexus.catalog import CatalogAgent
 from rolecall.settings import capabilities
 
 TITLE = "Codex"
@@ -49,7 +49,7 @@ _SERVER_KEYS = ("mcp_servers", SERVER)
 _MANUAL = "policy:\n  allow_implicit_invocation: false\n"
 
 
-def pieces(setup: Setup) -> list[Piece]:
+def pieces(setup: HostSetup) -> list[Piece]:
     command = setup.server_command()
     server: dict[str, Any] = {"command": command[0], "args": list(command[1:]), "env_vars": list(_VARIABLES)}
     if setup.scope == "project":
@@ -58,7 +58,7 @@ def pieces(setup: Setup) -> list[Piece]:
         server["required"] = True
     config = path(setup, "config.toml")
     found: list[Piece] = [
-        Member(config, _SERVER_KEYS, server, lambda value: bool(server_words(value))),
+        FileMember(config, _SERVER_KEYS, server, lambda value: bool(server_words(value))),
         *_hooks(setup),
     ]
     for agent in setup.catalog.agents.values():
@@ -72,7 +72,7 @@ def pieces(setup: Setup) -> list[Piece]:
     return found
 
 
-def next_steps(setup: Setup) -> list[str]:
+def next_steps(setup: HostSetup) -> list[str]:
     where = f" in {setup.project}" if setup.scope == "project" else ""
     trust = "Trust the folder when Codex asks: it reads nothing from a project that you do not trust."
     return [
@@ -82,7 +82,7 @@ def next_steps(setup: Setup) -> list[str]:
     ]
 
 
-def _hooks(setup: Setup) -> Iterator[Items]:
+def _hooks(setup: HostSetup) -> Iterator[Items]:
     for event in EVENTS:
         # Exit code 2 would block everything, so every failure becomes 1.
         line = shlex.join(setup.hook_command(PROGRAM, event)) + " || exit 1"
@@ -92,7 +92,7 @@ def _hooks(setup: Setup) -> Iterator[Items]:
         yield command_hook.hook(path(setup, "hooks.json"), PROGRAM, event, line, **fields)
 
 
-def _agent_file(agent: Agent, setup: Setup) -> str:
+def _agent_file(agent: CatalogAgent, setup: HostSetup) -> str:
     """The file of an agent, with Codex settings that deny what its capabilities deny, where Codex has such settings.
 
     The gates in the hooks enforce all of them.
@@ -101,7 +101,7 @@ def _agent_file(agent: Agent, setup: Setup) -> str:
     settings = {key: tomlkit.item(value).as_string() for key, value in texts.items()}
     body = f"{agent.body.strip()}\n\n{host_file.TOOL_NAMES}\n"
     settings["developer_instructions"] = tomlkit.string(body, multiline=True).as_string()
-    for name in capabilities.denied(agent.capabilities):
+    for name in capabilities.denied_classes(agent.capabilities):
         settings |= DENIES.get(name, {})
     return "".join(f"{key} = {value}\n" for key, value in settings.items())
 
@@ -109,12 +109,12 @@ def _agent_file(agent: Agent, setup: Setup) -> str:
 # -- for doctor --
 
 
-def commands(setup: Setup) -> Commands:
+def commands(setup: HostSetup) -> Commands:
     server = server_words(read_value(path(setup, "config.toml"), _SERVER_KEYS))
     return Commands({SERVER: server}, command_hook.read_commands(_hooks(setup)))
 
 
-def obstacles(setup: Setup) -> list[Obstacle]:
+def obstacles(setup: HostSetup) -> list[Obstacle]:
     """What Codex does not trust yet or is configured to ignore."""
     own = os.path.join(LAYOUT.user_folder(setup), "config.toml")
     try:

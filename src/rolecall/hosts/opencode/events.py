@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from importlib import import_module
 
 from rolecall.hosts import event as ours
-from rolecall.hosts.event import LEAD, Answer, Caller, Event, ToolCall
+from rolecall.hosts.event import LEAD, Caller, Event, HostAnswer, HostToolCall
 from rolecall.hosts.names import Output
 from rolecall.hosts.payload import Payload, Reader, fields, is_our_tool, paths, reader, session, text
 from rolecall.settings.capabilities import FILES
@@ -89,26 +89,26 @@ EVENTS: Mapping[str, Reader] = {
 }
 
 
-def tool_call(payload: Payload) -> ToolCall:
+def tool_call(payload: Payload) -> HostToolCall:
     """Classify a tool call by the tool's name and input."""
     tool, given = text(payload, "tool"), fields(payload, "args")
     cwd = text(payload, "cwd") or os.sep
     if tool in _EDITS:
-        return ToolCall(tool, _EDITS[tool], writes=paths(given, "filePath", cwd))
+        return HostToolCall(tool, _EDITS[tool], writes=paths(given, "filePath", cwd))
     if tool == "read":
-        return ToolCall(tool, reads=paths(given, "filePath", cwd))
+        return HostToolCall(tool, reads=paths(given, "filePath", cwd))
     if tool == "skill":
-        return ToolCall(tool, skill=text(given, "name"))
+        return HostToolCall(tool, skill=text(given, "name"))
     if tool == "task":
-        return ToolCall(tool, starts=text(given, "subagent_type") or _ANY_AGENT)
+        return HostToolCall(tool, starts=text(given, "subagent_type") or _ANY_AGENT)
     if tool in _HARMLESS or is_our_tool(tool):
-        return ToolCall(tool)
+        return HostToolCall(tool)
     tool_shape = import_module("rolecall.hosts.tool_shape")  # the tools above do not need it
     if tool in ("patch", "apply_patch"):
         files = tool_shape.patched_files(text(given, "patchText"))
-        return ToolCall(tool, FILES, writes=tuple(os.path.join(cwd, path) for path in files))
+        return HostToolCall(tool, FILES, writes=tuple(os.path.join(cwd, path) for path in files))
     folder = os.path.join(cwd, text(given, "workdir"))
-    call: ToolCall = (
+    call: HostToolCall = (
         tool_shape.shell(tool, text(given, "command"), folder)
         if tool == "bash"
         else tool_shape.guess(tool, given, cwd)
@@ -116,6 +116,6 @@ def tool_call(payload: Payload) -> ToolCall:
     return call
 
 
-def output(name: str, answer: Answer) -> Output:  # noqa: ARG001 -- the plugin knows what it asked
+def output(name: str, answer: HostAnswer) -> Output:  # noqa: ARG001 -- the plugin knows what it asked
     filled = {key: value for key, value in answer._asdict().items() if value}
     return Output(json.dumps(filled, ensure_ascii=False)) if filled else Output()

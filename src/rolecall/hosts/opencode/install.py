@@ -19,8 +19,8 @@ from rolecall.hosts.installation import OwnFile, Piece
 from rolecall.hosts.opencode.events import EVENTS
 from rolecall.hosts.opencode.words import WORDING
 from rolecall.hosts.payload import Payload
-from rolecall.hosts.setup import SERVER, Commands, Obstacle, Setup, is_ours
-from rolecall.nexus.catalog import Agent
+from rolecall.hosts.setup import SERVER, Commands, HostSetup, Obstacle, is_ours
+from rolecall.nexus.catalog import CatalogAgent
 from rolecall.settings import capabilities
 
 TITLE = "OpenCode"
@@ -33,7 +33,7 @@ path, sweeps, roots = LAYOUT.path, LAYOUT.sweeps, LAYOUT.roots
 _PLUGIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "plugin.js")
 
 
-def pieces(setup: Setup) -> list[Piece]:
+def pieces(setup: HostSetup) -> list[Piece]:
     with open(_PLUGIN, encoding="utf-8") as file:
         plugin = file.read()
     hooks = {event: setup.hook_command(PROGRAM, event) for event in EVENTS}
@@ -53,13 +53,13 @@ def pieces(setup: Setup) -> list[Piece]:
     return found
 
 
-def next_steps(setup: Setup) -> list[str]:
+def next_steps(setup: HostSetup) -> list[str]:
     steps = ["Restart OpenCode where it is open: it reads plugins, agents and skills when it starts."]
     return [*steps, host_file.ONLY_PROJECTS] if setup.scope == "user" else steps
 
 
-def _agent_file(agent: Agent, setup: Setup) -> str:
-    classes = capabilities.denied(agent.capabilities)
+def _agent_file(agent: CatalogAgent, setup: HostSetup) -> str:
+    classes = capabilities.denied_classes(agent.capabilities)
     own = {tool for name in classes for tool in DENIES.get(name, ())}
     ours = {tool for tool, done in gate.CHANGES.items() if set(done).intersection(classes)}
     denied = ["task", *sorted(own), *(f"{SERVER}_{tool}" for tool in sorted(ours.union(gate.FOR_LEAD)))]
@@ -77,7 +77,7 @@ def _agent_file(agent: Agent, setup: Setup) -> str:
 # -- for doctor --
 
 
-def commands(setup: Setup) -> Commands:
+def commands(setup: HostSetup) -> Commands:
     lines = (file_change.read_text(path(setup, "plugins", "rolecall.js")) or "").split("\n")
     hooks = _constant(lines, "const HOOKS = ")
     given = hooks if isinstance(hooks, dict) else {}
@@ -98,7 +98,7 @@ def _words(value: Any, *verb: str) -> tuple[str, ...]:
     return words if is_ours(words, *verb) else ()
 
 
-def obstacles(setup: Setup) -> list[Obstacle]:
+def obstacles(setup: HostSetup) -> list[Obstacle]:
     """A server with our name in the user's configuration, which takes precedence over ours."""
     names = ("opencode.json", "opencode.jsonc")
     paths = [os.path.join(LAYOUT.user_folder(setup), name) for name in ("config.json", *names)]

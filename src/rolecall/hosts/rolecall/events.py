@@ -21,7 +21,7 @@ from collections.abc import Mapping
 
 from rolecall.errors import UsageError
 from rolecall.hosts import event as ours
-from rolecall.hosts.event import LEAD, Answer, Caller, Event, ToolCall
+from rolecall.hosts.event import LEAD, Caller, Event, HostAnswer, HostToolCall
 from rolecall.hosts.names import Output
 from rolecall.hosts.payload import Payload, Reader, reader
 from rolecall.hosts.tool_shape import guess
@@ -31,7 +31,7 @@ def event(name: str, payload: Payload) -> Event | None:
     return reader(EVENTS, name, "Rolecall")(payload)
 
 
-def output(name: str, answer: Answer) -> Output:  # noqa: ARG001 -- all events have the same answer format
+def output(name: str, answer: HostAnswer) -> Output:  # noqa: ARG001 -- all events have the same answer format
     filled = {key: text for key, text in answer._asdict().items() if text}
     return Output(json.dumps(filled, ensure_ascii=False) + "\n")
 
@@ -59,7 +59,7 @@ def _who(payload: Payload) -> Caller:
     return who if any(who) else LEAD
 
 
-def _tool_call(payload: Payload) -> ToolCall:
+def _tool_call(payload: Payload) -> HostToolCall:
     arguments = payload.get("input", {})
     if not isinstance(arguments, dict):
         raise UsageError(

@@ -11,25 +11,25 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rolecall.errors import Conflict, RolecallError
 from rolecall.service import queue, recovery
-from rolecall.service.admission import Due, State, Verdict, decide
+from rolecall.service.admission import Due, QueueState, Verdict, decide
 from rolecall.service.fleet import machines
-from rolecall.service.fleet.needs import Need, find_need
-from rolecall.service.fleet.orders import Order, Orders, Standing, order_id
+from rolecall.service.fleet.needs import Need, find_need, find_need_elsewhere
+from rolecall.service.fleet.orders import Order, Orders, OrderStanding, order_id
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import AgentOf, Slot
 from rolecall.store import holder
 from rolecall.store.backend import Ref
 from rolecall.store.postgres import PostgresBackend
 from rolecall.store.store import Store
-from rolecall.threads import thread
 from rolecall.threads.state import ThreadRef, read_thread
+from rolecall.threads.thread import slot_name
 
 _QUEUED_MS = 1_000
 """How long an order waits for its machine before another machine with room may take it."""
@@ -48,6 +48,8 @@ class Dispatcher:
     lease_ms: int
     log: Callable[[str], object]
     agent_of: AgentOf
+    running_here: Container[str] = ()
+    """The threads whose steps this machine runs, and settles itself when their processes end."""
     policy: ServicePolicy = field(default_factory=ServicePolicy)
     has_slots: bool = True
     """Whether the last sweep found threads with slots."""
@@ -60,7 +62,7 @@ class Dispatcher:
         """Admit and discard threads according to the policy, and order the first steps of the admitted ones and the
         turns of those whose groups have moved."""
         woken, deadline = queue.wake_parents(self.store, now=self.store.now())
-        admitted = {thread.slot_name(slot.workflow, slot.thread) for slot in woken}
+        admitted = {slot_name(slot.workflow, slot.thread) for slot in woken}
         verdict = Verdict()
         if self.store.refs("queue/", limit=1):
             verdict = self._admit(admitted)
@@ -85,12 +87,12 @@ class Dispatcher:
                 call = queue.call_of(self.policy, one.agent)
                 if queue.admit(self.store, one, now=now, call=call) is not None:
                     self.log(f"{one.thread} of {one.workflow} starts after {max(0, now - one.since):,} ms")
-                    admitted.add(thread.slot_name(one.workflow, one.thread))
+                    admitted.add(slot_name(one.workflow, one.thread))
         return verdict
 
     def go_on(self, order: Order) -> Verdict:
         """Order the step after an order that was carried out, unless another machine has already done so."""
-        slot = self.store.ref(thread.slot_name(order.workflow, order.thread))
+        slot = self.store.ref(slot_name(order.workflow, order.thread))
         if slot is None or slot.state.get("order") != order.id:
             return Verdict()
         return self._step([slot], self._room())
@@ -106,7 +108,7 @@ class Dispatcher:
                     Due(name, slot.state.get("since", 0), self.agent_of(ref.state))
                     for name, (slot, ref, _) in due.items()
                 ]
-                state = State(due=calls, calls=queue.calls(self.store, self.policy, now))
+                state = QueueState(due=calls, calls=queue.calls(self.store, self.policy, now))
                 verdict = decide(self.policy, state, now)
                 for one in calls:
                     call = queue.call_of(self.policy, one.agent) if one.thread in verdict.step else None
@@ -131,10 +133,12 @@ class Dispatcher:
             need = Need()
             with suppress(RolecallError):  # the step itself reports what is wrong
                 need = find_need(self.store, ref, self.agent_of(ref.state))
+                if not room.has_taker(need):
+                    need = find_need_elsewhere(self.store, ref, need) or need
             if room.has_taker(need):
                 found[str(ref.id)] = (slot, ref, need)
             else:
-                self._note(slot, {**slot.state, "need": need.text})
+                self._note(slot, need.replace_in(slot.state))
         return found
 
     def _order(self, slot: Ref, ref: ThreadRef, need: Need, room: Room) -> None:
@@ -145,7 +149,7 @@ class Dispatcher:
         ident = order_id(ref.id, ref.head, before=before) if before else self.orders.next_id(ref.id, ref.head)
         priority = ref.state.service.priority if ref.state.service else self.policy.of(workflow).priority
         self.orders.give(Order(ident, ref.id, workflow, ref.head, need.text), machine.name, priority=priority)
-        self._note(slot, {**slot.state, "order": ident, "need": need.text, "machine": machine.executor})
+        self._note(slot, {**need.replace_in(slot.state), "order": ident, "machine": machine.executor})
 
     def _note(self, slot: Ref, state: Mapping[str, Any]) -> None:
         # If another process was faster, or the thread was killed, the order finds nothing to do.
@@ -172,7 +176,7 @@ class Dispatcher:
                 lost += [slot] if self._is_lost(slot, standing, room) else []
         return self._step(lost, room) if lost else Verdict()
 
-    def _is_lost(self, slot: Ref, standing: Mapping[str, Standing], room: Room) -> bool:
+    def _is_lost(self, slot: Ref, standing: Mapping[str, OrderStanding], room: Room) -> bool:
         """Whether nobody is running, or is going to run, the thread of a slot."""
         _, workflow, name = slot.name.split("/")
         place = Slot(workflow, name, slot.state.get("since", 0))
@@ -186,6 +190,8 @@ class Dispatcher:
             if holder.is_alive(lease, now=now):
                 if ends > now:
                     self.lease_ends_at = min(self.lease_ends_at or ends, ends)
+                return False
+            if name in self.running_here:  # its worker has just died, and the machine is about to count that
                 return False
             if lease.get("host") == holder.process(os.getpid())["host"]:  # perhaps an earlier process here
                 asyncio.run(recovery.end_runs(self.store, name))
@@ -223,7 +229,7 @@ class Dispatcher:
 class Room:
     """Knows which machine has room for another step."""
 
-    def __init__(self, found: Sequence[machines.Member], slots: Sequence[Ref]) -> None:
+    def __init__(self, found: Sequence[machines.FleetMember], slots: Sequence[Ref]) -> None:
         self.slots = slots
         self._machines = {one.executor: one for one in found if one.is_alive}
         self._of = {slot.name: slot.state.get("machine", "") for slot in self.slots}
@@ -231,11 +237,12 @@ class Room:
     def has_taker(self, need: Need) -> bool:
         return any(self._can_take(one, need.text) for one in self._machines.values())
 
-    def choose(self, slot: str, need: Need) -> machines.Member:
+    def choose(self, slot: str, need: Need) -> machines.FleetMember:
         """Choose the machine for the next step of the thread with this slot, and assign the slot to it."""
         self._of[slot] = ""
         busy = Counter(self._of.values())
         able = [one for one in self._machines.values() if self._can_take(one, need.text)]
+        able = [one for one in able if one.host == need.host] or able
         chosen = min(able, key=lambda one: (busy[one.executor] / one.facts.slots, one.name))
         self._of[slot] = chosen.executor
         return chosen
@@ -248,8 +255,10 @@ class Room:
         """Whether another machine has room for a step while its own has none. If so, assign the slot to that
         machine."""
         own, busy = self._machines.get(slot.state.get("machine", "")), Counter(self._of.values())
-        if own is not None and own.facts.open and busy[own.executor] <= own.facts.slots:
-            return False
+        if own is not None and own.facts.open:
+            has_files = own.host == slot.state.get("host")
+            if has_files or busy[own.executor] <= own.facts.slots:
+                return False
         for one in self._machines.values():
             if busy[one.executor] < one.facts.slots and self._can_take(one, slot.state.get("need", "")):
                 self._of[slot.name] = one.executor
@@ -257,5 +266,5 @@ class Room:
         return False
 
     @staticmethod
-    def _can_take(one: machines.Member, need: str) -> bool:
+    def _can_take(one: machines.FleetMember, need: str) -> bool:
         return one.facts.open and need not in one.facts.lacks

@@ -24,11 +24,11 @@ from rolecall.service import queue
 from rolecall.service.door import Door
 from rolecall.service.fleet import machines
 from rolecall.service.fleet.dispatch import Dispatcher
-from rolecall.service.fleet.machines import Settings
+from rolecall.service.fleet.machines import MachineSettings
 from rolecall.service.fleet.needs import Here, Need, find_full_disk
 from rolecall.service.fleet.orders import Order, Orders
 from rolecall.service.fleet.reach import Reach
-from rolecall.service.fleet.step import Step, Steps
+from rolecall.service.fleet.step import RunningStep, Steps
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import AgentOf
 from rolecall.service.workers import Workers
@@ -58,7 +58,7 @@ class Machine:
     def __init__(
         self,
         url: str,
-        settings: Settings,
+        settings: MachineSettings,
         workers: Workers,
         *,
         policy: ServicePolicy | None,
@@ -79,6 +79,8 @@ class Machine:
             self._reach, workers, settings, policy=lambda: self.policy, log=log, tell=self._tell
         )
         self._here = Here()
+        self._agents: list[str] = []
+        """Those that are installed here."""
         self._lacking: dict[str, str] = {}
         """The needs of orders that could not be taken here, and what is missing for each."""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -147,6 +149,7 @@ class Machine:
         self._presence = machines.Presence(
             reach.store, settings.name, settings.executor, lease_ms=settings.lease_ms
         )
+        self._agents = await reach.ask(self._here.list_agents)
         await reach.ask(self._presence.enter, self._facts())
         left.push_async_callback(leave)
         left.push_async_callback(self._workers.close)
@@ -158,7 +161,13 @@ class Machine:
         await reach.ask(self._read_policy)
         store = Store(backend, now=reach.now)
         self._dispatcher = Dispatcher(
-            backend, store, self._orders, settings.lease_ms, self.log, self._agent_of(store)
+            backend,
+            store,
+            self._orders,
+            settings.lease_ms,
+            self.log,
+            self._agent_of(store),
+            running_here=self._steps.running,
         )
 
     def stop(self, *, finish: bool = False) -> None:
@@ -234,13 +243,15 @@ class Machine:
             return
 
         def look() -> dict[str, str]:
-            wanted = {slot.state.get("need") for slot in self._reach.store.refs("slot/")}
+            slots = self._reach.store.refs("slot/")
+            wanted = {slot.state.get(key) for slot in slots for key in ("need", "instead_of")}
             known = {need: self._here.lacks(Need.of(need)) for need in self._lacking if need in wanted}
             return {need: why for need, why in known.items() if why}
 
         found = await self._reach.ask(look)
         if found != self._lacking:
             self._lacking = found
+            self._agents = await self._reach.ask(self._here.list_agents)
             self._has_facts.set()
 
     # -- deciding --
@@ -329,6 +340,7 @@ class Machine:
             per_minute=self._steps.throughput.per_minute(),
             leads=self._reach.line.is_leading,
             open=self._is_open(),
+            agents=self._agents,
             lacks=dict(self._lacking),
             problems=dict(self.problems),
         )
@@ -354,7 +366,7 @@ class Machine:
         if what == "DELETE" and ident in self._steps.running:
             self._begin(self._end_if_killed(self._steps.running[ident]))
 
-    async def _end_if_killed(self, step: Step) -> None:
+    async def _end_if_killed(self, step: RunningStep) -> None:
         """End the step of a thread that lost its slot, unless the thread has finished."""
         ref = await self._reach.ask(read_thread, self._reach.store, step.order.thread)
         if ref is not None and ref.state.status == "killed":

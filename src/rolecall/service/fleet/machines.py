@@ -25,7 +25,7 @@ _PREFIX = "machine/"
 
 
 @dataclass(frozen=True)
-class Settings:
+class MachineSettings:
     """The settings of a machine."""
 
     name: str
@@ -55,12 +55,14 @@ class Facts:
     leads: bool = False
     open: bool = True
     """Whether it takes work: not while its disk is full or it is about to stop."""
+    agents: Sequence[str] = ()
+    """Agents that are installed."""
     lacks: Mapping[str, str] = field(default_factory=dict)
     """What is missing for a need, by the need."""
     problems: Mapping[str, str] = field(default_factory=dict)
 
 
-class Member(NamedTuple):
+class FleetMember(NamedTuple):
     name: str
     executor: str
     """Identifies one run of the machine's process, as opposed to earlier and later ones."""
@@ -70,6 +72,8 @@ class Member(NamedTuple):
     since: int
     seen_at: int
     deadline: int
+    host: str
+    """The name of the system that it runs on."""
 
     def describe(self) -> dict[str, Any]:
         """The machine as plain values; of one that is gone, only what lasts."""
@@ -84,13 +88,14 @@ class Member(NamedTuple):
             "slots": self.facts.slots,
             "busy": len(now.threads),
             "threads": list(now.threads),
+            "agents": list(now.agents),
             "steps": self.facts.steps,
             "per_minute": now.per_minute,
             "problems": dict(now.problems),
         }
 
 
-def list_machines(store: Store) -> list[Member]:
+def list_machines(store: Store) -> list[FleetMember]:
     """Every known machine, sorted by name."""
     now, found = store.now(), []
     for ref in store.refs(_PREFIX):
@@ -98,7 +103,8 @@ def list_machines(store: Store) -> list[Member]:
         facts = Facts(**{one.name: state[one.name] for one in fields(Facts) if one.name in state})
         name, process = ref.name.removeprefix(_PREFIX), holder.describe(state["process"])
         times = (state["since"], state["at"], state["deadline"])
-        found.append(Member(name, state["executor"], _is_alive(ref, now), facts, process, *times))
+        host = holder.name_of_host(state["process"])
+        found.append(FleetMember(name, state["executor"], _is_alive(ref, now), facts, process, *times, host))
     return found
 
 
@@ -139,15 +145,18 @@ class Presence:
 
     def tell(self, facts: Facts) -> None:
         """Publish the machine's facts; raise `Conflict` if another machine took the name after a long silence."""
-        ref = self._store.ref(self._name)
-        if self._has_left:  # checked after reading the ref, so that a removed ref is not put back
-            return
-        if ref is not None and ref.state.get("executor") != self._executor:
-            raise Conflict(
-                f"another machine has the name {self._name.removeprefix(_PREFIX)!r} now",
-                hint=Hint("Give this one a name of its own", "name_machine"),
-            )
-        self._move(ref, facts)
+        while True:
+            ref = self._store.ref(self._name)
+            if self._has_left:  # checked after reading the ref, so that a removed ref is not put back
+                return
+            if ref is not None and ref.state.get("executor") != self._executor:
+                raise Conflict(
+                    f"another machine has the name {self._name.removeprefix(_PREFIX)!r} now",
+                    hint=Hint("Give this one a name of its own", "name_machine"),
+                )
+            with suppress(Conflict):  # an earlier call, to which the server took long, was faster
+                self._move(ref, facts)
+                return
 
     def leave(self) -> None:
         """Remove the entry, even if another thread is renewing it at this moment."""

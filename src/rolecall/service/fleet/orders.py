@@ -24,7 +24,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from rolecall.errors import StorageError
 from rolecall.service.fleet.database import DBOS_SCHEMA, TIMEOUTS, session_options
-from rolecall.service.fleet.machines import Settings
+from rolecall.service.fleet.machines import MachineSettings
 
 VERSION = "rolecall-2"
 """The version of the order format; a machine takes only orders of its own version."""
@@ -50,7 +50,7 @@ class Order(NamedTuple):
     """What the step needs from a machine, in the format of `needs.Need`."""
 
 
-class Standing(NamedTuple):
+class OrderStanding(NamedTuple):
     """The state of an order."""
 
     status: str
@@ -95,7 +95,7 @@ class Orders:
     """DBOS in this process. Methods that query the database may be called from any thread without an event loop."""
 
     url: str
-    settings: Settings
+    settings: MachineSettings
     step: Callable[[Order], Coroutine[Any, Any, str]]
     """Takes a step and describes the outcome, on the loop given to `open`."""
     over: Callable[[Order], object]
@@ -169,13 +169,13 @@ class Orders:
                     return one
 
     @_translate_errors
-    def standing(self, ids: Collection[str]) -> dict[str, Standing]:
+    def standing(self, ids: Collection[str]) -> dict[str, OrderStanding]:
         """The states of those orders that exist."""
         if not ids:
             return {}
         found = DBOS.list_workflows(workflow_ids=list(ids), load_input=False, load_output=False)
         return {
-            one.workflow_id: Standing(str(one.status), one.dequeued_at or 0, one.created_at or 0)
+            one.workflow_id: OrderStanding(str(one.status), one.dequeued_at or 0, one.created_at or 0)
             for one in found
         }
 

@@ -1,7 +1,7 @@
 """A machine's access to the database.
 
 `Reach` runs the event loop's queries in threads, which wait for an unavailable server. The loop gives up queries that
-have waited too long (`give_up_dead_lines`); they are retried on a new connection. `Line` is the connection for
+have waited too long (`give_up_dead_lines`); they are retried on a new connection. `ServerLine` is the connection for
 notifications, the server's time and leader election.
 """
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 class Reach:
     def __init__(self, url: str, *, lease_ms: int, threads: int, heard: Callable[[str], object]) -> None:
-        self.line = Line(url, silence=max(2.0, lease_ms / 4000), heard=heard)
+        self.line = ServerLine(url, silence=max(2.0, lease_ms / 4000), heard=heard)
         self.now = self.line.now
         self._url = url
         self._shared = SharedBackend(url, size=_CONNECTIONS)
@@ -100,7 +100,7 @@ class Reach:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-class Line(threading.Thread):
+class ServerLine(threading.Thread):
     """A connection that receives notifications, keeps the server's time and takes part in leader election.
 
     Leadership is a session lock: it passes to another machine when this session ends, and the server ends a session

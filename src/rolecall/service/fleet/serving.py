@@ -18,7 +18,7 @@ from rolecall.agents.process import add_mark, end_leftovers
 from rolecall.service import control
 from rolecall.service.fleet import database
 from rolecall.service.fleet.machine import Machine
-from rolecall.service.fleet.machines import Settings
+from rolecall.service.fleet.machines import MachineSettings
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.serving import Log, agent_namer, host_name, run_until_stopped
 from rolecall.service.supervisor import Companion
@@ -57,14 +57,14 @@ def serve(
         log(f"joining the fleet at {database.shown(url)} as process {os.getpid()}")
         database.migrate(url)
         called = name or host_name()
-        settings = Settings(
+        settings = MachineSettings(
             called, f"{called}:{uuid4().hex[:12]}", slots, lease_ms, folders=(home, tempfile.gettempdir())
         )
 
         async def run(door: socket.socket) -> None:
             mark = mark_of(home)
             await end_leftovers(mark)  # from an earlier process: another machine may run its threads by now
-            env = add_mark(config.inherited(ROLECALL_HOME=home, ROLECALL_STORE=url), mark)
+            env = add_mark(config.child_environment(ROLECALL_HOME=home, ROLECALL_STORE=url), mark)
             workers = Workers(env, entry="rolecall.service.fleet.worker")
             machine = Machine(url, settings, workers, policy=policy, log=log, agent_of=agent_namer)
             beside = [_Beside(machine, url, companion, log) for companion in companions]

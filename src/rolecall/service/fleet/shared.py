@@ -37,7 +37,18 @@ class SharedBackend:
     """None, because `Line` keeps the server's time."""
 
     _VERBS = frozenset(
-        ("record", "records", "stored", "ids_with_prefix", "ref", "refs", "names", "history", "events")
+        (
+            "record",
+            "records",
+            "find_stored",
+            "ids_with_prefix",
+            "ref",
+            "refs",
+            "names",
+            "history",
+            "events",
+            "newest_event",
+        )
     )
 
     def __init__(self, url: str, *, size: int) -> None:

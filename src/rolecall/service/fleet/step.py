@@ -10,13 +10,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rolecall.errors import Conflict, RolecallError, StorageError
+from rolecall.errors import RolecallError, StorageError
 from rolecall.service import queue
-from rolecall.service.fleet.machines import Settings
+from rolecall.service.fleet.machines import MachineSettings
 from rolecall.service.fleet.orders import Order
 from rolecall.service.fleet.reach import Reach
 from rolecall.service.policy import ServicePolicy
@@ -51,12 +50,12 @@ class Steps:
 
     reach: Reach
     workers: Workers
-    settings: Settings
+    settings: MachineSettings
     policy: Callable[[], ServicePolicy]
     log: Callable[[str], None]
     tell: Callable[[str], None]
     """Called from any thread with the id of a thread that has a new event."""
-    running: dict[str, Step] = field(default_factory=dict)
+    running: dict[str, RunningStep] = field(default_factory=dict)
     throughput: Throughput = field(default_factory=Throughput)
     is_stopping: bool = False
 
@@ -64,7 +63,7 @@ class Steps:
         """Carry out an order to its end."""
         if order.thread in self.running:
             return Settled("is running here", is_trouble=True)
-        step, reach = Step(order), self.reach
+        step, reach = RunningStep(order), self.reach
         self.running[order.thread] = step
 
         def hear(kind: str, value: Any) -> None:
@@ -97,7 +96,7 @@ class Steps:
         self.tell(order.thread)
         return settled
 
-    def end(self, step: Step, *, grace: float = GRACE) -> None:
+    def end(self, step: RunningStep, *, grace: float = GRACE) -> None:
         """Ask a step to stop, and kill it if it does not."""
         step.is_stopped = True
         worker = self.workers.running.get(step.order.thread)
@@ -131,7 +130,7 @@ class Steps:
 
 
 @dataclass
-class Step:
+class RunningStep:
     """A step that is being taken here."""
 
     order: Order
@@ -163,15 +162,14 @@ class Settled(NamedTuple):
     """Whether the outcome is unknown; the order is given again after a pause."""
 
 
-def settle(store: Store, step: Step, ended: Ended) -> Settled:
+def settle(store: Store, step: RunningStep, ended: Ended) -> Settled:
     """Apply the end of a step's process to its thread, unless another machine has the thread by now."""
     slot, report = Slot(step.order.workflow, step.order.thread, 0), ended.report or {}
     ref = read_thread(store, slot.thread)
     status = ref.state.status if ref else "gone"
     is_taken = ref is not None and ref.head != step.order.head
     if ref is None or status not in ("idle", "running"):
-        with suppress(Conflict):  # it no longer needs its slot, and another process has already noticed
-            queue.release(store, slot)
+        queue.release(store, slot)
         return Settled(f"is {status}", is_taken=is_taken, is_over=True)
     is_held = ref.state.lease.get("token", "") == step.token != ""
     if is_taken or (status == "running" and not is_held):

@@ -15,20 +15,20 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rolecall.agents import process
+from rolecall.api import Rolecall
 from rolecall.errors import Conflict, RolecallError, StorageError, UsageError
-from rolecall.service.project_file import Project
+from rolecall.service.project_file import ProjectFile
 from rolecall.service.triggers import memory as memories
-from rolecall.service.triggers.memory import Memory, Signal, time_text
+from rolecall.service.triggers.memory import Signal, TriggerMemory, time_text
 from rolecall.service.triggers.trigger import Hook, Trigger
-from rolecall.settings import config
 from rolecall.settings.mask import SHORTEST, Mask
-from rolecall.settings.stores import open_store
 from rolecall.store.backend import Ref
+from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Draft, Store
-from rolecall.threads import casting, lifecycle, thread
+from rolecall.threads.requests import Request
 from rolecall.workflow import template
 
 PATIENCE = 600.0
@@ -49,12 +49,12 @@ class ThreadOrder(NamedTuple):
     """The name of the trigger's ref."""
     version: int
     """The version that the ref must still have; 0 if it must not exist yet."""
-    state: Mapping[str, Any]
+    state: JsonObject
     """The new state of the ref, without the thread."""
 
 
 @dataclass(frozen=True)
-class Result:
+class FiringResult:
     """The outcome of a signal."""
 
     thread: str = ""
@@ -78,15 +78,15 @@ class Delivery:
     """Called when a thread waits for admission."""
     gate: asyncio.Semaphore
     """Limits how many children run at once."""
-    project: Project = field(default_factory=lambda: Project("", ""))
+    project: ProjectFile = field(default_factory=lambda: ProjectFile("", ""))
     workflows: Mapping[str, str] = field(default_factory=dict)
     """The node of each workflow by name."""
     _turns: dict[str, asyncio.Lock] = field(default_factory=dict)
 
-    def recall(self, trigger: Trigger) -> tuple[Ref | None, Memory]:
+    def recall(self, trigger: Trigger) -> tuple[Ref | None, TriggerMemory]:
         return memories.recall(self.store, self.project.name, trigger, now=self.store.now())
 
-    def remember(self, trigger: Trigger, ref: Ref | None, memory: Memory) -> None:
+    def remember(self, trigger: Trigger, ref: Ref | None, memory: TriggerMemory) -> None:
         """Save a trigger's memory; raise `Conflict` if another process has moved it."""
         memories.save(self.store, self.project.name, trigger, ref, memory)
 
@@ -106,7 +106,7 @@ class Delivery:
         with suppress(Conflict):
             self.remember(trigger, ref, memories.after_trouble(memory, slot, problem, self.store.now()))
 
-    async def deliver(self, trigger: Trigger, signal: Signal) -> Result:
+    async def deliver(self, trigger: Trigger, signal: Signal) -> FiringResult:
         """Start the thread of a signal, unless there is a reason not to."""
         async with self._turns.setdefault(trigger.id, asyncio.Lock()):
             for _ in range(_ATTEMPTS):
@@ -114,9 +114,9 @@ class Delivery:
                     result = await self._try(trigger, signal)
                     if not result.is_late:
                         return result
-        return Result(problem="the trigger moved too often to be used")
+        return FiringResult(problem="the trigger moved too often to be used")
 
-    async def _try(self, trigger: Trigger, signal: Signal) -> Result:
+    async def _try(self, trigger: Trigger, signal: Signal) -> FiringResult:
         project, workflow = self.project, self.workflows.get(trigger.workflow)
         try:
             ref, memory = self.recall(trigger)
@@ -132,13 +132,13 @@ class Delivery:
                 after = memories.after_skip(memory, signal, reason, now)
                 if after != memory:
                     self.remember(trigger, ref, after)
-                return Result(skipped=reason)
+                return FiringResult(skipped=reason)
             order = order_for(
                 project, trigger, signal, ref, memory, workflow=workflow, now=now, mask=self.mask
             )
         except UsageError as error:
             self.report(trigger, signal.slot, _explain(error))
-            return Result(problem=error.message)
+            return FiringResult(problem=error.message)
         async with self.gate:
             result = await _start_in_child(order, self.env)
         if result.thread:
@@ -159,11 +159,11 @@ class Delivery:
 
 
 def order_for(
-    project: Project,
+    project: ProjectFile,
     trigger: Trigger,
     signal: Signal,
     ref: Ref | None,
-    memory: Memory,
+    memory: TriggerMemory,
     *,
     workflow: str,
     now: int,
@@ -193,7 +193,7 @@ def order_for(
     )
 
 
-def view(project: Project, trigger: Trigger, signal: Signal, now: int) -> dict[str, Any]:
+def view(project: ProjectFile, trigger: Trigger, signal: Signal, now: int) -> JsonObject:
     """The values that a trigger's templates can use."""
     own = {"trigger": trigger.name, "workflow": trigger.workflow, "project": project.name}
     return {**signal.data, **own, "at": time_text(now)}
@@ -206,8 +206,9 @@ def _explain(error: RolecallError) -> str:
 # -- starting --
 
 
-def start(store: Store, order: ThreadOrder, *, mask: Mask, work: str) -> str:
-    """Start a thread and return its id; raise `Conflict` if the trigger's ref has moved."""
+def start(rolecall: Rolecall, order: ThreadOrder, request: Request | None = None) -> str:
+    """Start a thread and return its id; raise `Conflict` if the trigger's ref has moved. `request` is that of
+    `Rolecall.start`."""
     seen = Ref(order.ref, None, {}, order.version, 0) if order.version else None
 
     def remember(ident: str, draft: Draft) -> None:
@@ -215,21 +216,17 @@ def start(store: Store, order: ThreadOrder, *, mask: Mask, work: str) -> str:
         draft.event(order.ref, "fired", {"thread": ident})
         draft.event(ident, "triggered", {"trigger": order.ref.removeprefix("trigger/")})
 
-    ref = lifecycle.start(
-        store,
+    return rolecall.start(
         order.workflow,
         order.prompt,
-        cwd=order.cwd,
-        mask=mask,
-        bind=casting.binder(),
-        work=work,
-        queue=order.priority,
+        folder=order.cwd,
+        priority=order.priority,
         also=remember,
-    )
-    return thread.id_of(ref)
+        request=request,
+    ).id
 
 
-async def _start_in_child(order: ThreadOrder, env: Mapping[str, str]) -> Result:
+async def _start_in_child(order: ThreadOrder, env: Mapping[str, str]) -> FiringResult:
     """Start a thread in a child. `StorageError` means the store refuses for now and the trigger's ref has not moved."""
     ended = await process.run(
         [sys.executable, "-P", "-m", "rolecall.service.triggers.firing"],
@@ -243,24 +240,26 @@ async def _start_in_child(order: ThreadOrder, env: Mapping[str, str]) -> Result:
         answer = json.loads(ended.stdout)
     except ValueError:
         last = ended.stderr.strip().rpartition("\n")[2][:300]
-        return Result(problem=f"the process that starts the thread failed: {ended.reason} {last}".strip())
+        return FiringResult(
+            problem=f"the process that starts the thread failed: {ended.reason} {last}".strip()
+        )
     if answer.pop("is_refused", False):
         raise StorageError(answer["problem"])
-    return Result(**answer)
+    return FiringResult(**answer)
 
 
 def main() -> None:
     order = ThreadOrder(**json.loads(sys.stdin.read()))
     output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # a workflow in Python may print
-    answer: dict[str, Any]
+    answer: JsonObject
     try:
-        with open_store() as store:
+        with Rolecall() as rolecall:
             try:
-                answer = {"thread": start(store, order, mask=config.mask(), work=config.work_folder())}
+                answer = {"thread": start(rolecall, order)}
             except StorageError as error:
                 # Failing to create a folder is a StorageError too, but by then the signal has been used.
-                ref = store.ref(order.ref)
+                ref = rolecall.store.ref(order.ref)
                 is_moved = (ref.version if ref else 0) != order.version
                 answer = {"problem": _explain(error), "is_refused": not is_moved}
     except Conflict as error:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from rolecall.service.triggers.trigger import Hook
+from rolecall.store.canonical import JsonObject
 
 with suppress(ImportError):  # comes with an extra; `Server.open` reports that it is missing
     import h11
@@ -33,9 +34,9 @@ _AT_ONCE = 64
 _SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "x-rolecall-secret"})
 
 
-class Answer(NamedTuple):
+class HookAnswer(NamedTuple):
     status: int
-    body: dict[str, Any]
+    body: JsonObject
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Guarded:
 
     hook: Hook
     secret: str
-    deliver: Callable[[dict[str, Any], str], Awaitable[Answer]]
+    deliver: Callable[[JsonObject, str], Awaitable[HookAnswer]]
     """Called with the values for the prompt and the digest of a signed body."""
 
 
@@ -54,7 +55,7 @@ Find = Callable[[str], Guarded | None]
 class _Refused(Exception):
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
-        self.answer = Answer(status, {"error": reason})
+        self.answer = HookAnswer(status, {"error": reason})
 
 
 class Server:
@@ -89,9 +90,9 @@ class Server:
             except _Refused as refused:
                 answer = refused.answer
             except h11.RemoteProtocolError as error:
-                answer = Answer(error.error_status_hint, {"error": "the request cannot be understood"})
+                answer = HookAnswer(error.error_status_hint, {"error": "the request cannot be understood"})
             except (TimeoutError, OSError, EOFError):
-                answer = Answer(408, {"error": "the request did not arrive in time"})
+                answer = HookAnswer(408, {"error": "the request did not arrive in time"})
 
             body = json.dumps(answer.body).encode()
             headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
@@ -112,7 +113,7 @@ class Server:
 
     async def _receive(
         self, connection: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> tuple[Guarded, dict[str, Any], str]:
+    ) -> tuple[Guarded, JsonObject, str]:
         """Read a request and check its secret; return its hook, the values for the prompt, and the digest of a signed
         body."""
 

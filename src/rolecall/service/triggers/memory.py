@@ -7,13 +7,12 @@ module also decides whether a signal starts a thread, from the memory and the ti
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from rolecall.service.triggers.trigger import Trigger
 from rolecall.store.backend import Ref
+from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Store
 
 MOST_KEYS = 200
@@ -22,7 +21,7 @@ _LONGEST = 500
 
 
 @dataclass(frozen=True)
-class Memory:
+class TriggerMemory:
     looks_at: str = ""
     """A digest of what the trigger looks at; if it changes, earlier values no longer count."""
     since: int = 0
@@ -53,7 +52,7 @@ class Memory:
 class Signal:
     """An occurrence that may start a thread."""
 
-    data: Mapping[str, Any]
+    data: JsonObject
     """The values that a prompt can use."""
     key: str = ""
     """Only the first signal with a given key counts; if it is empty, every signal counts."""
@@ -73,37 +72,37 @@ def ref_name(project: str, trigger: Trigger) -> str:
     return f"trigger/{project}/{trigger.id}"
 
 
-def recall(store: Store, project: str, trigger: Trigger, *, now: int) -> tuple[Ref | None, Memory]:
+def recall(store: Store, project: str, trigger: Trigger, *, now: int) -> tuple[Ref | None, TriggerMemory]:
     """The ref and the memory. A trigger that is new, or that looks at something else now, starts from now."""
     ref = store.ref(ref_name(project, trigger))
-    memory = from_state(ref.state) if ref is not None else Memory()
+    memory = from_state(ref.state) if ref is not None else TriggerMemory()
     looks_at = digest_of(repr((trigger.source, trigger.schedule)))
     if memory.looks_at == looks_at:
         return ref, memory
     return ref, replace(memory, looks_at=looks_at, since=now, scheduled=0, seen="", seen_at=0)
 
 
-def is_new(ref: Ref | None, memory: Memory) -> bool:
+def is_new(ref: Ref | None, memory: TriggerMemory) -> bool:
     """Whether the memory differs from the stored one because the trigger starts from now."""
     return ref is None or from_state(ref.state).looks_at != memory.looks_at
 
 
-def save(store: Store, project: str, trigger: Trigger, ref: Ref | None, memory: Memory) -> Ref:
+def save(store: Store, project: str, trigger: Trigger, ref: Ref | None, memory: TriggerMemory) -> Ref:
     """Save the memory. It survives the process but perhaps not a power failure, after which the work is repeated."""
     return store.move(ref_name(project, trigger), ref, state=to_state(memory), durable=False)
 
 
-def from_state(state: Mapping[str, Any]) -> Memory:
-    known = {field.name for field in fields(Memory)}
+def from_state(state: JsonObject) -> TriggerMemory:
+    known = {field.name for field in fields(TriggerMemory)}
     kept = {key: value for key, value in state.items() if key in known}
-    return Memory(**{**kept, "keys": tuple(state.get("keys", ()))})
+    return TriggerMemory(**{**kept, "keys": tuple(state.get("keys", ()))})
 
 
-def to_state(memory: Memory) -> dict[str, Any]:
+def to_state(memory: TriggerMemory) -> JsonObject:
     return {key: value for key, value in (asdict(memory) | {"keys": list(memory.keys)}).items() if value}
 
 
-def anchor(memory: Memory) -> int:
+def anchor(memory: TriggerMemory) -> int:
     """The time that a schedule counts from."""
     return max(memory.scheduled, memory.since)
 
@@ -117,7 +116,7 @@ _QUIET = (UNCHANGED, FIRST)
 """Reasons that occur at every look and are not worth recording."""
 
 
-def refusal(trigger: Trigger, memory: Memory, signal: Signal, now: int) -> str:
+def refusal(trigger: Trigger, memory: TriggerMemory, signal: Signal, now: int) -> str:
     """Why a signal starts no thread; empty if it does."""
     if signal.is_by_hand:
         return ""
@@ -141,7 +140,7 @@ def refusal(trigger: Trigger, memory: Memory, signal: Signal, now: int) -> str:
     return ""
 
 
-def after_skip(memory: Memory, signal: Signal, reason: str, now: int) -> Memory:
+def after_skip(memory: TriggerMemory, signal: Signal, reason: str, now: int) -> TriggerMemory:
     """The memory after a signal that started no thread. A change during the cooldown stays unseen, so that the next
     look finds it."""
     after = replace(memory, scheduled=max(memory.scheduled, signal.slot))
@@ -152,7 +151,7 @@ def after_skip(memory: Memory, signal: Signal, reason: str, now: int) -> Memory:
     return after if reason in _QUIET else replace(after, skipped=reason, skipped_at=now)
 
 
-def after_start(memory: Memory, signal: Signal, thread: str, now: int) -> Memory:
+def after_start(memory: TriggerMemory, signal: Signal, thread: str, now: int) -> TriggerMemory:
     keys = [digest_of(key) for key in (signal.key, signal.signed) if key]
     return replace(
         memory,
@@ -168,16 +167,16 @@ def after_start(memory: Memory, signal: Signal, thread: str, now: int) -> Memory
     )
 
 
-def after_trouble(memory: Memory, slot: int, problem: str, now: int) -> Memory:
+def after_trouble(memory: TriggerMemory, slot: int, problem: str, now: int) -> TriggerMemory:
     return replace(memory, scheduled=max(memory.scheduled, slot), problem=problem[:_LONGEST], problem_at=now)
 
 
-def resume(memory: Memory, now: int) -> Memory:
+def resume(memory: TriggerMemory, now: int) -> TriggerMemory:
     """The memory of a trigger that is resumed after a pause; signals missed in between are not made up for."""
     return replace(memory, is_paused=False, since=now, seen="", seen_at=now, problem="", problem_at=0)
 
 
-def is_resumed(memory: Memory) -> bool:
+def is_resumed(memory: TriggerMemory) -> bool:
     """Whether a trigger has not looked at anything since it was resumed."""
     is_quiet = not memory.problem and memory.skipped_at < memory.seen_at
     return bool(memory.seen_at and not memory.seen and is_quiet)

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from rolecall.errors import Conflict, RolecallError
-from rolecall.service.project_file import Hooks, Project
+from rolecall.service.project_file import Hooks, ProjectFile
 from rolecall.service.reload import changes
 from rolecall.service.triggers import hook, schedule, sources
 from rolecall.service.triggers import memory as memories
@@ -25,6 +24,7 @@ from rolecall.service.triggers.firing import Delivery
 from rolecall.service.triggers.memory import Signal, time_text
 from rolecall.service.triggers.trigger import Command, Files, Hook, Sense, Trigger, hook_path
 from rolecall.settings.mask import Mask
+from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Store
 
 _LONGEST_SLEEP_MS = 15_000
@@ -62,7 +62,7 @@ class Triggers:
         self._problems = {} if problems is None else problems
         self._gate = asyncio.Semaphore(_CHILDREN)
         self._delivery = Delivery(store, env, mask, say, on_start, self._gate)
-        self._project = Project("", "")
+        self._project = ProjectFile("", "")
         self._news = asyncio.Event()
         self._looks: dict[str, asyncio.Task[None]] = {}
         """The running look of each trigger."""
@@ -82,7 +82,7 @@ class Triggers:
         self.port: int | None = None
         """The port for requests; None if the server is closed."""
 
-    def update(self, project: Project, workflows: Mapping[str, str]) -> None:
+    def update(self, project: ProjectFile, workflows: Mapping[str, str]) -> None:
         """Set the current configuration and the node of each workflow. Running looks continue to their end."""
         self._project = replace(project, folder=os.path.realpath(project.folder))
         self._delivery.project, self._delivery.workflows = self._project, dict(workflows)
@@ -262,24 +262,24 @@ class Triggers:
                 return hook.Guarded(trigger.source, secret, partial(self._answer, trigger))
         return None
 
-    async def _answer(self, trigger: Trigger, data: Mapping[str, Any], digest: str) -> hook.Answer:
+    async def _answer(self, trigger: Trigger, data: JsonObject, digest: str) -> hook.HookAnswer:
         waiting = self._waiting.get(trigger.id, 0)
         if waiting >= _MOST_WAITING:
-            return hook.Answer(429, {"error": "too many requests wait already"})
+            return hook.HookAnswer(429, {"error": "too many requests wait already"})
         self._waiting[trigger.id] = waiting + 1
         try:
             result = await self._delivery.deliver(trigger, Signal(data, signed=digest))
         except Exception as error:  # the store failed, or no process could start; the caller may retry
             self._say(f"{trigger.id}: {error}")
             why = error.message if isinstance(error, RolecallError) else "it cannot be handled just now"
-            return hook.Answer(503, {"error": why})
+            return hook.HookAnswer(503, {"error": why})
         finally:
             self._waiting[trigger.id] -= 1
         if result.problem:
-            return hook.Answer(422, {"error": self._delivery.mask(result.problem)})
+            return hook.HookAnswer(422, {"error": self._delivery.mask(result.problem)})
         if result.thread:
-            return hook.Answer(202, {"thread": result.thread})
-        return hook.Answer(200, {"thread": None, "reason": result.skipped})
+            return hook.HookAnswer(202, {"thread": result.thread})
+        return hook.HookAnswer(200, {"thread": None, "reason": result.skipped})
 
     # -- files --
 

@@ -17,7 +17,7 @@ _LONG_WAY_BACK_MS = 86_400_000
 _NEVER_MS = 8_640_000_000_000_000
 
 
-class Turn(NamedTuple):
+class ScheduleTurn(NamedTuple):
     """Whether a schedule is due."""
 
     slot: int | None
@@ -26,21 +26,21 @@ class Turn(NamedTuple):
     """When it is due again."""
 
 
-def turn(schedule: Schedule, last: int, now: int) -> Turn:
+def turn(schedule: Schedule, last: int, now: int) -> ScheduleTurn:
     """Compute the turn of a schedule. `last` is the last planned time handled, or when the trigger was first seen."""
     if isinstance(schedule, Every):
         interval = round(schedule.seconds * 1000)
         passed = (now - last) // interval
         slot = last + passed * interval if passed > 0 else None
-        return Turn(slot, (last if slot is None else slot) + interval)
+        return ScheduleTurn(slot, (last if slot is None else slot) + interval)
     following = _next(schedule, last)
     if following is None or following > now:
-        return Turn(None, following or _NEVER_MS)
+        return ScheduleTurn(None, following or _NEVER_MS)
     # The last time up to now: search backwards from the next full second.
     zone = zone_of(schedule)
     behind = datetime.fromtimestamp(now // 1000 + 1, UTC).astimezone(zone)
     latest = next((at for at in _times(schedule, behind, reverse=True) if at <= now), now)
-    return Turn(max(latest, following), _next(schedule, now) or _NEVER_MS)
+    return ScheduleTurn(max(latest, following), _next(schedule, now) or _NEVER_MS)
 
 
 def begins_again(schedule: Schedule, last: int, now: int) -> bool:

@@ -16,11 +16,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rolecall.agents import process
 from rolecall.errors import AgentError, UsageError
 from rolecall.service.triggers.trigger import Command, Files, Sense, matcher
+from rolecall.store.canonical import JsonObject
 
 FOLDER = "senses"
 _MOST_SEEN = 200_000
@@ -36,7 +37,7 @@ _IGNORED = frozenset(
 class Look:
     """The result of looking at a source."""
 
-    data: Mapping[str, Any] | None = None
+    data: JsonObject | None = None
     """The values that a prompt can use; None without a signal."""
     digest: str = ""
     """The digest of the value seen; empty if every signal counts."""
@@ -87,7 +88,7 @@ async def look_with_sense(source: Sense, folder: str, env: Mapping[str, str]) ->
 
 
 class SenseAnswer(NamedTuple):
-    signal: Mapping[str, Any] | None = None
+    signal: JsonObject | None = None
     error: str = ""
     line: int = 1
     """The line of the error."""

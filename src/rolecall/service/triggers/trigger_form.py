@@ -33,11 +33,12 @@ from rolecall.settings.form import (
     ListOf,
     MapOf,
     Record,
-    Schema,
+    Section,
     Text,
     Unreadable,
     did_you_mean,
 )
+from rolecall.store.canonical import Schema
 from rolecall.workflow import template
 
 
@@ -57,12 +58,11 @@ class _Duration(Form[float]):
 
 
 _WORD = Text("text", least=1, pattern=r"[^\x00]*")
-_FIELDS: Record[dict[str, Any]] = Record(
-    dict,
+_FIELDS = Section(
     "a trigger",
     {
-        "every": Field(_Duration(1.0), description="A number and a unit: 30s, 15m, 2h or 1d."),
-        "cron": Field(Text(), description="Minute, hour, day, month, weekday."),
+        "every": Field(_Duration(1.0), description="How often: 30s, 15m, 2h or 1d."),
+        "cron": Field(Text(), description="When: minute, hour, day, month, weekday."),
         "timezone": Field(Text(), description="Of `cron`; by default UTC."),
         "files": Field(
             ListOf(_WORD, "a pattern or a list of patterns", least=1, allow_single=True),
@@ -85,18 +85,22 @@ _FIELDS: Record[dict[str, Any]] = Record(
                     "secret_env": Field(
                         Text("the name of the variable with the secret", pattern=r"[A-Za-z_][A-Za-z0-9_]*"),
                         required=True,
+                        description="The variable that holds the secret.",
                         hint="A hook needs the name of a variable, of the environment or of `.env` in the home, that "
                         "holds its secret.",
                     ),
-                    "signature": Text(
-                        "the name of a header",
-                        pattern="[A-Za-z0-9-]{0,60}",
-                        hint="Such as X-Hub-Signature-256.",
+                    "signature": Field(
+                        Text(
+                            "the name of a header",
+                            pattern="[A-Za-z0-9-]{0,60}",
+                            hint="Such as X-Hub-Signature-256.",
+                        ),
+                        description="The header with the HMAC-SHA256 of the body, instead of the secret itself.",
                     ),
                 },
                 hint="For example `http: {secret_env: HOOK_SECRET}`.",
             ),
-            description="A request.",
+            description="A request; the trigger fires when one with the secret arrives.",
         ),
         "sense": Field(
             Text(
@@ -113,8 +117,10 @@ _FIELDS: Record[dict[str, Any]] = Record(
             Text(least=1),
             description="A template: of signals with the same text only the first starts a thread.",
         ),
-        "cooldown": _Duration(),
-        "timeout": _Duration(0.1),
+        "cooldown": Field(
+            _Duration(), description="How long to wait after a thread before another may start."
+        ),
+        "timeout": Field(_Duration(0.1), description="Of a command or a sense (1m)."),
     },
     hint="For example `{every: 1h, prompt: Look around.}`.",
 )

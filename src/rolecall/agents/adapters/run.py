@@ -1,0 +1,89 @@
+"""A command whose exit code is the answer: `run:make test`. Words may come from earlier steps (`workflow/command.py`).
+
+Its output has the schema `command.SCHEMA`. An exit code other than 0 is an answer and not an error; a program that
+cannot be started, or that takes too long, is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from rolecall.agents.adapters.command import words_of
+from rolecall.agents.process import run as run_process
+from rolecall.agents.protocol import DEFAULT_TIMEOUT, Context, Reply
+from rolecall.agents.transcript import LiveText
+from rolecall.errors import RolecallError
+from rolecall.settings.settings import OUTSIDE
+from rolecall.workflow import command
+from rolecall.workflow.reply import render
+
+_SHORT = 2000
+"""Characters at the end of what it prints that are a field of its output."""
+_LONG = 20_000
+"""Bytes at the beginning and the end of what it prints that are kept below its output, if they are more than that."""
+
+
+@dataclass(frozen=True)
+class CheckedCommand:
+    """A program that is run for its exit code."""
+
+    argv: tuple[str, ...]
+    timeout: float | None = DEFAULT_TIMEOUT
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables added to the context's environment."""
+
+    deniable: ClassVar[frozenset[str]] = frozenset()
+    effects: ClassVar[str] = OUTSIDE
+    """Evidence is never reused: the command runs each time."""
+
+    @property
+    def program(self) -> str:
+        """Its program, or an empty text if an earlier step decides it."""
+        return "" if "{{" in self.argv[0] else self.argv[0]
+
+    async def __call__(self, _prompt: str, context: Context) -> Reply:
+        def latest(role: str) -> Mapping[str, Any] | None:
+            return next((step.output for step in reversed(context.steps) if step.role == role), None)
+
+        try:
+            argv = command.expand(self.argv, latest)
+            ended = await run_process(
+                argv,
+                cwd=context.workdir,
+                env={**context.env, **self.env},
+                timeout=self.timeout,
+                cancel=context.cancel,
+                on_start=lambda child: context.emit("process", child._asdict()),
+                on_text=LiveText(context.emit),
+                max_output=_LONG,
+            )
+            if ended.ending not in ("completed", "failed", "killed"):
+                raise ended.error()
+        except RolecallError as error:
+            if source := command.source_of(self.argv):
+                more = f"A message that resumes the thread goes to {source}, which named the command."
+                error.hint = f"{error.hint} {more}".lstrip()
+            raise
+        printed = "\n".join(filter(None, (ended.stdout.strip(), ended.stderr.strip())))
+        output = {
+            "status": "failed" if ended.code else "passed",
+            "command": list(argv),
+            "exit_code": ended.code or 0,
+            "output": printed[-_SHORT:],
+        }
+        return Reply(render(output, printed if len(printed) > _SHORT else ""))
+
+
+def run(
+    argv: Sequence[str], *, timeout: float | None = DEFAULT_TIMEOUT, env: Mapping[str, str] | None = None
+) -> CheckedCommand:
+    """Create an agent that runs `argv` in the work folder and answers with its exit code."""
+    words = words_of(argv, "run")
+    list(command.tags(words))
+    return CheckedCommand(words, timeout, env or {})
+
+
+def from_argument(argument: str, **options: Any) -> CheckedCommand:
+    return run(words_of(argument, "run"), **options)

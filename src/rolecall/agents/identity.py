@@ -1,0 +1,250 @@
+"""Says which agent answers: its adapter with the options that shape an answer, and the version of its program.
+
+An identity does not depend on the machine: a file counts by its content, not by its path. Only the coding agents that
+we know are asked for their version, once for each installed program; any other command is never run for this.
+"""
+
+from __future__ import annotations
+
+import json
+import marshal
+import os
+import re
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from functools import lru_cache, partial
+from hashlib import file_digest, sha256
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+from rolecall.agents.adapter_table import PROGRAMS
+from rolecall.agents.presence import adapter_of, env_of, find_program, program_of
+from rolecall.agents.process import run as run_process
+from rolecall.errors import AgentError
+from rolecall.settings.mask import Mask
+
+_PATIENCE = 10.0
+"""Seconds that a program may take to tell its version."""
+_SMALL = 1 << 18
+"""The content of larger files is digested once and remembered."""
+_MOST_REMEMBERED = 100
+_DIGEST = 16
+_LONGEST = 80
+QUIET = {
+    "NO_COLOR": "1",
+    "NO_UPDATE_NOTIFIER": "1",
+    "DISABLE_AUTOUPDATER": "1",
+    "DISABLE_TELEMETRY": "1",
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "OPENCODE_DISABLE_AUTOUPDATE": "1",
+    "OPENCODE_DISABLE_MODELS_FETCH": "1",
+    "COPILOT_AUTO_UPDATE": "false",
+    **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9"),
+}
+"""Keeps programs from looking for a newer version when asked for theirs: their own switches and, for programs without
+one, a proxy that leads nowhere."""
+_NOT_SHAPING = ("timeout", "retries", "api_key")
+"""Options that do not shape an answer."""
+_OF_FILES = ("executable", "argv", "path", "roles", "after_last")
+"""Options of our adapters that count by the content of a file."""
+_CHOOSING = ("_MODEL", "_BASE_URL")
+"""How the names of environment variables end that choose a model, such as `ANTHROPIC_MODEL`."""
+
+
+class Identity(NamedTuple):
+    agent: str
+    version: str
+    """Empty if it is not known, or if it cannot be compared with others."""
+
+
+async def identify(
+    agent: object, *, env: Mapping[str, str], folder: Path, mask: Mask, cache: str | None = None
+) -> Identity:
+    """The identity of an agent that works in `folder`. `cache` is a folder that remembers versions; without it no
+    program is asked."""
+    adapter = adapter_of(agent)
+    if not adapter:
+        return identify_code(agent)
+    options = {name: value for name, value in _find_options(agent).items() if name not in _OF_FILES}
+    if adapter != "scripted":
+        chosen = {name: value for name, value in env.items() if name.endswith(_CHOOSING) and value}
+        options |= {"variables": chosen} if chosen else {}
+    options = mask.value(json.loads(json.dumps(options, default=asdict)))  # tool servers are dataclasses
+    model = options.pop("model", "") or options.pop("workflow", "")
+    words, files = [f"{adapter}:{model}" if model else adapter], list[str]()
+    if adapter in PROGRAMS:
+        version = await _ask_version(agent, env=env, folder=folder, cache=cache)
+    elif adapter == "scripted":
+        version = _digest_files([str(getattr(agent, "path", ""))], cache)
+    elif argv := getattr(agent, "argv", ()):
+        for place, word in enumerate(argv):
+            file = find_program(word, env=env_of(agent, env), folder=folder)[0] if place == 0 else None
+            file = file or os.path.join(folder, word)
+            is_file = os.path.isfile(file)
+            files += [file] if is_file else []
+            words.append(os.path.basename(word) if is_file else word)
+        version = _digest_files(files, cache)
+    else:
+        from rolecall import __version__
+
+        version = f"rolecall {__version__}"
+    if options:
+        words.append(_digest(json.dumps(options, sort_keys=True)))
+    text = mask.text(" ".join(words))
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST - _DIGEST - 2]}… {_digest(text)}"
+    return Identity(text, version)
+
+
+def identify_code(code: object) -> Identity:
+    """The identity of a Python function or object: its name, the values that the object holds, and the content of the
+    files that define it and its classes, because a function depends on more than its own lines."""
+    words = []
+    while isinstance(code, partial):
+        words.append(_digest(repr((code.args, code.keywords))))
+        code = code.func
+    named: Any = code if hasattr(code, "__qualname__") else type(code)
+    function = getattr(code, "__wrapped__", code)
+    compiled = getattr(function, "__code__", None) or getattr(type(code).__call__, "__code__", None)
+    files = [getattr(compiled, "co_filename", "")]
+
+    holder = getattr(code, "__self__", code)  # a method depends on its object
+    if not isinstance(holder, type | FunctionType | ModuleType):
+        state = _digest_state(_Same(holder))
+        if state is None:
+            return Identity(f"python:{named.__qualname__}", "")
+        words += [state] if state else []
+        modules = [sys.modules.get(each.__module__) for each in type(holder).__mro__]
+        files += [file for module in modules if (file := getattr(module, "__file__", None))]
+    version = _digest_files(list(dict.fromkeys(files)), None)
+    if not version and compiled is not None:  # typed in, or made from a text
+        version = sha256(marshal.dumps(compiled)).hexdigest()[:_DIGEST]
+    return Identity(" ".join([f"python:{named.__qualname__}", *words]), version)
+
+
+class _Same:
+    """An object that equals only itself, although its class may say otherwise."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.value is other.value
+
+
+@lru_cache(maxsize=64)
+def _digest_state(holder: _Same) -> str | None:
+    """The digest of the values that an object holds when it is first seen; later, some may be about what it has done.
+    Empty if it holds none, None if they cannot be compared with those of another process."""
+    try:
+        is_described = is_dataclass(holder.value)
+        state = _find_options(holder.value) if is_described else object.__getstate__(holder.value)
+        return _digest(json.dumps(state, sort_keys=True, default=asdict)) if state else ""
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
+
+
+def _find_options(agent: object) -> dict[str, Any]:
+    """The fields of a dataclass that shape an answer and are not at their defaults."""
+    if not is_dataclass(agent) or isinstance(agent, type):
+        return {}
+    return {
+        field.name: value
+        for field in fields(agent)
+        if field.init and field.compare and field.name not in _NOT_SHAPING
+        if (value := getattr(agent, field.name)) != field.default
+        and (field.default_factory is MISSING or value != field.default_factory())
+    }
+
+
+def _digest_files(paths: list[str], cache: str | None) -> str:
+    found = []
+    for path in paths:
+        try:
+            time, size = _stamp(path)
+            known = recall(cache, "content", path) if size > _SMALL and cache else ""
+            found.append(known or _digest_file(path, time, size))
+        except OSError:
+            continue
+        if size > _SMALL and cache and not known:
+            remember(cache, "content", path, found[-1])
+    return "+".join(found)
+
+
+@lru_cache(maxsize=256)
+def _digest_file(path: str, _time: int, _size: int) -> str:
+    with open(path, "rb") as file:
+        return file_digest(file, "sha256").hexdigest()[:_DIGEST]
+
+
+async def _ask_version(agent: object, *, env: Mapping[str, str], folder: Path, cache: str | None) -> str:
+    path, is_runnable = find_program(program_of(agent), env=env_of(agent, env), folder=folder)
+    if path is None or not is_runnable or cache is None:
+        return ""
+    if known := recall(cache, "version", path):
+        return known
+    from rolecall.store import scratch  # a step of a plain command does without it
+
+    try:
+        with scratch.folder() as place:
+            told = await run_process(
+                [path, "--version"], cwd=place, env={**env_of(agent, env), **QUIET}, timeout=_PATIENCE
+            )
+    except AgentError:
+        return ""
+    version = version_in(f"{told.stdout}\n{told.stderr}") if told.ending == "completed" else ""
+    if version:
+        remember(cache, "version", path, version)
+    return version
+
+
+def version_in(text: str) -> str:
+    """The first text that looks like a version, else the first line; empty if there is none."""
+    found = re.search(r"\d+(?:\.\d+)+[\w.+-]*", text)
+    return found[0].rstrip(".") if found else text.strip().partition("\n")[0][:40]
+
+
+# -- what is remembered of installed programs --
+
+
+def recall(cache: str, what: str, path: str) -> str:
+    """What is remembered of a file, as long as its time and size are the same; empty if nothing is. One program may be
+    several by the names of the links to it."""
+    known = _read(cache).get(f"{what} {os.path.abspath(path)}")
+    return str(known[1]) if known and known[0] == _stamp(path) else ""
+
+
+def remember(cache: str, what: str, path: str, text: str) -> None:
+    """Remember something about a file. Of two processes that do so at once, one may be forgotten."""
+    known = {**_read(cache), f"{what} {os.path.abspath(path)}": [_stamp(path), text]}
+    kept = dict(list(known.items())[-_MOST_REMEMBERED:])
+    with suppress(OSError):
+        os.makedirs(cache, exist_ok=True)
+        beside = os.path.join(cache, f"programs.{os.getpid()}")
+        with open(beside, "w", encoding="utf-8") as file:
+            json.dump(kept, file)
+        os.replace(beside, os.path.join(cache, "programs.json"))
+
+
+def _read(cache: str) -> dict[str, Any]:
+    try:
+        with open(os.path.join(cache, "programs.json"), encoding="utf-8") as file:
+            known = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _stamp(path: str) -> list[int]:
+    found = os.stat(path)
+    return [found.st_mtime_ns, found.st_size]

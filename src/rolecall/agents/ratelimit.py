@@ -1,0 +1,159 @@
+"""Finds in a provider's error that a limit is reached, and when it ends.
+
+Most agents report limits only as text. The time may be a moment ("resets 3pm (Europe/London)", "|1762952400"), a date,
+or a duration ("try again in 2 days 3 hours", "Retry-After: 30"). Callers must not pass what an agent or a command
+wrote about its work, which may mention limits. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import cache, partial
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+LONGEST_DAYS = 40
+"""An end later than this is not trusted: a person decides."""
+_READ = 1_500
+"""How many characters at the end of a text are read: an agent stops at its limit, so it says so last."""
+_JUST_PAST = timedelta(minutes=30)
+"""For how long a past time of day without a date means today rather than tomorrow."""
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+
+
+class Limit(NamedTuple):
+    """A limit that an agent has reached."""
+
+    until: int | None
+    """When it ends, in milliseconds; None if the agent does not say."""
+
+
+def names_limit(error: str) -> bool:
+    """Whether an error message reports a limit."""
+    return bool(_compile().limit.search(error[-_READ:]))
+
+
+def find_limit(text: str, *, now: int, zone: tzinfo | None = None) -> Limit | None:
+    """The limit that the end of a text reports, or None. `zone` is the time zone of times that name none; by
+    default the machine's."""
+    if not names_limit(text):
+        return None
+    text, patterns = text[-_READ:], _compile()
+    until = _find_moment(patterns, text, datetime.fromtimestamp(now / 1000, UTC), zone)
+    if until is None or until > datetime.fromtimestamp(now / 1000, UTC) + timedelta(days=LONGEST_DAYS):
+        return Limit(None)
+    return Limit(int(until.timestamp() * 1000))
+
+
+class _Patterns(NamedTuple):
+    limit: re.Pattern[str]
+    epoch: re.Pattern[str]
+    seconds: re.Pattern[str]
+    duration: re.Pattern[str]
+    piece: re.Pattern[str]
+    iso: re.Pattern[str]
+    clock: re.Pattern[str]
+
+
+@cache
+def _compile() -> _Patterns:
+    """The patterns, compiled when an agent first fails. All are linear in the length of the text."""
+    again = r"(?:resets?|reset_at|try again|retry(?:ing)?|available(?: again)?|until|wait)"
+    unit = r"(?:ms|milliseconds?|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d|weeks?|w)"
+    piece = rf"\d+(?:\.\d+)?\s?{unit}\b"
+    together = rf"\d+(?:\.\d+)?\s?{unit}(?:[\s,]{{0,3}}(?:and\s)?\d+(?:\.\d+)?\s?{unit})*"  # also 1h2m3s
+    month = r"(?P<month>jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}\.?"
+    date = rf"(?:{month} (?P<day>\d{{1,2}})(?:st|nd|rd|th)?(?:,? (?P<year>\d{{4}}))?,? (?:at )?)?"
+    hour = r"(?P<hour>\d{1,2})(?::(?P<minute>\d\d))?(?::\d\d)?\s?(?P<half>[ap]\.?m\b)?"
+    # An abbreviation may mean several zones, so a time with one is not used.
+    zone = (
+        r"(?:\s?\(?(?:(?P<zone>UTC|GMT|[A-Z][A-Za-z_]+/[A-Za-z_/+\-0-9]+)"
+        r"|(?P<unclear>[PMCEA][SD]?T|CES?T|BST|IST|JST|MSK|A[CEW][SD]T)\b)\)?)?"
+    )
+    find = partial(re.compile, flags=re.IGNORECASE)
+    return _Patterns(
+        limit=find(
+            r"\blimit (?:is |was )?(?:reached|exceeded|hit)"
+            r"|(?:hit|reached|exceeded?) (?:your|the|its) [\w\- ]{0,40}\b(?:limit|quota)\b"
+            r"|(?:rate|usage|session|weekly|daily)[ _\-]?limit|ratelimit|too many requests"
+            r"|\bHTTP 429\b|status(?:[_ ]?code)?\W{1,3}429\b|\b429\b.{0,40}(?:requests|exhausted|quota)"
+            r"|quota (?:exceeded|will reset)|exceeded .{0,20}quota|RESOURCE_EXHAUSTED"
+            r"|exhausted your (?:capacity|quota)|asks to wait|\bretry-after: ?\d"
+        ),
+        epoch=find(r"(?:limit reached\||resets?_?at\"?\s?[:=]?\s?\"?)(?P<at>\d{10}(?:\d{3})?)\b"),
+        seconds=find(
+            r"(?:retry[-_ ]?after(?:[-_ ]seconds)?|resets?_in_seconds)[\"']?\s?[:=]?\s?[\"']?"
+            r"(?P<count>\d+(?:\.\d+)?)(?![\d:\w])"
+        ),
+        duration=find(rf"(?:{again}|retryDelay)\W{{0,5}}(?:(?:in|after|for)\s)?\W{{0,2}}(?P<all>{together})"),
+        piece=re.compile(piece.replace(r"\b", r"(?![a-z])"), re.IGNORECASE),
+        iso=find(
+            rf"{again}[^\n]{{0,20}}?"  # not the time at which a line was logged
+            r"(?P<at>\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?)\s?(?P<zone>Z|UTC|[+\-]\d\d:?\d\d)?"
+        ),
+        clock=find(rf"{again}\W{{0,4}}(?:at |on )?{date}{hour}{zone}"),
+    )
+
+
+def _find_moment(patterns: _Patterns, text: str, now: datetime, zone: tzinfo | None) -> datetime | None:
+    """The last moment that the text names, in the most exact form that it has."""
+    if found := _last(patterns.epoch, text):
+        stamp = int(found["at"])
+        return datetime.fromtimestamp(stamp / 1000 if stamp > 10**12 else stamp, UTC)
+    if found := _last(patterns.seconds, text):
+        return now + timedelta(seconds=min(float(found["count"]), 10**9))
+    if found := _last(patterns.duration, text):
+        pieces = (
+            re.match(r"([\d.]+)\s?([a-z]+)", one.lower()) for one in patterns.piece.findall(found["all"])
+        )
+        seconds = sum(float(one[1]) * _unit(one[2]) for one in pieces if one)
+        return now + timedelta(seconds=min(seconds, 10**9))
+    try:
+        if found := _last(patterns.iso, text):
+            at = datetime.fromisoformat(found["at"].replace(" ", "T"))
+            named = (found["zone"] or "").upper()
+            if named in ("Z", "UTC"):
+                return at.replace(tzinfo=UTC)
+            if named:
+                return datetime.fromisoformat(f"{found['at'].replace(' ', 'T')}{named}")
+            return at.replace(tzinfo=zone) if zone else at.astimezone()
+        for found in reversed(list(patterns.clock.finditer(text))):
+            if found["half"] or found["minute"]:  # a bare number may be anything
+                if found["unclear"]:
+                    return None
+                return _next_time(found, now, zone)
+    except (ValueError, OverflowError):  # such as 25:00
+        pass
+    return None
+
+
+def _unit(word: str) -> float:
+    return _UNITS["ms"] if word.startswith(("ms", "milli")) else _UNITS[word[0]]
+
+
+def _next_time(found: re.Match[str], now: datetime, zone: tzinfo | None) -> datetime:
+    """The moment that a time of day means, with or without a date."""
+    hour, minute = int(found["hour"]), int(found["minute"] or 0)
+    if half := (found["half"] or "").lower():
+        hour = hour % 12 + (12 if half.startswith("p") else 0)
+    if named := found["zone"]:
+        try:
+            zone = UTC if named.upper() in ("UTC", "GMT") else ZoneInfo(named)
+        except (KeyError, ValueError, OSError):  # no such zone here
+            zone = None
+    here = now.astimezone(zone)
+    at = here.replace(hour=hour, minute=minute, second=0, microsecond=0)
+    if found["month"]:
+        month, year = _MONTHS.index(found["month"][:3].lower()) + 1, int(found["year"] or here.year)
+        at = at.replace(year=year, month=month, day=int(found["day"]))
+        if not found["year"] and at < here - timedelta(days=180):
+            at = at.replace(year=year + 1)
+    elif at < here - _JUST_PAST:
+        at += timedelta(days=1)
+    return at
+
+
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    return next(reversed(list(pattern.finditer(text))), None)

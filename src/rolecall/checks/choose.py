@@ -1,0 +1,80 @@
+"""Choose agents that are ready on this machine for roles that name none."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rolecall.agents.presence import program_of
+from rolecall.checks.doctor import AgentFinding, DoctorPlace, examine, known_agents
+from rolecall.errors import UsageError
+from rolecall.settings.capabilities import check_supported
+from rolecall.settings.settings import Settings, agent_for
+from rolecall.threads.setup import Cast
+from rolecall.workflow.model import START, Role, Workflow
+
+_JUDGES = re.compile(r"audit|check|critic|judge|referee|review|skeptic|verif")
+
+
+class AgentChoice(NamedTuple):
+    """An agent for a role."""
+
+    agent: str
+    is_second: bool = False
+    """Whether it is a second agent, which judges the work of the first."""
+
+
+def find_programs(env: Mapping[str, str], folder: Path) -> dict[str, AgentFinding]:
+    """Check the agents that are programs: installed or not, signed in or not. The most capable is the first."""
+    casts = [cast for cast in known_agents() if program_of(cast.agent)]
+    findings = asyncio.run(examine(casts, DoctorPlace(env, folder), has_flags=False))
+    return {cast.name: finding for cast, finding in zip(casts, findings, strict=True)}
+
+
+def ready_agents(findings: Mapping[str, AgentFinding]) -> list[Cast]:
+    """The agents whose programs run here and are signed in."""
+    ready = {name for name, finding in findings.items() if finding.is_ready}
+    return [cast for cast in known_agents() if cast.name in ready]
+
+
+def open_roles(workflow: Workflow, settings: Settings) -> list[str]:
+    """The roles for which neither the workflow nor the configuration names an agent."""
+    found = []
+    for name, role in workflow.roles.items():
+        if role.group and (role.group.agents or role.group.roles):
+            continue
+        try:
+            agent_for(settings, workflow=workflow.name, role=name, named=role.agent, override=None)
+        except UsageError:
+            found.append(name)
+    return found
+
+
+def choose(
+    workflow: Workflow, roles: Sequence[str], ready: Sequence[Cast], *, default: str = ""
+) -> dict[str, AgentChoice]:
+    """Choose an agent for each of `roles`: the first that is ready, and a second one for roles that judge the work of
+    others, because two models seldom make the same mistake. A role that judges such a judge gets the first again.
+    `default` is the adapter of the roles that get no agent here. A role that none of them can play is left out."""
+    first = {edge.role for edge in workflow.graph.get(START, ())}
+    chosen: dict[str, AgentChoice] = {}
+    is_second = False
+    for name in roles:
+        able = [cast.name for cast in ready if _can_play(cast, workflow.roles[name])]
+        others = [agent for agent in able if agent != (default or ready[0].name)]
+        is_judge = bool(others and _JUDGES.search(name)) and name not in first
+        is_second = is_judge and not is_second
+        if able:
+            chosen[name] = AgentChoice(others[0], is_second=True) if is_second else AgentChoice(able[0])
+    return chosen
+
+
+def _can_play(cast: Cast, role: Role) -> bool:
+    try:
+        check_supported(cast.name, role.capabilities, getattr(cast.agent, "deniable", ()))
+    except UsageError:
+        return False
+    return True

@@ -1,0 +1,82 @@
+"""How a forecast is shown: `workflow try` and `run --dry`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rolecall.cli.output import plural, table
+from rolecall.threads.dry_run import Outlook
+from rolecall.threads.forecast import NOTHING, Forecast, Range, Sum, add_up
+from rolecall.threads.report import money, saved_text
+
+
+def view(forecast: Forecast) -> dict[str, Any]:
+    """A forecast for one thread: a range or null for each amount, and from how many past calls it is made."""
+    ranges = {amount: one.range and one.range._asdict() for amount, one in add_up([forecast]).items()}
+    return {**ranges, "past": 0 if forecast == NOTHING else len(forecast.rests)}
+
+
+def view_sums(sums: Mapping[str, Sum]) -> dict[str, Any]:
+    """The sums of several forecasts; `unknown` is for how many threads an amount is not known."""
+    return {
+        amount: {
+            **(one.range._asdict() if one.range else dict.fromkeys(Range._fields)),
+            "unknown": one.unknown,
+        }
+        for amount, one in sums.items()
+    }
+
+
+def word(sums: Mapping[str, Sum]) -> str:
+    """What the rest may use, in words: the cost or, if they are known of more threads, the tokens."""
+    amount = min(("cost", "tokens"), key=lambda amount: sums[amount].unknown)
+    found, unknown = sums[amount]
+    if found is None:
+        return "unknown"
+    low, median, high = (_word_amount(amount, value) for value in found)
+    text = f"{median}{' tokens' if amount == 'tokens' else ''}" if found.high else "nothing"
+    text += f" ({low} to {high})" if low != high else ""
+    return f"{text}, {unknown:,} unknown" if unknown else text
+
+
+def _word_amount(amount: str, value: float) -> str:
+    if amount == "cost":
+        return money(value)
+    return f"{value:,.0f}" if value < 10_000 else f"{value / 1000:,.0f}k"
+
+
+# -- what lies ahead of a thread --
+
+
+def view_outlook(outlook: Outlook) -> dict[str, Any]:
+    reused = [{"number": one.number, "role": one.role, **one.origin._asdict()} for one in outlook.reused]
+    return {**outlook._asdict(), "reused": reused, "forecast": view(outlook.forecast)}
+
+
+def word_outlook(outlook: Outlook) -> str:
+    lines = [f"{plural(len(outlook.reused), 'step')} would be reused"]
+    for one in outlook.reused:
+        saved = saved_text(one.origin.saved)
+        facts = [
+            f"{one.number} {one.role}",
+            f"reused from …{one.origin.thread[-4:]}",
+            saved and f"saves {saved}",
+        ]
+        lines.append("✓ " + " · ".join(filter(None, facts)))
+    if outlook.asks is None:
+        lines.append(f"nobody would be asked: {outlook.reason}")
+        return "\n".join(lines)
+    lines.append(f"{outlook.asks} would be asked: {outlook.reason}")
+    known = f"{plural(outlook.threads, 'earlier thread')} of this workflow"
+    return "\n".join([*lines, f"the rest may cost: {word(add_up([outlook.forecast]))} (from {known})"])
+
+
+def word_outlooks(outlooks: Sequence[Outlook]) -> str:
+    rows = [
+        (number, len(one.reused), one.asks or "nobody", word(add_up([one.forecast])))
+        for number, one in enumerate(outlooks, 1)
+    ]
+    sums = add_up(one.forecast for one in outlooks)
+    shown = table(rows, ("thread", "steps reused", "would be asked", "the rest may cost"))
+    return f"{shown}\n\nthe rest of all {len(rows):,} threads may cost: {word(sums)}"

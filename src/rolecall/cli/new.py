@@ -1,0 +1,98 @@
+"""`rolecall new`: list the workflows that come with Rolecall, and copy one into the project."""
+
+from __future__ import annotations
+
+import os
+import re
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from rolecall.api import reader
+from rolecall.checks.choose import AgentChoice, choose, find_programs, open_roles, ready_agents
+from rolecall.cli import Reply, argument, verb
+from rolecall.cli.output import table
+from rolecall.errors import UsageError
+from rolecall.files.packs import packs_folder
+from rolecall.settings import config
+from rolecall.settings.settings import configured_agent
+from rolecall.workflow import gallery
+from rolecall.workflow.yaml import NAME
+
+
+@verb(
+    "new",
+    "list ready-made workflows, or copy one into .workflows/ with the agents that are installed here",
+    "rolecall new\nrolecall new fix-test\nrolecall new fix-login-test --from fix-test",
+    argument("name", "WORKFLOW", "the workflow to copy; with --from, the name of the copy", nargs="?"),
+    argument("--from", "WORKFLOW", "the workflow to copy, under another name", dest="source"),
+)
+def new(options: Namespace) -> Reply:
+    if options.name is None and options.source is None:
+        found = gallery.summaries()
+        text = table(list(found.items()), ("name", "what it does"))
+        text += "\n\nRun one at once:  rolecall try NAME -p 'TASK'\nCopy one to edit: rolecall new NAME"
+        return Reply([{"name": name, "description": line} for name, line in found.items()], text)
+    source = options.source or options.name
+    return _copy(source, options.name or source)
+
+
+def _copy(source: str, name: str) -> Reply:
+    text = gallery.read(source)
+    if not NAME.fullmatch(name):
+        raise UsageError(f"the name {name!r} is not in kebab-case", hint="Use a name such as fix-login-test.")
+    folder = packs_folder(os.getcwd())
+    path = os.path.join(folder, f"{name}.yaml")
+    settings, env = config.load(), config.environment()
+    with reader() as rolecall:
+        for known in rolecall.workflow_entries():
+            if known.name == name and known.path:
+                raise UsageError(
+                    f"there is already a workflow {name!r}: {os.path.relpath(known.path)}",
+                    hint=f"Give the copy another name: `rolecall new my-{name} --from {source}`.",
+                )
+        workflow = rolecall.define(str(gallery.path_of(source))).workflow
+    # The file does not name the configured agent, so it follows the configuration; only judges get another one.
+    default, roles, left_open = (
+        settings.get("defaultAgent"),
+        open_roles(workflow, {}),
+        open_roles(workflow, settings),
+    )
+    adapter = configured_agent(settings, default)[0].partition(":")[0] if default else ""
+    chosen = choose(workflow, roles, ready_agents(find_programs(env, Path.cwd())), default=adapter)
+    chosen = {role: one for role, one in chosen.items() if one.is_second or role in left_open}
+    text = _name_agents(text.replace(f"name: {source}\n", f"name: {name}\n", 1), chosen)
+
+    os.makedirs(folder, exist_ok=True)
+    with open(path, "x", encoding="utf-8") as file:
+        file.write(text)
+    shown = {
+        "name": name,
+        "file": os.path.relpath(path),
+        "from": source,
+        "agents": {role: one.agent for role, one in chosen.items()},
+        "open": [role for role in left_open if role not in chosen],
+    }
+    others = [role for role in roles if role not in chosen and role not in shown["open"]]
+    lines = [f"{shown['file']}, a copy of {source} that is yours to edit", *_explain(chosen)]
+    if others and default:
+        lines.append(f"  {default} is configured, and plays {', '.join(others)}")
+    if shown["open"]:
+        lines.append(f"  no agent is ready here to play {', '.join(shown['open'])}; see `rolecall doctor`")
+    return Reply(shown, "\n".join([*lines, "", f"Run it: rolecall run {name} -p 'TASK'"]))
+
+
+def _explain(chosen: Mapping[str, AgentChoice]) -> Iterator[str]:
+    """Say which agent plays which roles, and why."""
+    for one in dict.fromkeys(chosen.values()):
+        why = "judges the work of the other" if one.is_second else "is ready here"
+        yield f"  {one.agent} {why}, and plays {', '.join(role for role in chosen if chosen[role] == one)}"
+
+
+def _name_agents(text: str, chosen: Mapping[str, AgentChoice]) -> str:
+    """Add an `agent` to roles in the text of a gallery workflow, all of which are laid out the same way."""
+    for role, one in chosen.items():
+        text = re.sub(
+            rf"^  {re.escape(role)}:\n", rf"\g<0>    agent: {one.agent}\n", text, count=1, flags=re.M
+        )
+    return text

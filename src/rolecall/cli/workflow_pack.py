@@ -1,0 +1,265 @@
+"""`rolecall workflow add`, `outdated`, `update` and `trust`: workflows of other folders and repositories."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from textwrap import wrap
+from typing import Any
+
+from rolecall.api import Rolecall, reader
+from rolecall.cli import Reply, argument, flag, verb
+from rolecall.cli.asking import can_ask
+from rolecall.cli.output import colored_diff, columns_of_terminal, paint, plural, printable, say, table
+from rolecall.errors import UsageError
+from rolecall.files.packs import Comparison, diff
+from rolecall.workflow.pack import Pin, Power, Powers
+
+_LONGEST = 2_000
+"""How many characters of a command are shown; read a longer one in its file."""
+_YES = flag("--yes", "do not ask")
+_NAMES = argument("names", "NAME", "workflows (default: all that come from packs)", nargs="*")
+
+
+# -- add --
+
+
+@verb(
+    "workflow add",
+    "copy workflows from another folder or git repository, without running them",
+    "rolecall workflow add https://example.com/flows.git#v2\n"
+    "rolecall workflow add git@example.com:team/flows.git review-api\n"
+    "rolecall workflow add ../flows",
+    argument("source", "FOLDER|URL[#REF]", "a folder, or a git repository and a branch, tag or commit of it"),
+    argument("names", "NAME", "the workflows to take (default: all)", nargs="*"),
+)
+def add(options: Namespace) -> Reply:
+    with reader() as rolecall:
+        added, others = rolecall.add_workflows(options.source, options.names)
+        names = sorted(added)
+        files = {name: os.path.relpath(rolecall.find_file(name)) for name in names}
+    shown = {
+        "added": [{"name": name, "file": files[name], **_view(added[name])} for name in names],
+        "others": others,
+    }
+    width = max(map(len, names), default=0)
+    lines = [f"  {name:{width}}  {files[name]}" for name in names]
+    lines = lines or ["Nothing to add: all of it is already here."]
+    if names:
+        first = added[names[0]]
+        at = f", commit {first.commit[:12]}" if first.commit else ""
+        lines.insert(0, f"{plural(len(names), 'workflow')} from {first.origin}{at}:")
+        lines += ["", "Nothing has run. The first run shows what the workflow may do, and asks."]
+        lines.append(f"See it now: rolecall workflow trust {names[0]}")
+    if others:
+        lines.append(f"Not taken: {', '.join(others)}")
+    return Reply(shown, "\n".join(lines))
+
+
+def _view(pin: Pin) -> dict[str, Any]:
+    return {"source": pin.source, "ref": pin.ref, "commit": pin.commit, "content": pin.content}
+
+
+# -- outdated, update --
+
+
+@verb(
+    "workflow outdated",
+    "compare workflows of packs with their sources; exit code 1 if one differs",
+    "rolecall workflow outdated",
+    _NAMES,
+)
+def list_outdated(options: Namespace) -> Reply:
+    with reader() as rolecall:
+        found = rolecall.compare_workflows(options.names)
+    rows = [
+        {
+            "name": one.name,
+            "state": one.state,
+            **_view(one.pin),
+            "offered": one.new_pin.commit,
+            "reason": one.reason,
+        }
+        for one in found
+    ]
+    cells = [
+        (one.name, one.state, one.pin.origin + (f": {one.reason}" if one.reason else "")) for one in found
+    ]
+    text = table(cells, ("workflow", "state", "source")) if found else "No workflow here comes from a pack."
+    if any(one.can_update for one in found):
+        text += "\n\nSee the differences and take them: rolecall workflow update"
+    return Reply(rows, text, code=1 if any(one.state != "current" for one in found) else 0)
+
+
+@verb(
+    "workflow update",
+    "show how workflows differ from their sources, and take the sources' versions",
+    "rolecall workflow update\nrolecall workflow update review-api --ref v3",
+    _NAMES,
+    argument("--ref", "REF", "switch to this branch, tag or commit"),
+    _YES,
+)
+def update(options: Namespace) -> Reply | int:
+    with reader() as rolecall:
+        found = rolecall.compare_workflows(options.names, ref=options.ref)
+        chosen = [one for one in found if one.can_update]
+        left = [one for one in found if not one.can_update and one.state != "current"]
+        for one in left:
+            say(f"{paint('left as it is:', 'yellow')} {one.name}, {_explain(one)}", sys.stderr)
+        if chosen:
+            for one in chosen:
+                _show_difference(one)
+            question = f"Take {plural(len(chosen), 'workflow')} from there?"
+            if not options.yes and not confirm(question, "Read the differences above, then add --yes."):
+                say("Nothing was changed.", sys.stderr)
+                return 1
+            rolecall.update_workflows(chosen)
+    shown = {
+        "updated": [{"name": one.name, **_view(one.new_pin)} for one in chosen],
+        "left": [{"name": one.name, "state": one.state, "reason": one.reason} for one in left],
+    }
+    changed = [one.name for one in chosen if one.state != "current"]
+    lines = [f"{one.name} comes from {one.new_pin.origin}." for one in chosen if one.state == "current"]
+    lines += [f"{name} is updated; its next run asks first." for name in changed]
+    return Reply(shown, "\n".join(lines) or "There is nothing to update.", code=1 if left else 0)
+
+
+def _explain(one: Comparison) -> str:
+    return {
+        "changed here": f"which was changed here; move the file away to take the one of {one.pin.origin}",
+        "gone there": f"which {one.pin.source} no longer has",
+        "unreachable": one.reason,
+    }.get(one.state, one.state)
+
+
+def _show_difference(one: Comparison) -> None:
+    """Print the diff of a workflow. Its next run shows what it may do then."""
+    assert one.offered is not None  # noqa: S101 - it can be updated
+    at = f", commit {one.new_pin.commit[:12]}" if one.new_pin.commit else ""
+    say(f"{one.name}: {one.new_pin.origin}{at}", sys.stderr)
+    say(colored_diff(diff(one.here, one.offered).rstrip("\n") or "the same files"), sys.stderr)
+    say("", sys.stderr)
+
+
+# -- trust --
+
+
+@verb(
+    "workflow trust",
+    "show what a workflow of a pack may do, and allow it",
+    "rolecall workflow trust review-api\nrolecall workflow trust review-api --yes",
+    argument("workflow", "WORKFLOW", "its name or its file"),
+    _YES,
+)
+def trust(options: Namespace) -> Reply | int:
+    with reader() as rolecall:
+        return _trust(rolecall, options.workflow, is_asked=not options.yes)
+
+
+def ask_for_trust(path: str) -> bool:
+    """Show what a workflow may do, ask whether it may run, and return the answer."""
+    with reader() as rolecall:
+        return isinstance(_trust(rolecall, path, is_asked=True), Reply)
+
+
+def _trust(rolecall: Rolecall, name: str, *, is_asked: bool) -> Reply | int:
+    powers, of_packs = rolecall.powers(name), dict[str, Powers]()
+    for one in powers:
+        if one.pin:
+            of_packs.setdefault(one.content, one)  # the first of its files is the main one
+    if not of_packs:
+        raise UsageError(f"{name} does not come from a pack, so it needs no permission")
+    for one in powers:
+        say(word_powers(one), sys.stderr)
+        say("", sys.stderr)
+    if is_asked and not confirm("May it run?", "Read above what it may do, then add --yes."):
+        say("It may not run.", sys.stderr)
+        return 1
+    rolecall.trust(list(of_packs.values()))
+    allowed = [{"name": one.name, "content": one.content} for one in of_packs.values()]
+    text = "\n".join(f"{one['name']} may run until its files change." for one in allowed)
+    return Reply({"allowed": allowed}, text)
+
+
+def confirm(question: str, otherwise: str) -> bool:
+    """Ask a question on the terminal; without one, raise an error with the advice `otherwise`."""
+    if not can_ask():
+        raise UsageError(f"{question} There is no terminal to ask on.", hint=otherwise)
+    sys.stderr.write(printable(f"{question} [y/N] "))
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+# -- what a workflow may do, in words --
+
+
+def word_powers(powers: Powers) -> str:
+    """Say everything that a workflow may do: a person decides by it."""
+    width = min(columns_of_terminal(), 100)
+    lines = [_head(powers)]
+    rows = list(_rows(powers))
+    room = min(max(len(name) for name, _ in rows), 20)
+    for name, text in rows:
+        first, *rest = wrap(text, width - room - 4, break_long_words=True, break_on_hyphens=False) or [""]
+        lines.append(f"  {name:{room}}  {first}")
+        lines += [f"  {'':{room}}  {line}" for line in rest]
+    return "\n".join(lines)
+
+
+def _head(powers: Powers) -> str:
+    pin = powers.pin
+    if pin is None:
+        return f"{powers.name}:"
+    at = f", commit {pin.commit[:12]}" if pin.commit else ""
+    changed = f"\n{paint('Its files have changed since they were taken from there.', 'yellow')}"
+    return f"{powers.name}, from {pin.origin}{at}:{changed if powers.is_changed else ''}"
+
+
+def _rows(powers: Powers) -> Iterator[tuple[str, str]]:
+    for power in powers.roles:
+        yield _line(power.role), _line(_word_power(power))
+    if powers.python:
+        lines = plural(sum(powers.python.values()), "line")
+        yield "Python", f"runs its own code, {lines}, which can do anything you can; nothing else is known"
+    if files := (*powers.python, *powers.others):
+        yield "files", ", ".join(map(_line, files))
+    if not powers.path.endswith(".py"):
+        if powers.folders:
+            yield "folders", f"also works in {', '.join(map(_line, powers.folders))}"
+        kept = [f"{value:g} {name}" for name, value in powers.limits.items()]
+        no_cost = "" if "cost" in powers.limits else ", none on the cost"
+        yield "limits", ", ".join(kept) + no_cost if kept else "none"
+        yield "network", "not restricted: agents and commands can use it"
+    yield "prompts", f"tell the agents what to do: read {os.path.relpath(powers.path)}"
+
+
+def _word_power(power: Power) -> str:
+    """Say in one line what a role may do."""
+    kind, _, name = (power.agent or "").partition(":")
+    if power.command is not None or power.is_program:
+        what, text = "program of its choice", power.agent or ""
+        if power.command is not None:
+            what, text = "command", power.command
+        more = len(text) - _LONGEST
+        cut = f"… and {more:,} more characters, see the file" if more > 0 else ""
+        words = f"runs the {what}: {text[:_LONGEST]}{cut}"
+    elif kind in ("human", "workflow"):
+        words = "a person answers" if kind == "human" else f"is played by the workflow {name}"
+    else:
+        may = {"change files": power.changes_files, "run commands": power.runs_commands}
+        verbs = [what for what, is_so in may.items() if is_so]
+        held = f" ({', '.join(power.restrictions)})" if power.restrictions else ""
+        words = f"{power.agent or 'your agent'}: may {' and '.join(verbs) or 'only read'}{held}"
+    if power.starts_threads:
+        words += "; may start other threads"
+    if power.endpoint:
+        words += f"; sends its answers to {power.endpoint}"
+        words += f" with the value of {power.key}" if power.key else ""
+    return words
+
+
+def _line(text: str) -> str:
+    """A text of a pack on one line, so that it cannot look like another line of the list."""
+    return " ".join(text.replace("\n", "\\n").replace("\r", "\\r").split())

@@ -1,0 +1,75 @@
+"""Notifications for people, as the section `notify` of the configuration describes them.
+
+The process that commits a change then starts `cli/notify.py` as a separate program and does not wait for it. So a
+notification never delays or fails a step, and each is sent at most once: it is lost if the process dies right after
+the commit. Imported when a thread ends or is suspended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from time import strftime
+from typing import TYPE_CHECKING, Any
+
+from rolecall.errors import UsageError
+from rolecall.settings import config
+
+if TYPE_CHECKING:
+    from rolecall.settings.settings import Settings
+
+_SENDER = "rolecall.cli.notify"
+_IN_BACKGROUND = 'exec 3<&0; "$@" <&3 3<&- >/dev/null 2>&1 &'
+_RUN = "ROLECALL_RUN"
+"""Marks the processes of a step, which are ended with it."""
+_LINES = 100
+
+start_for_us: Callable[[Mapping[str, Any]], None] | None = None
+"""Set where another process must start the sender: the service ends everything that a worker has started."""
+
+
+def settings() -> Settings:
+    """How people are notified; empty if the configuration does not say."""
+    path = config.config_path()
+    text = config.read_text(path)
+    # Most configurations have no such section, and parsing YAML takes longer than the rest.
+    found = config.parse(text, path).get("notify") if "notify" in text else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def tell(messages: Iterable[Mapping[str, Any]]) -> None:
+    """Start the program that sends these messages, if the configuration asks for them. A problem is only logged,
+    because the change itself is already committed."""
+    try:
+        wanted = settings()
+        for message in messages if wanted else ():
+            if message["event"] in wanted.get("on", (message["event"],)):
+                (start_for_us or start)(message)
+    except Exception as error:
+        log(f"no notification could be sent: {error!r}")
+
+
+def start(message: Mapping[str, Any]) -> None:
+    """Start the program that sends a notification."""
+    import subprocess  # not needed unless notifications are configured
+
+    environment = config.child_environment()
+    environment.pop(_RUN, None)
+    # The shell ends at once, so no process has to wait for the sender.
+    words = ["/bin/sh", "-c", _IN_BACKGROUND, "sh", sys.executable, "-P", "-m", _SENDER]
+    given = json.dumps(message).encode()
+    subprocess.run(words, input=given, env=environment, start_new_session=True, check=True)  # noqa: S603 -- our own
+
+
+def log(problem: str) -> None:
+    """Log why a notification failed, in a file that keeps the newest lines."""
+    try:
+        path = os.path.join(config.home(), "notify.log")
+        line = f"{strftime('%Y-%m-%d %H:%M:%S')} {' '.join(config.mask().text(problem).split())}\n"
+        kept = config.read_text(path).splitlines(keepends=True)[1 - _LINES :]
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines([*kept, line])
+    except (OSError, UsageError):  # a full disk must not end the step
+        pass

@@ -1,0 +1,153 @@
+"""The files in the work folder of an attempt: those that the role finds, and those that it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from functools import cached_property
+
+from rolecall.errors import RolecallError
+from rolecall.files import treestate
+from rolecall.files.snapshot import Snapshot, StepTree
+from rolecall.files.tree import TooManyFiles, Trees, find_top
+from rolecall.settings.repository import root_around
+from rolecall.threads.turn import Turn
+
+CHANGED_ANYWAY = "is read-only, yet the work folder has changed"
+"""In the remark about a role that must not write and did."""
+
+
+class AttemptFiles:
+    """Records the files of a work folder, and writes recorded ones into it."""
+
+    def __init__(
+        self,
+        trees: Trees | None,
+        workdir: str,
+        turn: Turn,
+        role: str,
+        *,
+        is_first: bool,
+        remark: Callable[[str], None],
+    ) -> None:
+        """Without `trees`, nothing is recorded. `is_first` says that the thread has no step yet."""
+        self._trees = trees
+        self._workdir = workdir
+        self._turn = turn
+        self._role = role
+        self._is_first = is_first
+        self._remark = remark
+        self._watched: tuple[bool, treestate.State] | None = None
+        """For a read-only role: whether there is a snapshot of the files that it found, and the rest of them."""
+
+    async def find(self) -> StepTree | None:
+        """Record the files that the role finds."""
+        found = await self._take()
+        return StepTree(found, found) if found else None
+
+    async def leave(self, known: StepTree | None) -> StepTree | None:
+        """Record the files that the role has left, and report it if it has changed some although it is read-only. None
+        if the files that it found are not `known`, or its changes are not."""
+        tree = await self._compare(known) if known else None
+        self._report_changes(tree)
+        return tree
+
+    async def _compare(self, known: StepTree) -> StepTree | None:
+        left = await self._take()
+        if left is None or self._trees is None:  # "unchanged" would be a lie
+            return None
+        if left.tree == known.found.tree:
+            return StepTree(known.found, left)
+        try:
+            changed = await asyncio.to_thread(self._trees.changes, known.found, left)
+        except (RolecallError, OSError) as error:  # another machine has recorded the first tree
+            self._remark(f"the changes of this step are not known: {error}")
+            return None
+        return StepTree(known.found, left, tuple(changed))
+
+    async def _take(self) -> Snapshot | None:
+        if self._trees is None:
+            return None
+        try:
+            known = self._trees.recall(self._top, source=self._source)
+            return known or await asyncio.to_thread(self._trees.take, self._top, source=self._source)
+        except (RolecallError, OSError) as error:
+            if self._is_first or not (isinstance(error, TooManyFiles) and error.is_known):
+                self._remark(f"the files of this step are not recorded: {error}")
+            return None
+
+    @cached_property
+    def _source(self) -> str | None:
+        """The folder to which its snapshots belong, if not the work folder. The repository of a copy goes with the
+        copy, so its objects are not borrowed; the files of a fork outside git belong to the folder it was made for."""
+        start, kind = self._turn.chain.start.cwd, self._turn.workdir_of(self._role)
+        is_fork = kind == "shared" and self._turn.cwd != start
+        return start if kind == "copy" or (is_fork and root_around(self._workdir) is None) else None
+
+    @cached_property
+    def below_top(self) -> str:
+        """The work folder, relative to the folder that its snapshots cover."""
+        return os.path.relpath(os.path.realpath(self._workdir), self._top)
+
+    @cached_property
+    def _top(self) -> str:
+        return find_top(self._workdir)
+
+    # -- read-only roles --
+
+    def watch(self, tree: StepTree | None, *, must_stay: bool) -> None:
+        """Prepare for `leave` to report changes by a role that must not write. The snapshots show most of them; without
+        these, the whole folder is compared."""
+        self._watched = (tree is not None, self._look_at_rest(tree)) if must_stay else None
+
+    def _look_at_rest(self, tree: StepTree | None) -> treestate.State:
+        """What the snapshots do not show."""
+        return (
+            treestate.take_rest(self._workdir, tree.left.omitted) if tree else treestate.take(self._workdir)
+        )
+
+    def _report_changes(self, tree: StepTree | None) -> None:
+        watched, self._watched = self._watched, None
+        if watched is None or watched[0] != (tree is not None):  # nothing can be said about unrecorded files
+            return
+        found = treestate.changes(watched[1], self._look_at_rest(tree))
+        if tree is not None:
+            found = treestate.shorten(found + [f"{one.kind} {one.path}" for one in tree.changed], tree.more)
+        if found:
+            self._remark(f"{self._role} {CHANGED_ANYWAY}: {', '.join(found)}")
+
+    # -- writing --
+
+    async def put_back(self, found: Snapshot) -> bool:
+        """Make the files those of a snapshot again; False if the snapshots are not on this machine."""
+        if self._trees is None:
+            return False
+        await asyncio.to_thread(self._trees.restore, found, self._workdir, source=self._source)
+        return True
+
+    async def repeat_changes(self, tree: StepTree, *, is_begun: bool) -> str:
+        """Change the files that a step found into those that it left. Return the reason if that cannot be done, because
+        the folder has other files, for instance; a process that has died may have begun with it. What was changed
+        before the reason was known is undone."""
+        try:
+            reason = await self._advance(tree.found, tree.left, is_begun=is_begun)
+        except (RolecallError, OSError) as error:
+            reason, is_begun = str(error), True
+        return await self.undo_changes(tree, reason) if reason and is_begun else reason
+
+    async def undo_changes(self, tree: StepTree, reason: str) -> str:
+        """Put the files back that a step found, if the folder is between those and the ones that it left. Return the
+        reason for doing so, which says it if some of the changes stay."""
+        try:
+            problem = await self._advance(tree.left, tree.found, is_begun=True)
+        except (RolecallError, OSError) as error:
+            problem = str(error)
+        return f"{reason}; some of its changes may be in the folder" if problem else reason
+
+    async def _advance(self, before: Snapshot, after: Snapshot, *, is_begun: bool) -> str:
+        if self._trees is None:
+            return "files are not recorded"
+        return await asyncio.to_thread(
+            self._trees.advance, before, after, self._workdir, source=self._source, is_begun=is_begun
+        )

@@ -1,0 +1,198 @@
+"""Looks ahead at a thread that is not started: which of its first steps would be reused, and what the rest may use.
+
+Nobody is asked and nothing is written to the store. The thread is a chain in memory, of finished steps that are found
+by their keys; it ends before the first role that would be asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from rolecall.agents.presence import adapter_of
+from rolecall.errors import RolecallError
+from rolecall.files import git
+from rolecall.files.snapshot import Snapshot
+from rolecall.files.tree import find_top
+from rolecall.settings.settings import OUTSIDE
+from rolecall.store.store import Node, Store
+from rolecall.threads import reuse
+from rolecall.threads.forecast import NOTHING, Forecast, History
+from rolecall.threads.key import Parts, key_of
+from rolecall.threads.key_parts import Known, Question, find_parts, find_parts_of_call, find_step
+from rolecall.threads.prompt import PastStep, choose_steps
+from rolecall.threads.setup import HUMAN, Setup
+from rolecall.threads.thread import Chain, Reused, Start, Step, add_totals
+from rolecall.threads.turn import Turn, next_of
+from rolecall.workflow.model import Workdir
+from rolecall.workflow.playbook import Playbook
+from rolecall.workflow.route import Ended, Next
+
+_MOST_STEPS = 1_000
+_SHOW = f"rolecall thread read {'0' * 26}"
+
+
+class Ahead(NamedTuple):
+    """A step that would be reused."""
+
+    number: int
+    role: str
+    origin: Reused
+
+
+class Outlook(NamedTuple):
+    """What lies ahead of a thread."""
+
+    reused: tuple[Ahead, ...]
+    asks: str | None
+    """The role that would be asked first; None if none would be."""
+    reason: str
+    """Why it is asked, or why the thread would end or stop."""
+    forecast: Forecast
+    """What may be used from there on."""
+    threads: int
+    """How many earlier threads are known."""
+
+
+class _Stop(Exception):
+    """The role must be asked, or whether it must is not known; the message says why."""
+
+
+async def look_ahead(
+    setup: Setup,
+    book: Playbook,
+    prompt: str,
+    *,
+    cwd: str,
+    limits: Mapping[str, float] | None = None,
+    chosen: bool | None = None,
+) -> Outlook:
+    """Follow a new thread as far as finished steps lead. `chosen` is what the thread's start says about reuse."""
+    store, history = setup.store, History(setup.store, book.workflow.name)
+    start = Start("", "", setup.mask.text(prompt), cwd, limits or {})
+    folders, steps, ahead = _Folders(setup, cwd), list[Step](), list[Ahead]()
+    while True:
+        turn = Turn("", _ChainAhead(store, start, steps), book._replace(bound=setup.bind(book)))
+        way = next_of(turn)
+        if not isinstance(way, Next):
+            reason = "the thread would end here" if isinstance(way, Ended) else getattr(way, "reason", "")
+            return Outlook(tuple(ahead), None, reason, NOTHING, history.threads)
+        if limit := turn.over_limit(way.role, {}, turn.totals):
+            return Outlook(tuple(ahead), None, limit.reason, NOTHING, history.threads)
+        try:
+            known, parts = await _find_known(setup, turn, way, folders, chosen)
+        except _Stop as why:
+            number = 1 + sum(step.role == way.role for step in steps)
+            rest = history.rest_from(way.role, number)
+            return Outlook(tuple(ahead), way.role, str(why), rest, history.threads)
+        ahead.append(Ahead(len(steps) + 1, way.role, reuse.origin_of(known)))
+        steps.insert(0, _as_step(store, known, parts, turn))
+        if known.step.tree is not None:
+            folders.move(turn.workdir_of(way.role), known.step.tree.left)
+
+
+async def _find_known(
+    setup: Setup, turn: Turn, way: Next, folders: _Folders, chosen: bool | None
+) -> tuple[Known, Parts]:
+    """The finished step that would be taken over, and the parts of its key."""
+    role, book = turn.role(way.role), turn.playbook
+    if not reuse.choose(turn.workflow, way.role, chosen):
+        raise _Stop("reuse is not asked for")
+    if role.group is not None:
+        raise _Stop("it is played by a group, and what its members would find is not looked at")
+    if role.knowledge is not None or way.role in book.prompts:
+        raise _Stop("its prompt is made only when it is asked")
+    if len(turn.messages) >= _MOST_STEPS:
+        raise _Stop(f"the look ahead ends after {_MOST_STEPS:,} steps")
+    workdir, files = await folders.find(turn.workdir_of(way.role), way.location)
+
+    def show_steps(since: int | None) -> list[PastStep]:
+        past = (step.past for step in turn.chain)
+        return [step for step, _ in choose_steps(past, since=since or 0, show_command=_SHOW)]
+
+    instruction, found = setup.mask.text(way.prompt), "" if files.nested else files.tree
+    below = os.path.relpath(os.path.realpath(workdir), find_top(workdir))
+    asked = Question(turn, way.role, workdir, below, found, turn.task, instruction, "", show_steps, None)
+    if way.role in book.functions:
+        function = book.functions[way.role]
+        has_effects = getattr(function, "effects", "") == OUTSIDE
+        parts = find_parts_of_call(setup, asked, function)
+    else:
+        cast = setup.cast(book, way.role)
+        if cast.name == HUMAN:
+            raise _Stop("it is played by a person")
+        if adapter_of(cast.agent) == "workflow":
+            raise _Stop("it is played by another workflow, whose steps are not looked at")
+        parts, has_effects = await find_parts(setup, asked, cast.agent), cast.has_effects
+    known = find_step(setup.store, key_of(parts))
+    if known is None:
+        raise _Stop("no finished step was asked the same with the same files")
+    if has_effects:
+        raise _Stop("its agent has effects outside the work folder")
+    if refusal := reuse.find_refusal(known.step):
+        raise _Stop(refusal)
+    trees, tree = setup.trees, known.step.tree
+    if tree and tree.left.tree != tree.found.tree and not (trees and trees.is_whole(tree.left)):
+        raise _Stop("the files of the finished step are not on this machine")
+    return known, parts
+
+
+class _Folders:
+    """The files that roles would find, by the kind of folder that they work in."""
+
+    def __init__(self, setup: Setup, cwd: str) -> None:
+        self._setup = setup
+        self._cwd = cwd
+        self._files: dict[Workdir, Snapshot] = {}
+
+    async def find(self, kind: Workdir, location: str | None) -> tuple[str, Snapshot]:
+        """The folder in which a role would work, and its files."""
+        folder = os.path.join(self._cwd, location or "")
+        if not os.path.isdir(folder) or find_top(folder) != find_top(self._cwd):
+            raise _Stop("its folder is not there yet, or belongs to something else")
+        if kind not in self._files:
+            if kind == "worktree" and git.ask(self._cwd, "status", "--porcelain").out:
+                raise _Stop("its worktree would not have the changes here that are not committed")
+            if self._setup.trees is None:
+                raise _Stop("files are not recorded")
+            try:
+                self._files[kind] = await asyncio.to_thread(self._setup.trees.take, self._cwd)
+            except (RolecallError, OSError) as error:
+                raise _Stop(f"the files are not recorded: {error}") from error
+        return folder, self._files[kind]
+
+    def move(self, kind: Workdir, files: Snapshot) -> None:
+        self._files[kind] = files
+
+
+class _ChainAhead(Chain):
+    """The steps of a thread that is not in the store, newest first."""
+
+    def __init__(self, store: Store, start: Start, steps: list[Step]) -> None:
+        self._store = store
+        self._start = start
+        self._steps = steps
+        self.head = steps[0].id if steps else ""
+
+    @property
+    def last(self) -> Step | None:
+        return self._steps[0] if self._steps else None
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self._steps)
+
+
+def _as_step(store: Store, known: Known, parts: Parts, turn: Turn) -> Step:
+    """A finished step as it would be in this thread."""
+    found = known.step
+    fields = {
+        **found.payload,
+        "start": "",
+        "prev": turn.chain.head or None,
+        "number": turn.chain.number + 1,
+        "totals": add_totals(turn.totals, found.role, {"steps": 1}),
+        "parts": parts.dump((found.payload.get("tree") or {}).get("found", "")),
+    }
+    return Step(store, Node(found.id, "", fields, 0))

@@ -1,0 +1,190 @@
+"""Forecasts what a thread, or the rest of one, may use: from what earlier threads of the same workflow have used.
+
+An amount that an agent did not report is unknown, never zero. So a thread counts for an amount only if all its agents
+reported it from the role in question on, those of members of groups and of other workflows included.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from random import Random
+from typing import NamedTuple
+
+from rolecall.errors import Damaged, NotFound
+from rolecall.store.store import Store
+from rolecall.threads.setup import is_unpaid
+from rolecall.threads.state import Status, ThreadRef, load, read_thread
+from rolecall.threads.thread import FORK, PERSON, Chain, Step, count_usage
+
+AMOUNTS = ("cost", "tokens", "minutes")
+MOST_THREADS = 200
+"""How many earlier threads a forecast is made from, the newest first."""
+MOST_STEPS = 20_000
+"""How many of their steps are read, and of the threads that played them."""
+_PAGE = 500
+_MOST_PAGES = 20
+_DRAWS = 200
+_ANY = 0
+
+
+class Range(NamedTuple):
+    """The median, and the range in which four of five earlier threads were."""
+
+    low: float
+    median: float
+    high: float
+
+
+class Rest(NamedTuple):
+    """What a thread used from a step to its end; None is unknown."""
+
+    cost: float | None = None
+    tokens: float | None = None
+    minutes: float | None = None
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What may be used until a thread ends, as it was each time in the past."""
+
+    rests: tuple[Rest, ...] = ()
+
+    def past(self, amount: str) -> list[float]:
+        """What is known of an amount in the past."""
+        return [value for rest in self.rests if (value := getattr(rest, amount)) is not None]
+
+
+UNKNOWN = Forecast()
+NOTHING = Forecast((Rest(0.0, 0.0, 0.0),))
+"""For a thread that ends or stops: nobody is asked."""
+
+
+class Sum(NamedTuple):
+    """One amount of several forecasts."""
+
+    range: Range | None
+    """The range of the sum of those that are known; None if none is."""
+    unknown: int
+    """How many are not known."""
+
+
+def add_up(forecasts: Iterable[Forecast]) -> dict[str, Sum]:
+    """The sum of each amount. A sum varies less than its parts, so its range comes from random draws from the past;
+    they are the same each time."""
+    counts = Counter(forecasts)
+    return {amount: _add_up(amount, counts) for amount in AMOUNTS}
+
+
+def _add_up(amount: str, counts: Mapping[Forecast, int]) -> Sum:
+    pasts = [(one.past(amount), count) for one, count in counts.items()]
+    known = [(past, count) for past, count in pasts if past]
+    unknown = sum(count for past, count in pasts if not past)
+    if [count for _, count in known] == [1]:
+        return Sum(range_of(known[0][0]), unknown)
+    random = Random(0)  # noqa: S311 -- keeps no secret
+    draws = [sum(sum(random.choices(past, k=count)) for past, count in known) for _ in range(_DRAWS)]
+    return Sum(range_of(draws) if known else None, unknown)
+
+
+def range_of(values: Sequence[float]) -> Range | None:
+    """The median and the range of four fifths of the values; None if there are none."""
+    if not values:
+        return None
+    ordered = sorted(values)
+
+    def at(share: float) -> float:
+        place = share * (len(ordered) - 1)
+        below = int(place)
+        above = min(below + 1, len(ordered) - 1)
+        return round(ordered[below] + (ordered[above] - ordered[below]) * (place - below), 6)
+
+    return Range(at(0.1), at(0.5), at(0.9))
+
+
+class History:
+    """What the ended threads of a workflow have used."""
+
+    def __init__(self, store: Store, workflow: str) -> None:
+        """`workflow` is a name; its threads count whatever version they had."""
+        rests: dict[tuple[str, int], list[Rest]] = defaultdict(list)
+        self.threads = steps = 0
+        for ref in islice(_newest_ended(store, workflow), MOST_THREADS):
+            if steps > MOST_STEPS:
+                break
+            try:
+                found = list(_rests_of(store, ref))
+            except (NotFound, Damaged):
+                continue  # the other threads are enough
+            self.threads += 1
+            steps += sum(read for _, _, read in found)
+            turns: Counter[str] = Counter()
+            for role, rest, _ in reversed(found):
+                turns[role] += 1
+                rests[role, turns[role]].append(rest)
+                rests[role, _ANY].append(rest)
+        self._rests = {call: Forecast(tuple(found)) for call, found in rests.items()}
+
+    def rest_from(self, role: str, turn: int = 1) -> Forecast:
+        """What may be used from a turn of a role to the end of the thread: as after the same turn in the past or, if no
+        thread came that far, after any."""
+        return self._rests.get((role, turn)) or self._rests.get((role, _ANY), UNKNOWN)
+
+
+def _newest_ended(store: Store, workflow: str) -> Iterator[ThreadRef]:
+    last = "thread/~"
+    where: dict[str, list[str]] = {"name": [workflow], "status": [Status.COMPLETED, Status.FAILED]}
+    for _ in range(_MOST_PAGES):  # all of one page may be members of groups
+        page = store.refs("thread/", where=where, before=last, newest_first=True, limit=_PAGE)
+        yield from (load(ref) for ref in page if not ref.state.get("member"))
+        if len(page) < _PAGE:
+            return
+        last = page[-1].name
+
+
+def _rests_of(store: Store, ref: ThreadRef) -> Iterator[tuple[str, Rest, int]]:
+    """What the thread used from each of its steps on, with the role of the step and how many steps were read for it,
+    newest first."""
+    steps = list(Chain(store, ref.head))
+    if not steps:
+        return
+    # Totals include failed attempts and what reuse has saved; steps say which amounts their agents reported.
+    at_end, known = _amounts_in(steps[0]), set(AMOUNTS)
+    for step, before in zip(steps, [*steps[1:], None], strict=True):
+        of_step, read = _find_known(store, step)
+        known &= of_step
+        earlier = _amounts_in(before) if before else {}
+        rest = Rest(**{key: round(at_end[key] - earlier.get(key, 0), 6) for key in known})
+        if step.role not in (PERSON, FORK):
+            yield step.role, rest, read
+
+
+def _amounts_in(step: Step) -> dict[str, float]:
+    """What the thread had used after a step, if every role had been asked."""
+    totals = step.payload["totals"]
+    return {key: totals.get(key, 0) + totals.get("saved", {}).get(key, 0) for key in AMOUNTS}
+
+
+def _find_known(store: Store, step: Step) -> tuple[set[str], int]:
+    """The amounts of a step that are known, and how many steps were read to find that. A person, a function and a
+    command cost nothing, an agent what it has reported; a group or another workflow what all its steps know."""
+    if step.role in (PERSON, FORK) or is_unpaid(step.agent):
+        return set(AMOUNTS), 1
+    if step.reused is not None:  # nobody knows how long it would have taken
+        return set(count_usage(step.reused.saved, ms=0)) - {"minutes"}, 1
+    players = step.payload.get("children", ())
+    if "group" in step.payload:
+        players = [member["id"] for member in step.output["members"] if member["id"]]
+    elif not players:
+        return {"minutes", *count_usage(step.payload.get("usage"), ms=0)}, 1
+    known, read = set(AMOUNTS), 1
+    for ref in (read_thread(store, player) for player in players):
+        taken = list(Chain(store, ref.head)) if ref else []
+        if not taken:  # a member that failed may have been paid
+            known &= {"minutes"}
+        for one in taken:
+            of_one, more = _find_known(store, one)
+            known, read = known & of_one, read + more
+    return known, read

@@ -1,0 +1,163 @@
+"""The key of a step: a digest of everything that its result depends on. Pure.
+
+Two steps with equal keys were asked the same thing, by the same role, of the same agent, with the same files. The key
+does not depend on the time, the thread, the position in it, the order of siblings, the host or the folder. The parts
+are stored with the step, so that two steps can be compared part by part. On the command line's read path.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rolecall.store import canonical
+from rolecall.store.backend import INDEX
+from rolecall.threads.state import GROUP
+
+if TYPE_CHECKING:
+    from rolecall.threads.prompt import PastStep
+    from rolecall.workflow.model import Role
+
+_DIGEST = 24
+_KEY = 32
+PROMPT_PARTS = ("task", "item", "instruction", "knowledge", "history", "steps")
+NAMES = ("role", "agent", "version", "restrictions", *PROMPT_PARTS, "tree", "session", "repetition")
+"""The parts in the order in which they are compared: causes before what follows from them."""
+OF_ROLE = (
+    *("description", "prompt", "procedure", "output", "schema", "capabilities"),
+    *("resume", "extract", "may_start_threads", "knowledge"),
+)
+"""The fields of a role that its result depends on."""
+
+
+class Parts(NamedTuple):
+    """Everything that the result of a step depends on. Long parts are digests."""
+
+    role: str
+    """The role as it is defined."""
+    prompt: Mapping[str, str]
+    """The digest of each part of the prompt that is not empty, by its name in `PROMPT_PARTS`."""
+    agent: str
+    """The adapter with its options; not the name of its entry in the configuration."""
+    version: str
+    """The version of the agent's program; empty if it is not known."""
+    restrictions: Sequence[str] = ()
+    tree: str = ""
+    """The files that the role found; empty if not all of them were recorded."""
+    session: str = ""
+    """The role's last turn in the session that it continues: its key, and what was answered."""
+    repetition: int = 0
+    """How many times the very same thing was asked before, in this thread or of earlier members of the group."""
+
+    def dump(self, found: str = "") -> dict[str, Any]:
+        """The stored form. It has the tree only if that is not just the one that the step `found`."""
+        known: dict[str, Any] = {
+            "role": self.role,
+            **self.prompt,
+            "agent": self.agent,
+            "version": self.version,
+        }
+        rest = {
+            "restrictions": list(self.restrictions),
+            "session": self.session,
+            "repetition": self.repetition,
+        }
+        known |= {name: value for name, value in rest.items() if value}
+        return known if self.tree == found else {**known, "tree": self.tree}
+
+    def get(self, name: str) -> Any:
+        """A part by its name in `NAMES`."""
+        return self.prompt.get(name, "") if name in PROMPT_PARTS else getattr(self, name)
+
+
+def load_parts(stored: Mapping[str, Any], tree: str) -> Parts:
+    """The parts that were stored with a step whose role found `tree`."""
+    return Parts(
+        stored["role"],
+        {name: stored[name] for name in PROMPT_PARTS if name in stored},
+        stored["agent"],
+        stored["version"],
+        tuple(stored.get("restrictions", ())),
+        stored.get("tree", tree),
+        stored.get("session", ""),
+        stored.get("repetition", 0),
+    )
+
+
+def key_of(parts: Parts) -> str:
+    """The key; empty if the files that the role found or the version of its agent are not known."""
+    if not parts.tree or not parts.version:
+        return ""
+    return _sha256([parts.get(name) for name in NAMES])[:_KEY]
+
+
+def key_name(key: str) -> str:
+    """The ref that names the newest step with this key. It keeps nothing alive."""
+    return f"{INDEX}{key}"
+
+
+def differences(one: Parts, other: Parts) -> list[str]:
+    """The names of the parts that differ, in the order of `NAMES`."""
+    return [name for name in NAMES if one.get(name) != other.get(name)]
+
+
+def digest(value: Any) -> str:
+    """The digest of a JSON value; empty for an empty one."""
+    return _sha256(value)[:_DIGEST] if value else ""
+
+
+def digest_role(name: str, role: "Role") -> str:
+    """The digest of a role as it is defined. Limits, its agent, its folder and how a group plays it are not part of
+    it."""
+    fields = {field: getattr(role, field) for field in OF_ROLE}
+    return digest(
+        [name, {key: [*value] if isinstance(value, tuple) else value for key, value in fields.items()}]
+    )
+
+
+def digest_prompt(
+    *,
+    task: str,
+    instruction: str = "",
+    knowledge: str = "",
+    history: Iterable["PastStep"] = (),
+    steps: str = "",
+    item: Any = None,
+) -> dict[str, str]:
+    """The digests of a prompt's parts. `history` are the earlier steps that it shows; a Python function has `steps`
+    instead, a digest of all of them. `item` is what makes the role of a member different from the role as defined."""
+    found = {
+        "task": digest(task),
+        "item": digest(item),
+        "instruction": digest(instruction.strip()),
+        "knowledge": digest(knowledge),
+        "history": digest([describe_step(step) for step in history]),
+        "steps": steps,
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def describe_step(step: "PastStep") -> list[Any]:
+    """An earlier step without what depends on its thread: the members of a group appear without ids, branches and
+    folders."""
+    output = step.output
+    if step.agent == GROUP and isinstance(
+        output["members"], list
+    ):  # members may not see the list that they come from
+        output = {**output, "members": [_describe_member(member) for member in output["members"]]}
+    return [step.role, output, step.body.strip()]
+
+
+def _describe_member(member: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {name: value for name, value in member.items() if name not in ("id", "branch", "conflict")}
+    if conflict := member.get("conflict"):
+        files = [
+            {name: value for name, value in file.items() if name != "changed_by"}
+            for file in conflict.get("files", ())
+        ]
+        kept["conflict"] = {"files": files, "check": conflict.get("check")}
+    return kept
+
+
+def _sha256(value: Any) -> str:
+    from hashlib import sha256  # slow to import, and not needed for reading
+
+    return sha256(canonical.encode(value)).hexdigest()

@@ -1,0 +1,205 @@
+"""Finds the parts of a step's key before its agent is asked, and a step by its key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rolecall.agents.identity import Identity, identify, identify_code
+from rolecall.agents.presence import adapter_of
+from rolecall.errors import RolecallError
+from rolecall.store import canonical
+from rolecall.store.store import Store
+from rolecall.threads.key import Parts, describe_step, digest, digest_prompt, digest_role, key_name, key_of
+from rolecall.threads.prompt import PastStep
+from rolecall.threads.sessions import LOOK_BACK, Origin
+from rolecall.threads.setup import Setup
+from rolecall.threads.thread import FORK, Step
+from rolecall.threads.turn import Turn
+from rolecall.workflow.playbook import RoleFunction
+
+
+class Question(NamedTuple):
+    """What a role is about to be asked, from which the parts follow."""
+
+    turn: Turn
+    role: str
+    workdir: str
+    below_top: str
+    """The work folder, relative to the folder that the tree covers."""
+    tree: str
+    """The files that it finds; empty if not all of them are recorded."""
+    task: str
+    """The task, with the text that a prompt written in Python adds to it."""
+    instruction: str
+    recalled: str
+    """The passages from the repository that the prompt has."""
+    steps_shown: Callable[[int | None], Sequence[PastStep]]
+    """The earlier steps that a prompt shows to a session that has seen those up to this number."""
+    origin: Origin | None
+    """The step of an earlier thread in whose session the role begins."""
+
+
+class Known(NamedTuple):
+    """A step that was found by its key."""
+
+    step: Step
+    thread: str
+
+
+def find_step(store: Store, key: str) -> Known | None:
+    """The newest finished step with this key, if it is still in the store."""
+    ref = store.ref(key_name(key)) if key else None
+    if ref is None or not store.has(ref.state["step"]):
+        return None
+    return Known(Step(store, store.get(ref.state["step"])), ref.state["thread"])
+
+
+async def find_parts(setup: Setup, asked: Question, agent: object) -> Parts:
+    """The parts of the step for which an agent is about to be asked."""
+    known = await _identify(setup, agent, asked)
+    can_resume = bool(getattr(agent, "can_resume", False))
+    session, since = _find_session(asked, known.agent) if can_resume else ("", None)
+    prompt = digest_prompt(
+        task=asked.task,
+        item=_find_item(asked),
+        instruction=asked.instruction,
+        knowledge="" if session else asked.recalled,
+        history=asked.steps_shown(since),
+    )
+    return _combine(setup, asked, known, prompt, session)
+
+
+def find_parts_of_call(setup: Setup, asked: Question, function: RoleFunction) -> Parts:
+    """The parts of the step for which a Python function is about to be called. It can read every earlier step."""
+    prompt = digest_prompt(task=asked.task, item=_find_item(asked), steps=_digest_steps(asked))
+    return _combine(setup, asked, _add_workflow(identify_code(function), asked), prompt)
+
+
+def _combine(
+    setup: Setup, asked: Question, agent: Identity, prompt: dict[str, str], session: str = ""
+) -> Parts:
+    role, tree, below = asked.turn.defined.roles[asked.role], asked.tree, asked.below_top
+    parts = Parts(
+        role=digest_role(asked.role, role),
+        prompt=prompt,
+        agent=agent.agent,
+        version=agent.version,
+        restrictions=tuple(sorted(setup.restrictions_of(role))),
+        tree=tree if below == "." or not tree else f"{tree}:{below}",
+        session=session,
+    )
+    return parts._replace(repetition=_count_repetitions(setup.store, asked, parts))
+
+
+async def _identify(setup: Setup, agent: object, asked: Question) -> Identity:
+    """The identity of an agent. A workflow counts by its definition; its own steps have keys with their agents."""
+    adapter, folder = adapter_of(agent), asked.workdir
+    if adapter != "workflow":
+        found = await identify(
+            agent, env=setup.environment, folder=Path(folder), mask=setup.mask, cache=setup.cache
+        )
+        return found if adapter else _add_workflow(found, asked)
+    name = str(getattr(agent, "workflow", ""))
+    try:
+        return Identity(f"workflow:{name}", setup.find_workflow(name, folder))
+    except RolecallError:  # asking it reports the problem
+        return Identity(f"workflow:{name}", "")
+
+
+def _add_workflow(code: Identity, asked: Question) -> Identity:
+    """The identity of code together with the files of the workflow in Python that it belongs to."""
+    where = asked.turn.defined.python
+    if where is None or not code.version:
+        return code
+    files = _digest_workflow(where)
+    return code._replace(version=f"{code.version}+{files}" if files else "")
+
+
+@lru_cache(maxsize=8)
+def _digest_workflow(where: str) -> str:
+    """The digest of a workflow's code, which this process has loaded; empty if it cannot be read."""
+    from rolecall.workflow import versions  # a workflow in YAML does without it
+
+    try:
+        return versions.digest(where)[:16]
+    except (RolecallError, OSError):
+        return ""
+
+
+def _find_session(asked: Question, agent: str) -> tuple[str, int | None]:
+    """The digest of the role's last turn in the session that its tier asks for, and the number of that step. Whether
+    the session can really be continued does not matter: the agent then gets the same in a longer prompt."""
+    own = (step for step in islice(asked.turn.chain, LOOK_BACK) if step.role == asked.role)
+    if asked.turn.role(asked.role).resume in ("bounded", "persistent"):
+        for step in own:
+            if step.parts is not None and step.parts.agent == agent:
+                return _digest_turn(step, step.parts), step.number
+    origin = asked.origin.step if asked.origin and not asked.origin.refusal else None
+    if origin is not None and next(own, None) is None and origin.parts and origin.parts.agent == agent:
+        return _digest_turn(origin, origin.parts), None
+    return "", None
+
+
+def _digest_turn(step: Step, parts: Parts) -> str:
+    """What a session has seen up to a step. A step without a key is like no other."""
+    return digest([key_of(parts) or step.id, step.output, step.body])
+
+
+def _find_item(asked: Question) -> Any:
+    """What makes the role of a member different from the role as defined: its item, and the texts that it is in."""
+    member = asked.turn.chain.start.member
+    if member is None:
+        return None
+    role, defined = asked.turn.role(asked.role), asked.turn.defined.roles[asked.role]
+    texts = [role.prompt, role.procedure]
+    is_same = texts == [defined.prompt, defined.procedure]
+    return None if is_same and member.item is None else [member.item, *texts]
+
+
+def _digest_steps(asked: Question) -> str:
+    """The digest of all earlier steps, which continues that of the last function that was called in the thread."""
+    unread = list[Step]()
+    found = ""
+    for step in asked.turn.chain.with_above():
+        if step.role == FORK:
+            continue
+        unread.append(step)
+        if step.parts is not None and "steps" in step.parts.prompt:
+            found = step.parts.prompt["steps"]
+            break
+    for step in reversed(unread):
+        found = digest([found, describe_step(step.past)])
+    return found
+
+
+def _count_repetitions(store: Store, asked: Question, parts: Parts) -> int:
+    """How many times the very same thing was asked before: of earlier members of the group, or in this thread."""
+    turn = asked.turn
+    if (member := turn.chain.start.member) is not None:
+        group = turn.defined.roles[member.group.role].group
+        if group is not None and group.roles:
+            return group.roles[: member.number - 1].count(member.role)
+        if member.group.items is None:
+            return member.number - 1
+        return _find_repeated(store, member.group.items).get(member.number, 0)
+    if asked.role not in turn.totals.get("roles", {}) or store.ref(key_name(key_of(parts))) is None:
+        return 0
+    earlier = (step.parts for step in islice(turn.chain, LOOK_BACK) if step.role == asked.role)
+    same = (one.repetition + 1 for one in earlier if one is not None and one._replace(repetition=0) == parts)
+    return next(same, 0)
+
+
+@lru_cache(maxsize=8)
+def _find_repeated(store: Store, items: str) -> dict[int, int]:
+    """The numbers of the items that a list had before, with how many times it had them."""
+    seen, found = dict[bytes, int](), dict[int, int]()
+    for number, item in enumerate(store.follow(items).payload, 1):
+        content = canonical.encode(item)
+        seen[content] = seen.get(content, -1) + 1
+        if seen[content]:
+            found[number] = seen[content]
+    return found

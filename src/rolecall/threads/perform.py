@@ -1,0 +1,177 @@
+"""Asks the agent of a role and parses its answer; `attempt.py` keeps the records of that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rolecall.agents import process, protocol
+from rolecall.errors import AgentError, ExtractError, RolecallError
+from rolecall.settings import capabilities
+from rolecall.threads import prompt, reuse
+from rolecall.threads.attempt import Answer, Attempt, Result
+from rolecall.threads.sessions import StoredMemory
+from rolecall.threads.setup import Cast, Setup
+from rolecall.threads.turn import contain, unless
+from rolecall.workflow import reply
+
+Play = Callable[[Attempt, protocol.Cancel, str, str, str | None], Any]
+"""(attempt, cancel, workflow, prompt, session) -> the outcome of the child thread that plays the role."""
+
+
+async def perform(
+    setup: Setup, attempt: Attempt, cast: Cast, *, cancel: protocol.Cancel, play: Play | None = None
+) -> Result:
+    """Let the role's agent play it or, while that has reached a limit of its provider, the one that the workflow names
+    as its stand-in; the step says so. If this raises, the agent's output is already recorded."""
+    named = attempt.turn.role(attempt.role).stand_in
+    if named is None or setup.stand_in is None:
+        return await _play(setup, attempt, cast, cancel, play)
+    try:
+        return await _play(setup, attempt, cast, cancel, play)
+    except AgentError as error:
+        from rolecall.threads.waiting import find_limit_of  # an agent that answers does not need it
+
+        if find_limit_of(setup.store, error) is None or cancel.is_set():
+            raise
+        try:
+            stand_in = setup.stand_in(attempt.turn.playbook, attempt.role)
+        except RolecallError as problem:
+            attempt.remark(f"{named} cannot stand in for {cast.name}: {problem.message}")
+            raise error from problem
+        attempt.fail(error.message, error)
+        attempt.remark(f"{stand_in.name} stands in for {cast.name}, which has reached a limit")
+        try:
+            return await _play(setup, attempt, stand_in, cancel, play)
+        except AgentError as problem:
+            own, other = find_limit_of(setup.store, error), find_limit_of(setup.store, problem)
+            if cancel.is_set() or own is None or own.until is None:
+                raise
+            if other is not None and other.until is not None and other.until <= own.until:
+                raise
+            attempt.fail(problem.message, problem)
+            # Without what it used, which is recorded.
+            again = AgentError(error.message, ending=error.ending, session=error.session, hint=error.hint)
+            raise again from problem
+
+
+async def _play(
+    setup: Setup, attempt: Attempt, cast: Cast, cancel: protocol.Cancel, play: Play | None
+) -> Result:
+    """Ask the agent and parse its answer: from its frontmatter, else after one correction in the same session, else
+    with the extract model."""
+    role = attempt.turn.role(attempt.role)
+    ask = partial(_ask, setup, attempt, cast, cancel, play)
+    if taken := await reuse.finish_begun(attempt):
+        return taken
+    answer = await attempt.read_waiting_answer()
+    if answer is None or (answer.is_unread and not setup.can_extract(role)):
+        answer = await ask()
+    if answer.taken:
+        return answer.taken
+    if answer.step:
+        with contain(f"reading the step of {cast.name!r}"):
+            return attempt.adopt(answer.step)
+
+    found = reply.parse(answer.text, role.schema)
+    can_correct = answer.session and not answer.is_unread and getattr(cast.agent, "can_resume", False)
+    if isinstance(found, reply.ReplyProblem) and can_correct:
+        attempt.fail(f"the answer could not be read: {found.reason}")
+        answer = await ask(correction=prompt.correction(found, role.schema))
+        found = reply.parse(answer.text, role.schema)
+    if isinstance(found, reply.ReplyProblem):
+        found = await _extract(setup, attempt, answer, found, cancel)
+    return attempt.understand(found)
+
+
+async def _ask(
+    setup: Setup,
+    attempt: Attempt,
+    cast: Cast,
+    cancel: protocol.Cancel,
+    play: Play | None,
+    *,
+    correction: str | None = None,
+) -> Answer:
+    """Call the agent and record its answer before using it, unless a finished step can be taken over. If the agent has
+    lost the session, ask it again in a new one."""
+    if correction is not None:
+        attempt.stay_in_session()
+    text = correction if correction is not None else await attempt.make_prompt(cast)
+    role, run, decision = attempt.turn.role(attempt.role), setup.token(), attempt.session
+    words = tuple(dict.fromkeys((*role.capabilities, *setup.restrictions_of(role))))
+    deniable = getattr(cast.agent, "deniable", None)
+    if deniable is not None:  # the role's restrictions were checked earlier; our own process may add some
+        capabilities.check_supported(cast.name, words, deniable)
+
+    if correction is None:
+        await attempt.find_files()
+        await attempt.find_parts(setup, cast)
+        is_whole = not getattr(cast.agent, "is_workflow", False)
+        if is_whole and (taken := await reuse.take_over(attempt, has_effects=cast.has_effects)):
+            return Answer("", "", taken=taken)
+        if attempt.note.reused:  # refused because of the files: they are not what they were a moment ago
+            await attempt.find_files()
+            await attempt.find_parts(setup, cast)
+    attempt.note_asking(cast.name, run=run)
+    context = protocol.Context(
+        thread=attempt.thread, role=attempt.role, start=attempt.turn.task, workdir=Path(attempt.workdir),
+        cancel=cancel, emit=attempt.note_sign, instruction=attempt.instruction, steps=attempt.turn.messages,
+        session=decision.session, is_fork=decision.is_fork, session_total=decision.total, schema=role.schema,
+        attempt=attempt.tries, capabilities=words,
+        env=process.add_mark(_environment_of_agent(setup, attempt, cast), run),
+        memory=StoredMemory(setup.store, setup.mask), play=partial(play, attempt, cancel) if play else None,
+    )  # fmt: skip
+    attempt.files.watch(attempt.tree, must_stay=capabilities.must_not_write(words))
+    try:
+        with contain(f"the agent {cast.name!r}"):  # adapters are third-party code and may raise anything
+            given = await protocol.ask(cast.agent, text, context=context)
+    except AgentError as error:
+        await attempt.leave_files()
+        if not error.is_session_lost or decision.session is None:
+            raise
+        attempt.fail(error.message, error)
+        attempt.lost_sessions |= {decision.session}
+        return await _ask(setup, attempt, cast, cancel, play)
+    await attempt.leave_files()
+    return attempt.note_answer(given)
+
+
+def _environment_of_agent(setup: Setup, attempt: Attempt, cast: Cast) -> dict[str, str]:
+    """The environment of an agent's processes. It names the store only if the agent writes its own step or the role
+    may start threads."""
+    role = attempt.turn.role(attempt.role)
+    environment = setup.environment_of(role)
+    environment.pop(capabilities.THREADS_VARIABLE, None)  # set for the role whose agent started us
+    if role.may_start_threads:
+        environment[capabilities.THREADS_VARIABLE] = "1"
+    elif not getattr(cast.agent, "opens_store", False):
+        for name in capabilities.STORE_VARIABLES:
+            environment.pop(name, None)
+    return environment
+
+
+async def _extract(
+    setup: Setup, attempt: Attempt, answer: Answer, problem: reply.ReplyProblem, cancel: protocol.Cancel
+) -> reply.ParsedReply:
+    """Find the output with the extract model. If that fails, the answer is kept so that it can be read later."""
+    role = attempt.turn.role(attempt.role)
+    attempt.note = attempt.note._replace(unread=True)
+    try:
+        reading = setup.extract(answer.text, role.schema, role.extract)
+        output, usage = await unless(cancel, "reading the answer", reading)
+    except ExtractError as error:
+        attempt.add_usage(error.usage)
+        found = "; ".join([problem.reason, *problem.misfits])
+        raise ExtractError(
+            f"the answer could not be read ({found}), and {error.message}",
+            raw=answer.text,
+            attempts=error.attempts,
+            usage=error.usage,
+            hint=error.hint,
+            is_outage=error.is_outage,
+        ) from error
+    attempt.add_usage(usage)
+    return reply.ParsedReply(output, answer.text)

@@ -1,0 +1,81 @@
+"""Requests that created a thread, so that a repeated request creates no second one: a reply may be lost, and a button
+may be pressed twice.
+
+The newest are kept in the ref `request/threads`, which moves in the transaction that creates the thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from typing import NamedTuple
+
+from rolecall.errors import Conflict
+from rolecall.store.backend import Ref
+from rolecall.store.store import Draft, Store
+from rolecall.threads.lifecycle import Also
+from rolecall.threads.state import ThreadRef, read_thread
+
+REF = "request/threads"
+_MOST = 200
+"""How many of the newest requests are kept."""
+_ATTEMPTS = 20
+
+Create = Callable[[Also | None], ThreadRef]
+"""Creates a thread, and adds its argument to the same transaction."""
+
+
+class Request(NamedTuple):
+    key: str
+    """Chosen by the caller; each new thread needs a different key."""
+    content: str
+    """Everything that the request asks for; a repetition has the same content."""
+
+
+def create_once(store: Store, request: Request, also: Also | None, create: Create) -> ThreadRef:
+    """The thread that `create` creates, together with `also`; or the one that an earlier request with the same key has
+    created. Raises `Conflict` if that one asked for something else."""
+    for _ in range(_ATTEMPTS):
+        seen = store.ref(REF)
+        try:
+            return _create(store, request, seen, also, create)
+        except Conflict:
+            there = store.ref(REF)
+            if (there and there.version) == (seen and seen.version):
+                raise  # something else was in the way
+    return _create(store, request, store.ref(REF), also, create)
+
+
+def find(store: Store, request: Request, seen: Ref | None) -> ThreadRef | None:
+    """The thread that an earlier request with the same key has created; `seen` is the ref of all requests. Raises
+    `Conflict` if that one asked for something else."""
+    key, content = map(_digest, request)
+    for one, asked, ident in seen.state["newest"] if seen else ():
+        # A thread whose folders could not be made is gone, and may be asked for again.
+        if one == key and (made := read_thread(store, ident)) is not None:
+            if asked != content:
+                raise Conflict(
+                    f"another request with this key has created thread {made.id}",
+                    hint="Use another key for another thread.",
+                )
+            return made
+    return None
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:32]
+
+
+def _create(store: Store, request: Request, seen: Ref | None, also: Also | None, create: Create) -> ThreadRef:
+    if (made := find(store, request, seen)) is not None:
+        return made
+    key, content = map(_digest, request)
+    known: list[list[str]] = seen.state["newest"] if seen else []
+
+    def record(ident: str, draft: Draft) -> None:
+        others = [entry for entry in known if entry[0] != key]
+        draft.move(REF, seen, state={"newest": [*others, [key, content, ident]][-_MOST:]})
+        if also is not None:
+            also(ident, draft)
+
+    return create(record)

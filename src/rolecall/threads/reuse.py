@@ -1,0 +1,114 @@
+"""Takes over a finished step instead of asking the role's agent.
+
+The two steps have the same key, so the role would be asked the same thing, of the same agent, about the same files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rolecall.agents.protocol import Usage
+from rolecall.errors import Damaged, NotFound
+from rolecall.files.snapshot import StepTree
+from rolecall.threads.attempt import Attempt, Result
+from rolecall.threads.attempt_files import CHANGED_ANYWAY
+from rolecall.threads.key import key_of
+from rolecall.threads.key_parts import Known, find_step
+from rolecall.threads.sessions import usage_of
+from rolecall.threads.storable import describe_usage
+from rolecall.threads.thread import Reused, Step, count_usage
+from rolecall.workflow.model import Workflow, reuse_of
+
+REFUSED = "not reused: "
+"""How the remark begins that says why a step with the same key was not taken over."""
+
+
+def choose(workflow: Workflow, role: str, chosen: bool | None) -> bool | None:
+    """Whether a step of the role is to be reused, or None if nobody says. `chosen` is what was asked for when the
+    thread was started or run; it does not overrule a workflow that forbids it."""
+    of_workflow = reuse_of(workflow, role)
+    return of_workflow if chosen is None or of_workflow is False else chosen
+
+
+def find_refusal(step: Step) -> str:
+    """Why a finished step is not taken over although it has the key; empty if it may be."""
+    tree, parts = step.tree, step.parts
+    if tree is None or parts is None or parts.tree.partition(":")[0] != tree.found.tree:
+        return "the files that it found, or those that it left, are not recorded"
+    if tree.found.omitted != tree.left.omitted:
+        return "files that are not recorded have changed, too"
+    if any(CHANGED_ANYWAY in str(note) for note in step.detail.get("notes", ())):
+        return "it is read-only, yet it has changed the work folder"
+    return ""
+
+
+def origin_of(known: Known) -> Reused:
+    """The step whose agent was asked: the known one, or the one from which that was taken over itself. What it had used
+    includes its failed attempts."""
+    step = known.step
+    if step.reused is not None:
+        return step.reused
+    used = Usage()
+    for record in (step.payload, *step.attempts()):
+        used = used.plus(usage_of(record.get("usage")) or Usage())
+    return Reused(step.id, known.thread, describe_usage(used))
+
+
+async def take_over(attempt: Attempt, *, has_effects: bool = False) -> Result | None:
+    """Take over a finished step with the same key: make its changes in the work folder and return its contents. None if
+    the role must be asked; if there is such a step, a remark says why."""
+    known = find_step(attempt.store, key_of(attempt.parts)) if attempt.reuse and attempt.parts else None
+    if known is not None and has_effects:
+        attempt.remark(f"{REFUSED}its agent has effects outside the work folder")
+        return None
+    return await _take_step(attempt, known) if known else None
+
+
+async def finish_begun(attempt: Attempt) -> Result | None:
+    """Finish what a process began that has died. None if it began nothing, or if the role must be asked, because the
+    files are not between those that the step found and those that it left, for instance."""
+    begun = await attempt.read_begun_reuse()
+    if not begun:
+        return None
+    try:
+        known = Known(Step(attempt.store, attempt.store.get(begun["step"])), begun["thread"])
+    except (NotFound, Damaged):
+        attempt.remark(f"{REFUSED}the finished step is gone; some of its changes may be in the folder")
+        return None
+    return await _take_step(attempt, known, is_begun=True)
+
+
+async def _take_step(attempt: Attempt, known: Known, *, is_begun: bool = False) -> Result | None:
+    step = known.step
+    try:  # all of it is read before the first file is written
+        origin, tree, files = origin_of(known), step.tree, step.detail.get("files", ())
+        saved = count_usage(origin.saved, ms=0)
+        result = Result(step.output, step.body, step.raw, agent=step.agent, reused=origin, saved=saved)
+        refusal = find_refusal(step)
+    except (NotFound, Damaged) as error:
+        refusal, tree = str(error), None
+    if refusal or tree is None:
+        attempt.remark(f"{REFUSED}{refusal}")
+        return None
+
+    attempt.note_reuse(step.id, known.thread)
+    if tree.left.tree != tree.found.tree:
+        if reason := await _change_files(attempt, tree, is_begun=is_begun):
+            attempt.remark(f"{REFUSED}{reason}")
+            return None
+        if attempt.tree is None or attempt.tree.left.tree != tree.left.tree:
+            attempt.remark("other files have changed while the step was taken over")
+            result = replace(result, is_exact=False)
+    attempt.note_taken(files)
+    return result
+
+
+async def _change_files(attempt: Attempt, tree: StepTree, *, is_begun: bool) -> str:
+    """Make the changes of the step that the note says is taken over. Return why that is not done, if so."""
+    if is_begun and not attempt.reuse:
+        return await attempt.files.undo_changes(tree, "reuse was switched off after it had begun")
+    attempt.write_note()  # before the first file is written
+    reason = await attempt.files.repeat_changes(tree, is_begun=is_begun)
+    if not reason:
+        await attempt.leave_files()
+    return reason

@@ -1,0 +1,338 @@
+"""The files in a thread's own folder, sent through the store so that any machine can take the thread's next step.
+
+The ref `files/<thread>/<kind>` leads to the packs that make up the folder as the thread last left it; its state has the
+tree, the commit of its branch, and the id and host of the copy where that was. A file beside each copy, its mark, has
+the id of the copy. A machine whose copy is not the one that the ref names fetches the files, and names its own copy in
+the ref. So one machine has the newest copy, and nobody uses, merges or removes another one. Only what a step has
+recorded is replaced: if a person, or a role whose process died, has changed an older copy, the fetch fails.
+
+A thread whose files are too large, or were not recorded, stays on its machine from then on, and the ref says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from shlex import quote
+from typing import Any, NamedTuple
+
+from rolecall.errors import RolecallError, UsageError
+from rolecall.files import git, tree_pack
+from rolecall.files.snapshot import Snapshot
+from rolecall.files.tree import Trees, find_top, hold, mark_taken
+from rolecall.store import holder
+from rolecall.store.backend import Ref
+from rolecall.store.store import Draft, Store
+from rolecall.threads import workfolder
+from rolecall.threads.state import files_name
+from rolecall.threads.thread import FILES_SCHEMA
+from rolecall.threads.turn import Turn
+from rolecall.threads.workfolder import Folder
+
+MOST_BYTES = 32 * 1024**2
+"""What a step sends at most."""
+_CHUNK = 192 * 1024
+"""Bytes in one node."""
+_BATCH = 16
+"""Nodes in one transaction."""
+_RESTART = 20
+"""After so many sends, one has all that differs from the folder's beginning, and needs none of those before it."""
+_MOST_AT_RESTART = 4 * 1024**2
+"""Bytes of such a send; with more, the sends before it are needed still."""
+
+
+class Sent(NamedTuple):
+    """The next move of the ref."""
+
+    target: str | None
+    state: Mapping[str, Any]
+    size: int = 0
+    ms: int = 0
+
+    @property
+    def reason(self) -> str:
+        """Why the thread stays on its machine; empty if it does not."""
+        return str(self.state.get("reason", ""))
+
+
+class SharedFolder:
+    """A folder of a thread's own, in a store that several machines share."""
+
+    def __init__(self, store: Store, thread: str, kind: str, folder: Folder, trees: Trees | None) -> None:
+        """Without `trees`, files are neither sent nor fetched."""
+        self._store = store
+        self._name = files_name(thread, kind)
+        self._kind = kind
+        self._folder = folder
+        self._trees = trees if trees is not None and trees.is_shared else None
+        self._ref = store.ref(self._name)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing has been sent yet."""
+        return self._ref is None
+
+    # -- sending --
+
+    async def send(self, snapshot: Snapshot | None, workdir: str) -> Sent | None:
+        """Store what other machines need to make the folder as it is; None if they have it, or if the thread stays on
+        this machine anyway. The `snapshot` of the work folder is not that of the whole folder if a role works in a part
+        of it, or elsewhere."""
+        known = self._ref.state if self._ref else {}
+        if "reason" in known or (self._ref is None and self._trees is None):
+            return None
+        if self._trees is None or snapshot is None:
+            reason = "its files are not recorded" if self._trees else "sharing is switched off"
+            return self._refuse(reason) if self._ref else None
+        if (branch := self._folder.get("branch")) and (found := git.branch(self._folder["path"])) != branch:
+            return self._refuse(f"{found or 'no branch'} is checked out in its worktree instead of {branch}")
+        began = time.monotonic()
+        if find_top(workdir) != os.path.realpath(self._folder["path"]):
+            try:
+                path, source = self._folder["path"], self._folder["source"]
+                snapshot = await asyncio.to_thread(self._trees.take, path, source=source)
+            except (RolecallError, OSError) as error:
+                return self._refuse(str(error))
+        head = git.commit(self._folder["path"], "HEAD") or "" if "branch" in self._folder else ""
+        if (known.get("tree"), known.get("head", "")) == (snapshot.tree, head):
+            return None
+        try:
+            packs, has_all = await asyncio.to_thread(self._pack_next, self._trees, snapshot, head, known)
+            objects, commits = (self._put(pack) for pack in packs)
+        except (RolecallError, OSError) as error:  # too large, git failed, or the server has no room
+            return self._refuse(str(error))
+        at = _describe(snapshot.tree, head)
+        previous = {"previous": self._ref.target} if self._ref and not has_all else {}
+        draft = self._store.draft()
+        target = draft.put_as(FILES_SCHEMA, {**at, "objects": objects, "commits": commits, **previous})
+        draft.commit()
+        state: dict[str, Any] = {**at, "repository": snapshot.repository, **self._name_copy()}
+        if not has_all:
+            state["more"] = known.get("more", 0) + 1
+        if snapshot.omitted:
+            state["omitted"] = list(snapshot.omitted[:20])
+        if os.path.exists(os.path.join(self._folder["path"], ".git")):
+            state["git"] = True  # a copy has its own repository, which is not sent
+        return Sent(target, state, sum(map(len, packs)), round((time.monotonic() - began) * 1000))
+
+    def _refuse(self, reason: str) -> Sent:
+        return Sent(None, {"reason": reason, **self._name_copy()})
+
+    def _name_copy(self) -> dict[str, str]:
+        """This machine's copy of the folder, as the state of the ref names it."""
+        mark = workfolder.read_mark(self._folder["path"])
+        if "copy" not in mark:
+            # Marked before the ref names it, so that after a crash the ref names no copy that is nowhere.
+            mark = {"copy": os.urandom(8).hex()}
+            self._write_mark(mark)
+        return {"copy": mark["copy"], "host": holder.name_of_host(holder.process(os.getpid()))}
+
+    def _pack_next(
+        self, trees: Trees, snapshot: Snapshot, head: str, known: Mapping[str, Any]
+    ) -> tuple[tuple[bytes, bytes], bool]:
+        """The packs of the next send, and whether they need none of those before."""
+        if not known:
+            return self._pack(trees, snapshot, head, {}, MOST_BYTES), True
+        if known.get("more", 0) % _RESTART == _RESTART - 1:
+            with suppress(tree_pack.TooLarge):
+                return self._pack(trees, snapshot, head, {}, _MOST_AT_RESTART), True
+        return self._pack(trees, snapshot, head, known, MOST_BYTES), False
+
+    def _pack(
+        self, trees: Trees, snapshot: Snapshot, head: str, known: Mapping[str, Any], most: int
+    ) -> tuple[bytes, bytes]:
+        """What others lack of the tree and of the commits up to `head`, if they have what is `known`."""
+        ours = os.path.join(trees.place, snapshot.repository)
+        known_commits = [*filter(None, (self._folder.get("base"), known.get("head")))]
+        commits = b""
+        if head and head not in known_commits:
+            commits = tree_pack.write_pack(ours, [head], without=known_commits, most=most)
+            known_commits.append(head)
+        known_trees = [f"{commit}^{{tree}}" for commit in known_commits]
+        known_trees += [known["tree"]] if known else []
+        rest = most - len(commits)
+        return tree_pack.write_pack(ours, [snapshot.tree], without=known_trees, most=rest), commits
+
+    def _put(self, pack: bytes) -> list[str]:
+        """Put a pack into the store, and return the ids of its parts."""
+        ids = []
+        for batch in range(0, len(pack), _BATCH * _CHUNK):
+            draft = self._store.draft()
+            for at in range(batch, min(len(pack), batch + _BATCH * _CHUNK), _CHUNK):
+                ids.append(draft.put_text(b64encode(pack[at : at + _CHUNK]).decode()))
+            draft.commit()
+        return ids
+
+    def add(self, draft: Draft, sent: Sent) -> None:
+        """Add the move of the ref to a draft."""
+        draft.move(self._name, self._ref, sent.target, sent.state)
+
+    def mark(self, ref: Ref) -> None:
+        """Note beside the folder that it is as the moved ref says."""
+        self._ref, state = ref, ref.state
+        self._write_mark({"copy": state["copy"], **_describe(state.get("tree", ""), state.get("head", ""))})
+
+    def _write_mark(self, mark: Mapping[str, str]) -> None:
+        path = workfolder.shared_mark(self._folder["path"])
+        with open(f"{path}.{os.getpid()}", "w", encoding="ascii") as file:
+            json.dump(mark, file)
+        os.replace(file.name, path)
+
+    # -- fetching --
+
+    def fetch(self) -> str:
+        """Make the folder as the thread left it on another machine, and say so; empty if it is like that here. Raise
+        UsageError if that fails, or if something in the folder would be lost."""
+        ref, path, trees = self._ref, self._folder["path"], self._trees
+        if ref is None:
+            return ""
+        if workfolder.is_newest(path, ref.state.get("copy", "")) and (os.path.isdir(path) or not ref.target):
+            return ""
+        mark, state = workfolder.read_mark(path), ref.state
+        if ref.target is None or trees is None:
+            why = state.get("reason") or "sharing is switched off on this machine (trees.share)"
+            host = state.get("host", "another machine")
+            raise UsageError(
+                f"the newest files of {path} are on {host} and cannot be fetched: {why}",
+                hint="Let that machine take the step.",
+            )
+        is_remains = mark.get("from") == "" and not workfolder.is_whole(self._folder)
+        is_there = os.path.isdir(path) and not is_remains
+        began = time.monotonic()
+        try:
+            if is_there:
+                self._check_place()
+            sent = list(self._read_sent(ref))
+            size = self._receive(ref, sent, trees)
+            tree = self._check_files(mark, sent, trees) if is_there else ""
+            self._check_branch(mark, sent)
+            if is_there:
+                self._update(tree, ref, trees)
+            else:
+                self._make(ref, trees)
+            if "head" in state:
+                git.run(path, "symbolic-ref", "HEAD", f"refs/heads/{self._folder['branch']}")
+                git.run(path, "reset", "--quiet", "--mixed", state["head"])
+        except (OSError, RolecallError) as error:
+            self._store.ref(self._name)  # raises if the server is away: the step is taken later
+            raise UsageError(
+                f"the files of the thread cannot be fetched from another machine to {path}: {error}",
+                hint="Put that right, then resume the thread.",
+            ) from error
+        self.mark(self._store.move(self._name, ref, ref.target, {**state, **self._name_copy()}))
+        ms = round((time.monotonic() - began) * 1000)
+        what = "brought up to date" if is_there else "made"
+        omitted = state.get("omitted", ())
+        left_out = f"; without {', '.join(omitted)}, which stay where they are" if omitted else ""
+        return f"{path} was {what} with files from another machine ({size:,} bytes, {ms} ms){left_out}"
+
+    def _read_sent(self, ref: Ref) -> Iterator[Mapping[str, Any]]:
+        """What was sent, newest first."""
+        node = ref.target
+        while node is not None:
+            entry = self._store.get(node).payload
+            yield entry
+            node = entry.get("previous")
+
+    def _receive(self, ref: Ref, sent: Sequence[Mapping[str, Any]], trees: Trees) -> int:
+        """Take over the objects that are not here, and return their size."""
+        source, repository = self._folder["source"], ref.state["repository"]
+        ours = trees.prepare(source, repository)
+        missing = []
+        for entry in sent:
+            is_here = tree_pack.has_tree(trees.place, repository, entry["tree"])
+            is_here = is_here and trees.is_whole(Snapshot(entry["tree"], repository))
+            if is_here and ("head" not in entry or git.commit(source, entry["head"])):
+                break
+            missing.append(entry)
+        size = 0
+        for entry in reversed(missing):
+            commits, objects = (
+                b"".join(b64decode(self._store.get(part).payload) for part in entry[name])
+                for name in ("commits", "objects")
+            )
+            if commits:  # of the thread's branch, which is in the user's repository
+                tree_pack.read_pack(source, commits)
+            if objects:
+                with hold(ours, fcntl.LOCK_SH):
+                    tree_pack.read_pack(ours, objects, env={"GIT_DIR": ours})
+            size += len(commits) + len(objects)
+        mark_taken(ours, ref.state["tree"])
+        return size
+
+    def _check_place(self) -> None:
+        """Raise UsageError if git would take the folder for a part of another repository."""
+        path = self._folder["path"]
+        is_worktree = os.path.exists(os.path.join(path, ".git"))
+        if find_top(path) != os.path.realpath(path) or ("branch" in self._folder and not is_worktree):
+            raise UsageError("it is not the thread's; keep what you need of it elsewhere, and remove it")
+
+    def _check_files(self, mark: Mapping[str, str], sent: Sequence[Mapping[str, Any]], trees: Trees) -> str:
+        """The tree of an older folder. Raise UsageError if no step has recorded it."""
+        path, source = self._folder["path"], self._folder["source"]
+        found = trees.take(path, source=source)
+        known = {mark.get("tree"), mark.get("from"), *(entry["tree"] for entry in sent)}
+        if mark.get("from") and found.tree not in known:  # a process has died that was bringing it up to date
+            before, after = (Snapshot(mark[name], found.repository) for name in ("from", "to"))
+            trees.advance(before, after, path, source=source, is_begun=True)
+            found = trees.take(path, source=source)
+        if found.tree not in known:
+            raise UsageError(
+                "it has changes that no step has recorded; keep what you need of them elsewhere, and remove the folder"
+            )
+        return found.tree
+
+    def _check_branch(self, mark: Mapping[str, str], sent: Sequence[Mapping[str, Any]]) -> None:
+        """Raise UsageError if commits would be lost that are neither a step's nor on another branch."""
+        path, source, branch = (self._folder.get(name, "") for name in ("path", "source", "branch"))
+        if not branch:
+            return
+        ours = (os.path.isdir(path) and git.commit(path, "HEAD"), git.commit(source, f"refs/heads/{branch}"))
+        heads = (self._folder.get("base"), mark.get("head"), *(entry.get("head") for entry in sent))
+        known = [*filter(None, heads)]
+        known += [f"--exclude={branch}", "--branches", "--remotes", "--tags"]
+        words = ("rev-list", "--ignore-missing", "--max-count=1", *filter(None, ours), "--not", *known)
+        if any(ours) and (newest := git.run(source, *words).text):
+            raise UsageError(
+                f"{branch} has commits that no step has recorded; keep them on a branch of your own: "
+                f"git -C {quote(source)} branch NAME {newest[:12]}"
+            )
+
+    def _make(self, ref: Ref, trees: Trees) -> None:
+        """Make a folder that is not there."""
+        origin, tree = self._folder.get("from", self._folder["source"]), ref.state["tree"]
+        files = {"tree": tree, "repository": ref.state["repository"], "place": trees.place}
+        can_copy = "branch" in self._folder or os.path.isdir(origin)
+        os.makedirs(os.path.dirname(self._folder["path"]), mode=0o700, exist_ok=True)
+        self._write_mark({"from": "", "to": tree})
+        workfolder.make(self._kind if can_copy else "fork", {**self._folder, "files": files})
+
+    def _update(self, tree: str, ref: Ref, trees: Trees) -> None:
+        """Bring a folder up to date that has the files of an older `tree`."""
+        self._write_mark({"from": tree, "to": ref.state["tree"]})
+        before, after = (Snapshot(one, ref.state["repository"]) for one in (tree, ref.state["tree"]))
+        if problem := trees.advance(before, after, self._folder["path"], source=self._folder["source"]):
+            raise UsageError(problem)
+
+
+def _describe(tree: str, head: str) -> dict[str, str]:
+    return {"tree": tree, **({"head": head} if head else {})}
+
+
+def find_shared_folder(store: Store, turn: Turn, role: str, trees: Trees | None) -> SharedFolder | None:
+    """The folder of a thread's own in which a role works, if other machines may need it. Members of a group stay where
+    their work is merged."""
+    if not store.is_shared or turn.chain.start.member is not None:
+        return None
+    workdir = turn.workdir_of(role)
+    kind = "fork" if workdir == "shared" else workdir
+    folder = turn.folders.get(kind)
+    return (
+        SharedFolder(store, turn.thread, kind, folder, trees) if folder and "removed" not in folder else None
+    )

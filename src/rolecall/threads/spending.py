@@ -1,0 +1,245 @@
+"""What steps used, by local day, workflow, role and agent.
+
+A step is counted once, in the thread that took it: a fork does not count the steps it shares, and a step that another
+thread played is counted there. Failed attempts are counted with the step that followed, or, before there is one, for
+the role whose turn it is. Counts stay in memory, so a second look reads only new steps.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from sys import intern
+from time import monotonic
+from typing import Any, NamedTuple
+
+from rolecall.errors import Damaged, NotFound
+from rolecall.store.ids import is_thread_id
+from rolecall.store.store import Store
+from rolecall.threads.state import GROUP, Status, ThreadRef, read_note, read_thread
+from rolecall.threads.thread import Chain
+from rolecall.threads.views import attempts_from
+
+_PAGE = 1_000
+
+
+class Account(NamedTuple):
+    """What amounts are grouped by."""
+
+    day: str
+    """Empty for what was used before the time that is counted."""
+    workflow: str
+    role: str
+    agent: str
+
+
+@dataclass(slots=True)
+class Amount:
+    steps: int = 0
+    attempts: int = 0
+    """Attempts that failed."""
+    tokens: int = 0
+    cost: float = 0.0
+    """Dollars, as agents reported them."""
+    unpriced: int = 0
+    """Steps and attempts that used tokens and reported no cost."""
+    unpriced_tokens: int = 0
+    minutes: float = 0.0
+
+    def add(self, usage: Mapping[str, Any], ms: int) -> None:
+        tokens = (usage.get("input_tokens") or 0) + (usage.get("output_tokens") or 0)
+        self.tokens += tokens
+        self.cost += usage.get("cost") or 0.0
+        if tokens and usage.get("cost") is None:
+            self.unpriced += 1
+            self.unpriced_tokens += tokens
+        self.minutes += ms / 60_000
+
+
+@dataclass
+class Spent:
+    """What was used for one day, workflow, role, agent or thread, or for all."""
+
+    name: str
+    title: str = ""
+    threads: int = 0
+    """Threads that somebody started; those that play a role of another are not counted."""
+    completed: int = 0
+    amount: Amount = field(default_factory=Amount)
+    estimated: float = 0.0
+    """Dollars for steps that reported no cost, at the price of the same agent's other tokens."""
+    unknown: int = 0
+    """Steps and attempts whose cost is not reported and cannot be estimated."""
+
+    @property
+    def spent(self) -> float:
+        return self.amount.cost + self.estimated
+
+    def add(self, amount: Amount, rate: float | None) -> None:
+        _merge(self.amount, amount)
+        if rate is None:
+            self.unknown += amount.unpriced
+        else:
+            self.estimated += amount.unpriced_tokens * rate
+
+
+class Summary(NamedTuple):
+    total: Spent
+    rows: list[Spent]
+
+
+@dataclass(slots=True)
+class _Known:
+    head: str = ""
+    """The step up to which it is counted."""
+    updated: int = 0
+    workflow: str = ""
+    title: str = ""
+    parent: str = ""
+    """The thread whose role it plays or whose member it is; empty if somebody started it."""
+    is_completed: bool = False
+    amounts: dict[Account, Amount] = field(default_factory=dict)
+    """What its steps used, with the attempts before them."""
+    pending: dict[Account, Amount] = field(default_factory=dict)
+    """What failed attempts after the last step used."""
+
+
+class Ledger:
+    """Amounts of all threads of a store. The first count reads all threads, later ones only those that have recorded an
+    event since. What was used before the start of the time to count (`since`, in milliseconds) is only used to find
+    prices."""
+
+    def __init__(self, since: int = 0) -> None:
+        self._since = since
+        self._known: dict[str, _Known] = {}
+        self._waiting: deque[str] | None = None
+        """Threads to look at, the newest first; None before the first look."""
+        self._position = 0
+        """The number of the last event that was considered."""
+
+    def read(self, store: Store, *, since: int, seconds: float) -> dict[str, Any]:
+        """The amounts of threads that moved after `since`, in milliseconds. Counting stops after `seconds`; the reply
+        then says how many threads are left, and the next call continues."""
+        until = monotonic() + seconds
+        waiting = self._note_changes(store)
+        while waiting and monotonic() < until:
+            ident = waiting.popleft()
+            with suppress(NotFound, Damaged):  # a damaged thread is counted as far as it can be read
+                if (ref := read_thread(store, ident)) is not None:
+                    known = self._known.setdefault(ident, _Known())
+                    known.updated = ref.ref.updated
+                    known.workflow, known.title = intern(ref.state.name), ref.state.title
+                    known.parent = ref.state.parent or ""
+                    known.is_completed = ref.state.status == Status.COMPLETED
+                    self._count(store, ref, known)
+        first_day, rows = _day(since), dict[Account, Amount]()
+        found = [known for known in self._known.values() if known.updated >= since]
+        for one in found:
+            for account, amount in (*one.amounts.items(), *one.pending.items()):
+                if account.day >= first_day:
+                    _merge(rows.setdefault(account, Amount()), amount)
+        return {
+            "since": since,
+            "threads": sum(not one.parent for one in found),
+            "completed": sum(one.is_completed and not one.parent for one in found),
+            "left": len(waiting),
+            "rows": [account._asdict() | asdict(amount) for account, amount in sorted(rows.items())],
+        }
+
+    def summarize(self, *, by: str) -> Summary:
+        """What was counted so far for each day, workflow, role, agent or thread (`by`), the most expensive first, days
+        in order. What played a role for a thread that somebody started counts for that thread and its workflow."""
+        rates, total, groups = self._price_tokens(), Spent("all"), dict[str, Spent]()
+        for ident, one in self._known.items():
+            started = ident
+            while (parent := self._known[started].parent) in self._known:
+                started = parent
+            root = self._known[started]
+            whole = {"thread": started, "workflow": root.workflow}.get(by)
+            touched = [total]
+            if whole is not None:
+                title = root.title if by == "thread" else ""
+                touched.append(groups.setdefault(whole, Spent(whole, title)))
+            if one is root and one.updated >= self._since:
+                for group in touched:
+                    group.threads += 1
+                    group.completed += one.is_completed
+            for account, amount in (*one.amounts.items(), *one.pending.items()):
+                if not account.day:
+                    continue
+                name = getattr(account, by) if whole is None else whole
+                for group in (total, groups.setdefault(name, Spent(name))):
+                    group.add(amount, rates.get(account.agent))
+        order = (
+            (lambda one: one.name)
+            if by == "day"
+            else (lambda one: (-one.spent, -one.amount.tokens, one.name))
+        )
+        rows = [one for one in groups.values() if one.amount.steps or one.amount.attempts]
+        return Summary(total, sorted(rows, key=order))
+
+    def _price_tokens(self) -> dict[str, float]:
+        """Dollars for a token of each agent, from its steps and attempts that reported a cost."""
+        sums: dict[str, Amount] = {}
+        for one in self._known.values():
+            for account, amount in (*one.amounts.items(), *one.pending.items()):
+                _merge(sums.setdefault(account.agent, Amount()), amount)
+        priced = {agent: amount.tokens - amount.unpriced_tokens for agent, amount in sums.items()}
+        return {
+            agent: sums[agent].cost / count for agent, count in priced.items() if count and sums[agent].cost
+        }
+
+    def _note_changes(self, store: Store) -> deque[str]:
+        if self._waiting is None:
+            self._position = store.newest_event()
+            self._waiting = deque(name.removeprefix("thread/") for name in store.backend.names("thread/"))
+            return self._waiting
+        changed: dict[str, None] = {}
+        while events := store.events(after=self._position, limit=_PAGE):
+            changed |= dict.fromkeys(event.stream for event in events if is_thread_id(event.stream))
+            self._position = events[-1].seq
+        self._waiting.extendleft(changed)
+        return self._waiting
+
+    def _count(self, store: Store, ref: ThreadRef, known: _Known) -> None:
+        """Add the steps that came since the thread was last counted, and recount the attempts after the last one."""
+        note, known.pending = read_note(store, ref.id), {}
+        head, known.head = (
+            known.head,
+            ref.head,
+        )  # a thread that cannot be read to its start is not counted again
+        self._count_attempts(store, note.attempt if note else None, ref.state.name, known.pending)
+        for step in Chain(store, ref.head):
+            if step.id in (head, ref.state.forked_from):
+                break
+            payload = step.payload
+            self._count_attempts(store, payload.get("attempt"), ref.state.name, known.amounts)
+            if step.role.startswith("$") or step.agent == GROUP or payload.get("children"):
+                continue
+            ended = payload["completed_at"]
+            amount = self._amount_of(known.amounts, ended, ref.state.name, step.role, step.agent)
+            amount.steps += 1
+            amount.add(payload.get("usage") or {}, ended - payload["started_at"])
+
+    def _count_attempts(
+        self, store: Store, newest: str | None, workflow: str, amounts: dict[Account, Amount]
+    ) -> None:
+        for one in attempts_from(store, newest, with_texts=False):
+            amount = self._amount_of(amounts, one["timestamp"], workflow, one["role"], one["agent"])
+            amount.attempts += 1
+            amount.add(one["usage"], one["durationMs"])
+
+    def _amount_of(self, amounts: dict[Account, Amount], at: int, *rest: str) -> Amount:
+        return amounts.setdefault(Account(_day(at) if at >= self._since else "", *rest), Amount())
+
+
+def _merge(total: Amount, more: Amount) -> None:
+    for name in Amount.__slots__:
+        setattr(total, name, getattr(total, name) + getattr(more, name))
+
+
+def _day(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000).astimezone().date().isoformat()

@@ -1,0 +1,63 @@
+"""The steps before a group, as its members are shown them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from itertools import count
+from typing import Any
+
+from rolecall.store.store import Store
+from rolecall.threads.prompt import PastStep
+from rolecall.threads.thread import FORK, PERSON, Chain
+
+_LEFT_OUT = "(a list whose items are given to members, one to each)"
+"""Members of a group are not shown the list that their items come from: what one is asked must not depend on others."""
+
+
+class StepsAbove:
+    """The steps before a group, as its members are shown them: read once for all members that this process runs, and
+    only as far as they are shown. The list that `each` names is left out; if it is an expression, all lists in the
+    fields that it looks at are."""
+
+    def __init__(self, chain: Chain, each: str | None) -> None:
+        from rolecall.workflow.condition import output_fields  # a step without a group does not need it
+
+        self._unread = (step for step in chain if step.role != FORK)
+        self._read: list[tuple[str, PastStep]] = []
+        self._left_out = output_fields(each) if each else ()
+        self._place = 0
+        """How many steps of roles were read; `each` does not see those of people."""
+
+    def __iter__(self) -> Iterator[tuple[str, PastStep]]:
+        """Each step with its id, newest first."""
+        for place in count():
+            if place == len(self._read):
+                step = next(self._unread, None)
+                if step is None:
+                    return
+                self._place += step.role != PERSON
+                output, is_cut = step.output, False
+                for field in self._left_out:
+                    if field.recent in (None, self._place) and field.name in output:
+                        shown = _leave_out_list(output[field.name], field.path)
+                        is_cut = is_cut or shown != output[field.name]
+                        output[field.name] = shown
+                self._read.append((step.id, replace(step.past, output=output, is_cut=is_cut)))
+            yield self._read[place]
+
+
+@lru_cache(maxsize=8)
+def read_above(store: Store, head: str, each: str | None) -> StepsAbove:
+    return StepsAbove(Chain(store, head), each)
+
+
+def _leave_out_list(value: Any, path: tuple[str, ...] | None) -> Any:
+    """The value without the list at a path, or without any list below it if the path is None."""
+    if isinstance(value, list):
+        return _LEFT_OUT
+    if not isinstance(value, dict):
+        return value
+    names = value.keys() if path is None else value.keys() & {*path[:1]}
+    return {**value, **{name: _leave_out_list(value[name], path and path[1:]) for name in names}}

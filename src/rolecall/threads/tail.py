@@ -1,0 +1,81 @@
+"""Follows the recorded events of a thread and of the members of its groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from operator import itemgetter
+from typing import Any
+
+from rolecall.store.ids import member_id
+from rolecall.store.store import Store
+from rolecall.threads.group import events_of
+from rolecall.threads.state import read_thread
+from rolecall.threads.thread import read_roster
+
+_PAGE = 500
+
+Told = tuple[int, str, Mapping[str, Any]]
+"""An event: its place among all events of the store, its kind and its body."""
+
+
+def follow_events(
+    store: Store, thread: str, *, members: bool
+) -> Iterator[tuple[str, Mapping[str, Any]] | None]:
+    """The kind and body of each recorded event from the first on, and None whenever there are no more yet. With
+    `members`, events of the members of a group come as the kind `member`."""
+    after, group = 0, None
+    while True:
+        own = store.events(thread, after=after, limit=_PAGE)
+        told: list[Told] = []
+        for event in own:
+            after = event.seq
+            told.append((event.seq, event.kind, event.body))
+            if event.kind == "group":  # what follows is read together with the events of its members
+                break
+        if group is not None:
+            told += group.read()
+        for _, kind, body in sorted(told, key=itemgetter(0)):
+            yield kind, body
+            if kind == "group" and members:
+                group = _Members(store, thread, body["group"])
+            elif kind == "step":
+                group = None
+        if not told:
+            yield None
+
+
+class _Members:
+    """The events of a group's members. Each look costs what the unfinished members cost, not the group or the store."""
+
+    def __init__(self, store: Store, parent: str, roster: str) -> None:
+        self._store = store
+        self._parent = parent
+        self._roster = read_roster(store, roster)
+        self._next = 1
+        """The lowest number that was not started yet."""
+        self._open: dict[int, int] = {}
+        """By number, where the events end that were read."""
+
+    def _id(self, number: int) -> str:
+        return member_id(self._roster.at, number, f"{self._parent}/{self._roster.id}")
+
+    def read(self) -> Iterator[Told]:
+        """The events since the last call, in the order of the members."""
+        while self._next <= self._roster.size and read_thread(self._store, self._id(self._next)):
+            self._open[self._next] = 0
+            self._next += 1
+        for number, after in list(self._open.items()):
+            ident = self._id(number)
+            events = self._store.events(ident, after=after)
+            # Read after the events, so that it is the state that they led to or a later one.
+            ref = read_thread(self._store, ident) if events else None
+            if ref is None:
+                continue
+            self._open[number] = events[-1].seq
+            if ref.state.has_ended:
+                events += self._store.events(ident, after=events[-1].seq)
+                del self._open[number]
+            for event in events:
+                for kind, body in events_of(ref.state, event.kind, event.body):
+                    told = {"number": number, "thread": ident, "kind": kind, "body": body}
+                    yield event.seq, "member", told

@@ -1,0 +1,70 @@
+"""Searches the texts of threads, newest thread first, for as long as the caller allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from time import monotonic
+from typing import NamedTuple
+
+from rolecall.errors import Damaged, NotFound
+from rolecall.store.store import Store
+from rolecall.threads import listing, thread
+from rolecall.threads.thread import Chain
+from rolecall.threads.views import View
+
+_AROUND = 120
+"""Characters shown on each side of what was found."""
+
+
+class SearchPage(NamedTuple):
+    found: Sequence[View] = ()
+    """The entries of threads, each with the passage that was found as `hit`."""
+    searched: int = 0
+    """How many threads were searched."""
+    until: int | None = None
+    """When the newest thread that was not searched was started; None at the end."""
+    next: str | None = None
+    """The thread after which the search continues; None at the end."""
+
+
+def search(
+    store: Store, text: str, *, asked: listing.Filter, after: str | None, limit: int, seconds: float
+) -> SearchPage:
+    """Threads whose task or answers contain all words of `text`, with the first passage of each, until `limit` are
+    found or `seconds` have passed."""
+    words = text.lower().split()
+    until, count, last = monotonic() + seconds, 0, after
+    found: list[View] = []
+    for entry in listing.list_threads(store, asked, page=after):
+        if len(found) == limit or monotonic() > until:
+            return SearchPage(found, count, entry["created"], last)
+        count, last = count + 1, entry["thread"]
+        hit = _find(store, entry, words) if entry["head"] and entry["status"] != "damaged" else None
+        if hit is not None:
+            found.append(entry | {"hit": hit})
+    return SearchPage(found, count)
+
+
+def _find(store: Store, entry: View, words: list[str]) -> View | None:
+    try:
+        for step, number, text in _texts(store, entry["head"]):
+            low = text.lower()
+            if all(word in low for word in words):
+                at = low.find(words[0]) if words else 0
+                start, end = max(0, at - _AROUND), at + _AROUND
+                return {"step": step, "number": number, "text": text[start:end]}
+    except (NotFound, Damaged):
+        return None
+    return None
+
+
+def _texts(store: Store, head: str) -> Iterator[tuple[str | None, int, str]]:
+    chain = Chain(store, head)
+    yield None, 0, chain.start.prompt
+    number = chain.number
+    for step in chain:
+        if step.role == thread.PERSON:
+            yield step.id, number, str(step.output.get("answer", ""))
+        else:
+            yield step.id, number, step.body
+        number -= 1

@@ -1,0 +1,412 @@
+"""Walks recorded threads through an edited workflow, without asking anybody.
+
+Routing and prompts are pure, so as long as nothing that a step depends on has changed, its recorded output is what the
+edited workflow would get. The walk ends at the first step that would be asked something else, or where the thread would
+take another way. A version of the workflow is compared with the edited one once, for all its threads: what is the same
+in both is not evaluated. Nothing is written, and only the functions of the edited workflow can be called.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+from rolecall.errors import Damaged, NotFound, UsageError
+from rolecall.settings.capabilities import restrictions
+from rolecall.store.ids import thread_time
+from rolecall.store.store import Store
+from rolecall.threads import casting
+from rolecall.threads.forecast import NOTHING, UNKNOWN, Forecast, History
+from rolecall.threads.key import OF_ROLE
+from rolecall.threads.setup import HUMAN
+from rolecall.threads.state import Status, ThreadRef, load
+from rolecall.threads.thread import FORK, PERSON, Chain, Step, read_roster
+from rolecall.threads.turn import Turn, count_steps_for, next_of
+from rolecall.threads.views import number_steps
+from rolecall.workflow import registry, versions
+from rolecall.workflow.model import END, FAIL, START, SUSPEND, Workflow, member_roles, workdir_of
+from rolecall.workflow.playbook import Playbook
+from rolecall.workflow.route import Ended, Failed, Next, Route, Stuck, Suspended
+
+Kind = Literal["route", "role", "restrictions", "agent", "prompt", "folder", "group", "limit"]
+_OF_GROUP = ("roles", "join", "on_failure", "merge", "check")
+"""What decides how the results of a group's members become one; how many run at once and for how long does not."""
+
+
+class Change(NamedTuple):
+    """One thing that differs at a step."""
+
+    kind: Kind
+    parts: tuple[str, ...] = ()
+    """The fields of the role or of the group, or the parts of the prompt."""
+    was: str = ""
+    now: str = ""
+
+    def __str__(self) -> str:
+        what = {
+            "route": f"{_word_way(self.now)}, {_word_way(self.was, is_past=True)} before",
+            "role": f"the role's {_enumerate(self.parts)}",
+            "restrictions": "the restrictions",
+            "agent": "the agent",
+            "prompt": f"the {_enumerate(self.parts)}",
+            "folder": "the work folder",
+            "group": f"the group's {_enumerate(self.parts)}",
+            "limit": self.now,
+        }[self.kind]
+        is_told = self.kind not in ("route", "limit") and (self.was or self.now)
+        return f"{what}: {self.now or 'none'}, was {self.was or 'none'}" if is_told else what
+
+
+class Difference(NamedTuple):
+    """The first step at which a thread would go on differently."""
+
+    step: int
+    """Its number; one more than that of the last step if only what follows the last step differs."""
+    role: str | None
+    """The role that took the step; None after the last step."""
+    changes: tuple[Change, ...]
+    asks: str | None
+    """The role that would be asked first; None if the thread would end or stop here."""
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.changes))
+
+
+class Trial(NamedTuple):
+    """How one recorded thread would fare."""
+
+    thread: str
+    title: str
+    status: str
+    steps: int
+    difference: Difference | None = None
+    """None if it would be as it was."""
+    forecast: Forecast = NOTHING
+    """What the rest may use, from the step that differs on."""
+    problem: str = ""
+    """Why the thread cannot be walked."""
+
+
+class Tryout:
+    """An edited workflow, and what is known of the versions that recorded threads had."""
+
+    def __init__(self, store: Store, new: Playbook) -> None:
+        self._store = store
+        self._new = new
+        self._edits: dict[str, Edit] = {}
+        self._histories: dict[str, History] = {}
+
+    def walk(self, refs: Iterable[ThreadRef]) -> Iterator[Trial]:
+        """How each thread would fare. One that cannot be read has a `problem`."""
+        for ref in refs:
+            state = ref.state
+            trial = Trial(ref.id, state.title, state.status.value, state.steps or 0)
+            turns: Counter[str] = Counter()
+            try:
+                found = self._find_difference(ref, turns)
+                forecast = self._forecast(ref, found, turns) if found else NOTHING
+            except (NotFound, Damaged, UsageError) as error:
+                yield trial._replace(problem=error.message)
+                continue
+            yield trial._replace(difference=found, forecast=forecast)
+
+    def _forecast(self, ref: ThreadRef, found: Difference, turns: Mapping[str, int]) -> Forecast:
+        """What the rest may use; `turns` is how often each role has had its turn before."""
+        if found.asks is None:
+            return NOTHING
+        if any(change.kind == "agent" for change in found.changes):
+            return UNKNOWN  # what another agent uses is not in the past
+        name = ref.state.name
+        if name not in self._histories:
+            self._histories[name] = History(self._store, name)
+        return self._histories[name].rest_from(found.asks, turns[found.asks] + 1)
+
+    def _find_difference(self, ref: ThreadRef, turns: Counter[str]) -> Difference | None:
+        """The first difference of a thread; `turns` counts the turns of roles before it."""
+        if self._edit_of(ref.state.workflow).is_none and not ref.state.forked_from:
+            return None
+        chain = Chain(self._store, ref.head)
+        if chain.start.member is not None:
+            raise UsageError("it is a member of a group, whose thread can be tried instead")
+        steps = list(number_steps(ref, chain))[::-1]
+        # A fork has another start if its workflow or its prompt is another one.
+        head, last, number = steps[0][0].start if steps else chain.start.id, START, 0
+        for step, number in steps:
+            if step.role not in (PERSON, FORK):
+                here = Place(self._store, ref, head, self._edit_of(_workflow_of(self._store, step.start)))
+                if found := here.compare(step, last, number, self._bound):
+                    return found
+                turns[step.role] += 1
+            head, last = step.id, last if step.role == FORK else step.role
+        if ref.state.status in (Status.KILLED, Status.DISCARDED):
+            return None
+        here = Place(self._store, ref, head, self._edit_of(chain.start.workflow))
+        return here.compare_end(last, number + 1)
+
+    def _edit_of(self, workflow: str) -> Edit:
+        if workflow not in self._edits:
+            self._edits[workflow] = Edit(registry.read_node(self._store, workflow)[0], self._new)
+        return self._edits[workflow]
+
+    @cached_property
+    def _bound(self) -> Mapping[str, Any]:
+        """The agents that a thread of the edited workflow would start with."""
+        return casting.binder()(self._new)
+
+
+def _workflow_of(store: Store, start: str) -> str:
+    return str(store.follow(start).payload["workflow"])
+
+
+class Edit:
+    """What differs between a version of a workflow and the edited one. What has been compared is kept."""
+
+    def __init__(self, old: Workflow, new: Playbook) -> None:
+        self.old = Playbook(old)
+        self.new = new
+        self._routes: dict[str, bool] = {}
+        self._roles: dict[str, tuple[Change, ...]] = {}
+
+    @cached_property
+    def is_none(self) -> bool:
+        """Whether nothing differs."""
+        return self.new.workflow.python is None and self.old.workflow == self.new.workflow
+
+    def routes_alike(self, source: str) -> bool:
+        """Whether the same edges lead from a role, under the same conditions."""
+        if source not in self._routes:
+            old, new = self.old.workflow, self.new.workflow
+            edges = new.graph.get(source, ())
+            names = [edge.condition for edge in edges if edge.condition]
+            self._routes[source] = (
+                old.python is None
+                and new.python is None
+                and old.name == new.name  # a template can use it
+                and old.graph.get(source, ()) == edges
+                and all(_expression(old, name) == _expression(new, name) for name in names)
+            )
+        return self._routes[source]
+
+    def changes_of(self, role: str) -> tuple[Change, ...]:
+        """What differs in the definition of a role, and of the roles of a team."""
+        if role not in self._roles:
+            self._roles[role] = tuple(self._compare_role(role))
+        return self._roles[role]
+
+    def _compare_role(self, role: str) -> Iterator[Change]:
+        old, new = self.old.workflow, self.new.workflow
+        groups = old.roles[role].group, new.roles[role].group
+        if (groups[0] is None) != (groups[1] is None):
+            yield Change("group", ("members",))
+        elif groups[0] is not None and groups[1] is not None:
+            pairs = [(name, getattr(groups[0], name), getattr(groups[1], name)) for name in _OF_GROUP]
+            if parts := tuple(name for name, one, other in pairs if one != other):
+                yield Change("group", parts)
+            if groups[0].times != groups[1].times:
+                yield Change("group", ("size",), str(groups[0].times or ""), str(groups[1].times or ""))
+        for name in member_roles(new, role):
+            if name not in old.roles:
+                continue  # the roles of the team differ
+            prefix = "" if name == role else f"{name}."
+            parts = tuple(one for one in OF_ROLE if _field(old, name, one) != _field(new, name, one))
+            has_code = name in self.new.functions or name in self.new.prompts or name in self.new.agents
+            if has_code and not self._has_same_code:
+                parts += ("code",)
+            if parts:
+                yield Change("role", tuple(f"{prefix}{part}" for part in parts))
+            words = [_enumerate(sorted(restrictions(one.roles[name].capabilities))) for one in (old, new)]
+            if words[0] != words[1]:
+                yield Change("restrictions", (), *words)
+            if workdir_of(old, name) != workdir_of(new, name):
+                yield Change("folder", (), workdir_of(old, name), workdir_of(new, name))
+
+    @cached_property
+    def _has_same_code(self) -> bool:
+        """Whether both are made from the same files, which are not run for this."""
+        places = [book.workflow.python or "" for book in (self.old, self.new)]
+        code = [versions.digest(place) for place in places]
+        return code[0] == code[1] != ""
+
+    def limits_differ(self, role: str) -> bool:
+        old, new = self.old.workflow, self.new.workflow
+        return old.limits != new.limits or old.roles[role].limits != new.roles[role].limits
+
+
+def _expression(workflow: Workflow, condition: str) -> str | None:
+    known = workflow.conditions.get(condition)
+    return known.expression if known else None
+
+
+def _field(workflow: Workflow, role: str, name: str) -> Any:
+    value = getattr(workflow.roles[role], name)
+    if name == "schema" and value.get("title") == f"{workflow.name}.{role}":
+        return {key: inner for key, inner in value.items() if key != "title"}  # it follows from the names
+    return value
+
+
+class Place:
+    """A thread after one of its steps, with the version of the workflow that it had there."""
+
+    def __init__(self, store: Store, ref: ThreadRef, head: str, edit: Edit) -> None:
+        self._store = store
+        self._ref = ref
+        self._head = head
+        self._edit = edit
+
+    def compare(self, step: Step, source: str, number: int, bound: Mapping[str, Any]) -> Difference | None:
+        """Compare the step that follows with what the edited workflow would do after `source`; `bound` are its agents
+        by role."""
+        new, role = self._edit.new.workflow, step.role
+        changes: list[Change] = []
+        if role not in new.roles or not self._edit.routes_alike(source):
+            now = next_of(self._new)
+            was = Next(role, step.payload.get("edge_prompt") or "", None)
+            old = self._edit.old.workflow
+            if old.python is None and (
+                now != was or any(edge.location for edge in old.graph.get(source, ()))
+            ):
+                # What is recorded is masked and without the folder.
+                computed = next_of(self._old)
+                was = computed if isinstance(computed, Next) and computed.role == role else was
+            if not isinstance(now, Next) or now.role != role:
+                return self._take_other_way(was, now, number, role)
+            changes += _compare_calls(was, now)
+        if role not in self._edit.old.workflow.roles:  # a step that another program has put
+            return Difference(number, role, (Change("role", ("definition",)),), role)
+
+        changes += self._edit.changes_of(role)
+        changes += self._compare_agents(step, bound)
+        changes += self._compare_lists(step)
+        if self._edit.limits_differ(role):
+            limit = self._new.over_limit(role, self._ref.state.limits, self._new.totals)
+            if (
+                limit is not None
+                and self._old.over_limit(role, self._ref.state.limits, self._old.totals) is None
+            ):
+                return Difference(number, role, (Change("limit", now=limit.reason),), None)
+        return Difference(number, role, tuple(changes), role) if changes else None
+
+    def compare_end(self, source: str, number: int) -> Difference | None:
+        """Compare where the thread goes after its last step."""
+        is_code = self._edit.old.workflow.python is not None
+        if self._edit.routes_alike(source) or (is_code and self._ref.state.status != Status.COMPLETED):
+            return None  # in the second case only its code knows
+        was: Route = Ended() if is_code else next_of(self._old)
+        now = next_of(self._new)
+        if isinstance(was, Next) and isinstance(now, Next) and was.role == now.role:
+            changes = tuple(_compare_calls(was, now))
+            return Difference(number, None, changes, now.role) if changes else None
+        if type(was) is type(now) and not isinstance(now, Next):
+            return None
+        return self._take_other_way(was, now, number)
+
+    @cached_property
+    def _new(self) -> Turn:
+        return self._turn(self._edit.new)
+
+    @cached_property
+    def _old(self) -> Turn:
+        return self._turn(self._edit.old)
+
+    def _turn(self, book: Playbook) -> Turn:
+        return Turn(self._ref.id, Chain(self._store, self._head), book, self._ref.state.folders)
+
+    def _take_other_way(self, was: Route, now: Route, number: int, role: str | None = None) -> Difference:
+        change = Change("route", (), _name_route(was), _name_route(now))
+        return Difference(number, role, (change,), now.role if isinstance(now, Next) else None)
+
+    def _compare_agents(self, step: Step, bound: Mapping[str, Any]) -> Iterator[Change]:
+        """An agent that the workflow names differently may be the same one, under another name."""
+        state, new = self._ref.state, self._edit.new.workflow
+        for name in member_roles(new, step.role):
+            if name not in self._edit.old.workflow.roles:
+                continue
+            words = [_agents_of(book.workflow, name) for book in (self._edit.old, self._edit.new)]
+            if step.agent.startswith("python:") and name not in self._edit.new.functions:
+                yield Change("agent", (), step.agent, ", ".join(words[1]))
+                continue
+            if words[0] == words[1] or (state.agent and (HUMAN,) not in words):
+                continue
+            agents = [known.get(name, {}) for known in (state.agents, bound)]
+            known = [(one.get("spec"), one.get("options")) for one in agents]
+            if known[0] != known[1] or known[0][0] is None:
+                names = [
+                    ", ".join(word) or one.get("name", "") for word, one in zip(words, agents, strict=True)
+                ]
+                yield Change("agent", (), *names)
+
+    def _compare_lists(self, step: Step) -> Iterator[Change]:
+        """The list of a group is evaluated again if its expression differs."""
+        old, new = (book.workflow.roles[step.role].group for book in (self._edit.old, self._edit.new))
+        if old is None or new is None or old.each == new.each:
+            return
+        from rolecall.workflow.group import items_of  # a thread without groups does not need it
+
+        roster = read_roster(self._store, step.payload["group"]) if "group" in step.payload else None
+        before = self._store.follow(roster.items).payload if roster and roster.items else []
+        turn = self._new
+        steps = turn.messages.recent(count_steps_for(new.each)) if new.each else []
+        try:
+            items = items_of(new, start=turn.start_view, steps=steps, steps_count=turn.steps_count)
+        except UsageError as error:
+            yield Change("group", ("list",), _count(before), error.message)
+            return
+        if items != before:
+            yield Change("group", ("list",), _count(before), _count(items))
+
+
+def _agents_of(workflow: Workflow, role: str) -> tuple[str, ...]:
+    found = workflow.roles[role]
+    return found.group.agents if found.group and found.group.agents else tuple(filter(None, [found.agent]))
+
+
+def _compare_calls(was: Next, now: Next) -> Iterator[Change]:
+    if was.prompt.strip() != now.prompt.strip():
+        yield Change("prompt", ("instruction",))
+    if was.location != now.location:
+        yield Change("folder", (), was.location or "", now.location or "")
+
+
+def _name_route(way: Route) -> str:
+    """The next role or the ending; a thread that is stuck has a reason."""
+    match way:
+        case Next():
+            return way.role
+        case Ended():
+            return END
+        case Failed():
+            return FAIL
+        case Suspended():
+            return SUSPEND
+        case Stuck():
+            return f"{_STUCK}{way.reason}"
+
+
+_STUCK = "stuck: "
+_ENDINGS = {END: ("ends", "ended"), FAIL: ("fails", "failed"), SUSPEND: ("asks a person", "asked a person")}
+
+
+def _word_way(name: str, *, is_past: bool = False) -> str:
+    if name.startswith(_STUCK):
+        return "stopped" if is_past else f"stops ({name.removeprefix(_STUCK)})"
+    present, past = _ENDINGS.get(name, (f"goes to {name}", f"went to {name}"))
+    return past if is_past else present
+
+
+def _count(items: list[Any]) -> str:
+    return f"{len(items):,} item{'' if len(items) == 1 else 's'}"
+
+
+def _enumerate(words: Iterable[str]) -> str:
+    *most, last = [*words] or [""]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def read_recorded(store: Store, workflow: str, *, since: int = 0) -> Iterator[ThreadRef]:
+    """The threads of a workflow by its name, oldest first, that began at `since` or later; members of groups are part
+    of their threads."""
+    for ref in store.refs("thread/", where={"name": [workflow]}):
+        if not ref.state.get("member") and thread_time(ref.name.removeprefix("thread/")) >= since:
+            yield load(ref)

@@ -1,0 +1,68 @@
+"""Threads whose agent has reached a limit of its provider: they wait until the time in their state.
+
+No process is needed for that, so a wait survives crashes and restarts. A run in this process sleeps here before the
+next step; the service keeps the thread in its queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from rolecall.agents.protocol import Cancel
+from rolecall.agents.ratelimit import Limit, find_limit
+from rolecall.errors import AgentError, RolecallError
+from rolecall.store.store import Store
+from rolecall.threads.attempt import Attempt
+from rolecall.threads.commit import Outcome
+from rolecall.threads.setup import Setup
+from rolecall.threads.state import Status, ThreadRef, move, read_thread
+
+LIMITED = "limited"
+"""The event of a thread that begins to wait for a limit to end."""
+_SHORTEST_MS, _LONGEST_MS = 250, 3_600_000
+_GLANCE = 1.0
+"""Seconds between two looks at the clock and at the thread, which somebody may have killed or resumed. A single long
+sleep would overrun if the computer sleeps, too."""
+
+
+def find_limit_of(store: Store, error: RolecallError) -> Limit | None:
+    """The limit that an agent's provider has reported, or for a role that another workflow plays, the one that its
+    thread waits for. Only the message of an `api_failure` is read: what agents and commands say may be about limits."""
+    if not isinstance(error, AgentError):
+        return None
+    if error.ending == "suspended" and error.session:
+        child = read_thread(store, error.session)
+        return Limit(child.state.until) if child is not None and child.state.until else None
+    return find_limit(error.message, now=store.now()) if error.ending == "api_failure" else None
+
+
+def begin(setup: Setup, ref: ThreadRef, attempt: Attempt, until: int, reason: str) -> Outcome:
+    """Let the thread wait until the limit ends. An agent that reports limits again and again is asked less and less
+    often, down to once an hour, whatever times it names."""
+    store = setup.store
+    pause = min(_SHORTEST_MS * 2 ** (attempt.tries - 1), _LONGEST_MS)
+    until, reason = max(until, store.now() + pause), setup.mask.text(reason)
+    body = {"role": attempt.role, "until": until, "reason": reason}
+    draft = store.draft()
+    draft.event(ref.id, LIMITED, body)
+    move(draft, ref, ref.state.move_to(Status.IDLE, role=attempt.role, reason=reason, until=until))
+    draft.commit(durable=True)
+    setup.watch(LIMITED, body)
+    return Outcome(ref.id, ref.head, Status.IDLE, attempt.role, reason, until=until)
+
+
+async def wait(setup: Setup, outcome: Outcome, cancel: Cancel) -> bool:
+    """Sleep until the thread may go on, or until somebody has moved it. Return False if we were cancelled first."""
+    about = {"role": outcome.role, "until": outcome.until, "reason": outcome.reason}
+    setup.watch("waits", about)
+    while not cancel.is_set():
+        ref = read_thread(setup.store, outcome.thread)
+        left = (outcome.until or 0) - setup.store.now()
+        if left <= 0 or ref is None or ref.state.until != outcome.until:
+            setup.watch("waited", about)
+            return True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(left / 1000, _GLANCE)):
+                await cancel.wait()
+    return False

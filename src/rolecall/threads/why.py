@@ -1,0 +1,185 @@
+"""Explains why a step was reused or not: it compares the parts of its key with those of the nearest earlier step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from rolecall.errors import RolecallError, UsageError
+from rolecall.files.tree import Trees
+from rolecall.store.store import Store
+from rolecall.threads import thread, views
+from rolecall.threads.key import OF_ROLE, differences, key_of
+from rolecall.threads.reuse import REFUSED, choose
+from rolecall.threads.setup import HUMAN
+from rolecall.threads.state import GROUP, ThreadRef, load
+from rolecall.threads.thread import Chain, Step
+from rolecall.threads.views import View
+from rolecall.workflow import registry
+from rolecall.workflow.route import status_of
+
+_MOST_THREADS = 200
+_MOST_STEPS = 50
+"""How many threads of the same workflow are looked at, newest first, and how many steps of each."""
+_MOST_FILES = 5
+_WORDS = {
+    "task": "the task",
+    "item": "the item of the member",
+    "knowledge": "the passages from the repository",
+    "history": "the earlier steps that it was shown",
+    "steps": "the earlier steps",
+    "session": "the earlier turns of its session",
+}
+
+
+class _Near(NamedTuple):
+    step: Step
+    thread: str
+    differs: list[str]
+
+
+def explain(store: Store, trees: Trees, ref: ThreadRef, at: str | None = None) -> View:
+    """Why a step (a number or an id; by default the last) was reused or not. `text` says it in words; `part` is the
+    first part that differs from the step under `nearest`, and `differs` has all of them."""
+    node, _ = views.step_named(store, ref.id, at)
+    if node == Chain(store, ref.head).start.id:
+        raise UsageError(f"thread {ref.id} has no such step, or none yet", hint="Give a step that was taken.")
+    step = Step(store, store.get(node))
+    found: View = {
+        "thread": ref.id,
+        "step": step.id,
+        "number": step.number,
+        "role": step.role,
+        "key": key_of(step.parts) if step.parts else "",
+        "reused": step.reused._asdict() if step.reused else None,
+        "nearest": None,
+        "part": None,
+        "differs": [],
+    }
+    notes = [str(note) for note in step.detail.get("notes", ())]
+    refused = next((note for note in notes if note.startswith(REFUSED)), "")
+    if step.reused:
+        text = f"reused from step {step.reused.step} of thread {step.reused.thread}"
+    elif reason := _has_no_key(step):
+        text = f"it has no key: {reason}"
+    else:
+        near = _find_nearest(store, ref, step)
+        text = refused or "asked: no earlier step of this role is known"
+        if near is not None:
+            found["nearest"] = {"thread": near.thread, "step": near.step.id, "number": near.step.number}
+            found["differs"], found["part"] = near.differs, next(iter(near.differs), None)
+            whose = f"step {near.step.number} of thread {near.thread}"
+            if near.differs:
+                told = _describe(store, trees, near.step, step, near.differs[0])
+                text = refused or f"asked: not the same as {whose}: {told}"
+            else:
+                told = _find_obstacle(store, ref, near.step, step)
+                text = refused or f"asked although {whose} has the same key: {told}"
+    return {**found, "text": text}
+
+
+def _has_no_key(step: Step) -> str:
+    if step.role in (thread.PERSON, thread.FORK) or step.agent == HUMAN:
+        return "it was not taken by an agent"
+    if step.agent == GROUP:
+        return "the steps of a group's members have keys of their own"
+    if step.parts is None:
+        return "what it depends on was not recorded"
+    if not step.parts.version:
+        is_code = step.parts.agent.startswith("python:")
+        return (
+            "what its code holds cannot be compared" if is_code else "the version of its agent is not known"
+        )
+    if step.parts.tree:
+        return ""
+    nested = step.tree.found.nested if step.tree else None
+    if nested:
+        return f"the nested repository {nested[0]} has files that are not committed"
+    return "the files that it found were not recorded"
+
+
+def _find_nearest(store: Store, ref: ThreadRef, step: Step) -> _Near | None:
+    """The earlier finished step of the same role with the fewest other parts, the newest among equals."""
+    assert step.parts is not None  # noqa: S101 - narrows the type
+    best = None
+    for other, ident in _find_earlier(store, ref, step):
+        if other.parts is not None:
+            differs = differences(other.parts, step.parts)
+            if best is None or len(differs) < len(best.differs):
+                best = _Near(other, ident, differs)
+            if not differs:
+                break
+    return best
+
+
+def _find_earlier(store: Store, ref: ThreadRef, step: Step) -> Iterator[tuple[Step, str]]:
+    """Finished steps of the role that were taken before, each with its thread: those of this thread first, then those
+    of other threads of the workflow, newest first."""
+    before = step.payload["started_at"]
+    named = {"name": [ref.state.name]}
+    others = map(load, store.refs("thread/", where=named, newest_first=True, limit=_MOST_THREADS))
+    for one in (ref, *(other for other in others if other.id != ref.id)):
+        try:
+            for earlier in islice(Chain(store, one.head), _MOST_STEPS):
+                if earlier.role != step.role or earlier.id == step.id:
+                    continue
+                is_finished = not str(status_of(earlier.output)).startswith("$")
+                if is_finished and earlier.payload["completed_at"] <= before:
+                    yield earlier, one.id
+        except RolecallError:
+            continue  # its nodes are damaged, which reading the thread reports
+
+
+def _find_obstacle(store: Store, ref: ThreadRef, before: Step, after: Step) -> str:
+    """Why a step was not taken over although it has the same key."""
+    workflow = registry.read_node(store, ref.state.workflow)[0]
+    if choose(workflow, after.role, ref.state.reuse) is not True:
+        return "reuse was off for this step"
+    if workflow.roles[after.role].may_start_threads:
+        return "a role that may start threads is always asked"
+    if ending := before.detail.get("ending"):
+        return f"the agent ended that one with {ending!r}"
+    return "it could not be found by its key"
+
+
+def _describe(store: Store, trees: Trees, before: Step, after: Step, part: str) -> str:
+    """What differs in one part, in words."""
+    assert before.parts is not None and after.parts is not None  # noqa: S101 - narrows the types
+    was, now = before.parts.get(part), after.parts.get(part)
+    if part == "role":
+        changed = ", ".join(_changed_fields(store, before, after))
+        return f"the role as defined: its {changed}" if changed else "the role as defined"
+    if part == "instruction":
+        texts = [step.payload.get("edge_prompt", "").strip() for step in (after, before)]
+        return "the instruction: {!r}, was {!r}".format(*(thread.title_of(text) for text in texts))
+    if part == "agent":
+        return f"the agent: {now}, was {was}"
+    if part == "version":
+        return f"the version of its program: {now}, was {was}"
+    if part == "restrictions":
+        return f"its restrictions: {', '.join(now) or 'none'}, was {', '.join(was) or 'none'}"
+    if part == "tree":
+        return f"the files it found{_describe_files(trees, before, after)}"
+    if part == "repetition":
+        return f"it was asked the same {now} times before, that one {was} times"
+    return _WORDS[part]
+
+
+def _changed_fields(store: Store, before: Step, after: Step) -> list[str]:
+    starts = (Chain(store, step.id).start for step in (before, after))
+    was, now = (registry.read_node(store, start.workflow)[0].roles.get(after.role) for start in starts)
+    return [name for name in OF_ROLE if getattr(was, name, None) != getattr(now, name, None)]
+
+
+def _describe_files(trees: Trees, before: Step, after: Step) -> str:
+    if before.tree is None or after.tree is None:
+        return ""
+    try:
+        changed = trees.changes(before.tree.found, after.tree.found)
+    except (RolecallError, OSError):  # they are on another machine, or were collected
+        return ""
+    names = [change.path for change in changed]
+    more = ", …" if len(names) > _MOST_FILES else ""
+    verb = "differs" if len(names) == 1 else "differ"
+    return f": {len(names)} {verb}: {', '.join(names[:_MOST_FILES])}{more}" if names else ""

@@ -1,0 +1,91 @@
+"""Commands in a workflow: of a role that runs one, and of the check after a merge. Pure.
+
+A command is a list of words and never passes through a shell. A word that is `{{steps.ROLE.FIELD}}` stands for that
+field of the role's latest output: a text or a number is one word, a list of texts is its words.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rolecall.errors import UsageError
+
+RUN = "run:"
+"""The prefix of an agent that runs a command."""
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "status": {"type": "string", "enum": ["passed", "failed"]},
+        "command": {"type": "array", "items": {"type": "string"}},
+        "exit_code": {"type": "integer"},
+        "output": {"type": "string"},
+    },
+    "required": ["status", "command", "exit_code", "output"],
+}
+"""The schema of a role that runs a command."""
+_TAG = re.compile(r"\{\{steps\.([^.{}\s]+)\.([^{}\s]+)\}\}")
+
+
+class FieldTag(NamedTuple):
+    """A word that stands for a field of an earlier step."""
+
+    word: str
+    role: str
+    place: int
+    """Its number in the command; 0 is the program."""
+
+
+def is_run(agent: str | None) -> bool:
+    """Whether an agent is a command whose exit code is the answer."""
+    return agent is not None and agent.startswith(RUN)
+
+
+def words_of(agent: str) -> list[str]:
+    """The words of an agent's command; none if its quotes are wrong."""
+    try:
+        return shlex.split(agent.removeprefix(RUN))
+    except ValueError:
+        return []
+
+
+def tags(words: Sequence[str]) -> Iterator[FieldTag]:
+    """The words that stand for fields. Raise `UsageError` if a tag is only a part of its word."""
+    for place, word in enumerate(words):
+        if found := _TAG.fullmatch(word):
+            yield FieldTag(word, found[1], place)
+        elif "{{" in word:
+            raise UsageError(
+                f"{word!r} cannot be a word of a command",
+                hint="A tag is a word of its own and names a role and a field: {{steps.ROLE.FIELD}}.",
+            )
+
+
+def source_of(words: Sequence[str]) -> str:
+    """The role that names the command, or a part of it: that of the last tag. Empty if the command has no tags."""
+    return next((tag.role for tag in reversed([*tags(words)])), "")
+
+
+def expand(words: Sequence[str], latest: Callable[[str], Mapping[str, Any] | None]) -> tuple[str, ...]:
+    """The command with the values of its tags; `latest` gives the latest output of a role. Raise `UsageError` if a
+    field is missing, or is neither a text nor a list of texts."""
+    known = {tag.word: tag for tag in tags(words)}
+    found: list[str] = []
+    for word in words:
+        if word not in known:
+            found.append(word)
+            continue
+        value: Any = latest(known[word].role)
+        for name in word.strip("{}").split(".")[2:]:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        parts = value if isinstance(value, list | tuple) else [value]
+        if not all(isinstance(part, str | int) and "\0" not in str(part) for part in parts):
+            raise UsageError(
+                f"{word} is neither a text nor a list of texts, so it cannot be part of a command"
+            )
+        found += map(str, parts)
+    if not found or not found[0]:
+        raise UsageError(f"the command {' '.join(words)!r} has no program")
+    return tuple(found)

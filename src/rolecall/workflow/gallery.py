@@ -1,0 +1,50 @@
+"""The workflows that come with Rolecall, in the folder `gallery` beside this file: one YAML file for each name.
+
+A name is looked for here last, after the project's folders and the stored workflows. Nothing is parsed here: each file
+begins with the lines `name` and `description`.
+"""
+
+from __future__ import annotations
+
+import os
+
+from rolecall.errors import Hint, NotFound
+from rolecall.settings.form import did_you_mean
+
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "gallery")
+_ENDING = ".yaml"
+
+
+def names() -> list[str]:
+    """The names of all workflows of the gallery, sorted."""
+    return sorted(file.removesuffix(_ENDING) for file in os.listdir(FOLDER) if file.endswith(_ENDING))
+
+
+def path_of(name: str) -> str | None:
+    """The file of a workflow, or None if the gallery has none of that name."""
+    return os.path.join(FOLDER, name + _ENDING) if name in names() else None
+
+
+def has_file(path: str | None) -> bool:
+    """Whether a file belongs to the gallery."""
+    return path is not None and os.path.dirname(path) == FOLDER
+
+
+def read(name: str) -> str:
+    """The text of a workflow's file."""
+    path = path_of(name)
+    if path is None:
+        hint = Hint("See them", "list_gallery", before=did_you_mean(name, names(), what="In the gallery"))
+        raise NotFound(f"there is no workflow {name!r} in the gallery", hint=hint)
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def summaries() -> dict[str, str]:
+    """The description of each workflow, in one line."""
+    found = {}
+    for name in names():
+        with open(os.path.join(FOLDER, name + _ENDING), encoding="utf-8") as file:
+            lines = [file.readline() for _ in range(2)]
+        found[name] = lines[1].removeprefix("description:").strip()
+    return found

@@ -1,0 +1,436 @@
+"""Workflows that were taken from elsewhere: the lock file, what they may do, and whether somebody has looked at them.
+
+The files of a pack lie in `.workflows` like the project's own. `.workflows/lock.yaml` says where each workflow comes
+from and pins it by the digest of its files: its one file, or everything in its folder. Before somebody has looked at
+what they may do, none of these files is started, loaded as code or given a key, by any command; the home remembers
+that by the digest, so a change asks again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from rolecall.errors import Conflict, Hint, RolecallError, StorageError, UsageError
+from rolecall.settings import capabilities, config, form
+from rolecall.workflow.model import Workflow
+from rolecall.workflow.places import ENDINGS, LOCK, has_lock, is_index, name_of, places_around
+
+MOST_FILES = 1_000
+MOST_BYTES = 20_000_000
+LARGEST = 1_000_000
+"""How many files a pack may have, and how many bytes in total and in one file."""
+_DEEPEST = 8
+_NAME = r"[a-z][a-z0-9-]{0,79}"
+_DIGEST = r"sha256:[0-9a-f]{64}"
+_RELATIVE_IMPORT = re.compile(rb"^\s*from\s+\.", re.MULTILINE)
+_HEADER = (
+    "# Workflows that were taken from elsewhere, pinned by the digest of their files. See docs/packs.md.\n"
+)
+
+
+class Untrusted(UsageError):
+    """Nobody here has looked at this version of a workflow of a pack."""
+
+    def __init__(self, message: str, *, path: str) -> None:
+        hint = Hint("See what it may do and allow it", "trust_workflow", workflow=name_of(path))
+        super().__init__(message, hint=hint)
+        self.untrusted = path
+        """The file."""
+
+
+# -- the files of a workflow --
+
+
+class Tree(NamedTuple):
+    """The files in a pack's folder of workflows, by their paths in that folder."""
+
+    files: Mapping[str, bytes]
+    refused: Mapping[str, str] = {}
+    """Files that are not taken, and why: links, submodules, pipes, files that are too large."""
+
+
+class Unit(NamedTuple):
+    """All files of one workflow, by their paths in the folder of workflows."""
+
+    name: str
+    main: str
+    """`NAME.yaml`, or `NAME/index.yaml` if the workflow is a folder."""
+    files: Mapping[str, bytes]
+    refused: Mapping[str, str] = {}
+
+    @property
+    def place(self) -> str:
+        """The file or folder that has all of it."""
+        return self.main.partition("/")[0]
+
+    @property
+    def content(self) -> str:
+        """The digest of its files."""
+        digest = hashlib.sha256()
+        for name, data in sorted(self.files.items()):
+            digest.update(f"{name}\0{len(data)}\0".encode() + data)
+        for name, why in sorted(self.refused.items()):
+            digest.update(f"{name}\0{why}".encode())
+        return f"sha256:{digest.hexdigest()}"
+
+    @property
+    def is_python(self) -> bool:
+        return self.main.endswith(".py")
+
+    def require_plain(self) -> Unit:
+        """Return it, or raise an error if it has a file that cannot be taken."""
+        for path, why in self.refused.items():
+            raise UsageError(f"{path} {why}", hint="A pack has plain files only.")
+        if self.main == f"{self.name}.py" and _RELATIVE_IMPORT.search(self.files[self.main]):
+            raise UsageError(
+                f"{self.main} imports other files, which are not part of the workflow",
+                hint=f"Make it a folder: {self.name}/index.py and the files that it imports.",
+            )
+        return self
+
+
+def find_units(tree: Tree) -> dict[str, Unit]:
+    """The workflows in the folder of a pack, by name."""
+    units: dict[str, Unit] = {}
+    for main in sorted({*tree.files, *tree.refused}):
+        top, slash, below = main.partition("/")
+        if main == LOCK or not main.endswith(ENDINGS) or (slash and (not is_index(below) or "/" in below)):
+            continue
+        name = top if slash else top.rpartition(".")[0]
+
+        def is_part(path: str, main: str = main, folder: str = f"{top}/" if slash else "") -> bool:
+            return path == main or (bool(folder) and path.startswith(folder))
+
+        files = {path: data for path, data in tree.files.items() if is_part(path)}
+        refused = {path: why for path, why in tree.refused.items() if is_part(path)}
+        if not re.fullmatch(_NAME, name):
+            refused[main] = "has a name that is not in kebab-case"
+        if is_index(main) and not slash:
+            refused[main] = "is the index file of no folder"
+        if name in units:
+            refused[main] = f"has the name of another workflow, {units[name].main}"
+        units[name] = Unit(name, main, files, refused)
+    return units
+
+
+def read_folder(folder: str, *, only: str = "", is_deep: bool = True) -> Tree:
+    """Read the files of a folder, or of the folder `only` in it, and, if it `is_deep`, of those below. Links are not
+    followed, and files whose names begin with a dot do not count."""
+    files: dict[str, bytes] = {}
+    refused: dict[str, str] = {}
+    waiting, left = [only], MOST_BYTES
+    while waiting:
+        below = waiting.pop()
+        for entry in sorted(os.scandir(os.path.join(folder, below)), key=lambda one: one.name):
+            path = f"{below}/{entry.name}" if below else entry.name
+            is_link = entry.is_symlink()
+            if not is_taken(entry.name) or (entry.is_dir() and not is_link and not is_deep):
+                continue
+            if is_link or not (entry.is_dir() or entry.is_file()):
+                refused[path] = "is a link" if is_link else "is not a file"
+            elif entry.is_dir():
+                check_depth(path)
+                waiting.append(path)
+            elif entry.stat().st_size > LARGEST:
+                refused[path] = f"is larger than {LARGEST:,} bytes"
+            else:
+                with open(entry.path, "rb") as file:
+                    files[path] = file.read(LARGEST)
+                left -= len(files[path])
+            check_size(len(files) + len(refused) + len(waiting), left)
+    return Tree(files, refused)
+
+
+def is_taken(name: str) -> bool:
+    """Whether a file or folder of this name belongs to a workflow."""
+    return not name.startswith(".") and name != "__pycache__"
+
+
+def check_depth(path: str) -> None:
+    if path.count("/") >= _DEEPEST:
+        raise UsageError(f"the pack has folders more than {_DEEPEST} deep: {path[:200]}")
+
+
+def check_size(count: int, left: int) -> None:
+    if count > MOST_FILES or left < 0:
+        most = f"{MOST_FILES:,} files or {MOST_BYTES // 1_000_000} MB"
+        raise UsageError(f"the pack has more than {most}", hint="Take a part of it: name its folder.")
+
+
+def read_unit(path: str) -> Unit:
+    """Read all files of a workflow, which is the file or the folder at `path`, or the folder whose index file is
+    there."""
+    folder, part = os.path.split(os.path.dirname(path) if is_index(path) else path)
+    path = os.path.join(folder, part)
+    if os.path.isdir(path):
+        tree, mains = read_folder(folder, only=part), [f"{part}/index{ending}" for ending in ENDINGS]
+        return Unit(part, next((main for main in mains if main in tree.files), mains[0]), *tree)
+    if os.stat(path).st_size > LARGEST or not os.path.isfile(path):
+        return Unit(name_of(path), part, {}, {part: f"is larger than {LARGEST:,} bytes"})
+    with open(path, "rb") as file:
+        return Unit(name_of(path), part, {part: file.read(LARGEST)})
+
+
+# -- the lock file --
+
+
+class Pin(NamedTuple):
+    """Where a workflow of a pack comes from, and the digest of its files."""
+
+    source: str
+    """A git URL, or a folder: absolute, or relative to the folder that has `.workflows`."""
+    content: str
+    ref: str | None = None
+    """The branch, tag or commit that was asked for."""
+    commit: str | None = None
+
+    @property
+    def origin(self) -> str:
+        return self.source + (f"#{self.ref}" if self.ref else "")
+
+
+_PIN = form.Record(
+    Pin,
+    "a workflow",
+    {
+        "source": form.Field(form.Text(is_line=True, most=2_000), required=True),
+        "content": form.Field(form.Text("a digest", pattern=_DIGEST), required=True),
+        "ref": form.Text(is_line=True, most=200),
+        "commit": form.Text("a commit", pattern=r"[0-9a-f]{40,64}"),
+    },
+)
+_PINS: form.Record[dict[str, Any]] = form.Section("the lock file", {"workflows": form.MapOf(_PIN, key=_NAME)})
+
+
+def read_pins(folder: str) -> dict[str, Pin]:
+    """The lock file of a folder of workflows: each workflow that was taken from elsewhere. Raise an error if it cannot
+    be read, because nobody can tell then which workflows those are."""
+    path = os.path.join(folder, LOCK)
+    if not has_lock(folder):
+        return {}
+    if not os.path.isfile(path) or os.path.getsize(path) > LARGEST:
+        raise UsageError(f"{path} is not a file of at most {LARGEST:,} bytes")
+    read = form.load(_PINS, config.read_text(path), source=path).require(path)
+    return dict(read.get("workflows") or {})
+
+
+def write_pins(folder: str, pins: Mapping[str, Pin]) -> None:
+    lines = [_HEADER, "workflows:\n" if pins else "workflows: {}\n"]
+    for name, pin in sorted(pins.items()):
+        lines.append(f"  {name}:\n")
+        known = {"source": pin.source, "ref": pin.ref, "commit": pin.commit, "content": pin.content}
+        lines += [f"    {key}: {_quote(value)}\n" for key, value in known.items() if value is not None]
+    write_file(os.path.join(folder, LOCK), "".join(lines).encode())
+
+
+def write_file(path: str, data: bytes) -> None:
+    """Replace a file atomically."""
+    draft = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}")
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(draft, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except OSError as error:
+        if os.path.exists(draft):
+            os.unlink(draft)
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _quote(text: str) -> str:
+    """A text of one line in YAML; in single quotes only a quote has a meaning."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+# -- trust --
+
+
+class Pinned(NamedTuple):
+    """A workflow of a pack as it is here, and what the lock file says about it."""
+
+    folder: str
+    unit: Unit
+    pin: Pin
+
+    @property
+    def main(self) -> str:
+        """The path of its main file."""
+        return os.path.join(self.folder, self.unit.main)
+
+
+def find_pinned(path: str) -> Pinned | None:
+    """The workflow of a pack that a file belongs to: every file of its folder does, not only the main one."""
+    for folder, part in places_around(path) if os.path.exists(path) else ():
+        name = part.casefold()  # as in `has_lock`
+        name = name.rpartition(".")[0] if name.endswith(ENDINGS) else name
+        if pin := read_pins(folder).get(name):
+            return Pinned(folder, read_unit(os.path.join(folder, part)), pin)
+    return None
+
+
+def refuse_untrusted(path: str) -> None:
+    """Raise `Untrusted` if the file belongs to a pinned workflow that nobody here has looked at in its present form."""
+    found = find_pinned(path)
+    if found is None or os.path.exists(_trust_file(found.unit.content)):
+        return
+    name, origin = found.unit.name, found.pin.origin
+    if found.unit.content == found.pin.content:
+        what = f"{name} comes from {origin}, and nobody here has looked at what it may do"
+    else:
+        what = f"{found.main} has changed since it was taken from {origin}, and nobody here has looked at it"
+    raise Untrusted(what, path=found.main)
+
+
+def trust(path: str, content: str) -> None:
+    """Record that somebody has looked at this content of the workflow that the file at `path` belongs to."""
+    found = find_pinned(path)
+    if found is None or found.unit.require_plain().content != content:
+        raise Conflict(f"{path} has just been changed", hint="Look at it again.")
+    write_file(_trust_file(content), f"{found.unit.name}\n".encode())
+
+
+def _trust_file(content: str) -> str:
+    return os.path.join(config.trusted_folder(), content.removeprefix("sha256:"))
+
+
+# -- what a workflow may do --
+
+
+class Power(NamedTuple):
+    """What one role may do, as far as the definition says."""
+
+    role: str
+    agent: str | None
+    """As the workflow names it; None: the configured agent."""
+    command: str | None = None
+    """A command that runs without asking any agent."""
+    is_program: bool = False
+    """Whether the workflow chooses what is started as the agent, or its arguments, so that no restriction is sure."""
+    changes_files: bool = True
+    runs_commands: bool = True
+    starts_threads: bool = False
+    restrictions: tuple[str, ...] = ()
+    endpoint: str | None = None
+    """The model that reads its answers, by its address, provider or name, if the workflow says anything about it."""
+    key: str | None = None
+    """The variable whose value is sent there."""
+
+
+class Powers(NamedTuple):
+    """What a workflow file may do, as far as its definition says."""
+
+    name: str
+    path: str
+    content: str = ""
+    """The digest of all files of the workflow, if it comes from a pack."""
+    pin: Pin | None = None
+    """Where it comes from, if it comes from a pack."""
+    roles: tuple[Power, ...] = ()
+    folders: tuple[str, ...] = ()
+    """Work folders that its edges name, as templates; otherwise it works in the thread's."""
+    limits: Mapping[str, float] = {}
+    python: Mapping[str, int] = {}
+    """The lines of each Python file of a workflow of a pack. Nothing is known of what they do."""
+    others: tuple[str, ...] = ()
+    """Its further files, except other workflows in YAML, which are described by themselves."""
+
+    @property
+    def nested(self) -> list[str]:
+        """The names of the workflows that play its roles."""
+        agents = (power.agent or "" for power in self.roles)
+        return [agent.partition(":")[2].strip() for agent in agents if agent.startswith("workflow:")]
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether its files have changed since they were taken from the pack."""
+        return self.pin is not None and self.pin.content != self.content
+
+
+def describe(path: str) -> list[Powers]:
+    """What the workflow in a file may do, and, if it comes from a pack, what the other files of that workflow may do,
+    because a role can be played by any of them. No code is run."""
+    found = find_pinned(path)
+    if found is None:
+        return [_describe_file(Powers(name_of(path), path))]
+    unit = found.unit
+    python = {name: data.count(b"\n") for name, data in unit.files.items() if name.endswith(".py")}
+    main = _describe_file(Powers(unit.name, found.main, unit.content, found.pin, python=python))
+    inner, others = list[Powers](), list[str]()
+    for name in sorted(unit.files.keys() - {unit.main, *python}):
+        file = Powers(name, os.path.join(found.folder, name), unit.content, found.pin)
+        try:
+            inner.append(_describe_file(file))
+        except RolecallError:  # not a workflow, so it cannot play a role
+            others.append(name)
+    return [main._replace(others=tuple(others)), *inner]
+
+
+def _describe_file(known: Powers) -> Powers:
+    from rolecall.workflow.yaml import load_file  # a check of trust needs no parser of workflows
+
+    path = known.path
+    if path.endswith(".py"):
+        return known
+    workflow = load_file(path).workflow
+    if workflow is None:
+        raise UsageError(f"{path} has problems", hint=Hint("See them", "validate_workflow", workflow=path))
+    limits = {name: value for name, value in workflow.limits._asdict().items() if value is not None}
+    places = dict.fromkeys(
+        edge.location for edges in workflow.graph.values() for edge in edges if edge.location
+    )
+    return known._replace(roles=tuple(describe_roles(workflow)), folders=tuple(places), limits=limits)
+
+
+def describe_roles(workflow: Workflow) -> Iterator[Power]:
+    """What each role of a workflow may do; a role with several agents has several entries."""
+    for name, role in workflow.roles.items():
+        group, denied = role.group, set(capabilities.denied_classes(role.capabilities))
+        if group and group.check:
+            yield Power(f"{name}, after each merge", None, " ".join(group.check))
+        if group and group.roles:
+            continue  # a team: its members are roles of their own
+        agents = group.agents if group and group.agents else (role.agent,)
+        for agent in (*agents, role.stand_in) if role.stand_in else agents:
+            kind, _, argument = (agent or "").partition(":")
+            is_played = kind in ("human", "workflow")
+            endpoint, key = _find_endpoint(role.extract or {})
+            yield Power(
+                name,
+                agent,
+                argument if kind in ("command", "external", "run") else None,
+                changes_files=not is_played and not denied.issuperset(capabilities.FILES),
+                runs_commands=not is_played and not denied.issuperset(capabilities.SHELL),
+                starts_threads=role.may_start_threads,
+                restrictions=capabilities.restrictions(role.capabilities),
+                is_program=kind in ("acp", "scripted") or (not is_played and _chooses_program(argument)),
+                endpoint=endpoint,
+                key=key,
+            )
+
+
+def _chooses_program(argument: str) -> bool:
+    """Whether the options of an agent's spec name its program, or arguments that can undo what restricts it."""
+    try:
+        options = {word.partition("=")[0] for word in shlex.split(argument) if "=" in word}
+    except ValueError:  # no agent has such a spec
+        return False
+    return not options.isdisjoint(("executable", "args"))
+
+
+def _find_endpoint(extract: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Where a role has its answers read, in words, and the variable with the key that is sent there."""
+    places = {
+        "baseUrl": "{}",
+        "provider": "the provider {}",
+        "model": "the model {}",
+        "apiKeyEnv": "your model",
+    }
+    named = next((words.format(extract[key]) for key, words in places.items() if extract.get(key)), None)
+    return named, extract.get("apiKeyEnv")
