@@ -1,0 +1,98 @@
+"""`rolecall web`: the page that shows and steers threads, for a browser.
+
+The CLI lists this module in its table of commands; what the `web` extra installs is imported when it is served.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import webbrowser
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
+
+from rolecall.errors import UsageError
+from rolecall.service import control, http
+from rolecall.settings import config
+from rolecall.web.signin import LINK_MINUTES, BrowserSignIn
+
+HELP = "open a page that shows and steers threads (needs rolecall[web])"
+EXAMPLE = "rolecall web\nrolecall web --no-open --port 8080 --read-only"
+
+
+def run(options: Namespace) -> None:
+    try:
+        from rolecall.web.app import SiteSettings, make_app
+    except ImportError as error:
+        raise UsageError(
+            f"the page needs the package {error.name!r}", hint="Install it: pip install 'rolecall[web]'"
+        ) from error
+    folder = os.path.abspath(options.project or os.getcwd())
+    if not os.path.isdir(folder):
+        raise UsageError(f"the folder {folder!r} does not exist", hint="--project names a folder.")
+    signin = BrowserSignIn(config.home(), token=http.read_token(options), is_read_only=options.read_only)
+    address = ""
+
+    def tell_link(path: str) -> None:
+        print(f"for another browser: {address}{path}", file=sys.stderr, flush=True)
+
+    def tell(found: str) -> None:
+        nonlocal address
+        address = found
+        link = f"{address}/signin?once={signin.make_link()}"
+        print(link, flush=True)
+        control.note_page(config.home(), address)
+        told = f"The link signs one browser in, once, within {LINK_MINUTES} minutes. Ctrl-C stops the page."
+        print(told, file=sys.stderr, flush=True)
+        if not options.no_open and config.has_display():
+            webbrowser.open(link)
+
+    if options.with_stdin:
+
+        def end_with_parent() -> None:
+            sys.stdin.read()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=end_with_parent, daemon=True).start()
+    settings = SiteSettings(folder, options.store, options.read_only)
+    http.serve(
+        lambda: make_app(settings, signin, tell=tell_link),
+        options,
+        path="",
+        extra="web",
+        tell=tell,
+        asks_token=False,
+    )
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--host", metavar="ADDRESS", help="listen here (default: 127.0.0.1)")
+    parser.add_argument("--port", type=_port, metavar="N", help="listen on this port (default: a free one)")
+    parser.add_argument("--read-only", action="store_true", help="show everything and change nothing")
+    parser.add_argument("--no-open", action="store_true", help="do not open a browser")
+    parser.add_argument(
+        "--token-env",
+        metavar="NAME",
+        help="the variable with the token that browsers and clients sign in with",
+    )
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="another host name that browsers may use for this machine",
+    )
+    parser.add_argument("--with-stdin", action="store_true", help=SUPPRESS)
+    parser.add_argument("--project", metavar="DIR", help="the folder to work from (default: this one)")
+    parser.add_argument(
+        "--store",
+        metavar="URL",
+        help="a SQLite file, files:FOLDER or postgresql://… (default: the configured one)",
+    )
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise ArgumentTypeError(f"{text!r} is not a port")
+    return int(text)

@@ -1,0 +1,43 @@
+"""How the page words a hint: with the button that carries it out, or as plain advice."""
+
+from __future__ import annotations
+
+from rolecall.errors import Hint
+
+BUTTONS = {
+    "add_task": "Add task",
+    "answer_thread": "Answer",
+    "fork_thread": "Fork",
+    "keep_files": "Keep the files as they are now",
+    "list_gallery": "Start",
+    "list_steps": "Chain",
+    "list_tasks": "Plan",
+    "list_threads": "Threads",
+    "list_workflows": "Start",
+    "raise_limit": "Raise the limit",
+    "resume_thread": "Try again",
+    "run_thread": "Run",
+    "show_step": "Chain",
+    "show_thread": "Thread",
+    "start_plan": "Start a plan",
+    "watch_thread": "Thread",
+}
+"""The button or page for each action that has one."""
+
+COMMANDS = {"trust_workflow": "rolecall workflow trust {workflow}"}
+"""What only a person at a terminal can do."""
+
+
+def name_button(onward: Hint | None) -> str | None:
+    """The button that continues a thread, if the page has one."""
+    return BUTTONS.get(onward.code) if onward is not None else None
+
+
+def word(hint: str) -> str:
+    """Word a hint for the page; advice that the page cannot carry out is left as it is."""
+    if not isinstance(hint, Hint):
+        return hint
+    if hint.code in COMMANDS:
+        return f"{hint.before} {hint.advice}: `{COMMANDS[hint.code].format_map(hint.arguments)}`.".lstrip()
+    button = BUTTONS.get(hint.code)
+    return f"{hint.before} {hint.advice}: “{button}”.".lstrip() if button else str(hint)

@@ -1,0 +1,59 @@
+"""The inbox: every thread in which nothing happens until a person acts, and work that could not be merged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import chain, islice
+from typing import Any
+
+from rolecall.api import Rolecall
+from rolecall.errors import UsageError
+from rolecall.threads.report import shorten
+from rolecall.web.questions import kind_of, read_instruction
+from rolecall.web.threads import with_usage
+from rolecall.web.verbs import Ask, JsonObject, get
+
+_MOST = 200
+_LONGEST = 400
+
+
+def find_waiting(rolecall: Rolecall, problems: Mapping[str, str]) -> Iterator[JsonObject]:
+    """What waits for a person: threads that could not be run, for which `problems` has the reasons; those that wait,
+    newest first; then work that was set aside, which has a `branch`."""
+
+    def unrun() -> Iterator[JsonObject]:
+        for ident, problem in problems.items():
+            thread = rolecall.thread_if_any(ident)
+            if thread is not None and thread.status in ("idle", "queued"):  # a crashed one waits anyway
+                yield {**thread.entry(), "reason": problem}
+
+    def set_aside() -> Iterator[JsonObject]:
+        with suppress(UsageError):  # git is not installed
+            yield from rolecall.set_aside()
+
+    return chain(unrun(), rolecall.waiting(), set_aside())
+
+
+@get(
+    "/inbox",
+    f"What waits for a person, at most {_MOST}: threads that could not be run, threads that wait, newest first, then "
+    "work that could not be merged. `more` says whether there are others.",
+)
+def list_waiting(ask: Ask) -> Any:
+    newest = ask.rolecall.newest_event()  # before the rest is read
+    found = find_waiting(ask.rolecall, ask.problems)
+    items = []
+    for entry in islice(found, _MOST):
+        kind = _kind_of(ask.rolecall, entry)
+        asks = read_instruction(ask.rolecall.thread(entry["thread"])) if kind == "answer" else ""
+        items.append(with_usage(ask, entry) | {"kind": kind, "asks": shorten(asks, _LONGEST)})
+    return {"items": items, "more": next(found, None) is not None, "lastEvent": newest}
+
+
+def _kind_of(rolecall: Rolecall, entry: JsonObject) -> str | None:
+    if "branch" in entry:
+        return "conflict"
+    if entry["status"] in ("idle", "queued"):
+        return "run"
+    return kind_of(rolecall.thread(entry["thread"]), entry["status"])

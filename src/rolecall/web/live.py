@@ -1,0 +1,250 @@
+"""Live events: what any process records in the store, sent to every open page as server-sent events.
+
+One Python thread reads new events while at least one stream is open, and none runs otherwise. Every page gets the
+events that move threads; what an agent says and does is sent only to pages that look at its thread. A page that was
+away continues after the number of the last event it saw.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from contextlib import suppress
+from time import monotonic, perf_counter, sleep
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rolecall.api import Rolecall
+from rolecall.errors import RolecallError
+
+if TYPE_CHECKING:
+    from rolecall.store.backend import Event
+
+_LEAST = 0.05
+"""Seconds between two looks at the store."""
+_SHARE = 50
+"""A slow look is followed by a pause that is this many times as long, so looking takes at most 2 % of a core."""
+_MOST = 1.0
+"""The longest pause, in seconds."""
+_PAGE = 500
+_MOST_QUEUED = 500
+_MOST_REPLAYED = 20_000
+"""A page that missed more events than this reloads everything."""
+_GLANCE = 2.0
+"""Seconds between two checks that the processes of running threads are alive."""
+_BEAT = 20.0
+"""Seconds between keep-alive messages on a silent stream, which reveal a dead connection."""
+_INNER = frozenset({"text", "tool_call", "usage", "session", "process", "permission", "remark"})
+"""Events that only a page about their thread shows."""
+_KEPT = (
+    "role",
+    "agent",
+    "number",
+    "status",
+    "next",
+    "reason",
+    "step",
+    "name",
+    "thread",
+    "count",
+    "error",
+    "until",
+)
+_LONGEST = 400
+
+
+class _Frame(NamedTuple):
+    seq: int
+    """0 for a notice, which is not in the store."""
+    thread: str
+    whole: bytes
+    brief: bytes | None
+
+
+class PageStream:
+    """The events for one page. It gets every event of `threads`."""
+
+    def __init__(self, threads: Collection[str], is_allowed: Callable[[], bool]) -> None:
+        """`is_allowed` tells whether its browser is still signed in."""
+        self.threads = frozenset(threads)
+        self.is_allowed = is_allowed
+        self.frames: asyncio.Queue[bytes | None] = asyncio.Queue()
+
+    def choose(self, frame: _Frame) -> bytes | None:
+        return frame.whole if frame.thread in self.threads else frame.brief
+
+    def offer(self, frames: list[_Frame]) -> None:
+        if data := b"".join(filter(None, map(self.choose, frames))):
+            # A page that does not read is cut off; it comes back with the number of its last event.
+            self.frames.put_nowait(data if self.frames.qsize() < _MOST_QUEUED else None)
+
+
+class LiveEvents:
+    def __init__(self, open_store: Callable[[], Rolecall], watched: Iterable[str] = ()) -> None:
+        """`watched` are folders whose changes are announced as `project`."""
+        self._open_store = open_store
+        self._watched = tuple(watched)
+        self._streams: set[PageStream] = set()
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._position: asyncio.Future[int] | None = None
+        """The number of the last event that was given to streams."""
+
+    async def join(self, stream: PageStream) -> int:
+        """Add a stream; it gets every event after the number that is returned."""
+        self._loop = asyncio.get_running_loop()
+        with self._lock:
+            self._streams.add(stream)
+            if self._position is None:
+                self._position = self._loop.create_future()
+                threading.Thread(target=self._follow, args=(self._loop,), name="live", daemon=True).start()
+            position = self._position
+        return await asyncio.shield(position)
+
+    def leave(self, stream: PageStream) -> None:
+        with self._lock:
+            self._streams.discard(stream)
+
+    def close(self) -> None:
+        """End every stream."""
+        for stream in self._streams:
+            stream.frames.put_nowait(None)
+
+    def end_refused(self) -> None:
+        """End the streams of browsers that are signed in no longer."""
+        for stream in self._streams:
+            if not stream.is_allowed():
+                stream.frames.put_nowait(None)
+
+    def notify(self, kind: str, **fields: Any) -> None:
+        """Send something that is not an event of the store to every page; from any Python thread."""
+        data = _encode(0, kind=kind, **fields)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._publish, [_Frame(0, "", data, data)], None)
+
+    # -- the Python thread --
+
+    def _follow(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            self._read(loop)
+        except Exception as error:  # whatever it was, pages come back and try again
+            loop.call_soon_threadsafe(self._fail, error)
+
+    def _fail(self, error: Exception) -> None:
+        with self._lock:
+            position, self._position = self._position, None
+        if position is not None and not position.done():
+            position.set_exception(error)
+        self.close()
+
+    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._open_store() as rolecall:
+            after = rolecall.newest_event()
+            loop.call_soon_threadsafe(self._publish, [], after)
+            seen = self._stamps()
+            running = {entry["thread"] for entry in rolecall.entries(status="running", members=True)}
+            look_at = monotonic()
+            while True:
+                with self._lock:
+                    if not self._streams:
+                        self._position = None
+                        return
+                began = perf_counter()
+                found: list[Event] = []
+                with suppress(
+                    RolecallError
+                ):  # the store may be busy or away; the next look finds what it has
+                    found = rolecall.events(after=after, limit=_PAGE)
+                if found:
+                    after = found[-1].seq
+                    loop.call_soon_threadsafe(self._publish, [_frame(event) for event in found], after)
+                took = perf_counter() - began
+                running |= {event.stream for event in found if event.kind == "step_started"}
+                if monotonic() >= look_at:
+                    running -= self._find_stopped(rolecall, running)
+                    look_at = monotonic() + _GLANCE
+                if (now := self._stamps()) != seen:
+                    seen = now
+                    self.notify("project")
+                if len(found) < _PAGE:
+                    sleep(min(_MOST, max(_LEAST, _SHARE * took)))
+
+    def _find_stopped(self, rolecall: Rolecall, running: Collection[str]) -> set[str]:
+        """The threads that no longer run. A killed process records nothing, so its thread is announced as crashed."""
+        stopped = set()
+        for ident in running:
+            with suppress(RolecallError):
+                status = rolecall.thread(ident).status
+                if status == "crashed":
+                    self.notify("crashed", thread=ident)
+                if status != "running":
+                    stopped.add(ident)
+        return stopped
+
+    def _stamps(self) -> list[int]:
+        found = []
+        for path in self._watched:
+            with suppress(OSError):
+                found.append(os.stat(path).st_mtime_ns)
+        return found
+
+    def _publish(self, frames: list[_Frame], position: int | None) -> None:
+        if position is not None and self._position is not None:
+            if self._position.done():
+                self._position = asyncio.get_running_loop().create_future()
+            self._position.set_result(position)
+        for stream in tuple(self._streams):
+            stream.offer(frames)
+
+
+async def frames_of(
+    live: LiveEvents, stream: PageStream, after: int | None, read: Callable[[int], Any]
+) -> AsyncIterator[bytes]:
+    """The bytes of a stream: first the events since `after`, then each event as it happens. `read` awaits the events
+    after a number."""
+    position = await live.join(stream)
+    try:
+        is_behind = after is not None and after < position
+        # Without a number while events are missing, so that a break now does not skip them.
+        yield b"retry: 1000\n\n" + _encode(0 if is_behind else position, kind="hello")
+        if after is not None and is_behind:
+            if position - after > _MOST_REPLAYED:
+                yield _encode(position, kind="reset")
+                after = position
+            while after < position:
+                found = await read(after)
+                if not found:
+                    break
+                missed = [_frame(event) for event in found if event.seq <= position]
+                if data := b"".join(filter(None, map(stream.choose, missed))):
+                    yield data
+                after = found[-1].seq
+        while True:
+            try:
+                fresh = await asyncio.wait_for(stream.frames.get(), _BEAT)
+            except TimeoutError:
+                fresh = b": \n\n"
+            if fresh is None or not stream.is_allowed():  # a cookie expires, too
+                return
+            yield fresh
+    finally:
+        live.leave(stream)
+
+
+def _frame(event: Event) -> _Frame:
+    head = {"thread": event.stream, "kind": event.kind, "at": event.at, "seq": event.seq}
+    whole = _encode(event.seq, **head, body=event.body)
+    if event.kind in _INNER:
+        return _Frame(event.seq, event.stream, whole, None)
+    body = {key: event.body[key] for key in _KEPT if key in event.body}
+    if len(str(body.get("reason", ""))) > _LONGEST:
+        body["reason"] = str(body["reason"])[:_LONGEST] + "…"
+    return _Frame(event.seq, event.stream, whole, _encode(event.seq, **head, body=body))
+
+
+def _encode(number: int, /, **fields: Any) -> bytes:
+    """An event for pages; without a number if it is not in the store."""
+    head = f"id: {number}\n" if number else ""
+    return f"{head}data: {json.dumps(fields, separators=(',', ':'))}\n\n".encode()

@@ -1,0 +1,50 @@
+"""Renders the Markdown of people and agents as HTML that contains no script, no style and no foreign image."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import nh3
+from markdown_it import MarkdownIt
+
+LONGEST = 200_000
+"""Longer texts are shown as they are; rendering one would take seconds."""
+_TAGS = {
+    *(
+        "p",
+        "br",
+        "hr",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "blockquote",
+        "pre",
+        "code",
+        "em",
+        "strong",
+        "s",
+        "del",
+    ),
+    *("ul", "ol", "li", "a", "table", "thead", "tbody", "tr", "th", "td", "sup", "sub", "kbd"),
+}
+# `html: False` shows tags as text; nh3 is the second fence.
+_markdown = MarkdownIt("commonmark", {"html": False, "linkify": False}).enable(["table", "strikethrough"])
+
+
+@lru_cache(maxsize=256)
+def render(text: str) -> str:
+    """HTML of a text; empty for a blank one."""
+    if not text.strip():
+        return ""
+    if len(text) > LONGEST:
+        return f"<pre>{nh3.clean_text(text)}</pre>"
+    return nh3.clean(
+        _markdown.render(text),
+        tags=_TAGS,
+        attributes={"a": {"href", "title"}, "code": {"class"}, "ol": {"start"}},
+        url_schemes={"http", "https", "mailto"},
+        link_rel="noopener noreferrer nofollow",
+    )

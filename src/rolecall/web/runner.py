@@ -1,0 +1,131 @@
+"""Who runs a thread that a person started or continued on the page: the service if one serves the store, else a child
+process of this server that outlives it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from typing import IO, NamedTuple
+
+from rolecall.api import Thread
+from rolecall.errors import RolecallError
+from rolecall.service import control
+from rolecall.settings import config
+
+_LONGEST = 4_000
+_NO_SERVICE = "It waits for a service, and none is running. `rolecall serve --detach` starts one."
+_TOLD_BY_THREAD = (0, 6, 7, 8, 9)
+"""Exit codes of `thread run` after which the thread itself says how it ended."""
+
+
+class Assignment(NamedTuple):
+    """Who runs a thread: `service`, `process` or `nobody`, and what the problem is if somebody should."""
+
+    runs: str
+    problem: str | None = None
+
+
+class ThreadRunner:
+    """Starts `rolecall thread run` for threads that no service runs. `tell` gets a thread's id and why it could not be
+    run; it is called in another Python thread."""
+
+    def __init__(
+        self, store: str | None, *, tell: Callable[[str, str], None] = lambda _id, _text: None
+    ) -> None:
+        self._store = store
+        self._tell = tell
+        self._running: dict[str, bool] = {}
+        """Threads whose process this server started and is still running, and whether to run them once more afterwards:
+        they were continued when that process may have been about to end."""
+        self._lock = threading.Lock()
+        self._problems: dict[str, str] = {}
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """Why threads could not be run, by their ids, until they are run again."""
+        with self._lock:
+            return dict(self._problems)
+
+    def carry_on(self, thread: Thread) -> Assignment:
+        """Have a thread run if it can. If that fails, what was recorded stays recorded."""
+        with self._lock:
+            self._problems.pop(thread.id, None)
+        try:
+            return self._find_runner(thread)
+        except (OSError, RolecallError) as error:
+            return Assignment("nobody", self._note_problem(thread.id, f"It could not be run: {error}"))
+
+    def _find_runner(self, thread: Thread) -> Assignment:
+        status = thread.status
+        is_served = control.is_served(config.home(), self._store, thread.rolecall.store)
+        if status == "queued" and not is_served:
+            return Assignment("nobody", self._note_problem(thread.id, _NO_SERVICE))
+        if status == "idle" and is_served:
+            thread.give_to_service()
+            return Assignment("service")
+        if status in ("queued", "running", "crashed", "waiting") and thread.state.service and is_served:
+            return Assignment("service")
+        if status not in ("idle", "crashed", "waiting", "running"):
+            return Assignment("nobody")
+        if status != "running":
+            self._start(thread.id, thread.rolecall.folder)
+        return Assignment("process")
+
+    def _note_problem(self, ident: str, problem: str) -> str:
+        masked = config.mask().text(problem)
+        with self._lock:
+            self._problems[ident] = masked
+        self._tell(ident, masked)
+        return masked
+
+    def _start(self, ident: str, folder: str) -> None:
+        with self._lock:
+            is_running = ident in self._running
+            self._running[ident] = is_running
+        if is_running:
+            return
+        try:
+            child, errors = self._spawn(ident, folder)
+        except OSError:
+            self._end(ident)
+            raise
+
+        def attend() -> None:
+            code = child.wait()
+            with errors:
+                end = errors.seek(0, 2)
+                errors.seek(max(0, end - _LONGEST))
+                said = errors.read().decode(errors="replace").strip()
+            try:
+                if self._end(ident):
+                    self._start(ident, folder)
+                elif code not in _TOLD_BY_THREAD:
+                    self._note_problem(ident, said or f"rolecall thread run ended with {code}")
+            except OSError as error:
+                self._note_problem(ident, f"It could not be run: {error}")
+
+        threading.Thread(target=attend, name=f"run-{ident}", daemon=True).start()
+
+    def _end(self, ident: str) -> bool:
+        """Note that the process of a thread has ended, and return whether it is wanted once more."""
+        with self._lock:
+            return self._running.pop(ident)
+
+    def _spawn(self, ident: str, folder: str) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+        """Start the process of a thread. Its errors go to a file and not to a pipe, which would break when this server
+        ends before it."""
+        errors = tempfile.TemporaryFile()  # noqa: SIM115 -- closed once the child has ended
+        # -P, so that a file in the project cannot replace an imported module.
+        child = subprocess.Popen(  # noqa: S603 -- our own program
+            [sys.executable, "-P", "-m", "rolecall", "thread", "run", ident],
+            cwd=folder,
+            env=config.child_environment(ROLECALL_STORE=config.full_store_address(self._store)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,
+        )
+        return child, errors

@@ -1,0 +1,108 @@
+// Calls of the JSON interface. An error is an object with `error`, `hint`, `code`, `status` and `problems`.
+import { signal } from "@preact/signals";
+import { useEffect, useState } from "preact/hooks";
+
+export const me = signal(null);
+export const needsSignIn = signal(null); // "link" or "token"
+
+export class Refused extends Error {
+  constructor(status, body) {
+    super(body.error || `the server answered ${status}`);
+    Object.assign(this, { status, code: "failed", problems: [] }, body);
+  }
+}
+
+const early = new Map();
+
+// Fetch something before the page that needs it is loaded; the first call for it gets this reply.
+export function fetchEarly(path) {
+  const found = call(path);
+  found.catch(() => {});
+  early.set(path, found);
+  first.push(found);
+}
+
+const first = [];
+
+// The number of the oldest event that may be missing in what was loaded first.
+export async function firstEvent() {
+  const replies = await Promise.allSettled(first);
+  const numbers = replies.map((one) => one.value?.lastEvent).filter((one) => one != null);
+  return Math.min(me.value.lastEvent, ...numbers);
+}
+
+async function call(path, options) {
+  const found = !options && early.get(path);
+  if (found) {
+    early.delete(path);
+    return found;
+  }
+  let reply;
+  try {
+    reply = await fetch(`/api${path}`, { credentials: "same-origin", ...options });
+  } catch {
+    const hint = "This page keeps trying.";
+    throw new Refused(0, { error: "the server cannot be reached", code: "offline", hint });
+  }
+  const body = await reply.json().catch(() => ({}));
+  if (reply.status === 401) needsSignIn.value = body.signIn || "link";
+  if (!reply.ok) throw new Refused(reply.status, body);
+  return body;
+}
+
+export const get = (path, query) => call(path + toQuery(query));
+
+export function post(path, body = {}, more = {}) {
+  const headers = { "Content-Type": "application/json", "X-Rolecall": "1", ...more };
+  const name = localStorage.getItem("person");
+  if (name) headers["X-Rolecall-Person"] = encodeURIComponent(name);
+  return call(path, { method: "POST", headers, body: JSON.stringify(body) });
+}
+
+const keys = new Map(); // of requests that were not answered, by what they ask for
+
+// Start something. A repeated request after a lost reply has the same key, so it starts only once.
+export async function postOnce(path, body = {}) {
+  const wanted = path + JSON.stringify(body);
+  if (!keys.has(wanted)) keys.set(wanted, makeKey());
+  const reply = await post(path, body, { "Idempotency-Key": keys.get(wanted) });
+  keys.delete(wanted);
+  return reply;
+}
+
+function makeKey() {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+export async function signIn(token) {
+  const reply = await fetch("/signin", {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify({ token }),
+  });
+  if (!reply.ok) throw new Refused(reply.status, await reply.json().catch(() => ({})));
+}
+
+export function toQuery(query) {
+  const kept = Object.entries(query || {}).filter(([, value]) => value !== "" && value != null && value !== false);
+  return kept.length ? `?${new URLSearchParams(kept)}` : "";
+}
+
+// What a path answers, as {data, error, reload, isLoading}; asked again when the path changes.
+export function useGet(path, query) {
+  const address = path && path + toQuery(query);
+  const [state, setState] = useState({ data: null, error: null, isLoading: true, address: null });
+  const [count, setCount] = useState(0);
+  useEffect(() => {
+    if (!address) return undefined;
+    let isCurrent = true;
+    setState((old) => ({ ...old, data: old.address === address ? old.data : null, isLoading: true, address }));
+    call(address).then(
+      (data) => isCurrent && setState({ data, error: null, isLoading: false, address }),
+      (error) => isCurrent && setState((old) => ({ ...old, error, isLoading: false })),
+    );
+    return () => { isCurrent = false; };
+  }, [address, count]);
+  return { ...state, reload: () => setCount((old) => old + 1) };
+}

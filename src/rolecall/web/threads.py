@@ -1,0 +1,471 @@
+"""Threads: lists, one thread, its steps, files and graph, and what a person can do to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from time import monotonic
+from typing import Any
+
+from rolecall.api import Thread
+from rolecall.errors import Conflict, NotFound, RolecallError, UsageError
+from rolecall.threads.forecast import add_up
+from rolecall.threads.report import shorten
+from rolecall.threads.thread import LIMITS
+from rolecall.web import hints, markdown
+from rolecall.web.questions import describe_question
+from rolecall.web.verbs import FLAG, OBJECT, TEXT, WHOLE, Ask, GoesOn, JsonObject, get, post, record
+from rolecall.web.workflows import draw
+
+_MOST_ROWS = 200
+_SECONDS = 1.0
+"""How long a request looks for threads. It then replies with what it found, and the next page continues from there."""
+_LONGEST_TEXT = 60_000
+_MOST_EVENTS = 500
+_LONGEST_BRIEF = 4_000
+_MOST_LINES = 10_000
+_LONGEST_PATCH = 2_000_000
+UNRUN = ("idle", "queued", "crashed")
+"""The statuses of threads that nobody runs at the moment."""
+_LIMITS = {"type": "object", "additionalProperties": {"type": "number"}}
+_AGENTS = {"type": "object", "additionalProperties": TEXT}
+_COMMENT = record({"path": TEXT, "text": TEXT}, line=WHOLE, side={"enum": ["old", "new"]}, quote=TEXT)
+_COMMENTS = {"type": "array", "items": _COMMENT, "maxItems": 200}
+
+
+# -- lists --
+
+
+@get(
+    "/threads",
+    "Threads, newest first. `next` is the cursor of the next page, null at the end; a page may have fewer than `max`. "
+    "`lastEvent` is the number after which `/events` continues from this reply.",
+    is_slow=lambda call: (
+        any(map(call.query.get, ("text", "cost"))) or "damaged" in call.query.get("status", "")
+    ),
+    status="statuses, separated by commas",
+    workflow="the name of a workflow",
+    text="words in the id, title, workflow or reason",
+    since="started at or after this time, in milliseconds",
+    before="started before this time, in milliseconds",
+    cost="used at least this many dollars",
+    after="the cursor: the last thread of the page before",
+    max=f"how many, at most {_MOST_ROWS} (default 50)",
+)
+def list_threads(ask: Ask) -> Any:
+    newest = ask.rolecall.newest_event()  # before the rest is read
+    query, count = ask.query, max(1, ask.number("max", 50, most=_MOST_ROWS))
+    least = float(query["cost"]) if query.get("cost") else 0.0
+    words = query.get("text", "").lower().split()
+    look = _Look()
+    found = ask.rolecall.entries(
+        status=query["status"].split(",") if query.get("status") else None,
+        workflow=query.get("workflow") or None,
+        since=ask.number("since", 0, most=10**14),
+        before=ask.number("before", 0, most=10**14) or None,
+        after=query.get("after") or None,
+        look=look,
+    )
+    rows: list[JsonObject] = []
+    last = None
+    for entry in found:
+        if len(rows) == count:
+            return {"threads": rows, "next": last, "lastEvent": newest}
+        last = entry["thread"]
+        told = " ".join(str(entry[key] or "") for key in ("thread", "name", "title", "reason")).lower()
+        if all(word in told for word in words):
+            row = with_usage(ask, entry)
+            if (row["used"].get("cost") or 0) >= least:
+                rows.append(row)
+    return {"threads": rows, "next": look.last if look.is_late else None, "lastEvent": newest}
+
+
+class _Look:
+    """Notes the last thread that was looked at, and ends a list that takes too long."""
+
+    def __init__(self) -> None:
+        self.last: str | None = None
+        self.is_late = False
+        self._until = monotonic() + _SECONDS
+
+    def __call__(self, ident: str) -> bool:
+        self.is_late = self.last is not None and monotonic() > self._until
+        if not self.is_late:
+            self.last = ident
+        return not self.is_late
+
+
+def with_usage(ask: Ask, entry: JsonObject) -> JsonObject:
+    """An entry of a list with what the thread used, and the button that continues it."""
+    used = {} if entry["status"] == "damaged" else Thread(ask.rolecall, entry["thread"]).totals()
+    return {**entry, "used": used, "continue": hints.name_button(entry["continue"])}
+
+
+@get("/threads/{thread}/members", "The members of a thread's groups, each group with its members.")
+def list_members(ask: Ask) -> Any:
+    return {"groups": ask.thread.groups()}
+
+
+# -- one thread --
+
+
+@get("/threads/{thread}", "A thread: its state, task, usage, limits, what it waits for and what can be done.")
+def show_thread(ask: Ask) -> Any:
+    thread, newest = ask.thread, ask.rolecall.newest_event()
+    shown = thread.summary() | {"lastEvent": newest}
+    shown["continue"] = hints.name_button(shown["continue"])
+    if shown["status"] == "damaged":
+        return shown | {"actions": [], "question": None, "prompt": "", "promptHtml": ""}
+    prompt = thread.prompt
+    shown |= {"prompt": shown_text(prompt), "promptHtml": markdown.render(shown_text(prompt))}
+    shown["question"] = describe_question(thread, shown["status"])
+    shown["actions"] = [] if ask.is_read_only else _actions(shown)
+    shown["problem"] = ask.problems.get(thread.id) if shown["status"] in UNRUN else None
+    shown["title"] = shown["title"] or shorten(prompt, 80)
+    return shown
+
+
+def _actions(shown: JsonObject) -> list[str]:
+    status, question = shown["status"], shown["question"]
+    found = [question["kind"]] if question else []
+    if status in ("idle", "crashed"):
+        found.append("run")
+    if not shown["done"]:
+        found.append("kill")
+    return [*found, "fork"]
+
+
+def shown_text(text: str) -> str:
+    return shorten(text, _LONGEST_TEXT)
+
+
+@get(
+    "/threads/{thread}/steps",
+    "The newest steps, newest first, without their texts. `before` in the reply is the cursor of the next page.",
+    before="the id of a step: show those before it",
+    max="how many, at most 500 (default 100)",
+)
+def list_steps(ask: Ask) -> Any:
+    page = ask.thread.step_page(
+        before=ask.query.get("before") or None, limit=max(1, ask.number("max", 100, most=500))
+    )
+    for step in page["steps"]:
+        step["output"] = _cut(step["output"], _LONGEST_BRIEF)
+    return page
+
+
+def _cut(value: Any, most: int) -> Any:
+    """A JSON value with its texts shortened."""
+    if isinstance(value, str):
+        return shorten(value, most)
+    if isinstance(value, Mapping):
+        return {key: _cut(one, most) for key, one in value.items()}
+    return [_cut(one, most) for one in value] if isinstance(value, list | tuple) else value
+
+
+@get(
+    "/steps/{step}",
+    "Everything about a step or a failed attempt: prompt, answer, tool calls, files. Long texts are shortened.",
+    whole="1: no text is shortened, except in the HTML",
+)
+def show_step(ask: Ask) -> Any:
+    found = ask.rolecall.step(ask.path["step"])
+    body = str(found.get("body", found.get("raw", "")))
+    if found["role"] == "$PERSON" and isinstance(found.get("output"), Mapping):
+        body = str(found["output"].get("answer", ""))
+    found["bodyHtml"] = markdown.render(shown_text(body))
+    found["promptHtml"] = markdown.render(shown_text(found["prompt"]))
+    for turn in found.get("turns", ()):
+        turn["html"] = markdown.render(shown_text(turn["text"]))
+        for call in turn["tool_calls"]:
+            if not isinstance(call["arguments"], str):
+                call["arguments"] = json.dumps(call["arguments"], ensure_ascii=False, indent=1)
+            call["arguments"], call["result"] = shown_text(call["arguments"]), shown_text(call["result"])
+    return found if ask.query.get("whole") else _cut(found, _LONGEST_TEXT)
+
+
+@get(
+    "/threads/{thread}/diff",
+    "What the thread changed in its files, as a list of files and as a patch; empty if no files were recorded. Files "
+    f"beyond {_MOST_LINES:,} changed lines are `omitted` from the patch: ask for each by its `path`.",
+    is_slow=True,
+    at="a step's number or id, or A..B for what changed after step A up to step B (default: all steps)",
+    other="a thread: how its last files differ from those of this one",
+    path="a file: the patch has only this one",
+)
+def diff_files(ask: Ask) -> Any:
+    query = ask.query
+    other = ask.rolecall.thread(query["other"]) if query.get("other") else None
+    try:
+        return {"parts": _diff(ask.thread, other, query.get("at"), query.get("path")), "problem": None}
+    except NotFound as error:
+        return {"parts": [], "problem": error.message}
+
+
+def _diff(
+    thread: Thread, other: Thread | None, at: str | None = None, path: str | None = None
+) -> list[dict[str, Any]]:
+    """The changed files, with a patch of a size that a page can show."""
+    parts = thread.diff_files(other, at=at or None, path=path or None, lines=None if path else _MOST_LINES)
+    for part in parts:
+        if len(part["diff"]) > _LONGEST_PATCH:
+            end = part["diff"].rfind("\n", 0, _LONGEST_PATCH) + 1
+            part |= {"diff": part["diff"][: end or _LONGEST_PATCH], "isCut": True}
+    return parts
+
+
+@get(
+    "/threads/{thread}/work",
+    f"What happened in the current step of a thread: its events since the step began, the newest {_MOST_EVENTS}.",
+)
+def show_work(ask: Ask) -> Any:
+    newest, span = ask.rolecall.newest_event(), _MOST_EVENTS
+    while True:
+        found = list(ask.thread.events(after=max(0, newest - span)))
+        begun = max((at for at, event in enumerate(found) if event.kind == "step_started"), default=None)
+        if begun is not None or span > newest:
+            break
+        span *= 8  # the events of other threads are among them
+    current = found[begun or 0 :]
+    shown = [*current[:1], *current[1:][-_MOST_EVENTS:]]
+    return {"events": [event._asdict() for event in shown]}
+
+
+@get("/threads/{thread}/graph", "The workflow as places and lines, with how often each role has answered.")
+def show_graph(ask: Ask) -> Any:
+    thread = ask.thread
+    usage = thread.summary().get("usage", {}).get("roles", {})
+    drawn = draw(ask.rolecall.define(thread.workflow).workflow)
+    return drawn._asdict() | {
+        "visits": {role: amounts.get("steps", 0) for role, amounts in usage.items()},
+        "roles": usage,
+    }
+
+
+@get(
+    "/compare", "Two threads from where they part: outputs, bodies and files.", is_slow=True, one="", other=""
+)
+def compare(ask: Ask) -> Any:
+    one, other = (ask.rolecall.thread(ask.query.get(name, "")) for name in ("one", "other"))
+    found = one.diff(other)
+    found["summaries"] = []
+    for thread in (one, other):
+        shown = thread.summary()
+        shown["continue"] = None
+        found["summaries"].append(shown)
+    found["files"], found["filesProblem"] = [], None
+    try:
+        found["files"] = _diff(one, other)
+    except RolecallError as error:
+        found["filesProblem"] = error.message
+    return found
+
+
+# -- what a person can do --
+
+
+def _name_workflow(ask: Ask) -> str:
+    return str(ask.body["workflow"])
+
+
+def _follow(ask: Ask) -> str:
+    """The workflow of the thread."""
+    return ask.thread.workflow
+
+
+@post(
+    "/threads",
+    "Start a thread and run it. `agent` plays every role, `agents` (by role) play single ones.",
+    record(
+        {"workflow": TEXT, "prompt": TEXT},
+        agent=TEXT,
+        agents=_AGENTS,
+        limits=_LIMITS,
+        reuse=FLAG,
+        run=FLAG,
+    ),
+    is_slow=True,
+    loads=_name_workflow,
+    is_repeatable=True,
+)
+def start(ask: Ask) -> Any:
+    body = ask.body
+    loaded = ask.rolecall.load_workflow(body["workflow"], is_kept=True)
+    agent, agents = body.get("agent") or None, body.get("agents") or {}
+    for _, error in ask.rolecall.missing_agents(loaded.playbook, agent, agents):
+        raise error
+    thread = ask.rolecall.start(
+        loaded,
+        body["prompt"],
+        agent=agent,
+        agents=agents,
+        limits=body.get("limits") or {},
+        reuse=body.get("reuse"),
+        request=ask.request,
+    )
+    return GoesOn(thread.id, is_run=body.get("run", True))
+
+
+@post(
+    "/forecast",
+    "Which first steps of a thread would be reused, and what the rest may use. Starts nothing and asks nobody.",
+    record({"workflow": TEXT, "prompt": TEXT}, agent=TEXT, limits=_LIMITS, reuse=FLAG),
+    is_slow=True,
+    loads=_name_workflow,
+)
+def forecast(ask: Ask) -> Any:
+    body = ask.body
+    found = ask.rolecall.look_ahead(
+        body["workflow"],
+        body["prompt"],
+        agent=body.get("agent") or None,
+        limits=body.get("limits") or {},
+        reuse=body.get("reuse"),
+    )
+    sums = add_up([found.forecast])
+    return {
+        "reused": [{"number": one.number, "role": one.role, **one.origin._asdict()} for one in found.reused],
+        "asks": found.asks,
+        "reason": found.reason,
+        "threads": found.threads,
+        "rest": {name: one.range._asdict() if one.range else None for name, one in sums.items()},
+    }
+
+
+@post(
+    "/threads/{thread}/answer",
+    "Play the role that waits for a person. `head` is the head that the person saw; if another answer came first, the "
+    "reply is 409 and says who gave it.",
+    record({"output": OBJECT}, body=TEXT, head=TEXT, comments=_COMMENTS),
+    loads=_follow,
+)
+def answer(ask: Ask) -> Any:
+    thread, body = ask.thread, ask.body
+    text = "\n\n".join(filter(None, [body.get("body", ""), word_comments(body.get("comments", ()))]))
+    with _tell_who_was_first(thread, body.get("head")):
+        thread.answer(body["output"], text, by=ask.by, head=body.get("head"))
+    return GoesOn(thread.id)
+
+
+@post(
+    "/threads/{thread}/resume",
+    "Continue a suspended thread: with a message to its role, with higher limits, or to try again.",
+    record(text=TEXT, limits=_LIMITS, agent=TEXT, head=TEXT, comments=_COMMENTS),
+    loads=_follow,
+)
+def resume(ask: Ask) -> Any:
+    thread, body = ask.thread, ask.body
+    text = "\n\n".join(filter(None, [body.get("text", ""), word_comments(body.get("comments", ()))]))
+    with _tell_who_was_first(thread, body.get("head")):
+        thread.resume(
+            text or None,
+            limits=body.get("limits"),
+            agent=body.get("agent") or None,
+            by=ask.by,
+            head=body.get("head"),
+        )
+    return GoesOn(thread.id)
+
+
+@post("/threads/{thread}/run", "Run a thread that nobody runs.", record())
+def run(ask: Ask) -> Any:
+    ask.thread.refuse_running()
+    return GoesOn(ask.thread.id)
+
+
+@post(
+    "/threads/{thread}/kill",
+    "End a thread for good, and the process that runs it.",
+    record(reason=TEXT),
+)
+def kill(ask: Ask) -> Any:
+    reason = ": ".join(filter(None, [f"killed by {ask.by['person']}", ask.body.get("reason")]))
+    killed = ask.thread.kill(reason)
+    return {"thread": ask.thread.id, "process": killed.process}
+
+
+@post(
+    "/threads/{thread}/merge",
+    "Merge a thread's branch into the one that is checked out where it was started; a conflict changes nothing.",
+    record(),
+    is_slow=True,
+)
+def merge(ask: Ask) -> Any:
+    return {"thread": ask.thread.id, **ask.thread.merge_folder()}
+
+
+@post(
+    "/threads/{thread}/folders/remove",
+    "Remove a thread's own folders and its branch. With `force` also work that exists nowhere else.",
+    record(force=FLAG),
+    is_slow=True,
+)
+def remove_folders(ask: Ask) -> Any:
+    return {"thread": ask.thread.id, **ask.thread.remove_folders(force=ask.body.get("force", False))}
+
+
+@post(
+    "/threads/{thread}/fork",
+    "Make a thread that shares the steps up to `at` (default: all), with another prompt, agent or workflow if given.",
+    record(at=TEXT, prompt=TEXT, agent=TEXT, workflow=TEXT, keepFiles=FLAG, run=FLAG, comments=_COMMENTS),
+    is_slow=True,
+    loads=lambda ask: ask.body.get("workflow") or _follow(ask),
+    is_repeatable=True,
+)
+def fork(ask: Ask) -> Any:
+    body = ask.body
+    prompt = body.get("prompt") or None
+    if comments := word_comments(body.get("comments", ())):
+        prompt = f"{prompt or ask.thread.prompt}\n\n{comments}"
+    made = ask.thread.fork(
+        at=body.get("at") or None,
+        prompt=prompt,
+        agent=body.get("agent") or None,
+        workflow=body.get("workflow") or None,
+        keep_files=body.get("keepFiles", False),
+        request=ask.request,
+    )
+    return GoesOn(made.id, is_run=body.get("run", True))
+
+
+@contextmanager
+def _tell_who_was_first(thread: Thread, seen: str | None) -> Iterator[None]:
+    """If the thread has moved since the person saw its head, report that as the cause of any error."""
+    try:
+        yield
+    except (Conflict, UsageError):
+        if seen is None or thread.head == seen:
+            raise
+        said = ""
+        with suppress(RolecallError):
+            newest = thread.step_page(limit=1)["steps"][0]
+            by = newest.get("by") or {}
+            if newest["role"] == "$PERSON":  # anybody else's output says whatever an agent wrote
+                by = newest["output"].get("by") or {}
+            said = f": {by.get('person') or newest['agent']} answered as {newest['role']}"
+        raise Conflict(
+            f"thread {thread.id} went on before your answer arrived{said}",
+            hint="Nothing was sent. Read what happened, then decide again.",
+        ) from None
+
+
+def word_comments(comments: Any) -> str:
+    """Comments on lines of a diff as Markdown, in the order of the files."""
+    if not comments:
+        return ""
+    lines = ["Comments on your changes:", ""]
+    for one in sorted(comments, key=lambda one: (one["path"], one.get("line", 0))):
+        if not one["text"].strip():
+            raise UsageError(f"the comment on {one['path']} is empty")
+        where = f"`{one['path']}`"
+        if one.get("line"):
+            where += f", line {one['line']}" + (" before the change" if one.get("side") == "old" else "")
+        lines.append(
+            f"- {where}:" + (f" `{one['quote'].strip()[:200]}`" if one.get("quote", "").strip() else "")
+        )
+        lines += [f"  {line}" for line in one["text"].strip().splitlines()]
+    return "\n".join(lines)
+
+
+LIMIT_NAMES = tuple(LIMITS)

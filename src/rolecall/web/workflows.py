@@ -1,0 +1,122 @@
+"""Workflows: those that can be started from this folder, with their graph, roles and agents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rolecall.api import Rolecall
+from rolecall.errors import UsageError
+from rolecall.settings import config
+from rolecall.web import hints, markdown
+from rolecall.web.verbs import Ask, JsonObject, get
+from rolecall.workflow import model
+from rolecall.workflow.draw import picture
+from rolecall.workflow.pack import Powers
+from rolecall.workflow.playbook import Playbook
+from rolecall.workflow.registry import check_trust
+
+
+class Drawing(NamedTuple):
+    """A workflow as places and lines, for the page to lay out."""
+
+    name: str
+    places: Sequence[str] = ()
+    lines: Sequence[Mapping[str, str]] = ()
+    groups: Mapping[str, str] = {}
+    """The roles that groups play, and the kind of each group."""
+
+
+def draw(workflow: model.Workflow) -> Drawing:
+    drawn = picture(workflow)
+    groups = {name: role.group.kind for name, role in workflow.roles.items() if role.group}
+    return Drawing(workflow.name, drawn.places, [line._asdict() for line in drawn.lines], groups)
+
+
+def _describe_trust(rolecall: Rolecall, name: str) -> JsonObject:
+    """What a workflow of a pack may do, and why it is refused until somebody has looked at that; nothing is run."""
+    if rolecall.find_workflow(name).path is None:
+        return {"refused": None, "powers": []}
+    powers, refused = [one for one in rolecall.powers(name) if one.pin], None
+    for one in powers:
+        try:
+            check_trust(one.path)
+        except UsageError as error:
+            refused = {"error": error.message, "hint": hints.word(error.hint)}
+            break
+    return {"refused": refused, "powers": [_word_powers(one) for one in powers]}
+
+
+def _word_powers(powers: Powers) -> JsonObject:
+    lines = [f"Python code runs here: {name}, {count} lines" for name, count in powers.python.items()]
+    for one in powers.roles:
+        if one.command:
+            lines.append(f"{one.role} runs the command: {one.command}")
+            continue
+        may = ["changes files"] * one.changes_files + ["runs commands"] * one.runs_commands
+        may += ["starts threads"] * one.starts_threads + list(one.restrictions)
+        may += [f"answers are read by {one.endpoint}"] if one.endpoint else []
+        lines.append(
+            f"{one.role}, played by {one.agent or 'your default agent'}: {', '.join(may) or 'only reads'}"
+        )
+    lines += [f"works in {folder}" for folder in powers.folders]
+    return {"workflow": powers.name, "from": powers.pin.origin if powers.pin else None, "lines": lines}
+
+
+@get("/workflows", "The workflows that can be started from this folder.")
+def list_workflows(ask: Ask) -> Any:
+    return {
+        "workflows": [
+            {
+                "name": entry.name,
+                "path": entry.path,
+                "origin": entry.origin,
+                "description": ask.rolecall.describe(entry),
+            }
+            for entry in (*ask.rolecall.workflow_entries(), *ask.rolecall.gallery())
+        ]
+    }
+
+
+@get(
+    "/workflows/{name}",
+    "A workflow: its graph, roles, limits, and which of its agents are missing. `refused` says why nobody may start it "
+    "yet, if it is from a pack; `powers` is what it may do.",
+    is_slow=True,
+)
+def show_workflow(ask: Ask) -> Any:
+    name = ask.path["name"]
+    trust = _describe_trust(ask.rolecall, name)
+    if ask.rolecall.is_python(name):
+        # Looking at it must not run its code; starting it does.
+        return Drawing(name)._asdict() | {
+            **trust,
+            "isPython": True,
+            "description": "",
+            "descriptionHtml": "",
+            "limits": {},
+            "roleList": [],
+            "missing": [],
+            "defaultAgent": None,
+        }
+    if trust["refused"]:
+        book = Playbook(ask.rolecall.define(name).workflow)
+    else:
+        book = ask.rolecall.load_workflow(name).playbook
+    workflow, missing = book.workflow, ask.rolecall.missing_agents(book)
+    limits = {key: value for key, value in workflow.limits._asdict().items() if value is not None}
+    return draw(workflow)._asdict() | {
+        **trust,
+        "isPython": False,
+        "description": workflow.description,
+        "descriptionHtml": markdown.render(workflow.description),
+        "limits": limits,
+        "roleList": [
+            {"name": name, "description": role.description, "agent": role.agent}
+            for name, role in workflow.roles.items()
+        ],
+        "missing": [
+            {"role": role, "error": error.message, "hint": hints.word(error.hint)} for role, error in missing
+        ],
+        "defaultAgent": config.load().get("defaultAgent"),
+    }
