@@ -228,11 +228,11 @@ def test_what_happens_while_the_page_loads_is_not_missed(
     started = []
 
     def delay(route: Route) -> None:
-        started.append(project.start("loop"))  # after the list was read, before the stream opens
+        started.append(project.start("loop"))  # before the stream opens
         route.continue_()
 
     page.route("**/api/me", delay, times=1)
-    with page.expect_response("**/api/threads?max=50"):
+    with page.expect_response("**/api/threads?max=50"), page.expect_response("**/api/me"):
         page.goto(f"{site.address}/threads")
     page.locator(f'a[href="/threads/{started[0]}"]').wait_for()
 
@@ -244,7 +244,7 @@ def test_what_happens_while_the_code_of_the_page_loads_is_not_missed(
 
     page = open_page(site)
     held: list[Route] = []
-    page.route("**/pages/threads.js", held.append, times=1)
+    page.route("**/pages/threads.js", lambda route: held.append(route), times=1)
     with page.expect_response("**/api/threads?max=50"):
         page.goto(f"{site.address}/threads", wait_until="commit")
     started = project.start("loop")
