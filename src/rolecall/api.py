@@ -1362,7 +1362,7 @@ class Thread:
 
     def diff_folders(self) -> str:
         """The changes in the thread's own work folders as a patch."""
-        kept = {kind: folder for kind, folder in self.state.folders.items() if "removed" not in folder}
+        kept = {kind: folder for kind, folder in self.state.folders.items() if not folder.is_removed}
         if not kept:
             raise UsageError(f"thread {self.id} has no folder of its own")
         return "".join(handover.diff(kind, folder) for kind, folder in kept.items())

@@ -90,7 +90,7 @@ class Stage:
 
     def read(self, thread: Thread, name: str) -> str:
         """A file in the worktree of a thread."""
-        return (Path(thread.state.folders["worktree"]["path"]) / name).read_text()
+        return (Path(thread.state.folders["worktree"].path) / name).read_text()
 
 
 def went(thread: Thread) -> str:

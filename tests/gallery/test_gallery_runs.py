@@ -537,7 +537,7 @@ def test_release(stage: Stage) -> None:
     assert thread.status == "suspended" and thread.needs_person
     asked = thread.question().due
     assert asked and "`sh` `publish.sh`" in asked.prompt
-    assert not (Path(thread.state.folders["worktree"]["path"]) / "out").exists()
+    assert not (Path(thread.state.folders["worktree"].path) / "out").exists()
     thread.answer({"$status": "publish"})
     thread.run().wait()
     assert went(thread) == (

@@ -58,18 +58,18 @@ def test_another_machine_goes_on_with_the_files_of_a_lost_one(tmp_path: Path, po
         fleet.until(lambda: (tmp_path / "at-two").exists() or fleet.status(name) == "suspended")
         alpha.end_all()
         folder = thread.find(fleet.store, name).state.folders["worktree"]
-        for lost in (alpha.home, Path(folder["path"])):  # with its disk
+        for lost in (alpha.home, Path(folder.path)):  # with its disk
             shutil.rmtree(lost, ignore_errors=True)
         run_git(fleet.work, "worktree", "prune")
-        run_git(fleet.work, "branch", "-D", folder["branch"])
+        run_git(fleet.work, "branch", "-D", folder.branch)
 
         (tmp_path / "go").touch()
         fleet.started("beta")
         assert fleet.ended(name) == ["completed"], fleet.told()
         fleet.assert_whole(name, steps=3)
         assert (tmp_path / "seen").read_text().split() == ["loose", "one"]
-        assert Path(folder["path"], "two").read_text() == "one\nloose\n"
-        assert run_git(Path(folder["path"]), "log", "--format=%s").split() == ["three", "one", "first"]
+        assert Path(folder.path, "two").read_text() == "one\nloose\n"
+        assert run_git(Path(folder.path), "log", "--format=%s").split() == ["three", "one", "first"]
         steps = list(thread.Chain(fleet.store, thread.find(fleet.store, name).head))[::-1]
         assert "was made with files from another machine" in steps[1].detail["notes"][0]
         changes = [step.tree.changed if step.tree else () for step in steps]

@@ -152,7 +152,7 @@ def test_the_files_that_a_fork_begins_with_stay_without_the_thread_they_come_fro
         shutil.rmtree(home / "work")
         fork.run().wait()
         assert fork.status == "completed"
-        assert (Path(fork.state.folders["fork"]["path"]) / "new").read_text() == "not committed\n"
+        assert (Path(fork.state.folders["fork"].path) / "new").read_text() == "not committed\n"
 
 
 def test_files_stay_although_their_repository_forgets_them(home: Path) -> None:

@@ -286,7 +286,7 @@ def test_without_a_queue_the_branches_are_left(project: Project) -> None:
 
 def test_the_parents_own_worktree_is_where_members_begin_and_end(project: Project) -> None:
     ident = project.start(flow("merge: queue", times=2, planner="workdir: worktree"))
-    own = Path(thread.find(project.store, ident).state.folders["worktree"]["path"])
+    own = Path(thread.find(project.store, ident).state.folders["worktree"].path)
     writes: Writes = {1: {"plan": "planned\nby one\n"}, 2: {"two": "2\n"}}
     assert stage.run(project.engine(writes), ident)[-1].status == "completed"
     assert (own / "plan").read_text() == "planned\nby one\n"
@@ -299,7 +299,7 @@ def test_the_parents_own_worktree_is_where_members_begin_and_end(project: Projec
 
 def test_members_that_only_read_see_the_parents_worktree_as_it_is(project: Project) -> None:
     ident = project.start(flow("capabilities: [read_only]", times=2, planner="workdir: worktree"))
-    own = Path(thread.find(project.store, ident).state.folders["worktree"]["path"])
+    own = Path(thread.find(project.store, ident).state.folders["worktree"].path)
     assert stage.run(project.engine({}), ident)[-1].status == "completed"
     assert project.folders == [own] * 3
     for member in project.group(ident)["members"]:
@@ -375,7 +375,7 @@ def test_queued_members_find_their_worktrees_and_are_merged_where_they_are(proje
     playing = project.engine({1: {"one": "1\n"}, 2: {"two": "2\n"}}, queues_members=True)
     assert stage.run(playing, ident)[-1].status == "waiting"
     members = list(read_members(project.store, ident))
-    paths = [ref.state.folders["worktree"]["path"] for ref in members]
+    paths = [ref.state.folders["worktree"].path for ref in members]
     assert all((Path(path) / "lines").exists() for path in paths)
     need = find_need(project.store, thread.find(project.store, ident), "test")
     assert need.files == (paths[0],)
@@ -393,4 +393,4 @@ def test_a_fork_of_a_member_has_a_worktree_that_begins_at_its_branch(project: Pr
     fork = lifecycle.fork(
         project.store, ref.head, prompt=None, mask=Mask([]), source=ref, work=str(project.place / "work")
     )
-    assert fork.state.folders["worktree"]["from"] == ref.state.folders["worktree"]["path"]
+    assert fork.state.folders["worktree"].origin == ref.state.folders["worktree"].path

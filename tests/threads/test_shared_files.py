@@ -98,7 +98,7 @@ def test_a_thread_goes_on_where_its_folder_is_missing_or_older(
     source.mkdir(exist_ok=True)
     name = start(store, book(flow), source, work=str(disks.work))
     (folder,) = thread.find(store, name).state.folders.values()
-    path = Path(folder["path"])
+    path = Path(folder.path)
     for number, machine in enumerate(("alpha", "beta", "alpha", "alpha"), 1):
         disks.use(machine)
         run(engine(store, write, trees=disks.trees()), name, steps=1)
@@ -110,9 +110,9 @@ def test_a_thread_goes_on_where_its_folder_is_missing_or_older(
         expected |= {f"committed{n}" for n in range(1, number + 1)}
         assert {file.name for file in path.iterdir()} == expected
         if "branch" in folder:
-            log = run_git(path, "log", "--format=%s", folder["branch"]).split("\n")
+            log = run_git(path, "log", "--format=%s", folder.branch).split("\n")
             assert log[:-1] == [*(f"step {n}" for n in range(number, 0, -1)), "first"]
-            assert run_git(path, "branch", "--show-current").strip() == folder["branch"]
+            assert run_git(path, "branch", "--show-current").strip() == folder.branch
             assert "loose" in run_git(path, "status", "--porcelain")
     taken = steps(store, name)
     assert [step.tree and step.tree.found for step in taken[1:]] == [
@@ -133,7 +133,7 @@ def test_what_no_step_has_recorded_in_a_folder_is_never_replaced(
 ) -> None:
     name = start(store, book(WORKTREE), disks.repo, work=str(disks.work))
     folder = thread.find(store, name).state.folders["worktree"]
-    path = Path(folder["path"])
+    path = Path(folder.path)
     run(engine(store, write, trees=disks.trees()), name, steps=1)
     (path / "first").write_text("by a person\n")
     (path / "draft").write_text("by a person\n")
@@ -153,8 +153,8 @@ def test_what_no_step_has_recorded_in_a_folder_is_never_replaced(
     assert (path / "first").read_text() == (path / "draft").read_text() == "by a person\n"
     shutil.rmtree(path)
     if is_committed:
-        stop(f"{folder['branch']} has commits that no step has recorded")
-        run_git(disks.repo, "branch", "mine", folder["branch"])
+        stop(f"{folder.branch} has commits that no step has recorded")
+        run_git(disks.repo, "branch", "mine", folder.branch)
     (outcome,) = run(engine(store, write, trees=disks.trees()), name, steps=1)
     assert outcome.took is not None and (path / "committed2").exists() and not (path / "draft").exists()
 
@@ -168,7 +168,7 @@ def test_a_machine_goes_on_with_files_that_it_had_begun_to_fetch(
     store: Store, disks: Disks, postgres_url: str, postgres_schema: str
 ) -> None:
     name = start(store, book(WORKTREE), disks.repo, work=str(disks.work))
-    path = Path(thread.find(store, name).state.folders["worktree"]["path"])
+    path = Path(thread.find(store, name).state.folders["worktree"].path)
     run(engine(store, write, trees=disks.trees()), name, steps=1)
     for number, machine in enumerate(("beta", "alpha"), 1):
         disks.use(machine)
@@ -192,7 +192,7 @@ def test_no_files_of_a_step_are_lost_wherever_a_machine_dies(
     store: Store, disks: Disks, postgres_url: str, postgres_schema: str
 ) -> None:
     name = start(store, book(WORKTREE), disks.repo, work=str(disks.work))
-    path = Path(thread.find(store, name).state.folders["worktree"]["path"])
+    path = Path(thread.find(store, name).state.folders["worktree"].path)
 
     def work_and_die(place: str) -> None:
         def die_at(kind: str, _body: Any = None) -> None:
@@ -257,7 +257,7 @@ def test_all_of_a_folder_is_sent_if_a_role_works_in_a_part_of_it(store: Store, d
     run(engine(store, write, trees=disks.trees()), name, steps=1)
     disks.use("beta")
     run(engine(store, write, trees=disks.trees()), name, steps=1)
-    path = Path(thread.find(store, name).state.folders["copy"]["path"])
+    path = Path(thread.find(store, name).state.folders["copy"].path)
     assert (path / "whole").exists() and (path / "part" / "committed1").exists()
     assert (path / "committed2").exists()
 
@@ -265,7 +265,7 @@ def test_all_of_a_folder_is_sent_if_a_role_works_in_a_part_of_it(store: Store, d
 def test_a_machine_says_what_it_lacks_to_make_a_folder(store: Store, disks: Disks) -> None:
     name = start(store, book(WORKTREE), disks.repo, work=str(disks.work))
     ref = thread.find(store, name)
-    own = Need("", (ref.state.folders["worktree"]["path"],))
+    own = Need("", (ref.state.folders["worktree"].path,))
     assert find_need_elsewhere(store, ref, own) is None  # nothing has been sent
     run(engine(store, write, trees=disks.trees()), name, steps=1)
     need = find_need_elsewhere(store, thread.find(store, name), own)
@@ -330,7 +330,7 @@ def test_only_the_machine_with_the_newest_copy_merges_and_removes(
     store: Store, disks: Disks, where: str
 ) -> None:
     name = start(store, book(WORKTREE), disks.repo, work=str(disks.work))
-    path = Path(thread.find(store, name).state.folders["worktree"]["path"])
+    path = Path(thread.find(store, name).state.folders["worktree"].path)
     for machine in ("alpha", "beta"):
         disks.use(machine)
         run(engine(store, commit, trees=disks.trees()), name, steps=1)
@@ -396,7 +396,7 @@ def test_a_machine_needs_only_the_last_of_many_sends(
 ) -> None:
     monkeypatch.setattr(shared_files, "_RESTART", 3)
     name = start(store, book(WORKTREE), disks.repo, work=str(disks.work))
-    path = Path(thread.find(store, name).state.folders["worktree"]["path"])
+    path = Path(thread.find(store, name).state.folders["worktree"].path)
     for machine, count in (("alpha", 1), ("beta", 3), ("alpha", 1)):
         disks.use(machine)
         run(engine(store, write, trees=disks.trees()), name, steps=count)
@@ -409,7 +409,7 @@ def test_a_machine_needs_only_the_last_of_many_sends(
 
 def test_a_commit_of_the_same_files_arrives(store: Store, disks: Disks) -> None:
     name = start(store, book(WORKTREE), disks.repo, work=str(disks.work))
-    path = Path(thread.find(store, name).state.folders["worktree"]["path"])
+    path = Path(thread.find(store, name).state.folders["worktree"].path)
 
     async def commit_and_go_on(prompt: str, context: Context) -> str:
         await commit(prompt, context)
@@ -428,7 +428,7 @@ def test_a_folder_that_is_not_the_threads_is_left_alone(store: Store, disks: Dis
     run(engine(store, edit, trees=disks.trees()), name, steps=1)
     disks.use("beta")
     run_git(disks.place, "init", "--quiet", "--initial-branch=mine")
-    Path(folder["path"]).mkdir(parents=True)
+    Path(folder.path).mkdir(parents=True)
     (outcome,) = run(engine(store, edit, trees=disks.trees()), name, steps=1)
     assert outcome.status == "suspended" and "it is not the thread's" in outcome.reason
     assert run_git(disks.place, "branch", "--show-current") == "mine\n"

@@ -21,6 +21,7 @@ from rolecall.store import schema
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
 from rolecall.threads import compose, lease, lifecycle, thread, workfolder
+from rolecall.threads.state import load_folder
 from rolecall.workflow import document, python, registry, yaml
 from rolecall.workflow.model import from_payload, own_folders, to_payload, type_of, workdir_of
 from rolecall.workflow.playbook import Playbook
@@ -246,7 +247,7 @@ def test_a_copy_that_is_being_written_to_is_not_forked(start: Start, store: Stor
 def test_a_folder_that_is_made_twice_is_made_once(start: Start) -> None:
     folder = start(book("copy"))["folders"]["copy"]
     Path(folder["path"], "mine").write_text("work")
-    workfolder.make("copy", folder)
+    workfolder.make("copy", load_folder(folder))
     assert Path(folder["path"], "mine").read_text() == "work"
 
 
@@ -256,7 +257,10 @@ def test_folders_that_were_made_read_only_can_be_removed(start: Start, project: 
     (project / "cache").chmod(0o555)
     folder = start(book("copy"))["folders"]["copy"]
     assert Path(folder["path"], "cache").stat().st_mode & 0o777 == 0o555
-    script = f"from rolecall.threads import workfolder; workfolder.discard({folder!r})"
+    script = (
+        "from rolecall.threads import workfolder; from rolecall.threads.state import load_folder; "
+        f"workfolder.discard(load_folder({folder!r}))"
+    )
     subprocess.run([*as_a_plain_user(), sys.executable, "-c", script], check=True)
     assert not os.path.lexists(os.path.dirname(folder["path"]))
 

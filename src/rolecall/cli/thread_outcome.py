@@ -92,7 +92,7 @@ def _result(options: Namespace, thread: Thread) -> dict[str, Any] | None:
     folders = thread.state.folders
     if folders and (changed := thread.changed_files()) is not None:
         found["files"] = changed
-    has_branch = any("branch" in folder and "removed" not in folder for folder in folders.values())
+    has_branch = any(folder.branch and not folder.is_removed for folder in folders.values())
     return {
         **found,
         "read": in_this_store(options, f"rolecall thread read {thread.id}"),

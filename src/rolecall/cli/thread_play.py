@@ -145,7 +145,7 @@ class StepLines(View):
         self._is_served = is_served
         self._now = LastLine()
         state = thread.state
-        self._folders = [*(str(folder["cwd"]) for folder in state.folders.values()), state.cwd or ""]
+        self._folders = [*(folder.cwd for folder in state.folders.values()), state.cwd or ""]
         self._role = self._agent = self._latest = ""
         self._since = 0.0
         self._usage: Mapping[str, Any] = {}

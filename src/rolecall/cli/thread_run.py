@@ -130,7 +130,7 @@ def fork(options: Namespace) -> None:
             reuse=wants_reuse(options),
         )
         folders = thread.state.folders
-        places = [folder["cwd"] for folder in folders.values() if "files" in folder]
+        places = [folder.cwd for folder in folders.values() if folder.files]
         for place in places:
             print(printable(f"the files of the step are in {place}"), file=sys.stderr)
         if thread.state.steps and not places and not options.keep_files:
@@ -140,7 +140,7 @@ def fork(options: Namespace) -> None:
         shown = {
             "thread": thread.id,
             "forkedFrom": {"step": thread.state.forked_from},
-            "folders": folders,
+            "folders": thread.state.dump_folders(),
             "continue": onward,
         }
         _show_new_thread(options, thread, shown, "continue")
@@ -163,8 +163,8 @@ def print_problem(problem: Problem) -> None:
 def tell_omitted(thread: Thread) -> None:
     """Say how many uncommitted changes a new thread's own folder lacks, because people look for them there."""
     for folder in thread.state.folders.values():
-        if count := folder.get("omitted"):
-            whose = printable(folder.get("from", folder["source"]))
+        if count := folder.omitted:
+            whose = printable(folder.origin or folder.source)
             _note_once(
                 f"note: the thread's worktree begins without {plural(count, 'uncommitted change')} in {whose}"
             )

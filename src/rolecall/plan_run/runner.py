@@ -183,7 +183,8 @@ class Runner:
 
     async def _merge(self, thread: Thread) -> LeftTask | None:
         """Merge what a task did in a worktree into the project, or return why it was not merged."""
-        if "removed" in thread.state.folders.get("worktree", {"removed": True}):
+        worktree = thread.state.folders.get("worktree")
+        if worktree is None or worktree.is_removed:
             return None
         try:
             result = await thread.queue_merge(self.check, cancel=self.cancel)
@@ -222,7 +223,8 @@ class Runner:
             thread, session = self._opening.begin(job)
             who = {"owner": job.players.owner, "checker": job.players.checker, "session": dict(session.told)}
             self.tell("begun", job.id, {"thread": thread.id, "title": job.task["title"], **who})
-            if count := thread.state.folders.get("worktree", {}).get("omitted"):
+            worktree = thread.state.folders.get("worktree")
+            if worktree and (count := worktree.omitted):
                 self._remark(
                     job.id, f"its worktree does not have the project's uncommitted changes ({count})"
                 )

@@ -85,7 +85,7 @@ def _check(changed: str, wanted: Any, source: str) -> str:
 
 def _find(text: str, path: Sequence[str]) -> tuple[tuple[Any, Any], Sequence[str]]:
     """The last existing entry on the path, as its key and value, and the rest of the path."""
-    entry = None, yaml.compose(text, Loader=yaml.SafeLoader)
+    entry: tuple[Any, Any] = None, yaml.compose(text, Loader=yaml.SafeLoader)
     for index, step in enumerate(path):
         entries = entry[1].value if entry[1].id == "mapping" else []
         found = next(((key, node) for key, node in entries if key.value == step), None)

@@ -36,9 +36,17 @@ from rolecall.store import holder
 from rolecall.store.ids import is_thread_id
 from rolecall.store.store import Store
 from rolecall.threads import workfolder
-from rolecall.threads.state import GROUP, ThreadRef, check_run, files_name, move, read_thread, read_threads
+from rolecall.threads.state import (
+    GROUP,
+    ThreadRef,
+    WorkFolder,
+    check_run,
+    files_name,
+    move,
+    read_thread,
+    read_threads,
+)
 from rolecall.threads.thread import Chain
-from rolecall.threads.workfolder import Folder
 
 CHECK_SECONDS = 1800
 """How long the check of a merge may take."""
@@ -48,20 +56,20 @@ MOST_OUTPUT = 20_000
 # -- looking --
 
 
-def show(kind: str, folder: Folder) -> dict[str, Any]:
+def show(kind: str, folder: WorkFolder) -> dict[str, Any]:
     """A folder as recorded, with its current state."""
-    shown = {"kind": kind, **folder, "state": _state(folder)}
-    if "removed" in folder:
+    shown = {"kind": kind, **folder.dump(), "state": _state(folder)}
+    if folder.is_removed:
         return shown
-    path, is_there = folder["path"], os.path.isdir(folder["path"])
+    path, is_there = folder.path, os.path.isdir(folder.path)
     try:
-        if "branch" not in folder:
+        if not folder.branch:
             if is_there and (began := _compare_with_start(folder)):
                 trees, before, after = began
                 changed = trees.changes(before, after)
                 return shown | {"changes": [f"{change.kind} {change.path}" for change in changed]}
             return shown | ({"changes": _copy_changes(folder)} if is_there else {})
-        source, branch = folder["source"], folder["branch"]
+        source, branch = folder.source, folder.branch
         counts = git.run(source, "rev-list", "--left-right", "--count", f"HEAD...refs/heads/{branch}").text
         behind, ahead = map(int, counts.split())
         shown |= {"into": git.branch(source), "ahead": ahead, "behind": behind}
@@ -72,63 +80,62 @@ def show(kind: str, folder: Folder) -> dict[str, Any]:
     return shown
 
 
-def _state(folder: Folder) -> str:
-    is_there = os.path.isdir(folder["path"])
-    if "removed" in folder:
+def _state(folder: WorkFolder) -> str:
+    is_there = os.path.isdir(folder.path)
+    if folder.is_removed:
         return "half removed" if is_there else "removed"
     return "there" if is_there else "missing"
 
 
-def _copy_changes(folder: Folder) -> list[str]:
+def _copy_changes(folder: WorkFolder) -> list[str]:
     """Differences from the folder it was copied from, whichever of the two changed."""
     pair = _scan_pair(folder)
     more = ["more files than are compared"] if any(state.is_partial for state in pair) else []
     return treestate.changes(*pair) + more
 
 
-def _scan_pair(folder: Folder) -> tuple[treestate.State, treestate.State]:
-    return treestate.scan(folder["source"]), treestate.scan(folder["path"])
+def _scan_pair(folder: WorkFolder) -> tuple[treestate.State, treestate.State]:
+    return treestate.scan(folder.source), treestate.scan(folder.path)
 
 
-def _compare_with_start(folder: Folder) -> tuple[Trees, Snapshot, Snapshot] | None:
+def _compare_with_start(folder: WorkFolder) -> tuple[Trees, Snapshot, Snapshot] | None:
     """The files that a fork began with and those that it has now; None for other folders."""
-    path, files = folder["path"], folder.get("files")
+    path, files = folder.path, folder.files
     if files is None or find_top(path) != os.path.realpath(path):
         return None
-    trees = Trees(files["place"])
-    began = Snapshot(files["tree"], files["repository"])
-    return trees, began, trees.take(path, source=folder["source"])
+    trees = Trees(files.place)
+    return trees, Snapshot(files.tree, files.repository), trees.take(path, source=folder.source)
 
 
-def changed_files(folder: Folder) -> list[str] | None:
+def changed_files(folder: WorkFolder) -> list[str] | None:
     """The files that a thread added, changed or removed in its own folder, committed or not. None if the folder no
     longer exists."""
-    if "removed" in folder or not os.path.isdir(folder["path"]):
+    if folder.is_removed or not os.path.isdir(folder.path):
         return None
     # What was not committed in the user's folder when a fork began is no change of the fork.
-    is_of_fork = os.path.basename(folder["path"]) == "fork"
-    if "branch" in folder and not is_of_fork:
+    is_of_fork = os.path.basename(folder.path) == "fork"
+    if folder.branch and not is_of_fork:
         return _diff_from_base(folder, "--name-only", "-z").words
     if began := _compare_with_start(folder):
         trees, before, after = began
         return [change.path for change in trees.changes(before, after)]
-    if "branch" in folder:
+    if folder.branch:
         return _diff_from_base(folder, "--name-only", "-z").words
     return sorted(path for _, path in treestate.differences(*_scan_pair(folder)))
 
 
-def diff(kind: str, folder: Folder) -> str:
+def diff(kind: str, folder: WorkFolder) -> str:
     """A unified diff of all changes, committed or not, including new files."""
-    if not os.path.isdir(folder["path"]):
-        raise UsageError(f"the thread's {kind} {folder['path']} is not there")
-    if "branch" in folder:
+    if not os.path.isdir(folder.path):
+        raise UsageError(f"the thread's {kind} {folder.path} is not there")
+    if folder.branch:
         return _diff_from_base(folder).out.decode("utf-8", "replace")
     if began := _compare_with_start(folder):
         trees, before, after = began
         return trees.diff(before, after)
     parts = []
     for word, path in sorted(treestate.differences(*_scan_pair(folder)), key=lambda found: found[1]):
-        pair = [os.path.join(top, path) for top in (folder["source"], folder["path"])]
+        pair = [os.path.join(top, path) for top in (folder.source, folder.path)]
         files = [name if os.path.isfile(name) else os.devnull for name in pair]
         done = subprocess.run(  # noqa: S603 -- no shell is involved
             ["diff", "-u", "--", *files],  # noqa: S607
@@ -140,8 +147,8 @@ def diff(kind: str, folder: Folder) -> str:
     return "".join(parts)
 
 
-def _diff_from_base(folder: Folder, *options: str) -> git.GitResult:
-    path = folder["path"]
+def _diff_from_base(folder: WorkFolder, *options: str) -> git.GitResult:
+    path = folder.path
     with tempfile.TemporaryDirectory() as scratch:
         # A private index lets the diff include untracked files without staging anything.
         index = os.path.join(scratch, "index")
@@ -149,7 +156,7 @@ def _diff_from_base(folder: Folder, *options: str) -> git.GitResult:
         shutil.copy2(os.path.join(path, git.run(path, "rev-parse", "--git-path", "index").text), index)
         git.run(path, "add", "--all", env={"GIT_INDEX_FILE": index})
         safe = ("--cached", "--no-ext-diff", "--no-textconv")
-        return git.run(path, "diff", *safe, *options, folder["base"], env={"GIT_INDEX_FILE": index})
+        return git.run(path, "diff", *safe, *options, folder.base, env={"GIT_INDEX_FILE": index})
 
 
 def list_set_aside(store: Store, folder: str) -> Iterator[tuple[ThreadRef, Mapping[str, Any]]]:
@@ -164,7 +171,7 @@ def list_set_aside(store: Store, folder: str) -> Iterator[tuple[ThreadRef, Mappi
             ref = read_thread(store, ident)
             if ref is None:
                 continue
-            entry = next((one["set_aside"] for one in ref.state.folders.values() if "set_aside" in one), None)
+            entry = next((one.set_aside for one in ref.state.folders.values() if one.set_aside), None)
             if ref.state.member and ref.state.parent:
                 if ref.state.parent not in known:
                     known[ref.state.parent] = _entries_set_aside(store, ref.state.parent)
@@ -197,7 +204,7 @@ def merge(store: Store, ref: ThreadRef) -> dict[str, Any]:
     """Merge a thread's branch into the branch that is checked out where the thread was started. Uncommitted work is
     committed first; the worktree is kept."""
     folder = _worktree_of(store, ref)
-    source, path, branch = folder["source"], folder["path"], folder["branch"]
+    source, path, branch = folder.source, folder.path, folder.branch
     work = work_of(ref, folder)
     with merge_files.lock(source):
         into = merge_files.check_target(source)
@@ -246,26 +253,26 @@ async def queue_merge(
     """Merge a thread's branch as a group merges those of its members: it is set aside if it conflicts or the check
     fails. Raise AgentError if `cancel` is set meanwhile."""
     folder = _worktree_of(store, ref)
-    run = await prepare_check(ref.id, check, cwd=ref.state.cwd or folder["source"], env=env, cancel=cancel)
+    run = await prepare_check(ref.id, check, cwd=ref.state.cwd or folder.source, env=env, cancel=cancel)
     try:
-        result = await merge_one(folder["source"], work_of(ref, folder), run, cancel)
+        result = await merge_one(folder.source, work_of(ref, folder), run, cancel)
     except UsageError as error:  # the folder takes no merge now
-        _note_merge(store, ref, folder, SetAside(folder["branch"], error.message))
+        _note_merge(store, ref, folder, SetAside(folder.branch, error.message))
         raise
     _note_merge(store, ref, folder, result)
     return result
 
 
-def _note_merge(store: Store, ref: ThreadRef, folder: Folder, result: Merged | SetAside) -> None:
+def _note_merge(store: Store, ref: ThreadRef, folder: WorkFolder, result: Merged | SetAside) -> None:
     """Record how a merge ended. The folder says whether its work was set aside, so that it is found again."""
-    draft, noted = store.draft(), {key: value for key, value in folder.items() if key != "set_aside"}
+    draft, noted = store.draft(), folder._replace(set_aside={})
     if isinstance(result, SetAside):
         told = {"branch": result.branch, "reason": result.reason}
         draft.event(ref.id, "folder_set_aside", told)
         files = [{"path": file.path, "message": file.message} for file in result.files]
-        noted["set_aside"] = {**told, "conflict": {"files": files}}
+        noted = folder._replace(set_aside={**told, "conflict": {"files": files}})
     elif result.commit:
-        draft.event(ref.id, "folder_merged", {"branch": folder["branch"], "head": result.commit})
+        draft.event(ref.id, "folder_merged", {"branch": folder.branch, "head": result.commit})
     if noted != folder:
         ref = read_thread(store, ref.id) or ref  # a merge may take minutes
         folders = {kind: noted if one == folder else one for kind, one in ref.state.folders.items()}
@@ -286,13 +293,13 @@ async def merge_one(
         raise UsageError(error.message, hint=error.hint) from error
 
 
-def work_of(ref: ThreadRef, folder: Folder) -> Work:
-    return Work(ref.id, f"thread {ref.id}: {ref.state.title}", folder["branch"], folder["path"])
+def work_of(ref: ThreadRef, folder: WorkFolder) -> Work:
+    return Work(ref.id, f"thread {ref.id}: {ref.state.title}", folder.branch, folder.path)
 
 
-def _worktree_of(store: Store, ref: ThreadRef) -> Folder:
+def _worktree_of(store: Store, ref: ThreadRef) -> WorkFolder:
     found = ref.state.folders.values()
-    folder = next((folder for folder in found if "branch" in folder and "removed" not in folder), None)
+    folder = next((folder for folder in found if folder.branch and not folder.is_removed), None)
     if folder is None:
         raise UsageError(
             f"thread {ref.id} has no worktree to merge",
@@ -300,7 +307,7 @@ def _worktree_of(store: Store, ref: ThreadRef) -> Folder:
         )
     _refuse_running(store, ref)
     for why in _find_newer(store, ref):
-        raise UsageError(f"{folder['branch']} cannot be merged here: {why}", hint="Merge it there.")
+        raise UsageError(f"{folder.branch} cannot be merged here: {why}", hint="Merge it there.")
     return folder
 
 
@@ -354,19 +361,20 @@ def remove(store: Store, ref: ThreadRef, *, force: bool = False) -> dict[str, An
             f"removing the folders of thread {ref.id} would lose {' and '.join(losses)}",
             hint=Hint("Keep a worktree's work, or remove it all", "merge_or_force", thread=ref.id),
         )
-    if any("removed" not in folder for folder in folders.values()):
-        gone = {kind: {**folder, "removed": True} for kind, folder in folders.items()}
+    if any(not folder.is_removed for folder in folders.values()):
+        gone = {kind: folder._replace(is_removed=True) for kind, folder in folders.items()}
+        state = ref.state._replace(folders=gone)
         draft = store.draft()
-        draft.event(ref.id, "folder_removed", {"folders": gone, "force": force})
-        move(draft, ref, ref.state._replace(folders=gone))
+        draft.event(ref.id, "folder_removed", {"folders": state.dump_folders(), "force": force})
+        move(draft, ref, state)
         for kind in folders:
             if (shared := store.ref(files_name(ref.id, kind))) is not None:
                 draft.move(shared.name, shared)
         draft.commit(durable=True)
-    removed = [folder["path"] for folder in folders.values() if os.path.lexists(folder["path"])]
+    removed = [folder.path for folder in folders.values() if os.path.lexists(folder.path)]
     for folder in folders.values():
         workfolder.discard(folder)
-    branches = [(folder["source"], folder["branch"]) for folder in folders.values() if "branch" in folder]
+    branches = [(folder.source, folder.branch) for folder in folders.values() if folder.branch]
     # Git refuses to delete a branch that is checked out elsewhere.
     return {"removed": removed, "kept": [branch for top, branch in branches if git.has_branch(top, branch)]}
 
@@ -388,8 +396,8 @@ def prune(store: Store, *, is_dry: bool = False) -> dict[str, Any]:
         except RolecallError as error:  # the repository is missing, or a process runs the thread
             kept.append({"thread": ref.id, "why": error.message})
             continue
-        paths = [folder["path"] for folder in folders.values()]
-        branches = [folder["branch"] for folder in folders.values() if "branch" in folder]
+        paths = [folder.path for folder in folders.values()]
+        branches = [folder.branch for folder in folders.values() if folder.branch]
         gone = [branch for branch in branches if branch not in held]
         removed.append({"thread": ref.id, "folders": paths, "branches": gone})
         for branch in held:
@@ -398,7 +406,7 @@ def prune(store: Store, *, is_dry: bool = False) -> dict[str, Any]:
 
 
 def _reason_to_keep(store: Store, ref: ThreadRef) -> str:
-    if not ref.state.has_ended and any("removed" not in one for one in ref.state.folders.values()):
+    if not ref.state.has_ended and any(not one.is_removed for one in ref.state.folders.values()):
         return f"the thread is {ref.state.status} and may continue"
     if newer := next(_find_newer(store, ref), ""):
         return newer
@@ -410,24 +418,24 @@ def _reason_to_keep(store: Store, ref: ThreadRef) -> str:
 def _find_newer(store: Store, ref: ThreadRef) -> Iterator[str]:
     """Say where folders of a thread are newer than here."""
     for kind, folder in ref.state.folders.items():
-        if "removed" not in folder and (why := workfolder.find_newer(store, ref.id, kind, folder)):
+        if not folder.is_removed and (why := workfolder.find_newer(store, ref.id, kind, folder)):
             yield why
 
 
-def _folders_at_risk(store: Store, ref: ThreadRef) -> dict[str, Folder]:
+def _folders_at_risk(store: Store, ref: ThreadRef) -> dict[str, WorkFolder]:
     """The folders whose work may be lost. If machines share the store, a removed one may be a copy on another machine
     than that where it was removed."""
     return {
         kind: folder
         for kind, folder in ref.state.folders.items()
-        if "removed" not in folder or (store.is_shared and os.path.isdir(folder["path"]))
+        if not folder.is_removed or (store.is_shared and os.path.isdir(folder.path))
     }
 
 
-def _find_losses(folder: Folder, *, is_merge_needed: bool = False) -> Iterator[str]:
+def _find_losses(folder: WorkFolder, *, is_merge_needed: bool = False) -> Iterator[str]:
     """Work that would be lost with a folder; with `is_merge_needed`, even if another thread's branch has it."""
-    path, is_there = folder["path"], os.path.isdir(folder["path"])
-    if "branch" not in folder:
+    path, is_there = folder.path, os.path.isdir(folder.path)
+    if not folder.branch:
         if is_there and (changes := _copy_changes(folder)):
             yield f"what differs in {path} ({', '.join(changes[:5])}{', …' if changes[5:] else ''})"
         return
@@ -435,7 +443,7 @@ def _find_losses(folder: Folder, *, is_merge_needed: bool = False) -> Iterator[s
         yield f"{_count(len(left), 'uncommitted change')} in {path}"
 
     # The thread's commits that no other branch contains.
-    source, branch = folder["source"], folder["branch"]
+    source, branch = folder.source, folder.branch
     heads = [git.commit(source, f"refs/heads/{branch}"), git.commit(path, "HEAD") if is_there else None]
     ours = [head for head in heads if head]
     if not ours:

@@ -78,9 +78,8 @@ def _stored_trees(store: Store, *, skip_damaged: bool) -> Iterator[tuple[str, Ma
     # A fork at the start begins with files that only the thread it was forked from names, and may not have them yet.
     for one in read_threads(store):
         for folder in one.state.folders.values():
-            if "files" in folder and "removed" not in folder:
-                files = folder["files"]
-                yield one.ref.name, {"found": files["tree"], "repository": files["repository"]}
+            if folder.files and not folder.is_removed:
+                yield one.ref.name, {"found": folder.files.tree, "repository": folder.files.repository}
     for schema in (
         TREE_RECORD_SCHEMA,
         KEY_RECORD_SCHEMA,

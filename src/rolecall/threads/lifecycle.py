@@ -263,7 +263,7 @@ def _add_thread(
     if source is not None and "copy" in kinds and "copy" in known:
         refuse_running(store, source)  # a folder cannot be copied consistently while a process writes to it
     cwd = chain.start.cwd
-    folders: dict[str, Mapping[str, Any]] = {
+    folders = {
         kind: workfolder.plan(kind, ident, cwd=cwd, work=work, parent=known.get(kind), files=files.get(kind))
         for kind in kinds
     }
@@ -278,7 +278,7 @@ def _add_thread(
         folders=folders,
     )
     draft = store.draft()
-    told = {"name": book.workflow.name, **body, "folders": folders}
+    told = {"name": book.workflow.name, **body, "folders": state.dump_folders()}
     draft.event(ident, event, {key: value for key, value in told.items() if value})
     if queue is None:
         add(draft, ident, head, state)

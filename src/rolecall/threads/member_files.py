@@ -21,9 +21,8 @@ from rolecall.settings.capabilities import must_not_write
 from rolecall.threads import workfolder
 from rolecall.threads.handover import merge_one, prepare_check, work_of
 from rolecall.threads.setup import Setup
-from rolecall.threads.state import ThreadRef
+from rolecall.threads.state import ThreadRef, WorkFolder
 from rolecall.threads.turn import Outputs, Turn
-from rolecall.threads.workfolder import Folder
 from rolecall.workflow import command
 from rolecall.workflow.model import Group, member_workdir
 
@@ -32,7 +31,7 @@ class Place(NamedTuple):
     """Where a member works: in folders of its own, or in `cwd`."""
 
     cwd: str
-    folders: Mapping[str, Folder] = {}
+    folders: Mapping[str, WorkFolder] = {}
 
 
 class MemberFiles:
@@ -43,7 +42,7 @@ class MemberFiles:
         self._parent = parent
         self._role = role
         self._group = turn.workflow.roles[role].group or Group()
-        self._plans: dict[str, Folder] = {}
+        self._plans: dict[str, WorkFolder] = {}
         """The plan of the first member's folder by kind; those of the others begin alike."""
 
     # -- folders --
@@ -66,16 +65,16 @@ class MemberFiles:
                 merge.check_ready(self._find_target()[0])
         return Place(cwd, {kind: workfolder.plan_like(self._plans[kind], member)})
 
-    def make(self, folders: Mapping[str, Folder]) -> None:
+    def make(self, folders: Mapping[str, WorkFolder]) -> None:
         for kind, folder in folders.items():
             workfolder.make(kind, folder)
 
-    def _own(self, kind: str) -> tuple[str, Folder | None]:
+    def _own(self, kind: str) -> tuple[str, WorkFolder | None]:
         """The parent's own folder that those of this kind begin like: one of this kind, or the one that the roles of a
         fork share. The first value is the `workdir` of the roles that work there."""
         folders = self._parent.state.folders
         for workdir, folder in ((kind, folders.get(kind)), ("shared", folders.get("fork"))):
-            if folder and "removed" not in folder and (kind != "worktree" or "branch" in folder):
+            if folder and not folder.is_removed and (kind != "worktree" or folder.branch):
                 return workdir, folder
         return kind, None
 
@@ -113,7 +112,7 @@ class MemberFiles:
             kind = "fork" if workdir == "shared" else workdir
             if why := workfolder.find_newer(self._setup.store, self._parent.id, kind, own):
                 raise UsageError(why, hint="Let that machine take the step.")
-            return own["path"], own["cwd"]
+            return own.path, own.cwd
         cwd = self._turn.chain.start.cwd
         return git.run(cwd, "rev-parse", "--show-toplevel").text, cwd
 

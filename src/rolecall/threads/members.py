@@ -404,7 +404,7 @@ class Members:
             reuse=self._reuse,
             service=queued,
         )
-        told = {"name": state.name, **({"folders": place.folders} if place.folders else {})}
+        told = {"name": state.name, **({"folders": state.dump_folders()} if place.folders else {})}
         draft.event(ident, "started" if queued is None else "queued", told)
         add(draft, ident, head, state)
         self._tell(number, "started", {"title": state.title})
@@ -616,8 +616,8 @@ class Members:
         """A member's entry in the output of the group, and its report."""
         number, fate = ref.state.member or 0, fate_of(ref.state)
         entry = self._entry(number) | {"status": fate.value, "output": None, "id": ref.id}
-        if branch := ref.state.folders.get("worktree", {}).get("branch"):
-            entry["branch"] = branch
+        if worktree := ref.state.folders.get("worktree"):
+            entry["branch"] = worktree.branch
         if fate is Fate.DONE:
             last = Chain(self._store, ref.head).last
             entry["output"] = last.output if last else None

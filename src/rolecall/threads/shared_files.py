@@ -30,10 +30,9 @@ from rolecall.store import holder
 from rolecall.store.backend import Ref
 from rolecall.store.store import Draft, Store
 from rolecall.threads import workfolder
-from rolecall.threads.state import files_name
+from rolecall.threads.state import FirstFiles, WorkFolder, files_name
 from rolecall.threads.thread import FILES_SCHEMA
 from rolecall.threads.turn import Turn
-from rolecall.threads.workfolder import Folder
 
 MOST_BYTES = 32 * 1024**2
 """What a step sends at most."""
@@ -64,7 +63,7 @@ class Sent(NamedTuple):
 class SharedFolder:
     """A folder of a thread's own, in a store that several machines share."""
 
-    def __init__(self, store: Store, thread: str, kind: str, folder: Folder, trees: Trees | None) -> None:
+    def __init__(self, store: Store, thread: str, kind: str, folder: WorkFolder, trees: Trees | None) -> None:
         """Without `trees`, files are neither sent nor fetched."""
         self._store = store
         self._name = files_name(thread, kind)
@@ -90,16 +89,16 @@ class SharedFolder:
         if self._trees is None or snapshot is None:
             reason = "its files are not recorded" if self._trees else "sharing is switched off"
             return self._refuse(reason) if self._ref else None
-        if (branch := self._folder.get("branch")) and (found := git.branch(self._folder["path"])) != branch:
+        if (branch := self._folder.branch) and (found := git.branch(self._folder.path)) != branch:
             return self._refuse(f"{found or 'no branch'} is checked out in its worktree instead of {branch}")
         began = time.monotonic()
-        if find_top(workdir) != os.path.realpath(self._folder["path"]):
+        if find_top(workdir) != os.path.realpath(self._folder.path):
             try:
-                path, source = self._folder["path"], self._folder["source"]
+                path, source = self._folder.path, self._folder.source
                 snapshot = await asyncio.to_thread(self._trees.take, path, source=source)
             except (RolecallError, OSError) as error:
                 return self._refuse(str(error))
-        head = git.commit(self._folder["path"], "HEAD") or "" if "branch" in self._folder else ""
+        head = git.commit(self._folder.path, "HEAD") or "" if self._folder.branch else ""
         if (known.get("tree"), known.get("head", "")) == (snapshot.tree, head):
             return None
         try:
@@ -117,7 +116,7 @@ class SharedFolder:
             state["more"] = known.get("more", 0) + 1
         if snapshot.omitted:
             state["omitted"] = list(snapshot.omitted[:20])
-        if os.path.exists(os.path.join(self._folder["path"], ".git")):
+        if os.path.exists(os.path.join(self._folder.path, ".git")):
             state["git"] = True  # a copy has its own repository, which is not sent
         return Sent(target, state, sum(map(len, packs)), round((time.monotonic() - began) * 1000))
 
@@ -126,7 +125,7 @@ class SharedFolder:
 
     def _name_copy(self) -> dict[str, str]:
         """This machine's copy of the folder, as the state of the ref names it."""
-        mark = workfolder.read_mark(self._folder["path"])
+        mark = workfolder.read_mark(self._folder.path)
         if "copy" not in mark:
             # Marked before the ref names it, so that after a crash the ref names no copy that is nowhere.
             mark = {"copy": os.urandom(8).hex()}
@@ -149,7 +148,7 @@ class SharedFolder:
     ) -> tuple[bytes, bytes]:
         """What others lack of the tree and of the commits up to `head`, if they have what is `known`."""
         ours = os.path.join(trees.place, snapshot.repository)
-        known_commits = [*filter(None, (self._folder.get("base"), known.get("head")))]
+        known_commits = [*filter(None, (self._folder.base, known.get("head")))]
         commits = b""
         if head and head not in known_commits:
             commits = tree_pack.write_pack(ours, [head], without=known_commits, most=most)
@@ -179,7 +178,7 @@ class SharedFolder:
         self._write_mark({"copy": state["copy"], **_describe(state.get("tree", ""), state.get("head", ""))})
 
     def _write_mark(self, mark: Mapping[str, str]) -> None:
-        path = workfolder.shared_mark(self._folder["path"])
+        path = workfolder.shared_mark(self._folder.path)
         with open(f"{path}.{os.getpid()}", "w", encoding="ascii") as file:
             json.dump(mark, file)
         os.replace(file.name, path)
@@ -189,7 +188,7 @@ class SharedFolder:
     def fetch(self) -> str:
         """Make the folder as the thread left it on another machine, and say so; empty if it is like that here. Raise
         UsageError if that fails, or if something in the folder would be lost."""
-        ref, path, trees = self._ref, self._folder["path"], self._trees
+        ref, path, trees = self._ref, self._folder.path, self._trees
         if ref is None:
             return ""
         if workfolder.is_newest(path, ref.state.get("copy", "")) and (os.path.isdir(path) or not ref.target):
@@ -217,7 +216,7 @@ class SharedFolder:
             else:
                 self._make(ref, trees)
             if "head" in state:
-                git.run(path, "symbolic-ref", "HEAD", f"refs/heads/{self._folder['branch']}")
+                git.run(path, "symbolic-ref", "HEAD", f"refs/heads/{self._folder.branch}")
                 git.run(path, "reset", "--quiet", "--mixed", state["head"])
         except (OSError, RolecallError) as error:
             self._store.ref(self._name)  # raises if the server is away: the step is taken later
@@ -242,7 +241,7 @@ class SharedFolder:
 
     def _receive(self, ref: Ref, sent: Sequence[Mapping[str, Any]], trees: Trees) -> int:
         """Take over the objects that are not here, and return their size."""
-        source, repository = self._folder["source"], ref.state["repository"]
+        source, repository = self._folder.source, ref.state["repository"]
         ours = trees.prepare(source, repository)
         missing = []
         for entry in sent:
@@ -268,14 +267,14 @@ class SharedFolder:
 
     def _check_place(self) -> None:
         """Raise UsageError if git would take the folder for a part of another repository."""
-        path = self._folder["path"]
+        path = self._folder.path
         is_worktree = os.path.exists(os.path.join(path, ".git"))
-        if find_top(path) != os.path.realpath(path) or ("branch" in self._folder and not is_worktree):
+        if find_top(path) != os.path.realpath(path) or (self._folder.branch and not is_worktree):
             raise UsageError("it is not the thread's; keep what you need of it elsewhere, and remove it")
 
     def _check_files(self, mark: Mapping[str, str], sent: Sequence[Mapping[str, Any]], trees: Trees) -> str:
         """The tree of an older folder. Raise UsageError if no step has recorded it."""
-        path, source = self._folder["path"], self._folder["source"]
+        path, source = self._folder.path, self._folder.source
         found = trees.take(path, source=source)
         known = {mark.get("tree"), mark.get("from"), *(entry["tree"] for entry in sent)}
         if mark.get("from") and found.tree not in known:  # a process has died that was bringing it up to date
@@ -290,11 +289,11 @@ class SharedFolder:
 
     def _check_branch(self, mark: Mapping[str, str], sent: Sequence[Mapping[str, Any]]) -> None:
         """Raise UsageError if commits would be lost that are neither a step's nor on another branch."""
-        path, source, branch = (self._folder.get(name, "") for name in ("path", "source", "branch"))
+        path, source, branch = self._folder.path, self._folder.source, self._folder.branch
         if not branch:
             return
         ours = (os.path.isdir(path) and git.commit(path, "HEAD"), git.commit(source, f"refs/heads/{branch}"))
-        heads = (self._folder.get("base"), mark.get("head"), *(entry.get("head") for entry in sent))
+        heads = (self._folder.base, mark.get("head"), *(entry.get("head") for entry in sent))
         known = [*filter(None, heads)]
         known += [f"--exclude={branch}", "--branches", "--remotes", "--tags"]
         words = ("rev-list", "--ignore-missing", "--max-count=1", *filter(None, ours), "--not", *known)
@@ -306,18 +305,18 @@ class SharedFolder:
 
     def _make(self, ref: Ref, trees: Trees) -> None:
         """Make a folder that is not there."""
-        origin, tree = self._folder.get("from", self._folder["source"]), ref.state["tree"]
-        files = {"tree": tree, "repository": ref.state["repository"], "place": trees.place}
-        can_copy = "branch" in self._folder or os.path.isdir(origin)
-        os.makedirs(os.path.dirname(self._folder["path"]), mode=0o700, exist_ok=True)
+        origin, tree = self._folder.origin or self._folder.source, ref.state["tree"]
+        files = FirstFiles(tree, ref.state["repository"], trees.place)
+        can_copy = self._folder.branch or os.path.isdir(origin)
+        os.makedirs(os.path.dirname(self._folder.path), mode=0o700, exist_ok=True)
         self._write_mark({"from": "", "to": tree})
-        workfolder.make(self._kind if can_copy else "fork", {**self._folder, "files": files})
+        workfolder.make(self._kind if can_copy else "fork", self._folder._replace(files=files))
 
     def _update(self, tree: str, ref: Ref, trees: Trees) -> None:
         """Bring a folder up to date that has the files of an older `tree`."""
         self._write_mark({"from": tree, "to": ref.state["tree"]})
         before, after = (Snapshot(one, ref.state["repository"]) for one in (tree, ref.state["tree"]))
-        if problem := trees.advance(before, after, self._folder["path"], source=self._folder["source"]):
+        if problem := trees.advance(before, after, self._folder.path, source=self._folder.source):
             raise UsageError(problem)
 
 
@@ -333,6 +332,4 @@ def find_shared_folder(store: Store, turn: Turn, role: str, trees: Trees | None)
     workdir = turn.workdir_of(role)
     kind = "fork" if workdir == "shared" else workdir
     folder = turn.folders.get(kind)
-    return (
-        SharedFolder(store, turn.thread, kind, folder, trees) if folder and "removed" not in folder else None
-    )
+    return SharedFolder(store, turn.thread, kind, folder, trees) if folder and not folder.is_removed else None

@@ -11,15 +11,16 @@ from typing import Any, NamedTuple
 
 from rolecall.errors import Damaged
 from rolecall.store.backend import Ref
+from rolecall.store.canonical import JsonObject
 from rolecall.store.ids import NodeId, ThreadId, member_id
 from rolecall.store.store import Draft, Store
 
 GROUP = "group"
 """The agent of a step that joins the members of a group."""
 _LONGEST_REASON = 2_000
-LONG_WAIT_MS = 1_800_000
-"""A person is told of a thread that waits this long for the end of a limit."""
 """How much of a reason a notification repeats."""
+LONG_WAIT_MS = 1_800_000
+"""A person is notified of a thread that waits this long for the end of a limit."""
 
 
 class Status(StrEnum):
@@ -67,6 +68,52 @@ class Onward(NamedTuple):
         return {"code": self.code} | ({"limit": self.limit} if self.limit else {})
 
 
+class FirstFiles(NamedTuple):
+    """The snapshot that the folder of a fork begins with."""
+
+    tree: str
+    repository: str
+    place: str
+    """The folder of our repositories, one of which has it."""
+
+
+class WorkFolder(NamedTuple):
+    """A folder of a thread's own, as `threads/workfolder.py` plans it."""
+
+    path: str
+    cwd: str
+    """The folder inside it where roles work."""
+    source: str
+    """The folder it was made from."""
+    branch: str = ""
+    """The branch of a worktree; empty for a copy or a plain folder."""
+    base: str = ""
+    """The first commit of a worktree."""
+    origin: str = ""
+    """The folder of the thread that was forked, stored as `from`."""
+    omitted: int = 0
+    """How many uncommitted changes of `source` a worktree does not include."""
+    files: FirstFiles | None = None
+    is_removed: bool = False
+    """Whether a person removed it, stored as `removed`."""
+    set_aside: Mapping[str, Any] = {}
+    """Why its work could not be merged: `branch`, `reason` and `conflict`."""
+
+    def dump(self) -> JsonObject:
+        stored = {_STORED_AS.get(key, key): value for key, value in self._asdict().items() if value}
+        return stored | ({"files": self.files._asdict()} if self.files else {})
+
+
+_STORED_AS = {"origin": "from", "is_removed": "removed"}
+
+
+def load_folder(stored: JsonObject) -> WorkFolder:
+    known = {key: stored[name] for key in WorkFolder._fields if (name := _STORED_AS.get(key, key)) in stored}
+    if files := stored.get("files"):
+        known["files"] = FirstFiles(**files)
+    return WorkFolder(**known)
+
+
 RESUME = Onward("resume_thread")
 
 
@@ -87,8 +134,8 @@ class ThreadState(NamedTuple):
     role: str | None = None
     """The role whose turn it is."""
     steps: int | None = None
-    folders: Mapping[str, Mapping[str, Any]] = {}
-    """Its own folders by kind, as `threads/workfolder.py` plans them."""
+    folders: Mapping[str, WorkFolder] = {}
+    """Its own folders by kind."""
     agent: str | None = None
     """The agent that plays every role."""
     agents: Mapping[str, Mapping[str, Any]] = {}
@@ -160,7 +207,11 @@ class ThreadState(NamedTuple):
         fields = {key: value for key, value in self._asdict().items() if value not in (None, "", {})}
         fields |= {"status": self.status.value} | fields.pop("other", {})
         nested = {"service": self.service, "onward": self.onward}
-        return fields | {key: value.dump() for key, value in nested.items() if value}
+        fields |= {key: value.dump() for key, value in nested.items() if value}
+        return fields | ({"folders": self.dump_folders()} if self.folders else {})
+
+    def dump_folders(self) -> dict[str, JsonObject]:
+        return {kind: folder.dump() for kind, folder in self.folders.items()}
 
 
 _FIELDS = frozenset(ThreadState._fields) - {"other"}
@@ -172,6 +223,8 @@ def load_state(stored: Mapping[str, Any]) -> ThreadState:
     known["other"] = {key: value for key, value in stored.items() if key not in _FIELDS}
     if place := stored.get("service"):
         known["service"] = QueuePlace(**place)
+    if folders := stored.get("folders"):
+        known["folders"] = {kind: load_folder(folder) for kind, folder in folders.items()}
     if "onward" in stored:
         onward = stored["onward"]
         known["onward"] = _read_command(onward) if isinstance(onward, str) else Onward(**onward)

@@ -313,7 +313,7 @@ def short_id_length(store: Store) -> int:
 
 
 def with_facts(store: Store, ref: ThreadRef) -> ThreadRef:
-    """The ref, with facts that uwf does not store drop_empty in from the chain."""
+    """The ref, with facts that uwf does not store, taken from the chain."""
     if ref.state.name:
         return ref
     try:

@@ -15,6 +15,7 @@ from rolecall.errors import AgentError, ExtractError, InvalidPayload, RolecallEr
 from rolecall.store import canonical
 from rolecall.store.schema import Type
 from rolecall.threads import thread
+from rolecall.threads.state import WorkFolder
 from rolecall.threads.thread import FORK, PERSON, Chain, Member, Step
 from rolecall.workflow import route
 from rolecall.workflow.model import (
@@ -44,13 +45,14 @@ class Turn:
         name: str,
         chain: Chain,
         playbook: Playbook,
-        folders: Mapping[str, Mapping[str, Any]] | None = None,
+        folders: Mapping[str, WorkFolder] | None = None,
     ) -> None:
         """`folders` are the thread's own."""
         self.thread = name
         self.chain = chain
         self.folders = folders or {}
-        self.cwd: str = self.folders.get("fork", {}).get("cwd") or chain.start.cwd
+        fork = self.folders.get("fork")
+        self.cwd = fork.cwd if fork else chain.start.cwd
         """The folder that its roles share."""
         self.defined = playbook.workflow
         """The workflow as it is stored; `workflow` has the role of a member with its item in the texts."""

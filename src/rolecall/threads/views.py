@@ -47,7 +47,7 @@ def entry(store: Store, ref: ThreadRef) -> View:
         "created": thread_time(ref.id) if is_thread_id(ref.id) else 0,
         "updated": state.ended_at or ref.ref.updated,
         "steps": state.steps or 0,
-        "folders": state.folders,
+        "folders": state.dump_folders(),
         "continue": onward,
         **({"until": state.until} if state.until is not None else {}),
         **({"parent": state.parent, "member": state.member} if state.member else {}),

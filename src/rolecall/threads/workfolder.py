@@ -18,10 +18,10 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rolecall.errors import Hint, StorageError, UsageError
 from rolecall.files import git
@@ -29,14 +29,8 @@ from rolecall.files.snapshot import Snapshot
 from rolecall.files.tree import Trees, find_top
 from rolecall.settings.repository import root_around
 from rolecall.store.store import Store
-from rolecall.threads.state import ThreadRef, files_name, read_note, read_thread
+from rolecall.threads.state import FirstFiles, ThreadRef, WorkFolder, files_name, read_note, read_thread
 from rolecall.threads.thread import Chain, Step
-
-Folder = Mapping[str, Any]
-"""`path`, `cwd` (the folder inside it where roles work), `source` (the folder it was made from). A worktree has its
-`branch`, its first commit (`base`) and the number of uncommitted changes it does not include (`omitted`). `from` is the
-folder of the thread that was forked, and `files` the snapshot that a fork begins with: its `tree`, `repository` and
-`place`. `removed` means that a person removed it."""
 
 BRANCHES = "rolecall/"
 MOST_BYTES = 10 * 1024**3
@@ -76,7 +70,7 @@ def _places(store: Store, ref: ThreadRef | None, kind: str, cwd: str) -> Iterato
     """The folders of this kind in which a thread and those it was forked from have worked, newest first."""
     while ref is not None:
         if folder := ref.state.folders.get(kind):
-            yield os.path.realpath(folder["path"])
+            yield os.path.realpath(folder.path)
         ref = read_thread(store, ref.state.forked_thread) if ref.state.forked_thread else None
     if kind == "fork":
         yield find_top(cwd)
@@ -103,9 +97,9 @@ def plan(
     *,
     cwd: str,
     work: str | None,
-    parent: Folder | None = None,
+    parent: WorkFolder | None = None,
     files: Files | None = None,
-) -> dict[str, Any]:
+) -> WorkFolder:
     """Plan a folder for a new thread without making it. `parent` is the folder of the thread it is forked from, `files`
     is what it begins with."""
     if work is None:
@@ -114,34 +108,32 @@ def plan(
             hint="Whoever starts a thread has to say where: `work`.",
         )
     place = os.path.join(work, ident)
-    parent = None if parent is None or "removed" in parent else parent
+    parent = None if parent is None or parent.is_removed else parent
     top = find_top(cwd) if kind == "fork" else ""
     is_repository = top and root_around(top) == top and git.commit(top, "HEAD") is not None
     if kind == "worktree" or is_repository:
         planned = _plan_worktree(kind, ident, cwd, place, parent, files)
     elif kind == "fork":
         path = os.path.join(place, "fork")
-        planned = {"path": path, "cwd": path, "source": cwd}
+        planned = WorkFolder(path, path, cwd)
     else:
         planned = _plan_copy(cwd, place, parent)
-    if files is not None:
-        snapshot = files.snapshot
-        planned["files"] = {"tree": snapshot.tree, "repository": snapshot.repository, "place": files.place}
-    return {key: value for key, value in planned.items() if value}
+    if files is None:
+        return planned
+    return planned._replace(files=FirstFiles(files.snapshot.tree, files.snapshot.repository, files.place))
 
 
-def plan_like(folder: Folder, ident: str) -> Folder:
+def plan_like(folder: WorkFolder, ident: str) -> WorkFolder:
     """The plan for another thread whose folder begins as the planned one does."""
-    place, name = os.path.split(folder["path"])
+    place, name = os.path.split(folder.path)
     path = os.path.join(os.path.dirname(place), ident, name)
-    cwd = os.path.normpath(os.path.join(path, os.path.relpath(folder["cwd"], folder["path"])))
-    planned = {**folder, "path": path, "cwd": cwd}
-    return {**planned, "branch": f"{BRANCHES}{ident}"} if "branch" in folder else planned
+    cwd = os.path.normpath(os.path.join(path, os.path.relpath(folder.cwd, folder.path)))
+    return folder._replace(path=path, cwd=cwd, branch=f"{BRANCHES}{ident}" if folder.branch else "")
 
 
 def _plan_worktree(
-    kind: str, ident: str, cwd: str, place: str, parent: Folder | None, files: Files | None
-) -> dict[str, Any]:
+    kind: str, ident: str, cwd: str, place: str, parent: WorkFolder | None, files: Files | None
+) -> WorkFolder:
     answer = git.ask(cwd, "rev-parse", "--is-inside-work-tree", "--show-toplevel")
     inside, _, top = answer.text.partition("\n")
     if inside == "false":
@@ -154,9 +146,9 @@ def _plan_worktree(
             f"{cwd} is in no git repository, so it cannot have worktrees ({answer.err})",
             hint="Start the thread in a repository, or use `workdir: copy`, which needs none.",
         )
-    if parent is not None and not ("branch" in parent and git.has_branch(top, parent["branch"])):
+    if parent is not None and not (parent.branch and git.has_branch(top, parent.branch)):
         parent = None
-    newest = f"refs/heads/{parent['branch']}" if parent else "HEAD"
+    newest = f"refs/heads/{parent.branch}" if parent else "HEAD"
     base = git.commit(top, newest)
     if files is not None:  # the commit that was checked out then, as far as its date tells
         older = git.ask(top, "rev-list", "-1", "--first-parent", f"--min-age={files.at // 1000}", newest)
@@ -173,21 +165,21 @@ def _plan_worktree(
             hint="Commit it first, or use `workdir: copy`.",
         )
     path = os.path.join(place, "tree" if kind == "worktree" else kind)
-    origin = parent["path"] if parent else top
+    origin = parent.path if parent else top
     has_changes = files is None and os.path.isdir(origin)
-    return {
-        "path": path,
-        "cwd": os.path.normpath(os.path.join(path, inner)),
-        "source": top,
-        "branch": f"{BRANCHES}{ident}" if kind == "worktree" else f"{BRANCHES}{ident}-{kind}",
-        "base": base,
-        "from": parent["path"] if parent else None,
-        "omitted": len(git.list_uncommitted(origin)) if has_changes else 0,
-    }
+    return WorkFolder(
+        path,
+        os.path.normpath(os.path.join(path, inner)),
+        top,
+        branch=f"{BRANCHES}{ident}" if kind == "worktree" else f"{BRANCHES}{ident}-{kind}",
+        base=base,
+        origin=parent.path if parent else "",
+        omitted=len(git.list_uncommitted(origin)) if has_changes else 0,
+    )
 
 
-def _plan_copy(cwd: str, place: str, parent: Folder | None) -> dict[str, Any]:
-    origin = os.path.realpath(parent["cwd"]) if parent and os.path.isdir(parent["cwd"]) else cwd
+def _plan_copy(cwd: str, place: str, parent: WorkFolder | None) -> WorkFolder:
+    origin = os.path.realpath(parent.cwd) if parent and os.path.isdir(parent.cwd) else cwd
     if os.path.commonpath([origin, os.path.realpath(place)]) == origin:
         raise UsageError(
             f"{cwd} holds the place that copies are made in ({place}), so it cannot be copied there",
@@ -203,7 +195,7 @@ def _plan_copy(cwd: str, place: str, parent: Folder | None) -> dict[str, Any]:
                 hint="Start the thread in a smaller folder, or use `workdir: worktree`.",
             )
     path = os.path.join(place, "copy")
-    return {"path": path, "cwd": path, "source": cwd, "from": origin if origin != cwd else None}
+    return WorkFolder(path, path, cwd, origin=origin if origin != cwd else "")
 
 
 def _files(folder: str) -> Iterator[os.DirEntry[str]]:
@@ -218,52 +210,52 @@ def _files(folder: str) -> Iterator[os.DirEntry[str]]:
 # -- making --
 
 
-def make(kind: str, folder: Folder) -> None:
+def make(kind: str, folder: WorkFolder) -> None:
     """Make a folder as planned, unless it is already complete. Remains of an interrupted try are deleted first, so call
     this only for folders in which no role has worked."""
     try:
         with _lock(folder):
             if not is_whole(folder):
-                _delete(folder["path"])
+                _delete(folder.path)
                 with suppress(FileNotFoundError):  # of a folder that a person has removed
                     os.unlink(_mark(folder))
-                if "branch" in folder:
+                if folder.branch:
                     _make_worktree(folder)
                 elif kind == "copy":
                     _make_copy(folder)
-                if files := folder.get("files"):
-                    write_files(folder, Trees(files["place"]), Snapshot(files["tree"], files["repository"]))
+                if files := folder.files:
+                    write_files(folder, Trees(files.place), Snapshot(files.tree, files.repository))
                 with open(_mark(folder), "w", encoding="ascii"):
                     pass
     except OSError as error:
         raise StorageError(
-            f"the thread's {kind} cannot be made in {folder['path']}: {error.strerror}",
+            f"the thread's {kind} cannot be made in {folder.path}: {error.strerror}",
             hint="Put that right, then try again.",
         ) from error
 
 
-def discard(folder: Folder) -> None:
+def discard(folder: WorkFolder) -> None:
     """Delete a folder with everything in it, and its branch."""
-    _delete(folder["path"])
-    if "branch" in folder:
+    _delete(folder.path)
+    if folder.branch:
         # Forced twice, because git locks a worktree while it creates it.
-        git.ask(folder["source"], "worktree", "remove", "--force", "--force", folder["path"])
-        git.ask(folder["source"], "branch", "--quiet", "-D", folder["branch"])
-    place = os.path.dirname(folder["path"])
-    for mark in (_mark(folder), shared_mark(folder["path"])):
+        git.ask(folder.source, "worktree", "remove", "--force", "--force", folder.path)
+        git.ask(folder.source, "branch", "--quiet", "-D", folder.branch)
+    place = os.path.dirname(folder.path)
+    for mark in (_mark(folder), shared_mark(folder.path)):
         if os.path.exists(mark):
             os.unlink(mark)
     if os.path.isdir(place) and set(os.listdir(place)) <= {"lock"}:
         _delete(place)
 
 
-def is_whole(folder: Folder) -> bool:
+def is_whole(folder: WorkFolder) -> bool:
     """Whether a folder is there and complete."""
-    return os.path.exists(_mark(folder)) and os.path.isdir(folder["path"])
+    return os.path.exists(_mark(folder)) and os.path.isdir(folder.path)
 
 
-def _mark(folder: Folder) -> str:
-    return f"{folder['path']}.made"
+def _mark(folder: WorkFolder) -> str:
+    return f"{folder.path}.made"
 
 
 def shared_mark(path: str) -> str:
@@ -290,46 +282,46 @@ def is_newest(path: str, copy: str) -> bool:
     return read_mark(path).get("copy") == copy
 
 
-def find_newer(store: Store, thread: str, kind: str, folder: Folder) -> str:
+def find_newer(store: Store, thread: str, kind: str, folder: WorkFolder) -> str:
     """Say where the newest copy of a thread's own folder is; empty if it is here, or there is one copy only."""
     shared = store.ref(files_name(thread, kind)) if store.is_shared else None
-    if shared is None or is_newest(folder["path"], shared.state.get("copy", "")):
+    if shared is None or is_newest(folder.path, shared.state.get("copy", "")):
         return ""
-    return f"the newest files of {folder['path']} are on {shared.state.get('host', 'another machine')}"
+    return f"the newest files of {folder.path} are on {shared.state.get('host', 'another machine')}"
 
 
-def find_owner(store: Store, ref: ThreadRef | None, path: str) -> tuple[str, str, Folder] | None:
+def find_owner(store: Store, ref: ThreadRef | None, path: str) -> tuple[str, str, WorkFolder] | None:
     """The folder that contains a path, with its thread and its kind: a folder of the thread's own, or of those that it
     works for."""
     while ref is not None:
         for kind, folder in ref.state.folders.items():
-            if "removed" not in folder and _is_in(path, folder["path"]):
+            if not folder.is_removed and _is_in(path, folder.path):
                 return ref.id, kind, folder
         ref = read_thread(store, ref.state.parent) if ref.state.parent else None
     return None
 
 
 @contextmanager
-def _lock(folder: Folder) -> Iterator[None]:
-    place = os.path.dirname(folder["path"])
+def _lock(folder: WorkFolder) -> Iterator[None]:
+    place = os.path.dirname(folder.path)
     os.makedirs(place, mode=0o700, exist_ok=True)
     with open(os.path.join(place, "lock"), "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _make_worktree(folder: Folder) -> None:
-    source, path, branch = folder["source"], folder["path"], folder["branch"]
+def _make_worktree(folder: WorkFolder) -> None:
+    source, path, branch = folder.source, folder.path, folder.branch
     # An earlier, interrupted try may have left an entry in git's list of worktrees.
     git.ask(source, "worktree", "remove", "--force", "--force", path)
     if git.has_branch(source, branch):
         git.run(source, "worktree", "add", "--quiet", path, branch)
     else:
-        git.run(source, "worktree", "add", "--quiet", "--no-track", "-b", branch, path, folder["base"])
+        git.run(source, "worktree", "add", "--quiet", "--no-track", "-b", branch, path, folder.base)
 
 
-def _make_copy(folder: Folder) -> None:
-    origin, path = folder.get("from", folder["source"]), folder["path"]
+def _make_copy(folder: WorkFolder) -> None:
+    origin, path = folder.origin or folder.source, folder.path
     shared_blocks = ("--reflink=auto",) if sys.platform == "linux" else ()
     done = subprocess.run(  # noqa: S603 -- no shell is involved
         ["cp", "-a", *shared_blocks, "--", origin, path],  # noqa: S607
@@ -346,19 +338,19 @@ def _make_copy(folder: Folder) -> None:
             os.unlink(entry.path)
 
 
-def write_files(folder: Folder, trees: Trees, snapshot: Snapshot) -> None:
+def write_files(folder: WorkFolder, trees: Trees, snapshot: Snapshot) -> None:
     """Make the files in a folder those of a snapshot."""
-    path = folder["path"]
+    path = folder.path
     if not os.path.exists(path):
         trees.check_out(snapshot, path)
     elif find_top(path) == os.path.realpath(path):
-        trees.restore(snapshot, path, source=folder["source"])
+        trees.restore(snapshot, path, source=folder.source)
     else:  # a copy of a folder without git, in a repository around the home folder
         raise UsageError(
             f"{path} is in a repository that is not the thread's",
             hint=Hint("Fork with the files as they are now", "keep_files"),
         )
-    os.makedirs(folder["cwd"], exist_ok=True)
+    os.makedirs(folder.cwd, exist_ok=True)
 
 
 def _delete(folder: str) -> None:
@@ -400,14 +392,14 @@ def for_step(
             raise UsageError(why, hint="Let that machine take the step.")
         return _locate(chain.start.cwd, location)  # a member reads in the folder of its parent
     if is_needed:
-        if "removed" not in folder and (why := find_newer(store, name, kind, folder)):
+        if not folder.is_removed and (why := find_newer(store, name, kind, folder)):
             raise UsageError(why, hint="Let that machine take the step.")
         _make_missing(store, name, chain, kind, folder)
     if location and os.path.isabs(location):
         olds = [place for place in _places(store, ref, kind, chain.start.cwd) if _is_in(location, place)]
         if olds:
-            return os.path.normpath(os.path.join(folder["path"], os.path.relpath(location, olds[0])))
-    return _locate(folder["cwd"], location)
+            return os.path.normpath(os.path.join(folder.path, os.path.relpath(location, olds[0])))
+    return _locate(folder.cwd, location)
 
 
 _ONWARD = "fork the thread to continue in a new one"
@@ -417,13 +409,13 @@ def _locate(cwd: str, location: str | None) -> str:
     return os.path.join(cwd, os.path.expanduser(location)) if location else cwd
 
 
-def _make_missing(store: Store, name: str, chain: Chain, kind: str, folder: Folder) -> None:
+def _make_missing(store: Store, name: str, chain: Chain, kind: str, folder: WorkFolder) -> None:
     what = "folder" if kind == "fork" else kind
-    if "removed" in folder:
+    if folder.is_removed:
         raise UsageError(f"the thread's {what} was removed by a person; {_ONWARD}")
     if is_whole(folder):
         return
-    path = folder["path"]
+    path = folder.path
     was_worked_in = read_note(store, name) is not None or any(
         _is_in(str(step.payload.get("cwd", "")), path) for step in chain
     )
@@ -431,9 +423,9 @@ def _make_missing(store: Store, name: str, chain: Chain, kind: str, folder: Fold
         make(kind, folder)
     elif not os.path.isdir(path):  # a folder that a person has restored is accepted
         lost = f"the thread's {what} {quote(path)} is gone"
-        if "branch" not in folder:
+        if not folder.branch:
             raise UsageError(f"{lost}, and what was done there with it; {_ONWARD}")
-        back = f"git -C {quote(folder['source'])} worktree add {quote(path)} {folder['branch']}"
+        back = f"git -C {quote(folder.source)} worktree add {quote(path)} {folder.branch}"
         raise UsageError(
             f"{lost}, and what was not committed there with it; `{back}` brings back what was; {_ONWARD}"
         )

@@ -96,7 +96,7 @@ def find_need(store: Store, ref: ThreadRef, agent: str) -> Need:
         # Members are merged where the first one was begun, so the others begin there too.
         first = next(read_members(store, ref.id), None)
         places += first.state.folders.values() if first else ()
-    own = [folder["path"] for folder in places if "removed" not in folder]
+    own = [folder.path for folder in places if not folder.is_removed]
     files = own or [state.cwd or ""]
     if (python := workflow.python) is not None:
         # Stored as FILE, FILE:VARIABLE or MODULE:VARIABLE.
@@ -106,10 +106,11 @@ def find_need(store: Store, ref: ThreadRef, agent: str) -> Need:
             agent = ""  # its file provides an agent, or is one
     copies, last = [], None
     for path in own or [state.cwd or ""]:
-        thread, kind, folder = find_owner(store, ref, path) or ("", "", {})
-        shared = store.ref(files_name(thread, kind)) if folder else None
-        if shared is not None:
-            copies.append(Copy(folder["path"], shared.state.get("copy", ""), shared.state.get("host", "")))
+        found = find_owner(store, ref, path)
+        shared = store.ref(files_name(found[0], found[1])) if found else None
+        if found and shared is not None:
+            folder = found[2]
+            copies.append(Copy(folder.path, shared.state.get("copy", ""), shared.state.get("host", "")))
             last = shared if last is None or shared.updated > last.updated else last
     host = last.state.get("host", "") if last else ""
     return Need(agent, tuple(filter(None, files)), tuple(copies), host=host)
@@ -120,13 +121,13 @@ def find_need_elsewhere(store: Store, ref: ThreadRef, need: Need) -> Need | None
     are not there."""
     places = []
     for kind, folder in ref.state.folders.items():
-        if "removed" in folder:
+        if folder.is_removed:
             continue
         shared = store.ref(files_name(ref.id, kind))
         if shared is None or shared.target is None:
             return None
-        source = folder["source"] if "branch" in folder or shared.state.get("git") else ""
-        places.append(Place(folder["path"], source, folder.get("base", "")))
+        source = folder.source if folder.branch or shared.state.get("git") else ""
+        places.append(Place(folder.path, source, folder.base))
     # What members or another workflow have done in the folder so far is sent when they are all done.
     note, member = read_note(store, ref.id), next(read_members(store, ref.id), None)
     if not places or member or (note and note.note.by.startswith("workflow:")):
