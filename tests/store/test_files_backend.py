@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -627,64 +626,7 @@ def test_a_damaged_counter_is_reported_among_the_other_problems(tmp_path: Path) 
     assert "counters.json" in found and "threads.yaml" in found
 
 
-@pytest.mark.parametrize(
-    ("file", "changes"),
-    [
-        ("counters.json", {"move": []}),
-        ("counters.json", {"event": "1"}),
-        ("counters.json", {"change": -1}),
-        ("moves.jsonl", {"seq": []}),
-        ("moves.jsonl", {"target": 9}),
-        ("moves.jsonl", {"at": 1e300}),
-        ("events.jsonl", {"seq": {}}),
-        ("events.jsonl", {"body": 9}),
-        ("events.jsonl", {"stream": None}),
-        ("refs/note/x.json", {"state": 9}),
-        ("refs/note/x.json", {"version": "1"}),
-        ("refs/note/x.json", {"target": ["a"]}),
-        ("refs/note/x.json", {"updated": float("nan")}),
-    ],
-)
-def test_a_value_of_the_wrong_kind_is_damage_of_its_file(
-    tmp_path: Path, file: str, changes: dict[str, Any]
-) -> None:
-    backend = FilesBackend(str(tmp_path))
-    a = text("a")
-    move = Move("note/x", 0, a.id, {"n": 1})
-    backend.commit(Change([a], [move], [NewEvent("s", "k", {})]), now=NOW, durable=True)
-    entry = json.loads((tmp_path / file).read_text())
-    (tmp_path / file).write_text(json.dumps({**entry, **changes}) + "\n")
-    assert any(file in problem for problem in backend.problems())
-    verbs: list[Any] = [
-        lambda: backend.ref("note/x"),
-        backend.refs,
-        backend.events,
-        lambda: backend.history("note/x"),
-        lambda: list(backend.roots()),
-        backend.position,
-        backend.size,
-        lambda: move_on(backend),
-    ]
-    for verb in verbs:
-        with contextlib.suppress(Damaged, Conflict):
-            verb()
-    assert backend.record(a.id) is not None
-
-
-def move_on(backend: FilesBackend) -> None:
-    change = Change(moves=[Move("note/x", 1, None, {})], events=[NewEvent("s", "k", {})])
-    backend.commit(change, now=NOW, durable=True)
-
-
-@pytest.mark.parametrize("file", ["moves.jsonl", "events.jsonl"])
-def test_a_last_number_of_the_wrong_kind_is_damage_without_counters(tmp_path: Path, file: str) -> None:
-    backend = FilesBackend(str(tmp_path))
-    (tmp_path / file).write_text('{"seq":[]}\n')
-    with pytest.raises(Damaged, match=file):
-        backend.refs()
-
-
-@pytest.mark.parametrize("journal", ["[]", "{}", '{"nodes": 9, "before": {}}'])
+@pytest.mark.parametrize("journal", ["[]", "{", '{"other": {}}'])
 def test_a_journal_of_the_wrong_kind_is_damage(tmp_path: Path, journal: str) -> None:
     backend = FilesBackend(str(tmp_path))
     put(backend, text("a"))

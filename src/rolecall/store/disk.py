@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -24,11 +24,8 @@ def read(path: Path) -> bytes | None:
 
 
 def write(path: Path, data: bytes, *, sync: bool) -> None:
-    try:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-    except FileNotFoundError:
-        path.parent.mkdir(exist_ok=True)
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    path.parent.mkdir(exist_ok=True)
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     try:
         write_all(file, data)
         if sync:
@@ -75,30 +72,12 @@ def json_text(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def parse_entry(data: bytes, path: Path, kinds: Mapping[str, Callable[[Any], bool]]) -> dict[str, Any]:
-    """Parse `data`, read from `path`, as a JSON object; raise `Damaged` unless the values under `kinds` fit."""
+def parse(data: bytes, path: Path, make: Callable[..., Any]) -> Any:
+    """Make a value of the JSON object in `data`, which is a file of ours or a line of one."""
     try:
-        entry = json.loads(data)
-    except ValueError as exc:
+        return make(**json.loads(data))
+    except (ValueError, TypeError) as exc:
         raise damaged_file(path, f"{exc}: {data[:40]!r}") from exc
-    if not isinstance(entry, dict):
-        raise damaged_file(path, f"{data[:40]!r} is not a JSON object")
-    for key, fits in kinds.items():
-        if key not in entry or not fits(entry[key]):
-            raise damaged_file(path, f"{key} is missing or has a wrong value in {data[:40]!r}")
-    return entry
-
-
-def is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def is_count(value: Any) -> bool:
-    return isinstance(value, int) and value >= 0
-
-
-def is_object(value: Any) -> bool:
-    return isinstance(value, dict)
 
 
 def damaged_file(path: Path, reason: str) -> Damaged:

@@ -19,13 +19,13 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from heapq import nsmallest
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rolecall.errors import Damaged, Hint, NotFound, StorageError
-from rolecall.store import journal, reffile
+from rolecall.store import journal
 from rolecall.store.backend import Change, Damage, Event, Moved, Put, Record, Ref, no_store, require
 from rolecall.store.disk import find_damage, sync, translate_errors, write
 from rolecall.store.ids import node_from_number, node_number
@@ -80,7 +80,7 @@ class FilesBackend:
 
     def commit(self, change: Change, *, now: int, durable: bool) -> list[Ref]:
         with translate_errors(self.path), self._writing():
-            view = RefView(self._root, None)
+            view = RefView(Journal(self._root))
             require(change.types, self.find_stored(change.types))
             fresh, known = self._nodes.compare(change.nodes)
             moved = [view.plan_move(move, now) for move in change.moves]
@@ -90,21 +90,22 @@ class FilesBackend:
                 view.plan_fact(fact, now)
             for event in change.events:
                 view.plan_event(event, now)
-            self._nodes.plan(view.over, fresh)
+            plan = view.journal
+            self._nodes.plan(plan, fresh)
             try:
-                self._decide(view.over, fresh, known, now=now, durable=durable)
+                self._decide(plan, fresh, known, now=now, durable=durable)
             except BaseException:
                 journal.sweep(self._root)
                 raise
-            if view.over.changes_nothing:
+            if plan.is_empty:
                 return moved
             try:
-                journal.carry_out(view.over, self._root, durable=durable)
+                plan.carry_out(durable=durable)
             except OSError:
                 # The change has taken effect and readers see it; the next writer finishes it or reports why it cannot.
                 return moved
             if not durable:
-                self._unsynced += [self._root / final for _, final in view.over.nodes.values()]
+                self._unsynced += [self._root / final for _, final in plan.nodes.values()]
         return moved
 
     def _decide(
@@ -121,7 +122,7 @@ class FilesBackend:
         for path in known:
             os.utime(path, ns=(stamp, stamp))
             stamp += 1000
-        if plan.changes_nothing:
+        if plan.is_empty:
             return
         for record in fresh:
             temporary = self._root / plan.nodes[record.id][0]
@@ -136,7 +137,7 @@ class FilesBackend:
                     if path.exists():
                         sync(path)
             self._unsynced.clear()
-        journal.write_journal(plan, self._root, durable=durable)
+        plan.write(durable=durable)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -222,7 +223,7 @@ class FilesBackend:
             if self._lock is not None:
                 # A file from elsewhere may have a later time; new puts must come after it.
                 os.utime(self._lock, ns=(highest, highest))
-            return highest, self._look(lambda view: view.over.counters["move"])
+            return highest, self._look(lambda view: view.counters.move)
 
     # -- reading refs and events --
 
@@ -232,7 +233,7 @@ class FilesBackend:
             before = journal.instant(self._root)
             problem = None
             try:
-                found = at(RefView(self._root, journal.read_journal(self._root)))
+                found = at(self._view())
             except Damaged as exc:
                 problem = exc
             if journal.instant(self._root) == before:
@@ -240,7 +241,10 @@ class FilesBackend:
                     raise problem
                 return found
         with _read_lock(self._root / ".lock"):
-            return at(RefView(self._root, journal.read_journal(self._root)))
+            return at(self._view())
+
+    def _view(self) -> RefView:
+        return RefView(journal.read_journal(self._root) or Journal(self._root))
 
     def ref(self, name: str) -> Ref | None:
         with translate_errors(self.path):
@@ -283,32 +287,22 @@ class FilesBackend:
 
     def history(self, name: str) -> list[Moved]:
         def read(view: RefView) -> list[Moved]:
-            recorded = [move for move in journal.moves(view.over, self._root) if move.name == name]
-            return [*recorded, *view.find_unrecorded([name])]
+            return [*(moved for moved in view.moves() if moved.name == name), *view.find_unrecorded([name])]
 
         with translate_errors(self.path):
             return self._look(read)
 
     def roots(self, since: int = 0) -> Iterator[Moved]:
         with translate_errors(self.path):
-            over, unrecorded = self._look(lambda view: (view.over, view.find_unrecorded(None, since)))
-            yield from journal.moves(over, self._root, after=since)
-            yield from unrecorded
+            yield from self._look(lambda view: [*view.moves(since), *view.find_unrecorded(None, since)])
 
     def events(self, stream: str | None = None, *, after: int = 0, limit: int | None = None) -> list[Event]:
         with translate_errors(self.path):
-            over = self._look(lambda view: view.over)
-            found: list[Event] = []
-            for line in journal.read_numbered(over, self._root, kind="event", after=after):
-                if limit is not None and len(found) >= limit:
-                    break
-                if stream is None or line["stream"] == stream:
-                    found.append(Event(line["seq"], line["stream"], line["kind"], line["body"], line["at"]))
-            return found
+            return self._look(lambda view: view.events(stream, after=after, limit=limit))
 
     def newest_event(self) -> int:
         with translate_errors(self.path):
-            return self._look(lambda view: view.over.counters["event"])
+            return self._look(lambda view: view.counters.event)
 
     # -- the container --
 
@@ -338,12 +332,8 @@ class FilesBackend:
     def problems(self) -> Iterator[str]:
         with translate_errors(self.path):
             yield from self._nodes.problems()
-            yield from reffile.problems(self._root)
             yield from find_damage(lambda: journal.read_journal(self._root))
-            yield from find_damage(lambda: list(journal.moves(journal.empty_journal(self._root), self._root)))
-            yield from find_damage(lambda: self.events())
-            with suppress(Damaged):  # the check of that file reports it by name
-                yield from list(RefView(self._root, None).find_unlisted())
+            yield from RefView(Journal(self._root)).problems()
 
     def close(self) -> None:
         """Do nothing: no file stays open between calls."""

@@ -1,7 +1,7 @@
-"""The journal: a change to the files, which takes effect once `journal.json` is in place.
+"""The journal: a change to the files of a store folder, which takes effect once `journal.json` is in place.
 
-It is planned line by line, written, and then carried out, which can be repeated safely. Until then, readers overlay it
-on the files. It knows nothing about nodes and refs: `nodefile` and `refview` plan into it.
+A change is planned, written, and then carried out, which can be repeated safely. `read` returns a file as it is after
+the change, so that planning sees its own writes, and readers see the change of a writer that was killed.
 """
 
 from __future__ import annotations
@@ -9,75 +9,128 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
 
 from rolecall.store import disk
-from rolecall.store.backend import Moved, is_time
-from rolecall.store.disk import is_count, is_text, json_text, parse_entry
-from rolecall.store.reffile import HISTORY, edit_map, map_text, parse_ending, read_map, ref_path
+from rolecall.store.disk import json_text
+from rolecall.store.reffile import edit_map, map_text, read_map
 
-MOVES = "moves.jsonl"
-EVENTS = "events.jsonl"
 _JOURNAL = "journal.json"
-_COUNTERS = "counters.json"
-_COUNTED = {"change": is_count, "move": is_count, "event": is_count}
-_NUMBERED = {
-    "move": (MOVES, {"seq": is_count, "name": is_text, "target": is_text, "at": is_time}),
-    "event": (
-        EVENTS,
-        {"seq": is_count, "stream": is_text, "kind": is_text, "body": disk.is_object, "at": is_time},
-    ),
-}
+COUNTERS = "counters.json"
 
 
-@dataclass
 class Journal:
-    """A change to the files; readers overlay the same value on the files they find."""
+    """A change to the files of the folder `root`; empty until something is planned. Files are named relative to it."""
 
-    before: dict[str, int]
-    counters: dict[str, int]
-    nodes: dict[str, list[str]] = field(default_factory=dict)
-    """Maps an id to the temporary file of the node and its final path."""
-    lengths: dict[str, int] = field(default_factory=dict)
-    lines: dict[str, list[str]] = field(default_factory=dict)
-    """The previous length of each file that grows, and the lines to append."""
-    maps: dict[str, dict[str, str | None]] = field(default_factory=dict)
-    """For each YAML file, the entries to set, or to remove if None."""
-    refs: dict[str, dict[str, Any] | None] = field(default_factory=dict)
-    forget: list[str] = field(default_factory=list)
-    """Names of refs whose history is removed."""
+    def __init__(
+        self,
+        root: Path,
+        nodes: dict[str, list[str]] | None = None,
+        texts: dict[str, str | None] | None = None,
+        lines: dict[str, list[str]] | None = None,
+        lengths: dict[str, int] | None = None,
+        entries: dict[str, dict[str, str | None]] | None = None,
+    ) -> None:
+        self.root = root
+        self.nodes = nodes or {}
+        """Maps an id to the temporary file of the node and its final path."""
+        self.texts = texts or {}
+        """New files as a whole; None removes one."""
+        self.lines = lines or {}
+        self.lengths = lengths or {}
+        """The lines to append to files that grow, and the length of those files before."""
+        self.entries = entries or {}
+        """For each YAML map that the predecessor writes too, the entries to set, or to remove if None."""
 
     @property
-    def changes_nothing(self) -> bool:
-        return self == Journal(self.before, self.before)
+    def is_empty(self) -> bool:
+        return not (self.nodes or self.texts or self.lines or self.entries)
 
-    def add_line(self, root: Path, file: str, line: str, *, shared: bool = False) -> None:
-        """Append a line to a file. `shared` means that the predecessor appends to it too."""
+    # -- planning --
+
+    def read(self, file: str) -> bytes | None:
+        """A file as it is after the change; entries of maps are left to the caller."""
+        if file in self.texts:
+            text = self.texts[file]
+            return None if text is None else text.encode()
+        data = disk.read(self.root / file)
         if file not in self.lines:
-            self.lengths[file], is_whole = _trim(root / file, shared=shared)
+            return data
+        return (data or b"")[: self.lengths[file]] + self._added(file)
+
+    def read_lines(self, file: str) -> Iterator[bytes]:
+        """The complete lines of a file; a last one without a newline was never finished."""
+        return (line for line in (self.read(file) or b"").splitlines(keepends=True) if line.endswith(b"\n"))
+
+    def append(self, file: str, line: str, *, shared: bool = False) -> None:
+        """Append a line to a file. `shared` means that the predecessor appends to it too."""
+        text = self.texts.get(file)
+        if text is not None:
+            self.texts[file] = f"{text}{line}\n"
+            return
+        if file not in self.lines:
+            self.lengths[file], is_whole = _trim(self.root / file, shared=shared)
             self.lines[file] = [] if is_whole else [""]
         self.lines[file].append(line)
 
+    def keep_lines(self, file: str, kept: list[bytes]) -> None:
+        """Replace a file that grows with some of its lines."""
+        self.lines.pop(file, None)
+        self.texts[file] = b"".join(line.rstrip(b"\n") + b"\n" for line in kept).decode()
 
-def empty_journal(root: Path) -> Journal:
-    """An empty journal to plan into."""
-    path = root / _COUNTERS
-    data = disk.read(path)
-    if data is None:
-        counters = {"change": 0, "move": _last_number(root / MOVES), "event": _last_number(root / EVENTS)}
-    else:
-        counters = parse_entry(data, path, _COUNTED)
-    return Journal(counters, dict(counters))
+    def _added(self, file: str) -> bytes:
+        return "".join(f"{line}\n" for line in self.lines[file]).encode()
 
+    # -- taking effect --
 
-def _last_number(path: Path) -> int:
-    lines = [line for line in (disk.read(path) or b"").splitlines(keepends=True) if line.endswith(b"\n")]
-    return int(parse_entry(lines[-1], path, {"seq": is_count})["seq"]) if lines else 0
+    def write(self, *, durable: bool) -> None:
+        """Put the journal in place."""
+        place, temporary = self.root / _JOURNAL, self.root / disk.temporary_name()
+        plan = {key: value for key, value in vars(self).items() if key != "root"}
+        disk.write(temporary, json_text(plan).encode(), sync=durable)
+        if durable:
+            disk.sync(temporary.parent)
+        try:
+            temporary.replace(place)
+            if durable:
+                disk.sync(self.root)
+        except BaseException:
+            place.unlink(missing_ok=True)
+            raise
+
+    def carry_out(self, *, durable: bool) -> None:
+        """Bring the files up to date. Doing this twice has no further effect."""
+        touched = {self.root, self.root / "cas"}
+        for file in self.lines:
+            _append(self.root / file, self._added(file), length=self.lengths[file], durable=durable)
+            touched.add((self.root / file).parent)
+        for temporary, final in self.nodes.values():
+            if (self.root / temporary).exists():
+                (self.root / final).parent.mkdir(exist_ok=True)
+                (self.root / temporary).replace(self.root / final)
+                touched.add((self.root / final).parent)
+        texts = dict(self.texts)
+        for file, edits in self.entries.items():
+            before = read_map(self.root / file)
+            if (after := edit_map(before, edits)) != before:
+                texts[file] = map_text(after)
+        for file, text in texts.items():
+            path = self.root / file
+            if text is None:
+                path.unlink(missing_ok=True)
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                disk.replace(path, text.encode(), root=self.root, sync=durable)
+            touched.update(folder for folder in path.parents if self.root in folder.parents)
+        if durable:
+            for folder in touched:
+                if folder.exists():
+                    disk.sync(folder)
+        (self.root / _JOURNAL).unlink()
 
 
 def read_journal(root: Path) -> Journal | None:
+    """The journal in force, if any."""
     path = root / _JOURNAL
     data = disk.read(path)
     # A durable journal was on disk before it got its name. If a power failure emptied the journal, its change was not
@@ -85,36 +138,21 @@ def read_journal(root: Path) -> Journal | None:
     if data is None or not data.strip(b"\0"):
         return None
     try:
-        return Journal(**json.loads(data))
+        return Journal(root, **json.loads(data))
     except (ValueError, TypeError) as exc:
         raise disk.damaged_file(path, str(exc)) from exc
 
 
 def instant(root: Path) -> tuple[bytes | None, bytes | None]:
     """A value that changes whenever a change of refs takes effect or is finished."""
-    return disk.read(root / _JOURNAL), disk.read(root / _COUNTERS)
-
-
-def write_journal(journal: Journal, root: Path, *, durable: bool) -> None:
-    place = root / _JOURNAL
-    temporary = root / disk.temporary_name()
-    disk.write(temporary, json_text(vars(journal)).encode(), sync=durable)
-    if durable:
-        disk.sync(temporary.parent)
-    try:
-        temporary.replace(place)
-        if durable:
-            disk.sync(root)
-    except BaseException:
-        place.unlink(missing_ok=True)
-        raise
+    return disk.read(root / _JOURNAL), disk.read(root / COUNTERS)
 
 
 def finish_journal(root: Path, *, first: bool) -> None:
     """Carry out the journal of a killed writer; then, or if this is the `first` write, clean up."""
     journal = read_journal(root)
     if journal is not None:
-        carry_out(journal, root, durable=True)
+        journal.carry_out(durable=True)
     if journal is not None or first:
         (root / _JOURNAL).unlink(missing_ok=True)
         sweep(root)
@@ -134,51 +172,9 @@ def sweep(root: Path) -> None:
             left.unlink()
 
 
-def carry_out(journal: Journal, root: Path, *, durable: bool) -> None:
-    """Bring the files up to date with the journal. Doing this twice has no further effect."""
-    touched = {root, root / "cas"}
-    for file, lines in journal.lines.items():
-        if journal.forget and file in (MOVES, HISTORY):
-            continue  # rewritten as a whole below
-        path = root / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _append(path, lines, length=journal.lengths[file], durable=durable)
-        touched.add(path.parent)
-    for temporary, final in journal.nodes.values():
-        if (root / temporary).exists():
-            (root / final).parent.mkdir(exist_ok=True)
-            (root / temporary).replace(root / final)
-            touched.add((root / final).parent)
-    if journal.forget:
-        kept = "".join(f"{json_text(move._asdict())}\n" for move in moves(journal, root))
-        disk.replace(root / MOVES, kept.encode(), root=root, sync=durable)
-        if HISTORY in journal.lines or (root / HISTORY).exists():
-            disk.replace(
-                root / HISTORY, history(journal, disk.read(root / HISTORY) or b""), root=root, sync=durable
-            )
-    for file, edits in journal.maps.items():
-        entries = read_map(root / file)
-        if (changed := edit_map(entries, edits)) != entries:
-            disk.replace(root / file, map_text(changed).encode(), root=root, sync=durable)
-    for name, entry in journal.refs.items():
-        path = ref_path(root, name)
-        if entry is None:
-            path.unlink(missing_ok=True)
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            disk.replace(path, json_text(entry).encode(), root=root, sync=durable)
-        touched.update(folder for folder in path.parents if root in folder.parents and folder.exists())
-    if journal.counters != journal.before:
-        disk.replace(root / _COUNTERS, json_text(journal.counters).encode(), root=root, sync=durable)
-    if durable:
-        for folder in touched:
-            disk.sync(folder)
-    (root / _JOURNAL).unlink()
-
-
-def _append(path: Path, lines: list[str], *, length: int, durable: bool) -> None:
-    """Append lines to a file that was `length` bytes long, unless they are already there."""
-    text = "".join(f"{line}\n" for line in lines).encode()
+def _append(path: Path, text: bytes, *, length: int, durable: bool) -> None:
+    """Append to a file that was `length` bytes long, unless the text is already there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         size = os.fstat(file).st_size
@@ -214,43 +210,3 @@ def _trim(path: Path, *, shared: bool) -> tuple[int, bool]:
         return size, True
     finally:
         os.close(file)
-
-
-def history(journal: Journal, data: bytes) -> bytes:
-    """The new content of `history.jsonl`, given its current `data`, once the journal is carried out."""
-    gone = {name.removeprefix("thread/") for name in journal.forget}
-    added = [line.encode() for line in journal.lines.get(HISTORY, []) if line]
-    if not gone and not added:
-        return data
-    kept = []
-    for line in data.splitlines():
-        ending = parse_ending(line) if gone else None
-        if line not in added and not (ending and ending.thread in gone):
-            kept.append(line)
-    return b"".join(line + b"\n" for line in (*kept, *added))
-
-
-def moves(journal: Journal, root: Path, *, after: int = 0) -> Iterator[Moved]:
-    for line in read_numbered(journal, root, kind="move", after=after):
-        if line["name"] not in journal.forget or line["seq"] > journal.before["move"]:
-            yield Moved(line["seq"], line["name"], line["target"], line["at"])
-
-
-def read_numbered(
-    journal: Journal, root: Path, *, kind: Literal["move", "event"], after: int
-) -> Iterator[dict[str, Any]]:
-    """The lines of a numbered file with a `seq` above `after`, including those in the journal."""
-    name, kinds = _NUMBERED[kind]
-    path = root / name
-    if path.exists():
-        with path.open("rb") as file:
-            for raw in file:
-                # A line without a newline is still being written, or was never finished.
-                if not raw.endswith(b"\n"):
-                    break
-                entry = parse_entry(raw, path, kinds)
-                if after < entry["seq"] <= journal.before[kind]:
-                    yield entry
-    for text in journal.lines.get(name, ()):
-        if text and (entry := json.loads(text))["seq"] > after:
-            yield entry

@@ -14,7 +14,7 @@ from rolecall.errors import Damaged, Hint, InvalidValue
 from rolecall.store import canonical
 from rolecall.store.backend import Damage, Record, collision, is_time
 from rolecall.store.disk import changed_ns, read, replace, temporary_name
-from rolecall.store.ids import is_id_of, is_node_id, node_number
+from rolecall.store.ids import is_id_of, is_node_id
 from rolecall.store.journal import Journal, read_journal, sweep
 
 # Paths as written in a journal. Only a node folder in its usual place is ever written to.
@@ -49,6 +49,13 @@ class NodeFolder:
         nodes = journal.nodes if journal else {}
         return {node: self._root / temporary for node, (temporary, _) in nodes.items()}
 
+    def _read(self, file: Path) -> bytes:
+        """An index file with the lines that a journal is about to append."""
+        if file.is_relative_to(self._root):
+            journal = read_journal(self._root) or Journal(self._root)
+            return journal.read(str(file.relative_to(self._root))) or b""
+        return read(file) or b""
+
     def has(self, node: str) -> bool:
         return bool(self.find(node) or node in self._pending() or self.find(node))
 
@@ -61,13 +68,12 @@ class NodeFolder:
         return None
 
     def _sha256(self, node: str) -> bytes | None:
-        data = b"\n" + (read(self._hashes / node[:2]) or b"")
+        data = b"\n" + self._read(self._hashes / node[:2])
         at = data.rfind(b"\n" + node.encode() + b" ")
-        found = _hash_in(data[at + 1 : at + 79].decode("ascii", "replace")) if at >= 0 else None
-        if found is None and (journal := read_journal(self._root)) is not None:
-            lines = journal.lines.get(f"{_HASHES}/{node[:2]}", ())
-            found = _hash_in(next((line for line in lines if line.startswith(node)), ""))
-        return found
+        try:
+            return bytes.fromhex(data[at + 15 : at + 79].decode("ascii", "replace")) if at >= 0 else None
+        except ValueError:
+            return None
 
     def of_type(self, type_id: str) -> Iterator[str]:
         """Ids of one type, oldest first."""
@@ -75,20 +81,16 @@ class NodeFolder:
             yield from (node for _, node in sorted(self._by_type().get(type_id, [])))
             return
         pending = self._pending()
-        seen: set[int] = set()
-        for node in self._list_indexed(type_id):
-            if node_number(node) not in seen and (self.find(node) is not None or node in pending):
-                seen.add(node_number(node))
+        for node in dict.fromkeys(self._list_indexed(type_id)):
+            if self.find(node) is not None or node in pending:
                 yield node
 
     def _list_indexed(self, type_id: str) -> Iterator[str]:
         """The ids listed under a type in the index."""
-        journal = read_journal(self._root)
-        if type_id.encode() in (read(self._index / "_meta") or b"").split():
+        if type_id.encode() in self._read(self._index / "_meta").split():
             yield type_id
-        lines = (read(self._index / type_id) or b"").decode("ascii", "replace").split("\n")
-        lines += journal.lines.get(f"{_INDEX}/{type_id}", ()) if journal else ()
-        yield from (node for line in lines if is_node_id(node := line.strip()))
+        words = self._read(self._index / type_id).decode("ascii", "replace").split()
+        yield from filter(is_node_id, words)
 
     def _by_type(self) -> dict[str, list[tuple[int, str]]]:
         """Time and id of the readable nodes of each type; self-typed nodes are also under `_meta`."""
@@ -176,10 +178,10 @@ class NodeFolder:
         for record in fresh:
             journal.nodes[record.id] = [temporary_name(), f"{folder}/{record.id}.bin"]
             for type_id in (record.type, "_meta") if record.type == record.id else (record.type,):
-                journal.add_line(self._root, f"{_INDEX}/{type_id}", record.id, shared=True)
+                journal.append(f"{_INDEX}/{type_id}", record.id, shared=True)
             if record.sha256 is not None:
                 line = f"{record.id} {record.sha256.hex()}"
-                journal.add_line(self._root, f"{_HASHES}/{record.id[:2]}", line)
+                journal.append(f"{_HASHES}/{record.id[:2]}", line)
 
     def delete(self, nodes: Iterable[str]) -> int:
         doomed = set(nodes)
@@ -219,14 +221,6 @@ class NodeFolder:
                     yield f"{folder / name}: not the name of a node file"
         if not self._index.is_dir():
             return
-        journal = read_journal(self._root)
-        lengths = journal.lengths if journal else {}
-        for path in sorted(self._index.iterdir()):
-            # Bytes beyond the length are still being written, or will be when the journal is finished.
-            settled = path.read_bytes()[: lengths.get(f"{_INDEX}/{path.name}")]
-            for number, line in enumerate(settled.splitlines(), 1):
-                if not is_node_id(line.decode("ascii", "replace").strip()):
-                    yield f"{path}: line {number} is not a node id; reindex the store to rebuild it"
         for type_id, members in self._by_type().items():
             # Read the index after the nodes, so that it includes a writer's new nodes.
             listed = set(self._list_indexed(type_id))
@@ -248,13 +242,6 @@ def holds_nodes(folder: Path) -> bool:
 
 def _node_of(file: str) -> str | None:
     return file[:-4] if file.endswith(".bin") and is_node_id(file[:-4]) else None
-
-
-def _hash_in(line: str) -> bytes | None:
-    try:
-        return bytes.fromhex(line[14:78]) if len(line) >= 78 else None
-    except ValueError:
-        return None
 
 
 def node_bytes(record: Record) -> bytes:

@@ -1,5 +1,5 @@
 """The files that hold refs: YAML maps and the history of ended threads, shared with the predecessor, and one file of
-our own per ref. This module names, reads and writes them; `refview` combines them.
+our own per ref. This module knows their names and formats; `refview` combines them.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rolecall.errors import UsageError
 from rolecall.store.backend import is_time
-from rolecall.store.disk import damaged_file, find_damage, is_count, is_object, parse_entry, read
+from rolecall.store.disk import damaged_file, read
 from rolecall.store.ids import is_node_id, is_thread_id
 
 THREADS = "threads.yaml"
@@ -24,12 +24,6 @@ REASON = {"completed": "completed", "failed": "failed", "killed": "cancelled", "
 STATUS = {"completed": "completed", "failed": "failed", "cancelled": "killed", None: "completed"}
 
 _ENTRY = re.compile(r'(?:"([\w@.$/-]+)"|([A-Za-z0-9][\w.$/-]*)): +(?:"([0-9A-Z]{13})"|([0-9A-Z]{13}))')
-_REF = {
-    "target": lambda node: node is None or (isinstance(node, str) and is_node_id(node)),
-    "state": is_object,
-    "version": is_count,
-    "updated": is_time,
-}
 
 
 def registry_file(root: Path) -> str:
@@ -112,51 +106,34 @@ def parse_ending(line: bytes) -> Ending | None:
     return Ending(thread, workflow, head, int(at), reason)
 
 
-def ref_path(root: Path, name: str) -> Path:
+def ref_file(name: str) -> str:
+    """The file of a ref, relative to the store folder."""
     segments = name.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in segments):
         raise UsageError(f"{name!r} is not a ref name", hint="Join non-empty segments by /.")
-    return _ref_folder(root, segments[:-1]) / f"{segments[-1]}.json"
+    return f"{_ref_folder(segments[:-1])}{segments[-1]}.json"
 
 
-def _ref_folder(root: Path, segments: list[str]) -> Path:
+def _ref_folder(segments: list[str]) -> str:
     # A folder `a.json` would collide with the file of the ref `a`; ref names contain no plus sign.
-    return root.joinpath("refs", *(f"{part}+" if part.endswith(".json") else part for part in segments))
+    return "".join(f"{part}+/" if part.endswith(".json") else f"{part}/" for part in ["refs", *segments])
 
 
-def read_ref(root: Path, name: str) -> dict[str, Any] | None:
-    """The content of a ref's own file."""
-    path = ref_path(root, name)
-    data = read(path)
-    return None if data is None else parse_entry(data, path, _REF)
+def ref_name(file: str) -> str:
+    """The ref of a file."""
+    return file.removeprefix("refs/").removesuffix(".json").replace("+/", "/")
 
 
 def ref_names(root: Path, prefix: str) -> Iterator[str]:
     """Names of refs with their own file; only folders that match `prefix` are opened."""
-    base, _, _ = prefix.rpartition("/")
-    start = _ref_folder(root, [part for part in base.split("/") if part])
-    waiting = [(start, f"{base}/" if base else "")]
+    waiting = [_ref_folder([part for part in prefix.split("/")[:-1] if part])]
     while waiting:
-        place, name = waiting.pop()
-        if not place.is_dir():
+        place = waiting.pop()
+        if not (root / place).is_dir():
             continue
-        with os.scandir(place) as entries:
+        with os.scandir(root / place) as entries:
             for entry in entries:
                 if entry.is_dir():
-                    waiting.append((Path(entry.path), f"{name}{entry.name.removesuffix('+')}/"))
+                    waiting.append(f"{place}{entry.name}/")
                 elif entry.name.endswith(".json"):
-                    yield name + entry.name[:-5]
-
-
-def problems(root: Path) -> Iterator[str]:
-    path = root / HISTORY
-    for number, raw in enumerate((read(path) or b"").splitlines(), 1):
-        ending = parse_ending(raw)
-        if ending is None and raw.strip():
-            yield f"{path}: line {number} does not tell how a thread ended"
-        elif ending is not None and ending.reason not in STATUS:
-            yield f"{path}: line {number} has the unknown reason {ending.reason!r}"
-    for file in (THREADS, registry_file(root)):
-        yield from find_damage(lambda file=file: read_map(root / file))  # type: ignore[misc]
-    for name in ref_names(root, ""):
-        yield from find_damage(lambda name=name: read_ref(root, name))  # type: ignore[misc]
+                    yield ref_name(place + entry.name)

@@ -1,4 +1,4 @@
-"""Combine the files of a store folder into refs, and plan moves of refs into a journal.
+"""Combine the files of a store folder into refs and events, and plan changes to them.
 
 A thread or workflow is also listed in a file that the predecessor writes. If the two differ, that file is right about
 the target, and our own file about the rest. Nothing is written here.
@@ -7,34 +7,64 @@ the target, and our own file about the rest. Nothing is written here.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property, partial
 from itertools import chain
-from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from rolecall.store import reffile
-from rolecall.store.backend import Fact, Move, Moved, NewEvent, Ref, conflict
-from rolecall.store.disk import changed_ns, json_text, read
+from rolecall.store.backend import Event, Fact, Move, Moved, NewEvent, Ref, conflict
+from rolecall.store.canonical import JsonObject
+from rolecall.store.disk import changed_ns, find_damage, json_text, parse
 from rolecall.store.ids import is_thread_id
-from rolecall.store.journal import EVENTS, MOVES, Journal, empty_journal, history
-from rolecall.store.reffile import HISTORY, REASON, STATUS, THREADS, Ending, edit_map, read_map, read_ref
+from rolecall.store.journal import COUNTERS, Journal
+from rolecall.store.reffile import HISTORY, REASON, STATUS, THREADS, Ending, edit_map, read_map
+
+_MOVES = "moves.jsonl"
+_EVENTS = "events.jsonl"
+
+
+class _Counters(NamedTuple):
+    """The highest number of each kind so far; numbers are never used again."""
+
+    change: int = 0
+    move: int = 0
+    event: int = 0
+
+
+class _OwnRef(NamedTuple):
+    """The content of a ref's own file."""
+
+    name: str
+    target: str | None
+    state: JsonObject
+    version: int
+    updated: int
+    pointed: bool = True
+    """Whether the ref has ever had a target, and so a history."""
 
 
 class RefView:
-    """The refs in the files with `over` applied: a journal in force or a change being planned."""
+    """The refs in the files with a journal applied: one in force, or a change being planned."""
 
-    def __init__(self, root: Path, journal: Journal | None) -> None:
-        self._root = root
-        self.over = journal or empty_journal(root)
-        self._registry = reffile.registry_file(root)
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self._root = journal.root
+        self._registry = reffile.registry_file(journal.root)
         self._maps: dict[str, dict[str, str]] = {}
         self._endings_by_thread: dict[str, list[Ending]] | None = None
 
     # -- reading --
 
+    @cached_property
+    def counters(self) -> _Counters:
+        data = self.journal.read(COUNTERS)
+        found: _Counters = parse(data or b"{}", self._root / COUNTERS, _Counters)
+        return found
+
     def ref(self, name: str) -> Ref | None:
-        entry = self._own_entry(name)
-        own = Ref(name, *(entry[key] for key in ("target", "state", "version", "updated"))) if entry else None
+        entry = self._own(name)
+        own = Ref(*entry[:5]) if entry else None
         file, key = self._shared_place(name)
         if not file:
             return own
@@ -68,14 +98,15 @@ class RefView:
     def _endings(self) -> dict[str, list[Ending]]:
         if self._endings_by_thread is None:
             self._endings_by_thread = {}
-            for line in history(self.over, read(self._root / HISTORY) or b"").splitlines():
+            for line in (self.journal.read(HISTORY) or b"").splitlines():
                 if ending := reffile.parse_ending(line):
                     self._endings_by_thread.setdefault(ending.thread, []).append(ending)
         return self._endings_by_thread
 
-    def _own_entry(self, name: str) -> dict[str, Any] | None:
-        """The entry in our own file of a ref."""
-        return self.over.refs[name] if name in self.over.refs else read_ref(self._root, name)
+    def _own(self, name: str) -> _OwnRef | None:
+        file = reffile.ref_file(name)
+        data = self.journal.read(file)
+        return None if data is None else parse(data, self._root / file, _OwnRef)
 
     def _shared_place(self, name: str) -> tuple[str, str]:
         """The file and key under which the predecessor keeps a ref, or empty strings."""
@@ -85,7 +116,7 @@ class RefView:
         return (self._registry, key) if kind == "workflow" and key else ("", "")
 
     def _listed_target(self, file: str, key: str) -> str | None:
-        edits = self.over.maps.get(file, {})
+        edits = self.journal.entries.get(file, {})
         return edits[key] if key in edits else self._map(file).get(key)
 
     def _map(self, file: str) -> dict[str, str]:
@@ -95,14 +126,31 @@ class RefView:
 
     def names(self, prefix: str) -> set[str]:
         """Names that may have a ref now."""
-        found = set(reffile.ref_names(self._root, prefix)) | set(self.over.refs)
+        found = set(reffile.ref_names(self._root, prefix))
+        found |= {reffile.ref_name(file) for file in self.journal.texts if file.startswith("refs/")}
         for kind, file in (("thread", THREADS), ("workflow", self._registry)):
             if prefix.startswith(f"{kind}/") or f"{kind}/".startswith(prefix):
-                keys = edit_map(self._map(file), self.over.maps.get(file, {}))
+                keys = edit_map(self._map(file), self.journal.entries.get(file, {}))
                 found.update(f"{kind}/{key}" for key in keys)
         if prefix.startswith("thread/") or "thread/".startswith(prefix):
             found.update(f"thread/{thread}" for thread in self._endings())
         return {name for name in found if name.startswith(prefix)}
+
+    def moves(self, after: int = 0) -> Iterator[Moved]:
+        for line in self.journal.read_lines(_MOVES):
+            moved: Moved = parse(line, self._root / _MOVES, Moved)
+            if moved.seq > after:
+                yield moved
+
+    def events(self, stream: str | None, *, after: int, limit: int | None) -> list[Event]:
+        found: list[Event] = []
+        for line in self.journal.read_lines(_EVENTS):
+            event: Event = parse(line, self._root / _EVENTS, Event)
+            if event.seq > after and (stream is None or event.stream == stream):
+                if limit is not None and len(found) >= limit:
+                    break
+                found.append(event)
+        return found
 
     def find_unrecorded(self, names: Iterable[str] | None = None, since: int = 0) -> list[Moved]:
         """Targets that another program gave to refs, reported as moves made just now, because they still matter."""
@@ -112,32 +160,47 @@ class RefView:
         if names is None:
             for ending in chain.from_iterable(self._endings().values()):
                 targets[f"thread/{ending.thread}", ending.head] = ending.completedAt
-        seq = max(since, self.over.counters["move"]) + 1
-        recorded = {name: (self._own_entry(name) or {}).get("target") for name, _ in targets}
+        seq = max(since, self.counters.move) + 1
+        own = {name: self._own(name) for name, _ in targets}
+        recorded = {name: entry.target if entry else None for name, entry in own.items()}
         return [
             Moved(seq, name, target, at)
             for (name, target), at in sorted(targets.items())
             if recorded[name] != target
         ]
 
-    def find_unlisted(self) -> Iterator[str]:
-        """Refs that the predecessor's file should list but does not; it may have overwritten the entry."""
-        for name in sorted(self.names("")):
+    def problems(self) -> Iterator[str]:
+        history = self._root / HISTORY
+        for number, raw in enumerate((self.journal.read(HISTORY) or b"").splitlines(), 1):
+            ending = reffile.parse_ending(raw)
+            if ending is None and raw.strip():
+                yield f"{history}: line {number} does not tell how a thread ended"
+            elif ending is not None and ending.reason not in STATUS:
+                yield f"{history}: line {number} has the unknown reason {ending.reason!r}"
+        looks: list[Callable[[], object]] = [
+            lambda: self.counters,
+            lambda: list(self.moves()),
+            lambda: self.events(None, after=0, limit=None),
+            *(partial(self._map, file) for file in (THREADS, self._registry)),
+            *(partial(self._own, name) for name in reffile.ref_names(self._root, "")),
+        ]
+        damage = [message for look in looks for message in find_damage(look)]
+        yield from damage
+        for name in () if damage else sorted(self.names("")):
             file, key = self._shared_place(name)
             ref = self.ref(name) if file else None
-            if ref is None or ref.target is None:
+            if ref is None or ref.target is None or (file == THREADS and ref.state.get("status") in REASON):
                 continue
-            has_ended = file == THREADS and ref.state.get("status") in REASON
-            if not has_ended and self._listed_target(file, key) is None:
+            if self._listed_target(file, key) is None:  # the predecessor may have overwritten the entry
                 yield f"{file}: {key} is missing; its next move puts it back"
 
     # -- planning --
 
     def plan_event(self, event: NewEvent, now: int) -> None:
-        self.over.counters["event"] += 1
+        self._count(event=1)
         at = now if event.at is None else event.at
-        line = {"seq": self.over.counters["event"], **event._asdict(), "body": dict(event.body), "at": at}
-        self.over.add_line(self._root, EVENTS, json_text(line))
+        planned = Event(self.counters.event, event.stream, event.kind, dict(event.body), at)
+        self.journal.append(_EVENTS, json_text(planned._asdict()))
 
     def plan_move(self, move: Move, now: int) -> Ref:
         current = self.ref(move.name)
@@ -145,51 +208,69 @@ class RefView:
             raise conflict(move, current)
         at = now if move.at is None else move.at
         ref = Ref(move.name, move.target, dict(move.state or {}), move.expected + 1, at)
-        entry = self._own_entry(move.name)
-        had_target = bool(entry and entry.get("pointed", True))
+        own = self._own(move.name)
         file, key = self._shared_place(move.name)
-        self.over.counters["change"] += 1
+        self._count(change=1)
         self._endings_by_thread = None  # the plan may change them
         if move.removes:
-            self.over.refs[ref.name] = None
+            self.journal.texts[reffile.ref_file(ref.name)] = None
             if file:
-                self.over.maps.setdefault(file, {})[key] = None
-            if (
-                file or had_target
-            ):  # a ref that never had a target, such as a lease, has no history to rewrite
-                self.over.forget.append(ref.name)
-                for kind, field, value in ((MOVES, "name", ref.name), (HISTORY, "thread", key)):
-                    lines = self.over.lines.get(kind, [])
-                    lines[:] = [line for line in lines if not line or json.loads(line)[field] != value]
+                self.journal.entries.setdefault(file, {})[key] = None
+            # A ref that never had a target, such as a lease, has no history to rewrite.
+            if file or (own and own.pointed):
+                self._forget(_MOVES, "name", ref.name)
+                self._forget(HISTORY, "thread", key)
             return ref
 
-        recorded = entry["target"] if entry else None
+        recorded = own.target if own else None
         for target in dict.fromkeys((current.target if current else None, ref.target)):
             if target is not None and target != recorded:
-                self.over.counters["move"] += 1
-                moved = Moved(self.over.counters["move"], ref.name, target, at)
-                self.over.add_line(self._root, MOVES, json_text(moved._asdict()))
+                self._count(move=1)
+                moved = Moved(self.counters.move, ref.name, target, at)
+                self.journal.append(_MOVES, json_text(moved._asdict()))
                 recorded = target
-        self.over.refs[ref.name] = {**ref._asdict(), "pointed": recorded is not None or had_target}
+        self._put_own(ref, pointed=recorded is not None or bool(own and own.pointed))
 
         if file:  # the predecessor lists it too
             status = ref.state.get("status")
             has_ended = file == THREADS and status in REASON
-            self.over.maps.setdefault(file, {})[key] = None if has_ended else ref.target
+            self.journal.entries.setdefault(file, {})[key] = None if has_ended else ref.target
             is_known = current and (current.target, current.state.get("status")) == (ref.target, status)
             if has_ended and ref.target is not None and not is_known:
                 ending = Ending(key, ref.state.get("workflow"), ref.target, ref.updated, REASON[str(status)])
-                self.over.add_line(self._root, HISTORY, json_text(ending._asdict()), shared=True)
+                self.journal.append(HISTORY, json_text(ending._asdict()), shared=True)
         return ref
 
     def plan_bump(self, name: str, now: int) -> None:
-        entry = self._own_entry(name)
-        if entry is not None:
-            self.over.counters["change"] += 1
-            self.over.refs[name] = {**entry, "version": entry["version"] + 1, "updated": now}
+        if own := self._own(name):
+            self._count(change=1)
+            self._put_own(Ref(*own[:5])._replace(version=own.version + 1, updated=now), pointed=own.pointed)
 
     def plan_fact(self, fact: Fact, now: int) -> None:
-        current = self._own_entry(fact.name)
-        ref = Ref(fact.name, None, dict(fact.state), current["version"] + 1 if current else 1, now)
-        self.over.counters["change"] += 1
-        self.over.refs[fact.name] = {**ref._asdict(), "pointed": False}
+        own = self._own(fact.name)
+        self._count(change=1)
+        ref = Ref(fact.name, None, dict(fact.state), own.version + 1 if own else 1, now)
+        self._put_own(ref, pointed=False)
+
+    def _put_own(self, ref: Ref, *, pointed: bool) -> None:
+        self.journal.texts[reffile.ref_file(ref.name)] = json_text({**ref._asdict(), "pointed": pointed})
+
+    def _count(self, *, change: int = 0, move: int = 0, event: int = 0) -> None:
+        before = self.counters
+        self.counters = _Counters(before.change + change, before.move + move, before.event + event)
+        self.journal.texts[COUNTERS] = json_text(self.counters._asdict())
+
+    def _forget(self, file: str, field: str, name: str) -> None:
+        """Remove the lines of a ref from a file that grows."""
+        lines = (self.journal.read(file) or b"").splitlines(keepends=True)
+        kept = [line for line in lines if not _has(line, field, name)]
+        if len(kept) < len(lines):
+            self.journal.keep_lines(file, kept)
+
+
+def _has(line: bytes, field: str, value: str) -> bool:
+    """Whether a line is an object with this value; a line that is not ours may be anything."""
+    try:
+        return bool(json.loads(line)[field] == value)
+    except (ValueError, TypeError, LookupError):
+        return False
