@@ -28,6 +28,7 @@ from rolecall.settings import config
 from rolecall.settings.capabilities import RESTRICTIONS, check_supported
 from rolecall.settings.mask import Mask
 from rolecall.settings.settings import Settings
+from rolecall.store.canonical import JsonObject
 from rolecall.threads import casting
 from rolecall.threads.setup import HUMAN, Cast
 from rolecall.workflow.model import Role, Workflow
@@ -206,7 +207,7 @@ async def _try(
     class Live(View):
         """Shows the agent's messages and actions while it runs."""
 
-        def event(self, kind: str, body: Mapping[str, Any]) -> None:
+        def event(self, kind: str, body: JsonObject) -> None:
             shown = str(body.get("text", "")).strip() if kind == "text" else gist(kind, body)
             if shown and kind in ("text", "tool_call", "permission"):
                 print(f"… {printable(mask.text(shown))}", file=sys.stderr, flush=True)

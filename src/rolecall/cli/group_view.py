@@ -6,10 +6,11 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rolecall.api import Thread
 from rolecall.cli.output import short
+from rolecall.store.canonical import JsonObject
 from rolecall.threads import report
 from rolecall.threads.report import call_text, local_time, money, reused_text
 from rolecall.threads.thread import LIMITS
@@ -24,7 +25,7 @@ _PATHS = ("file_path", "path", "notebook_path", "filePath", "target_file")
 _FATES = ("done", "failed", "stopped", "waits", "short")
 
 
-def unwrap(kind: str, body: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+def unwrap(kind: str, body: JsonObject) -> tuple[str, JsonObject]:
     """The event of the innermost member inside a `member` event; any other event as it is."""
     while kind == "member":
         kind, body = body["kind"], body["body"]
@@ -78,7 +79,7 @@ class GroupBlock:
         self._used = Amounts()
         self._told = 0
 
-    def event(self, body: Mapping[str, Any]) -> str:
+    def event(self, body: JsonObject) -> str:
         """Take in an event of a member. Return a line to print for good, if it has failed or waits."""
         number, kind = body["number"], body["kind"]
         if kind == "over":
@@ -117,7 +118,7 @@ class GroupBlock:
             return ""
         return self._tell(number, reason.removeprefix(f"{self.role}: "))
 
-    def merge(self, kind: str, body: Mapping[str, Any]) -> str:
+    def merge(self, kind: str, body: JsonObject) -> str:
         """Count a member whose files were merged or set aside. Return a line to print for good in the second case."""
         self._tally[kind] += 1
         return (
@@ -203,7 +204,7 @@ def duration(seconds: float) -> str:
     return f"{minutes}m {rest:02}s" if minutes else f"{seconds:.1f}s"
 
 
-def gist(kind: str, body: Mapping[str, Any], *, folders: Sequence[str] = ()) -> str:
+def gist(kind: str, body: JsonObject, *, folders: Sequence[str] = ()) -> str:
     """Summarize an event in a few words on one line. Paths below one of the folders are shortened."""
     if kind == "text":
         lines = [line.strip() for line in str(body.get("text", "")).splitlines() if line.strip()]

@@ -22,8 +22,10 @@ from rolecall.settings.repository import root_around
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Iterator, Mapping
-    from typing import Any, NoReturn
+    from collections.abc import Iterator
+    from typing import NoReturn
+
+    from rolecall.hosts.payload import Payload
 
 _BEGINNINGS = frozenset((
     "session_start", "user_message", "SessionStart", "UserPromptSubmit", "session.created", "chat.message",
@@ -121,7 +123,7 @@ def _parse(args: list[str]) -> _Words | None:
     return _Words(*rest, **named) if len(rest) == 2 and all(named.values()) else None
 
 
-def _read_payload() -> Mapping[str, Any]:
+def _read_payload() -> Payload:
     data = sys.stdin.buffer.read()
     try:
         payload = json.loads(data)
@@ -135,7 +137,7 @@ def _read_payload() -> Mapping[str, Any]:
     return payload
 
 
-def _repositories(host: str, payload: Mapping[str, Any]) -> Iterator[str]:
+def _repositories(host: str, payload: Payload) -> Iterator[str]:
     """Find the repositories around the session's possible folders, except the home.
 
     Hosts start hooks in the session's folder; the `cwd` they send may be that of a single command. Claude Code starts

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -31,13 +30,14 @@ from rolecall.nexus.project_paths import HARNESS
 from rolecall.settings import config
 
 if TYPE_CHECKING:
+    from rolecall.hosts.payload import Payload
     from rolecall.nexus.memory import Thresholds
 
 _LONGEST_WAIT = 5.0
 """Seconds to wait for a lock; hosts allow a hook 10."""
 
 
-def answer(host: str, name: str, payload: Mapping[str, Any], project: str, *, harness: str, key: str) -> int:
+def answer(host: str, name: str, payload: Payload, project: str, *, harness: str, key: str) -> int:
     """Handle the event that the host calls `name`, and print the answer in the host's form."""
     events = _events_of(host)
     event = events.event(name, payload)
@@ -57,9 +57,7 @@ def answer(host: str, name: str, payload: Mapping[str, Any], project: str, *, ha
     return _write(events.output(name, lifecycle.handle(project, event, kit, project_paths.now())))
 
 
-def answer_outside(
-    host: str, name: str, payload: Mapping[str, Any], repository: str, *, harness: str, key: str
-) -> int:
+def answer_outside(host: str, name: str, payload: Payload, repository: str, *, harness: str, key: str) -> int:
     """Make the repository a project if a session begins in it or a message has a tag. Elsewhere, answer a tag by saying
     what is missing."""
     events = _events_of(host)

@@ -11,9 +11,9 @@ import os
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rolecall.agents import ADAPTERS, SPOKEN
 from rolecall.agents.presence import check_present
@@ -41,6 +41,7 @@ from rolecall.plan_run.assignment import Assigned, assign, refuse
 from rolecall.plan_run.board import Board
 from rolecall.plan_run.runner import Runner
 from rolecall.settings import config
+from rolecall.store.canonical import JsonObject
 from rolecall.threads import casting
 from rolecall.workflow.playbook import Playbook
 
@@ -143,7 +144,7 @@ def _look(
 ) -> tuple[Board, list[Job]]:
     """Return the state of the tasks, and the tasks to run; nothing is written."""
 
-    def assign_tasks(tasks: Sequence[Mapping[str, Any]]) -> Assigned:
+    def assign_tasks(tasks: Sequence[JsonObject]) -> Assigned:
         return assign(
             tasks, agents, tree=ProjectFiles(project)
         )  # read again each time, because tasks add files
@@ -256,7 +257,7 @@ def _run_tasks(
     async def run() -> tuple[list[Row], bool]:
         async with attend(view) as stopped:
 
-            def tell(kind: str, task: float | None, body: Mapping[str, Any]) -> None:
+            def tell(kind: str, task: float | None, body: JsonObject) -> None:
                 stopped.watch(kind, mask.value({"task": task, **with_command(options, body)}))
 
             try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping
-from typing import Any
 
 from rolecall.cli import Reply, argument, flag, verb
 from rolecall.cli.asking import can_ask, say
@@ -12,6 +11,7 @@ from rolecall.cli.output import between, plural, printable, read_file, read_inpu
 from rolecall.cli.project import PROJECT, call, look
 from rolecall.errors import UsageError
 from rolecall.nexus import overview, task_graph
+from rolecall.store.canonical import JsonObject
 
 _MOST_TASKS = 20
 _LONG = ("context", "approach", "acceptance", "risk")
@@ -97,7 +97,7 @@ def list_tasks(options: Namespace) -> Reply:
     return Reply(reply, text)
 
 
-def _table(tasks: list[Mapping[str, Any]], ready_ids: list[float]) -> str:
+def _table(tasks: list[JsonObject], ready_ids: list[float]) -> str:
     ready = set(ready_ids)
     rows = [
         (

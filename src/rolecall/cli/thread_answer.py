@@ -15,6 +15,7 @@ from rolecall.cli.output import STORE, format_of, parse_json, read_input, show
 from rolecall.cli.thread_outcome import CODES, show_state, tell_continuation
 from rolecall.cli.thread_play import play
 from rolecall.errors import InvalidPayload, UsageError
+from rolecall.store.canonical import JsonObject
 from rolecall.store.schema import Type
 from rolecall.threads.prompt import example_output, field_line, required_fields
 from rolecall.workflow.model import STATUS_KEYS, Role
@@ -93,7 +94,7 @@ def _send_text(options: Namespace, thread: Thread, question: Question) -> bool:
         )
     if options.body is None:
         command = in_this_store(options, f"rolecall thread answer {thread.id} -p '…' --run")
-        shown: dict[str, Any] = {
+        shown = {
             "thread": thread.id,
             "currentRole": thread.role,
             "title": thread.state.title,
@@ -101,9 +102,8 @@ def _send_text(options: Namespace, thread: Thread, question: Question) -> bool:
             "task": question.task,
             "answer": command,
         }
-        asks = f"{shown['currentRole']} asks:"
-        who = asks if question.is_asked else "The thread cannot continue by itself:"
-        parts = [f"# {shown['title']}", who, shown["question"]]
+        who = f"{thread.role} asks:" if question.is_asked else "The thread cannot continue by itself:"
+        parts = [f"# {thread.state.title}", who, thread.reason]
         parts.append("The thread so far: " + in_this_store(options, f"rolecall thread read {thread.id}"))
         if not _can_ask(options):
             show(options, shown, "\n\n".join([*parts, f"Answer with this command:\n  {command}"]))
@@ -140,7 +140,7 @@ def _play_role(options: Namespace, thread: Thread, question: Question) -> bool:
 # -- a role's output, from options or from questions --
 
 
-def _read_output(options: Namespace, schema: Mapping[str, Any]) -> dict[str, Any]:
+def _read_output(options: Namespace, schema: JsonObject) -> JsonObject:
     output = {} if options.output is None else parse_json(read_input(options.output))
     if not isinstance(output, dict):
         raise UsageError("--output must be a JSON object", hint='For example \'{"status": "approved"}\'.')
@@ -164,7 +164,7 @@ def _parse_value(text: str) -> Any:
         return text
 
 
-def _ask_output(schema: Mapping[str, Any]) -> dict[str, Any]:
+def _ask_output(schema: JsonObject) -> JsonObject:
     """Ask for the fields one by one and check each; ask for all again if they do not fit together."""
     whole = Shape(schema)
     while True:
@@ -186,7 +186,7 @@ def _ask_output(schema: Mapping[str, Any]) -> dict[str, Any]:
         asking.say("\n".join(["These do not fit together:", *(f"  {misfit}" for misfit in misfits)]))
 
 
-def _ask_field(name: str, item: Mapping[str, Any], schema: Mapping[str, Any], *, is_required: bool) -> Any:
+def _ask_field(name: str, item: JsonObject, schema: JsonObject, *, is_required: bool) -> Any:
     """Ask for the value of a field; return None if the person skips it."""
     if "const" in item:
         return item["const"]
@@ -278,7 +278,7 @@ def _show_question(
     show(options, shown, "\n\n".join([*parts, how]))
 
 
-def _example_command(options: Namespace, ident: str, schema: Mapping[str, Any]) -> str:
+def _example_command(options: Namespace, ident: str, schema: JsonObject) -> str:
     # The store sorts names, but a person decides the status first.
     example = dict(sorted(example_output(schema).items(), key=lambda field: field[0] not in STATUS_KEYS))
     words = [f"rolecall thread answer {ident}"]

@@ -6,15 +6,14 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
 from shlex import quote
-from typing import Any
 
 from rolecall.api import Rolecall
 from rolecall.cli import Reply, argument, flag, verb
 from rolecall.cli.arguments import THREAD, in_this_store, open_thread
 from rolecall.cli.output import STORE, Progress, plural, printable, short, warn
 from rolecall.errors import UsageError
+from rolecall.store.canonical import JsonObject
 from rolecall.threads.report import SHORT, shorten
 
 # -- export --
@@ -117,7 +116,7 @@ def blame(options: Namespace) -> Reply:
     return Reply(found, lambda: _blame_text(found))
 
 
-def _blame_text(found: Mapping[str, Any]) -> str:
+def _blame_text(found: JsonObject) -> str:
     """The lines, each behind its step, then the prompts of these steps: whole if there is one, else one line each."""
     lines, steps = found["lines"], found["steps"]
     names: dict[str, str] = {}

@@ -19,6 +19,7 @@ from rolecall.cli.arguments import in_this_store, omit_latest
 from rolecall.cli.group_view import duration
 from rolecall.cli.output import colored_status, format_of, plural, printable, short, show
 from rolecall.errors import Hint
+from rolecall.store.canonical import JsonObject
 from rolecall.threads.report import joined_text, local_time, money, reuse_total
 from rolecall.threads.state import ENDED
 
@@ -102,7 +103,7 @@ def _result(options: Namespace, thread: Thread) -> dict[str, Any] | None:
     }
 
 
-def _result_text(options: Namespace, thread: Thread, result: Mapping[str, Any]) -> str:
+def _result_text(options: Namespace, thread: Thread, result: JsonObject) -> str:
     lines = [f"{result['role']}: {result['status']}" if result["status"] else result["role"]]
     output = result["output"] if isinstance(result["output"], Mapping) else {}
     is_group = {"members", "count", "set_aside"} <= output.keys()

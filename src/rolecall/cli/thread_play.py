@@ -24,6 +24,7 @@ from rolecall.cli.thread_outcome import CODES, INTERRUPTED, INTERRUPTION, show_s
 from rolecall.errors import Conflict, RolecallError
 from rolecall.settings import config
 from rolecall.settings.settings import is_known_agent
+from rolecall.store.canonical import JsonObject
 from rolecall.threads.report import joined_text, local_time, reuse_total, reused_text
 from rolecall.threads.setup import HUMAN
 from rolecall.threads.state import ENDED, GROUP
@@ -107,7 +108,7 @@ class View:
 
     shows_members = False
 
-    def event(self, kind: str, body: Mapping[str, Any]) -> None:
+    def event(self, kind: str, body: JsonObject) -> None:
         pass
 
     def tick(self) -> None:
@@ -126,7 +127,7 @@ class EventRecords(View):
         self._options = options
         self._head = head
 
-    def event(self, kind: str, body: Mapping[str, Any]) -> None:
+    def event(self, kind: str, body: JsonObject) -> None:
         head: dict[str, Any] = {**self._head}
         while kind == "member":  # shown as an event of the member's own thread
             head = {"thread": body["thread"], "parent": head.get("thread"), "member": body["number"]}
@@ -148,7 +149,7 @@ class StepLines(View):
         self._folders = [*(folder.cwd for folder in state.folders.values()), state.cwd or ""]
         self._role = self._agent = self._latest = ""
         self._since = 0.0
-        self._usage: Mapping[str, Any] = {}
+        self._usage: JsonObject = {}
         self._totals: Mapping[str, float] = {}
         self._limits: Mapping[str, float] = {}
         self._group: GroupBlock | None = None
@@ -157,7 +158,7 @@ class StepLines(View):
         self._failure = ""
         """A failed attempt that has not been shown yet, because a following suspension also reports it."""
 
-    def event(self, kind: str, body: Mapping[str, Any]) -> None:
+    def event(self, kind: str, body: JsonObject) -> None:
         if (
             kind in ("suspended", "limited")
             and self._failure
@@ -269,7 +270,7 @@ class Stopped:
         self._children: dict[str, int] = {}
         """The processes started, by run, because several threads may be running."""
 
-    def watch(self, kind: str, body: Mapping[str, Any]) -> None:
+    def watch(self, kind: str, body: JsonObject) -> None:
         """Pass an event on to the view. If it cannot be printed, ask the run to stop."""
         inner, about = unwrap(kind, body)
         if inner == "process":

@@ -34,6 +34,7 @@ from rolecall.cli.output import (
 )
 from rolecall.errors import UsageError
 from rolecall.settings import repository
+from rolecall.store.canonical import JsonObject
 from rolecall.threads import report
 from rolecall.threads.state import ENDED, GROUP, Status
 
@@ -73,7 +74,7 @@ def with_command(options: Namespace, entry: Entry) -> Entry:
     return {**entry, "continue": in_this_store(options, command)} if command else entry
 
 
-def _card_text(card: Mapping[str, Any]) -> str:
+def _card_text(card: JsonObject) -> str:
     players: dict[str, list[str]] = {}
     for role, agent in card["agents"].items():
         players.setdefault(agent, []).append(role)
@@ -128,14 +129,14 @@ def _card_text(card: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", f"continue: {card['continue']}"] if card["continue"] else lines)
 
 
-def _file_rows(steps: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Any, ...]]:
+def _file_rows(steps: Iterable[JsonObject]) -> Iterator[tuple[Any, ...]]:
     for step in steps:
         first, *others = report.changes_text(step, report.BRIEF_CHANGES)
         yield step["number"], step["role"], first
         yield from (("", "", line) for line in others)
 
 
-def _group_text(group: Mapping[str, Any]) -> str:
+def _group_text(group: JsonObject) -> str:
     words = {"done": "done", "failed": "failed", "stopped": "stopped", "running": "running"}
     words |= {"waiting": "waiting for a person", "open": "not running"}
     told = [f"{group[key]:,} {word}" for key, word in words.items() if group.get(key)]
@@ -143,7 +144,7 @@ def _group_text(group: Mapping[str, Any]) -> str:
     return text + (f"; the first limit ends {report.local_time(group['until'])}" if "until" in group else "")
 
 
-def _member_title(member: Mapping[str, Any]) -> str:
+def _member_title(member: JsonObject) -> str:
     return member.get("title") or report.member_title(member).partition(" ")[2]
 
 
@@ -443,7 +444,7 @@ def compare_threads(options: Namespace) -> Reply:
     return Reply(found, colored_diff("\n".join(lines)))
 
 
-def _patch_text(parts: Iterable[Mapping[str, Any]]) -> str:
+def _patch_text(parts: Iterable[JsonObject]) -> str:
     """The patches, each below the step that it belongs to; programs that apply patches skip such lines."""
     shown = []
     for part in parts:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from time import localtime, sleep, strftime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rolecall.api import Rolecall, Thread
 from rolecall.cli import Reply, argument, flag, hints, verb
@@ -48,6 +47,7 @@ from rolecall.errors import UsageError
 from rolecall.service import control
 from rolecall.settings import config
 from rolecall.settings.settings import UWF_PROGRAMS, agent_for, shape_problems, uwf_program
+from rolecall.store.canonical import JsonObject
 from rolecall.threads.state import ENDED
 from rolecall.workflow.playbook import Playbook, players
 
@@ -146,7 +146,7 @@ def fork(options: Namespace) -> None:
         _show_new_thread(options, thread, shown, "continue")
 
 
-def _show_new_thread(options: Namespace, thread: Thread, shown: Mapping[str, Any], label: str) -> None:
+def _show_new_thread(options: Namespace, thread: Thread, shown: JsonObject, label: str) -> None:
     """Print only the id on standard output, for scripts, and the next command on standard error."""
     tell_omitted(thread)
     show(options, shown, thread.id)

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rolecall.errors import UsageError
+from rolecall.store.canonical import JsonObject, Schema
 
 RUN = "run:"
 """The prefix of an agent that runs a command."""
-SCHEMA: dict[str, Any] = {
+SCHEMA: Schema = {
     "type": "object",
     "properties": {
         "status": {"type": "string", "enum": ["passed", "failed"]},
@@ -68,7 +69,7 @@ def source_of(words: Sequence[str]) -> str:
     return next((tag.role for tag in reversed([*tags(words)])), "")
 
 
-def expand(words: Sequence[str], latest: Callable[[str], Mapping[str, Any] | None]) -> tuple[str, ...]:
+def expand(words: Sequence[str], latest: Callable[[str], JsonObject | None]) -> tuple[str, ...]:
     """The command with the values of its tags; `latest` gives the latest output of a role. Raise `UsageError` if a
     field is missing, or is neither a text nor a list of texts."""
     known = {tag.word: tag for tag in tags(words)}

@@ -20,6 +20,7 @@ from time import monotonic, process_time
 from typing import Any, NamedTuple
 
 from rolecall.errors import UsageError
+from rolecall.store.canonical import JsonObject
 
 ROOTS = ("start", "steps", "steps_count")
 START_FIELDS = ("workflow", "prompt", "cwd")
@@ -102,8 +103,8 @@ def plain_path(expression: str) -> tuple[str | int, ...] | None:
 def evaluate(
     expression: str,
     *,
-    start: Mapping[str, Any],
-    steps: Sequence[Mapping[str, Any]],
+    start: JsonObject,
+    steps: Sequence[JsonObject],
     steps_count: int | None = None,
     seconds: float = 1.0,
 ) -> bool:
@@ -117,8 +118,8 @@ def evaluate(
 def select(
     expression: str,
     *,
-    start: Mapping[str, Any],
-    steps: Sequence[Mapping[str, Any]],
+    start: JsonObject,
+    steps: Sequence[JsonObject],
     steps_count: int | None = None,
     seconds: float = 5.0,
 ) -> list[Any]:
@@ -153,8 +154,8 @@ def _kind(value: Any) -> str:
 
 
 def _view(
-    expression: str, start: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], steps_count: int | None
-) -> dict[str, Any]:
+    expression: str, start: JsonObject, steps: Sequence[JsonObject], steps_count: int | None
+) -> JsonObject:
     """The data that an expression sees."""
     parsed = _parse(expression)
     if parsed.problem:
@@ -170,14 +171,14 @@ def _view(
     return {"start": dict(start), "steps": [dict(step) for step in steps[first:]], "steps_count": count}
 
 
-def _compute(expression: str, view: dict[str, Any], seconds: float, *, is_list: bool) -> Any:
+def _compute(expression: str, view: JsonObject, seconds: float, *, is_list: bool) -> Any:
     """The value of an expression; with `is_list` as it is, else whether it is true."""
     if _parse(expression).is_cheap:
         return _run(expression, view, seconds, is_list=is_list)
     return _run_in_child(expression, view, seconds, is_list=is_list)
 
 
-def _run(expression: str, view: dict[str, Any], seconds: float, *, is_list: bool) -> Any:
+def _run(expression: str, view: JsonObject, seconds: float, *, is_list: bool) -> Any:
     from jsonata import Jsonata
 
     deadline = monotonic() + seconds
@@ -208,7 +209,7 @@ class _TooLong(Exception):
     pass
 
 
-def _run_in_child(expression: str, view: dict[str, Any], seconds: float, *, is_list: bool) -> Any:
+def _run_in_child(expression: str, view: JsonObject, seconds: float, *, is_list: bool) -> Any:
     import subprocess
 
     order = json.dumps({"expression": expression, "view": view, "seconds": seconds, "is_list": is_list})
@@ -239,7 +240,7 @@ def _main() -> None:
     allowed = math.ceil(process_time() + order["seconds"])
     resource.setrlimit(resource.RLIMIT_CPU, (allowed, allowed))
     try:
-        answer: dict[str, Any] = {"value": _run(**order)}
+        answer: JsonObject = {"value": _run(**order)}
     except UsageError as exc:
         answer = {"error": exc.message}
     sys.stdout.write(json.dumps(answer))

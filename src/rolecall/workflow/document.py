@@ -12,13 +12,14 @@ from collections.abc import Iterator, Mapping
 from difflib import unified_diff
 from typing import Any, Literal, NamedTuple
 
+from rolecall.store.canonical import JsonObject, Schema
 from rolecall.workflow.model import (
     ANY_STATUS,
     START,
     Edge,
+    Limits,
     Role,
     Workflow,
-    as_dict,
     given,
     group_payload,
     recall_payload,
@@ -58,12 +59,12 @@ def roles_in_order(workflow: Workflow) -> list[str]:
 # -- writing --
 
 
-def to_document(workflow: Workflow) -> dict[str, Any]:
+def to_document(workflow: Workflow) -> JsonObject:
     """The mapping that a workflow's YAML contains."""
     order = roles_in_order(workflow)
     sources = [START, *order, *sorted(workflow.graph.keys() - {START, *order})]
     edges = {source: _edges(workflow.graph[source]) for source in sources if source in workflow.graph}
-    conditions = {name: _without_empty(as_dict(one)) for name, one in sorted(workflow.conditions.items())}
+    conditions = {name: _without_empty(one._asdict()) for name, one in sorted(workflow.conditions.items())}
     return _without_empty(
         {
             "name": workflow.name,
@@ -85,12 +86,12 @@ def to_yaml(workflow: Workflow) -> str:
     return dump(to_document(workflow))
 
 
-def _role(role: Role, title: str) -> dict[str, Any]:
-    schema: dict[str, Any] = _sort_keys(role.schema)
+def _role(role: Role, title: str) -> JsonObject:
+    schema: Schema = _sort_keys(role.schema)
     # Reading the document adds this title again.
     if schema.get("title") == title:
         del schema["title"]
-    fields = as_dict(role) | {
+    fields = role._asdict() | {
         "capabilities": list(role.capabilities),
         "schema": None,
         "limits": given(role.limits),
@@ -101,7 +102,7 @@ def _role(role: Role, title: str) -> dict[str, Any]:
     }
     if role.group is None:
         return {**_without_empty(fields), "schema": schema}
-    group = group_payload(role.group)
+    group = dict(group_payload(role.group))
     fields |= {"agent": group.pop("agents", role.agent)} | group
     return {**_without_empty(fields), **({} if role.group.roles else {"schema": schema})}
 
@@ -120,7 +121,7 @@ def _edges(edges: tuple[Edge, ...]) -> Any:
         return edges[0].role
     has_conditions = any(edge.condition is not None for edge in edges)
     if has_conditions or (len(edges) > 1 and any(edge.status is None for edge in edges)):
-        return [_without_empty(as_dict(edge) | {"status": None}) for edge in edges]
+        return [_without_empty(edge._replace(status=None)._asdict()) for edge in edges]
     targets = {}
     for edge in edges:
         fields = _without_empty({"role": edge.role, "prompt": edge.prompt, "location": edge.location})
@@ -128,7 +129,7 @@ def _edges(edges: tuple[Edge, ...]) -> Any:
     return targets
 
 
-def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _without_empty(fields: JsonObject) -> JsonObject:
     return {key: value for key, value in fields.items() if value not in (None, "", {}, [], ())}
 
 
@@ -168,16 +169,8 @@ def diff(before: Workflow, after: Workflow, *, names: tuple[str, str]) -> str:
 def changes(before: Workflow, after: Workflow) -> list[WorkflowChange]:
     """The differences by role, schema, edge, condition and limits."""
     both = (before, after)
-    heads = [
-        {
-            key: getattr(one, key)
-            for key in ("name", "description", "version", "python", "workdir", "on_crash", "reuse")
-        }
-        for one in both
-    ]
-    limits = [as_dict(one.limits) for one in both]
-    roles = [{name: as_dict(role) | {"schema": None} for name, role in one.roles.items()} for one in both]
-    conditions = [{name: as_dict(entry) for name, entry in one.conditions.items()} for one in both]
+    heads = [one._replace(roles={}, graph={}, conditions={}, limits=Limits()) for one in both]
+    roles = [{name: role._replace(schema={}) for name, role in one.roles.items()} for one in both]
     schemas = [
         WorkflowChange("changed", "schema", name)
         for name in sorted(before.roles.keys() & after.roles.keys())
@@ -185,27 +178,38 @@ def changes(before: Workflow, after: Workflow) -> list[WorkflowChange]:
     ]
     return [
         *_field_changes("workflow", "", *heads),
-        *_field_changes("limits", "", *limits),
+        *_field_changes("limits", "", before.limits, after.limits),
         *_entry_changes("role", *roles),
         *schemas,
         *_entry_changes("edge", _named_edges(before), _named_edges(after)),
-        *_entry_changes("condition", *conditions),
+        *_entry_changes("condition", before.conditions, after.conditions),
     ]
 
 
-def _named_edges(workflow: Workflow) -> dict[str, dict[str, Any]]:
+class _PlacedEdge(NamedTuple):
+    """An edge and its position, if that counts."""
+
+    role: str
+    status: str | None
+    condition: str | None
+    prompt: str
+    location: str | None
+    position: int | None
+
+
+def _named_edges(workflow: Workflow) -> dict[str, _PlacedEdge]:
     """Edges by source and by status or condition; in a list, their position counts as well."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, _PlacedEdge] = {}
     for source, edges in workflow.graph.items():
         for index, edge in enumerate(edges):
             way = " and ".join(filter(None, (edge.status, edge.condition)))
             position = None if edge.status is not None else index
-            found[f"{source} ({way})" if way else source] = {**as_dict(edge), "position": position}
+            found[f"{source} ({way})" if way else source] = _PlacedEdge(*edge, position)
     return found
 
 
 def _entry_changes(
-    what: str, before: Mapping[str, dict[str, Any]], after: Mapping[str, dict[str, Any]]
+    what: str, before: Mapping[str, NamedTuple], after: Mapping[str, NamedTuple]
 ) -> Iterator[WorkflowChange]:
     for name in dict.fromkeys((*before, *after)):
         if name not in after:
@@ -216,8 +220,6 @@ def _entry_changes(
             yield from _field_changes(what, name, before[name], after[name])
 
 
-def _field_changes(
-    what: str, name: str, before: Mapping[str, Any], after: Mapping[str, Any]
-) -> Iterator[WorkflowChange]:
-    if fields := tuple(key for key in before if before[key] != after[key]):
+def _field_changes(what: str, name: str, before: NamedTuple, after: NamedTuple) -> Iterator[WorkflowChange]:
+    if fields := tuple(key for key in before._fields if getattr(before, key) != getattr(after, key)):
         yield WorkflowChange("changed", what, name, fields)

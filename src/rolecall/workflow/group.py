@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rolecall.errors import UsageError
+from rolecall.store.canonical import JsonObject
 from rolecall.workflow import condition, template
 from rolecall.workflow.model import Group, Role, Workflow, member_roles
 
@@ -38,7 +39,7 @@ _CONFLICT = {
 """What a member that is set aside conflicts with, as `files/merge.py` reports it."""
 
 
-def output_schema(workflow: Workflow, role: str) -> Mapping[str, Any]:
+def output_schema(workflow: Workflow, role: str) -> JsonObject:
     """The schema of a step's output: that of the role, or for a group that of its joined members."""
     group = workflow.roles[role].group
     if group is None:
@@ -86,9 +87,7 @@ def status_of(group: Group, *, count: int, done: int, set_aside: int = 0) -> str
     return "partly" if done else "failed"
 
 
-def items_of(
-    group: Group, *, start: Mapping[str, Any], steps: Sequence[Mapping[str, Any]], steps_count: int
-) -> list[Any]:
+def items_of(group: Group, *, start: JsonObject, steps: Sequence[JsonObject], steps_count: int) -> list[Any]:
     """One item for each member, in order: those of the list, the roles of a team, or None for each of `times`.
 
     The arguments are those of `condition.evaluate`. Raise `UsageError` if `each` does not give a list.

@@ -7,11 +7,12 @@ columns. Whatever is certain to fail or to mislead is an error; whatever may be 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from rolecall.errors import UsageError
 from rolecall.settings.capabilities import RESTRICTIONS, must_not_write, restrictions
 from rolecall.settings.form import did_you_mean
+from rolecall.store.canonical import JsonObject, Schema
 from rolecall.workflow import command, condition, group, outcome, template
 from rolecall.workflow.model import (
     END,
@@ -401,7 +402,7 @@ class _Lint:
                 )
 
     def _earlier_problem(
-        self, use: template.Use, found: Resolved | None, steps: Mapping[str, Any]
+        self, use: template.Use, found: Resolved | None, steps: JsonObject
     ) -> tuple[Literal["error", "warning"], str, str] | None:
         """The problem with a name such as `steps.planner.files`: severity, message and hint."""
         is_variable = use.kind == "variable"
@@ -568,7 +569,7 @@ class _Lint:
 
     def _check_item_uses(self, name: str, group: Group) -> None:
         """Check `each`, and the names that the goal and the procedure of the members use."""
-        properties: dict[str, Any] = {"number": {"type": "integer"}, "count": {"type": "integer"}}
+        properties: Schema = {"number": {"type": "integer"}, "count": {"type": "integer"}}
         if group.each is not None:
             items = self._check_each(name, group.each) or ((),)
             properties["item"] = {"oneOf": [_drop_branches(one) for one in items]}
@@ -717,7 +718,7 @@ class _Earlier:
     def __init__(
         self,
         workflow: Workflow,
-        schemas: Mapping[str, Mapping[str, Any]],
+        schemas: Mapping[str, JsonObject],
         unusable: Collection[str],
         *,
         has_all: bool,
@@ -731,10 +732,10 @@ class _Earlier:
         self._is_ordered = has_all and len(workflow.roles) <= _MOST_ORDERED
         self._reached: dict[tuple[str, str | None], set[str]] = {}
 
-    def outputs(self, source: str, edge: Edge, names: Iterable[str]) -> dict[str, Any]:
+    def outputs(self, source: str, edge: Edge, names: Iterable[str]) -> Schema:
         """The schema of `steps` at `edge` out of `source`, for the roles in `names`. Roles that must have run by then
         are required."""
-        properties: dict[str, Any] = {}
+        properties: Schema = {}
         for name in (name for name in names if name in self._workflow.roles):
             if variants := self._variants(name, source, edge):
                 branches = [_drop_branches(one) for one in variants]
@@ -766,7 +767,7 @@ class _Earlier:
         return self._reached[start, without]
 
 
-def _drop_branches(variant: Variant) -> dict[str, Any]:
+def _drop_branches(variant: Variant) -> Schema:
     """A schema that allows only this variant."""
     branching = ("allOf", "anyOf", "oneOf", "if", "then", "else")
     return {"allOf": [{key: part[key] for key in part if key not in branching} for part in variant]}

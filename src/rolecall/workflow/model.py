@@ -7,7 +7,10 @@ workflow as a node, with each role's schema as a separate node.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Any, Literal, NamedTuple, get_args
+
+from rolecall.store.canonical import JsonObject, Schema
 
 START = "$START"
 END = "$END"
@@ -128,7 +131,7 @@ class Role(NamedTuple):
     """The adapter that plays the role; None uses the configured one."""
     resume: Resume | None = None
     limits: Limits = Limits()
-    extract: Mapping[str, Any] | None = None
+    extract: JsonObject | None = None
     """Overrides of the configured extract model for this role."""
     workdir: Workdir | None = None
     """The folder it works in; None uses the workflow's setting."""
@@ -166,14 +169,6 @@ class Workflow(NamedTuple):
     """The default for roles without their own `on_crash`; None means keep."""
     reuse: bool | None = None
     """The default for roles without their own `reuse`; None leaves it to the thread."""
-
-
-def as_dict(part: Limits | Edge | Condition | Recall | Group | Role) -> dict[str, Any]:
-    """The fields of a part by name, and those of the parts in it."""
-    return {
-        name: as_dict(value) if isinstance(value, Limits | Recall | Group) else value
-        for name, value in part._asdict().items()
-    }
 
 
 def is_any_status(source: str, status: str) -> bool:
@@ -246,7 +241,7 @@ _LIMITS = {
     },
     "additionalProperties": False,
 }
-_ROLE: dict[str, Any] = {
+_ROLE: Schema = {
     "type": "object",
     "properties": {
         **dict.fromkeys(("description", "goal", "procedure", "output", "agent"), _TEXT),
@@ -276,7 +271,7 @@ _CONDITION = {
     "additionalProperties": False,
 }
 
-WORKFLOW_SCHEMA: dict[str, Any] = {
+WORKFLOW_SCHEMA: Schema = {
     "title": "rolecall.workflow",
     "type": "object",
     "properties": {
@@ -292,15 +287,6 @@ WORKFLOW_SCHEMA: dict[str, Any] = {
 """The type of a stored workflow. Empty fields are left out, so that adding a field later changes no id."""
 
 
-def _extend(schema: dict[str, Any], role: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """A workflow type with additional fields for the workflow and for its roles."""
-    properties = schema["properties"]
-    of_role = properties["roles"]["additionalProperties"]
-    of_role = {**of_role, "properties": {**of_role["properties"], **role}}
-    roles = {"type": "object", "additionalProperties": of_role}
-    return {**schema, "properties": {**properties, "roles": roles, **more}}
-
-
 _WORKDIR = {"type": "string", "enum": list(get_args(Workdir))}
 _RECALL = {
     "type": "object",
@@ -308,9 +294,6 @@ _RECALL = {
     "required": ["tokens"],
     "additionalProperties": False,
 }
-_WITH_FOLDERS = _extend(WORKFLOW_SCHEMA, {"workdir": _WORKDIR}, workdir=_WORKDIR)
-_WITH_KNOWLEDGE = _extend(_WITH_FOLDERS, {"knowledge": _RECALL})
-_WITH_THREADS = _extend(_WITH_KNOWLEDGE, {"may_start_threads": {"const": True}})
 _TEXTS = {"type": "array", "items": _TEXT, "minItems": 1}
 _GROUP = {
     "type": "object",
@@ -336,39 +319,46 @@ _GROUP = {
     },
     "additionalProperties": False,
 }
-_WITH_GROUPS = _extend(_WITH_THREADS, {"group": _GROUP})
-_ON_CRASH = {"type": "string", "enum": list(get_args(OnCrash))}
-_WITH_CRASHES = _extend(_WITH_GROUPS, {"on_crash": _ON_CRASH}, on_crash=_ON_CRASH)
-_FLAG = {"type": "boolean"}
-_WITH_REUSE = _extend(_WITH_CRASHES, {"reuse": _FLAG}, reuse=_FLAG)
-_WITH_STAND_INS = _extend(_WITH_REUSE, {"stand_in": _TEXT})
-SCHEMAS = (
-    *(WORKFLOW_SCHEMA, _WITH_FOLDERS, _WITH_KNOWLEDGE, _WITH_THREADS, _WITH_GROUPS),
-    *(_WITH_CRASHES, _WITH_REUSE, _WITH_STAND_INS),
-)
+_ADDED: dict[str, Schema] = {
+    "workdir": _WORKDIR,
+    "knowledge": _RECALL,
+    "may_start_threads": {"const": True},
+    "group": _GROUP,
+    "on_crash": {"type": "string", "enum": list(get_args(OnCrash))},
+    "reuse": {"type": "boolean"},
+    "stand_in": _TEXT,
+}
+"""Fields of a role that were added to the type one after the other."""
+_OF_WORKFLOW = ("workdir", "on_crash", "reuse")
+"""Those that a workflow has as well."""
+
+
+def _extend(schema: Schema, key: str) -> Schema:
+    """A workflow type with another field for its roles and, if it has that too, for the workflow."""
+    properties = schema["properties"]
+    role = properties["roles"]["additionalProperties"]
+    role = {**role, "properties": {**role["properties"], key: _ADDED[key]}}
+    more = {key: _ADDED[key]} if key in _OF_WORKFLOW else {}
+    roles = {"type": "object", "additionalProperties": role}
+    return {**schema, "properties": {**properties, "roles": roles, **more}}
+
+
+SCHEMAS = tuple(accumulate(_ADDED, _extend, initial=WORKFLOW_SCHEMA))
 """Every type of a stored workflow, oldest first."""
 
 
-def type_of(payload: Mapping[str, Any]) -> dict[str, Any]:
+def type_of(payload: JsonObject) -> Schema:
     """The type of a stored form. A node's id also depends on its type, so a workflow gets the oldest type that has
     all its fields."""
     used = {*payload, *(key for role in payload["roles"].values() for key in role)}
-    if "stand_in" in used:
-        return _WITH_STAND_INS
-    if "reuse" in used:
-        return _WITH_REUSE
-    if "on_crash" in used:
-        return _WITH_CRASHES
-    if "group" in used:
-        return _WITH_GROUPS
-    if "may_start_threads" in used:
-        return _WITH_THREADS
-    if "knowledge" in used:
-        return _WITH_KNOWLEDGE
-    return _WITH_FOLDERS if "workdir" in used else WORKFLOW_SCHEMA
+    return SCHEMAS[max((number for number, key in enumerate(_ADDED, 1) if key in used), default=0)]
 
 
-def to_payload(workflow: Workflow, schema_ids: Mapping[str, str]) -> dict[str, Any]:
+_AS_STORED = ("agent", "resume", "extract", "workdir", "on_crash", "reuse", "stand_in")
+"""Fields of a role that are stored under their names, if they are given."""
+
+
+def to_payload(workflow: Workflow, schema_ids: Mapping[str, str]) -> JsonObject:
     """The stored form of a workflow; `schema_ids` maps each role to the node of its schema."""
     payload = {
         "name": workflow.name,
@@ -381,14 +371,12 @@ def to_payload(workflow: Workflow, schema_ids: Mapping[str, str]) -> dict[str, A
         "limits": given(workflow.limits) or None,
         "version": workflow.version or None,
         "python": workflow.python,
-        "workdir": workflow.workdir,
-        "on_crash": workflow.on_crash,
-        "reuse": workflow.reuse,
+        **{key: getattr(workflow, key) for key in _OF_WORKFLOW},
     }
     return payload | {key: value for key, value in optional.items() if value is not None}
 
 
-def _role_payload(role: Role, schema_id: str) -> dict[str, Any]:
+def _role_payload(role: Role, schema_id: str) -> JsonObject:
     payload = {
         "description": role.description,
         "goal": role.prompt,
@@ -398,27 +386,21 @@ def _role_payload(role: Role, schema_id: str) -> dict[str, Any]:
         "meta": schema_id,
     }
     optional = {
-        "agent": role.agent,
-        "resume": role.resume,
+        **{key: getattr(role, key) for key in _AS_STORED},
         "limits": given(role.limits) or None,
-        "extract": role.extract,
-        "workdir": role.workdir,
         "knowledge": role.knowledge and recall_payload(role.knowledge),
         "may_start_threads": role.may_start_threads or None,
         "group": role.group and group_payload(role.group),
-        "on_crash": role.on_crash,
-        "reuse": role.reuse,
-        "stand_in": role.stand_in,
     }
     return payload | {key: value for key, value in optional.items() if value is not None}
 
 
-def recall_payload(recall: Recall) -> dict[str, Any]:
+def recall_payload(recall: Recall) -> JsonObject:
     payload = {"tokens": recall.tokens, "path": recall.path, "required": recall.is_required or None}
     return {key: value for key, value in payload.items() if value is not None}
 
 
-def group_payload(group: Group) -> dict[str, Any]:
+def group_payload(group: Group) -> JsonObject:
     """The fields of a group that are not at their defaults."""
     payload = group._asdict()
     payload = {key: value for key, value in payload.items() if value != Group._field_defaults[key]}
@@ -427,7 +409,7 @@ def group_payload(group: Group) -> dict[str, Any]:
     return {key: list(value) if isinstance(value, tuple) else value for key, value in payload.items()}
 
 
-def read_group(payload: Mapping[str, Any]) -> Group:
+def read_group(payload: JsonObject) -> Group:
     lists = {key: tuple(payload[key]) for key in ("roles", "agents", "check") if key in payload}
     join = payload.get("join", "all")
     return Group(**{**payload, **lists, "join": join["at_least"] if isinstance(join, Mapping) else join})
@@ -438,12 +420,12 @@ def given(limits: Limits) -> dict[str, int | float]:
     return {key: value for key, value in limits._asdict().items() if value is not None}
 
 
-def schema_ids_of(payload: Mapping[str, Any]) -> dict[str, str]:
+def schema_ids_of(payload: JsonObject) -> dict[str, str]:
     """The node of each role's schema in a stored workflow, whether ours or the predecessor's."""
     return {name: role.get("meta") or role["frontmatter"] for name, role in payload["roles"].items()}
 
 
-def from_payload(payload: Mapping[str, Any], schemas: Mapping[str, Mapping[str, Any]]) -> Workflow:
+def from_payload(payload: JsonObject, schemas: Mapping[str, JsonObject]) -> Workflow:
     """The workflow of a stored form; `schemas` has the roles' schemas by the ids of their nodes.
 
     The predecessor's form is accepted as well: schemas under `frontmatter`, edges as a mapping from status to target.
@@ -458,13 +440,11 @@ def from_payload(payload: Mapping[str, Any], schemas: Mapping[str, Mapping[str, 
         conditions={name: Condition(**entry) for name, entry in (payload.get("conditions") or {}).items()},
         limits=Limits(**(payload.get("limits") or {})),
         python=payload.get("python"),
-        workdir=payload.get("workdir"),
-        on_crash=payload.get("on_crash"),
-        reuse=payload.get("reuse"),
+        **{key: payload[key] for key in _OF_WORKFLOW if key in payload},
     )
 
 
-def _read_role(payload: Mapping[str, Any], schema: Mapping[str, Any]) -> Role:
+def _read_role(payload: JsonObject, schema: JsonObject) -> Role:
     recall = payload.get("knowledge")
     return Role(
         description=payload["description"],
@@ -473,17 +453,11 @@ def _read_role(payload: Mapping[str, Any], schema: Mapping[str, Any]) -> Role:
         procedure=payload["procedure"],
         output=payload["output"],
         schema=schema,
-        agent=payload.get("agent"),
-        resume=payload.get("resume"),
         limits=Limits(**(payload.get("limits") or {})),
-        extract=payload.get("extract"),
-        workdir=payload.get("workdir"),
         knowledge=recall and Recall(recall["tokens"], recall.get("path"), recall.get("required", False)),
         may_start_threads=payload.get("may_start_threads", False),
         group=read_group(payload["group"]) if "group" in payload else None,
-        on_crash=payload.get("on_crash"),
-        reuse=payload.get("reuse"),
-        stand_in=payload.get("stand_in"),
+        **{key: payload[key] for key in _AS_STORED if key in payload},
     )
 
 

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, product
 from typing import Any, NamedTuple
 
+from rolecall.store.canonical import JsonObject
 from rolecall.store.schema import pattern_test
 from rolecall.workflow.model import STATUS_KEYS
 
-Variant = tuple[Mapping[str, Any], ...]
+Variant = tuple[JsonObject, ...]
 Path = tuple[str | int, ...]
 
 MOST_VARIANTS = 200
@@ -41,7 +42,7 @@ class Resolved(NamedTuple):
     always: bool
 
 
-def variants_of(schema: Mapping[str, Any]) -> tuple[Variant, ...]:
+def variants_of(schema: JsonObject) -> tuple[Variant, ...]:
     """The schema's variants; a single one if it has no branches."""
     variants: list[Variant] = [(schema,)]
     if len(schema.get("allOf", ())) > MOST_VARIANTS:  # combining this many parts takes too long
@@ -63,7 +64,7 @@ def variants_of(schema: Mapping[str, Any]) -> tuple[Variant, ...]:
 # -- statuses --
 
 
-def statuses_of(schema: Mapping[str, Any]) -> Statuses:
+def statuses_of(schema: JsonObject) -> Statuses:
     """The statuses that outputs of this schema can have."""
     variants = variants_of(schema)
     key = _status_key(variants)
@@ -80,7 +81,7 @@ def statuses_of(schema: Mapping[str, Any]) -> Statuses:
     )
 
 
-def variants_with(schema: Mapping[str, Any], status: str | None) -> tuple[Variant, ...]:
+def variants_with(schema: JsonObject, status: str | None) -> tuple[Variant, ...]:
     """The variants that an output with this status can have; all of them for None."""
     variants = variants_of(schema)
     key = _status_key(variants)
@@ -185,7 +186,7 @@ def _find_in_variant(variant: Variant, name: str, *, is_top: bool) -> Resolved |
     return Resolved(((),), False)
 
 
-def _schemas_of(schema: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any]]:
+def _schemas_of(schema: JsonObject, name: str) -> Iterator[JsonObject]:
     """The schemas of a field; empty if the schema does not declare it."""
     if name in schema.get("properties", {}):
         yield schema["properties"][name]
@@ -212,7 +213,7 @@ def _allows_null(variant: Variant) -> bool:
     return any("null" in types for types in _types(variant)) or _constants(variant) == [None]
 
 
-def _is_closed(schema: Mapping[str, Any]) -> bool:
+def _is_closed(schema: JsonObject) -> bool:
     return schema.get("additionalProperties") is False
 
 
@@ -235,7 +236,7 @@ class Unmet(NamedTuple):
     """Whether undeclared fields are forbidden there."""
 
 
-def unmet(schema: Mapping[str, Any]) -> Iterator[Unmet]:
+def unmet(schema: JsonObject) -> Iterator[Unmet]:
     """Required fields that are declared nowhere, so that no agent knows about them."""
     parts = list(_parts(schema, (), is_value=True))
     places = {id(part.schema): part.path for part in reversed(parts)}
@@ -258,7 +259,7 @@ def unmet(schema: Mapping[str, Any]) -> Iterator[Unmet]:
                 yield Unmet(path, name, known, where, is_top, is_closed)
 
 
-def forbidden(schema: Mapping[str, Any]) -> Iterator[tuple[Path, list[str]]]:
+def forbidden(schema: JsonObject) -> Iterator[tuple[Path, list[str]]]:
     """Parts of a schema that forbid fields which another part of the same variant requires."""
     parts = list(_parts(schema, (), is_value=True))
     places = {id(part.schema): part.path for part in reversed(parts)}
@@ -273,7 +274,7 @@ def forbidden(schema: Mapping[str, Any]) -> Iterator[tuple[Path, list[str]]]:
         yield path, list(names)
 
 
-def contradictions(schema: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+def contradictions(schema: JsonObject) -> Iterator[tuple[Path, str]]:
     """Pairs of bounds that no value can meet, each with the path of the upper bound."""
     for part in _parts(schema, (), is_value=True):
         for low, high, may_be_equal in _BOUNDS:
@@ -297,12 +298,12 @@ _BOUNDS = (
 
 class _Part(NamedTuple):
     path: Path
-    schema: Mapping[str, Any]
+    schema: JsonObject
     is_value: bool
     """Whether it describes a separate value rather than adding to the schema around it."""
 
 
-def _parts(schema: Mapping[str, Any], path: Path, *, is_value: bool) -> Iterator[_Part]:
+def _parts(schema: JsonObject, path: Path, *, is_value: bool) -> Iterator[_Part]:
     """A schema and all its parts that an output may have to fit, except those under `not` and `if`."""
     yield _Part(path, schema, is_value)
     for keyword in ("allOf", "anyOf", "oneOf", "prefixItems"):
@@ -316,17 +317,17 @@ def _parts(schema: Mapping[str, Any], path: Path, *, is_value: bool) -> Iterator
             yield from _parts(part, (*path, keyword, name), is_value=True)
 
 
-def _requirements(variant: Variant) -> Iterator[tuple[Mapping[str, Any], int, str]]:
+def _requirements(variant: Variant) -> Iterator[tuple[JsonObject, int, str]]:
     for part in variant:
         for index, name in enumerate(part.get("required", ())):
             yield part, index, name
 
 
-def _admits(schema: Mapping[str, Any], name: str) -> bool:
+def _admits(schema: JsonObject, name: str) -> bool:
     return any(True for _ in _schemas_of(schema, name))
 
 
-def _show_status(schema: Mapping[str, Any], variant: Variant) -> str:
+def _show_status(schema: JsonObject, variant: Variant) -> str:
     key = statuses_of(schema).key
     values = _values_of(variant, key) if key else None
     return f" where {key!r} is {values[0]!r}" if values and len(values) == 1 else " in one of the variants"

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from rolecall.errors import ExtractError, NotFound, UsageError
+from rolecall.store.canonical import JsonObject
 from rolecall.workflow.model import Workflow
 
 AgentFunction = Callable[[str, Any], Awaitable[Any]]
@@ -20,7 +21,7 @@ class Message:
         self,
         role: str,
         body: str | Callable[[], str],
-        output: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
+        output: JsonObject | Callable[[], JsonObject],
     ) -> None:
         self.role = role
         self._body = body
@@ -31,7 +32,7 @@ class Message:
         return self._body if isinstance(self._body, str) else self._body()
 
     @cached_property
-    def output(self) -> Mapping[str, Any]:
+    def output(self) -> JsonObject:
         return self._output() if callable(self._output) else self._output
 
     # Older names for the same fields.
@@ -40,7 +41,7 @@ class Message:
         return self.body
 
     @property
-    def meta(self) -> Mapping[str, Any]:
+    def meta(self) -> JsonObject:
         return self.output
 
 
@@ -69,10 +70,10 @@ class RoleResult:
     def __init__(
         self,
         body: str | None = None,
-        output: Mapping[str, Any] | None = None,
+        output: JsonObject | None = None,
         *,
         content: str | None = None,
-        meta: Mapping[str, Any] | None = None,
+        meta: JsonObject | None = None,
     ) -> None:
         self.body: Any = content if body is None else body
         self.output: Any = meta if output is None else output
@@ -94,7 +95,7 @@ class RoleResult:
 
 
 PromptFunction = Callable[[ThreadContext], Awaitable[str]]
-RoleFunction = Callable[[ThreadContext], Awaitable[RoleResult | Mapping[str, Any]]]
+RoleFunction = Callable[[ThreadContext], Awaitable[RoleResult | JsonObject]]
 Moderator = Callable[[ThreadContext], str]
 
 
@@ -107,7 +108,7 @@ class Playbook(NamedTuple):
     functions: Mapping[str, RoleFunction] = {}
     agents: Mapping[str, AgentFunction] = {}
     """Agents that roles refer to as objects rather than by name."""
-    bound: Mapping[str, Mapping[str, Any]] = {}
+    bound: Mapping[str, JsonObject] = {}
     """The agents bound to the roles of a thread, as returned by `workspace.binder`."""
     schema_ids: Mapping[str, str] = {}
     """The node of each role's schema."""

@@ -25,6 +25,7 @@ from typing import Any, Generic, NamedTuple, TypedDict, TypeVar, Union, Unpack, 
 
 from rolecall.errors import Hint, RolecallError, UsageError
 from rolecall.settings.yaml12 import Place, Problem
+from rolecall.store.canonical import JsonObject, Schema
 from rolecall.workflow import document, typed, yaml
 from rolecall.workflow.model import Join, Limits, Merge, OnCrash, OnFailure, OnLimit, Resume, Workdir
 from rolecall.workflow.model import Workflow as StoredWorkflow
@@ -56,9 +57,9 @@ class RoleOptions(TypedDict, total=False):
     output: str
     resume: Resume
     limits: Limits | Mapping[str, float]
-    extract: Mapping[str, Any]
+    extract: JsonObject
     workdir: Workdir
-    knowledge: bool | Mapping[str, Any]
+    knowledge: bool | JsonObject
     may_start_threads: bool
     on_crash: OnCrash
     reuse: bool
@@ -96,7 +97,7 @@ class MemberResult(Generic[M]):
     role: str | None = None
     reason: str = ""
     branch: str | None = None
-    conflict: Mapping[str, Any] | None = None
+    conflict: JsonObject | None = None
 
 
 @dataclass(frozen=True)
@@ -127,10 +128,10 @@ class Role(Generic[M]):
 
     @overload
     def __init__(
-        self: Role[dict[str, Any]],
+        self: Role[JsonObject],
         agent: AgentFunction | str | Sequence[str] | None,
         prompt: str | PromptFunction,
-        schema: dict[str, Any],
+        schema: Schema,
         **options: Unpack[RoleOptions],
     ) -> None: ...
 
@@ -151,14 +152,14 @@ class Role(Generic[M]):
         self.schema = meta if schema is None else schema
         self.options = options
         self.call: RoleFunction | None = None
-        self.group: dict[str, Any] | None = None
+        self.group: JsonObject | None = None
         self.place = _caller()
 
     @overload
     @staticmethod
     def function(
-        call: RoleFunction, schema: dict[str, Any] | None = None, **options: Unpack[RoleOptions]
-    ) -> Role[dict[str, Any]]: ...
+        call: RoleFunction, schema: Schema | None = None, **options: Unpack[RoleOptions]
+    ) -> Role[JsonObject]: ...
 
     @overload
     @staticmethod
@@ -185,7 +186,7 @@ class Role(Generic[M]):
         return _make_group(role, {"times": number, **options}, _caller())
 
     @staticmethod
-    def team(*roles: str, **options: Unpack[TeamOptions]) -> Role[Joined[dict[str, Any]]]:
+    def team(*roles: str, **options: Unpack[TeamOptions]) -> Role[Joined[JsonObject]]:
         """Let several roles of the workflow work on the same task at once."""
         return _make_group(Role(None, "", {}), {"roles": list(roles), **options}, _caller())
 
@@ -199,11 +200,11 @@ class Role(Generic[M]):
             members.append(MemberResult(**{**one, "output": output}))
         return cast(M, Joined(message.output["status"], tuple(members)))
 
-    def _read_output(self, output: Mapping[str, Any]) -> Any:
+    def _read_output(self, output: JsonObject) -> Any:
         return typed.instance_of(self.schema, output) if typed.is_type(self.schema) else dict(output)
 
 
-def _make_group(role: Role[Any], group: dict[str, Any], place: Place) -> Role[Any]:
+def _make_group(role: Role[Any], group: JsonObject, place: Place) -> Role[Any]:
     made = copy(role if isinstance(role, Role) else Role.function(role))
     made.group, made.place = group, place
     return made
@@ -222,8 +223,8 @@ class Workflow:
         roles: Mapping[str, AnyRole],
         moderator: Moderator | None = None,
         *,
-        graph: Mapping[str, Any] | None = None,
-        conditions: Mapping[str, Any] | None = None,
+        graph: JsonObject | None = None,
+        conditions: JsonObject | None = None,
         description: str = "",
         limits: Limits | Mapping[str, float] | None = None,
         version: str = "",
@@ -324,7 +325,7 @@ class _Reader:
         self.functions: dict[str, RoleFunction] = {}
         self.agents: dict[str, AgentFunction] = {}
 
-    def read(self) -> dict[str, Any]:
+    def read(self) -> JsonObject:
         workflow = self._workflow
         self._check_direction()
         given = {
@@ -361,7 +362,7 @@ class _Reader:
         if self._workflow.conditions:
             self._report("conditions belong to a graph; a moderator decides in Python")
 
-    def _read_roles(self) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _read_roles(self) -> Iterator[tuple[str, JsonObject]]:
         roles: Any = self._workflow.roles
         if not isinstance(roles, Mapping):
             self._report(f"roles must be a mapping from names to roles, not {_kind(roles)}")
@@ -386,14 +387,14 @@ class _Reader:
                 continue
             yield name, {**player, **options, "schema": self._read_schema(name, role.schema), **group}
 
-    def _read_function(self, name: str, call: RoleFunction) -> dict[str, Any]:
+    def _read_function(self, name: str, call: RoleFunction) -> JsonObject:
         if not _is_async(call):
             self._report(f"the role {name!r} must be a Role or an async function, not {_kind(call)}", name)
         self.functions[name] = call
         return {"description": (inspect.getdoc(call) or "").partition("\n")[0]}
 
-    def _read_agent(self, name: str, role: Role[Any]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+    def _read_agent(self, name: str, role: Role[Any]) -> JsonObject:
+        found = dict[str, Any]()
         if isinstance(role.prompt, str):
             found["prompt"] = role.prompt
         elif _is_async(role.prompt):
@@ -416,7 +417,7 @@ class _Reader:
             )
         return found
 
-    def _read_options(self, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    def _read_options(self, name: str, options: JsonObject) -> JsonObject:
         unknown = sorted(set(options) - set(RoleOptions.__annotations__))
         if unknown:
             self._report(f"the role {name!r} has no option {', '.join(unknown)}", name)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rolecall.errors import Conflict, Hint, NotFound, UsageError
 from rolecall.settings.form import did_you_mean
 from rolecall.settings.repository import root_around
 from rolecall.settings.yaml12 import Marks, Problem
 from rolecall.store import canonical
+from rolecall.store.canonical import JsonObject
 from rolecall.store.ids import META, Node, is_node_id, node_id
 from rolecall.workflow import gallery
 from rolecall.workflow.model import SCHEMAS, Workflow, from_payload, schema_ids_of, to_payload, type_of
@@ -334,6 +335,6 @@ def python_files(store: Store) -> set[str]:
 
 def read_node(store: Store, node: str) -> tuple[Workflow, dict[str, str]]:
     """Return a stored workflow as a value, and the node of each role's schema."""
-    payload: dict[str, Any] = workflow_node(store, node).payload
+    payload: JsonObject = workflow_node(store, node).payload
     ids = schema_ids_of(payload)
     return from_payload(payload, {schema: store.get(schema).payload for schema in ids.values()}), ids

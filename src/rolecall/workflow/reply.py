@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from rolecall.errors import InvalidValue, UsageError
 from rolecall.settings import yaml12
 from rolecall.store import canonical
+from rolecall.store.canonical import JsonObject
 from rolecall.store.schema import Type, pattern_test
 from rolecall.workflow.model import STANDARD_FIELDS, STATUS_KEYS, SUSPEND
 
@@ -36,7 +37,7 @@ MAX_LINES = 100_000
 class ParsedReply:
     """The output and the body of an answer."""
 
-    output: Mapping[str, Any]
+    output: JsonObject
     """Fits the schema and has a canonical form."""
     body: str = ""
     """The text below the frontmatter, preceded by fields that are not part of the output."""
@@ -61,7 +62,7 @@ class ReplyProblem:
     """Every mismatch between the output and the schema, with its path."""
 
 
-def parse(text: str, schema: Mapping[str, Any]) -> ParsedReply | Suspension | ReplyProblem:
+def parse(text: str, schema: JsonObject) -> ParsedReply | Suspension | ReplyProblem:
     """Parse an answer. If the schema names no field, frontmatter is not needed and the whole text is the body."""
     shape = Shape(schema)
     if text.count("\n") > MAX_LINES and shape.declared:
@@ -81,13 +82,13 @@ def parse(text: str, schema: Mapping[str, Any]) -> ParsedReply | Suspension | Re
     return _nothing_found(lines, blocks, shape)
 
 
-def fit(given: Mapping[str, Any], schema: Mapping[str, Any]) -> ParsedReply | Suspension | ReplyProblem:
+def fit(given: JsonObject, schema: JsonObject) -> ParsedReply | Suspension | ReplyProblem:
     """Like `parse`, for fields that are already values, such as a model's JSON."""
     result = _fit(given, Shape(schema))
     return _suspend(result.reason, result.body) if isinstance(result, Suspension) else result
 
 
-def render(output: Mapping[str, Any], body: str = "") -> str:
+def render(output: JsonObject, body: str = "") -> str:
     """Write a well-formed answer that `parse` can read."""
     lines = [f"{_scalar(name)}: {_scalar(value)}" for name, value in output.items()]
     return "\n".join(["---", *lines, "---", "", body]).rstrip("\n") + "\n"
@@ -100,15 +101,15 @@ class Variant(NamedTuple):
     """One branch of a schema that is selected by a constant status."""
 
     status: str
-    schema: Mapping[str, Any]
+    schema: JsonObject
 
 
 class Shape:
     """The fields that a schema names in any of its branches."""
 
-    def __init__(self, schema: Mapping[str, Any]) -> None:
+    def __init__(self, schema: JsonObject) -> None:
         self.schema = dict(schema)
-        self.declared: dict[str, list[Mapping[str, Any]]] = {}
+        self.declared: dict[str, list[JsonObject]] = {}
         self._named: list[Callable[[str], bool]] = []
         for branch in _branches(self.schema):
             for name, item in branch.get("properties", {}).items():
@@ -137,7 +138,7 @@ class Shape:
         """Whether a field name occurs where a YAML key can be; much cheaper than parsing the YAML."""
         return self._mention.search(text, 0, MAX_FRONTMATTER) is not None
 
-    def misfits(self, output: Mapping[str, Any]) -> tuple[str, ...]:
+    def misfits(self, output: JsonObject) -> tuple[str, ...]:
         try:
             canonical.encode(dict(output))
         except InvalidValue as exc:
@@ -160,7 +161,7 @@ class Shape:
         return misfits
 
 
-def _branches(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _branches(schema: JsonObject) -> Iterator[JsonObject]:
     yield schema
     for keyword in ("allOf", "anyOf", "oneOf"):
         for branch in schema.get(keyword, ()):
@@ -170,14 +171,14 @@ def _branches(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
             yield from _branches(schema[keyword])
 
 
-def _variants(schema: Mapping[str, Any]) -> tuple[Variant, ...]:
+def _variants(schema: JsonObject) -> tuple[Variant, ...]:
     """The branches, if each of them has its own constant status; else an empty tuple."""
     branches = schema.get("oneOf") or schema.get("anyOf") or ()
     shared = {key: value for key, value in schema.items() if key not in ("oneOf", "anyOf")}
     found = []
     for branch in branches:
         declared = branch.get("properties", {})
-        status: Mapping[str, Any] = next((declared[name] for name in STATUS_KEYS if name in declared), {})
+        status: JsonObject = next((declared[name] for name in STATUS_KEYS if name in declared), {})
         values = [status["const"]] if "const" in status else status.get("enum", [])
         if len(values) != 1 or not isinstance(values[0], str):
             return ()
@@ -198,7 +199,7 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
         return lambda _name: True  # the validator reports the invalid regular expression
 
 
-def _is_text(item: Mapping[str, Any]) -> bool:
+def _is_text(item: JsonObject) -> bool:
     if "type" in item:
         return bool(item["type"] in ("string", ["string"]))
     values = [item["const"]] if "const" in item else item.get("enum", [])
@@ -294,7 +295,7 @@ def _read(block: _Block, lines: list[str], shape: Shape) -> ParsedReply | Suspen
     return replace(result, body=body, repairs=(*repairs, *result.repairs))
 
 
-def _load(block: _Block, shape: Shape) -> tuple[Mapping[str, Any] | ReplyProblem, tuple[str, ...]]:
+def _load(block: _Block, shape: Shape) -> tuple[JsonObject | ReplyProblem, tuple[str, ...]]:
     size = len(block.text.encode())
     if size > MAX_FRONTMATTER:
         reason = f"the frontmatter has {size:,} bytes; at most {MAX_FRONTMATTER:,} are read"
@@ -312,7 +313,7 @@ def _load(block: _Block, shape: Shape) -> tuple[Mapping[str, Any] | ReplyProblem
     return again, tuple(f"{name} is read as if it were quoted" for name in changed)
 
 
-def _load_yaml(block: _Block) -> Mapping[str, Any] | ReplyProblem:
+def _load_yaml(block: _Block) -> JsonObject | ReplyProblem:
     place = f"the frontmatter that begins in line {block.opening + 1}"
     try:
         value = yaml12.load(block.text, source="the frontmatter", max_bytes=2 * MAX_FRONTMATTER)
@@ -343,7 +344,7 @@ def _quote_strings(text: str, names: frozenset[str]) -> tuple[str, list[str]]:
     return "\n".join(lines), changed
 
 
-def _fit(given: Mapping[str, Any], shape: Shape) -> ParsedReply | Suspension | ReplyProblem:
+def _fit(given: JsonObject, shape: Shape) -> ParsedReply | Suspension | ReplyProblem:
     # `status` is accepted for the `$status` that the schema declares, and vice versa.
     wanted = shape.status_field or ""
     other = {"$status": "status", "status": "$status"}.get(wanted, "")

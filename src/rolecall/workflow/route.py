@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rolecall.errors import UsageError
+from rolecall.store.canonical import JsonObject
 from rolecall.workflow import template
 from rolecall.workflow.model import END, FAIL, STATUS_KEYS, SUSPEND, Edge, Workflow
 
@@ -67,12 +68,12 @@ def route(
     *,
     role: str,
     output: Any,
-    start: Mapping[str, Any],
-    steps: Sequence[Mapping[str, Any]],
+    start: JsonObject,
+    steps: Sequence[JsonObject],
     steps_count: int,
     thread: str,
     body: str = "",
-    outputs: Mapping[str, Any] | None = None,
+    outputs: JsonObject | None = None,
 ) -> Route:
     """The route from `role` (or `$START`) after `output`.
 
@@ -129,7 +130,7 @@ def _holds(workflow: Workflow, name: str, **view: Any) -> bool:
         raise UsageError(f"{name}: {exc.message}.", hint=exc.hint or _FORK_HINT) from None
 
 
-def _follow(workflow: Workflow, role: str, edge: Edge, view: Mapping[str, Any]) -> Route:
+def _follow(workflow: Workflow, role: str, edge: Edge, view: JsonObject) -> Route:
     if edge.role == END:
         return Ended()
     way = f"the edge {role} -> {edge.role}"
@@ -143,7 +144,7 @@ def _follow(workflow: Workflow, role: str, edge: Edge, view: Mapping[str, Any]) 
     return Next(edge.role, prompt, location)
 
 
-def _render(text: str, view: Mapping[str, Any], what: str) -> str:
+def _render(text: str, view: JsonObject, what: str) -> str:
     try:
         rendered = template.render(text, view)
     except UsageError as exc:

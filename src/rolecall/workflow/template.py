@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from rolecall.errors import UsageError
+from rolecall.store.canonical import JsonObject
 
 MAX_NESTING = 50
 MAX_TAGS = 1_000
@@ -72,7 +73,7 @@ def variables(template: str) -> list[Use]:
     return list(_uses(_parse(template)[0], template, ()))
 
 
-def render(template: str, view: Mapping[str, Any]) -> str:
+def render(template: str, view: JsonObject) -> str:
     """Render a template with the values in `view`. Raise `UsageError` with every variable that does not resolve."""
     parts, flaws = _parse(template)
     if flaws:

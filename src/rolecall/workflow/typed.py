@@ -15,6 +15,7 @@ from enum import Enum
 from typing import Any, Literal, TypeVar, Union
 
 from rolecall.errors import UsageError
+from rolecall.store.canonical import JsonObject, Schema
 
 T = TypeVar("T")
 
@@ -34,12 +35,12 @@ def _is_model(kind: Any) -> bool:
     return isinstance(kind, type) and all(callable(getattr(kind, name, None)) for name in _MODEL_METHODS)
 
 
-def schema_of(kind: type[Any]) -> dict[str, Any]:
+def schema_of(kind: type[Any]) -> Schema:
     """The JSON Schema of a dataclass or a pydantic model. Raise `UsageError` with the part that has none."""
     return _model_schema(kind) if _is_model(kind) else _dataclass_schema(kind, ())
 
 
-def instance_of(kind: type[T], value: Mapping[str, Any]) -> T:
+def instance_of(kind: type[T], value: JsonObject) -> T:
     """Convert a value that fits the schema of `kind` to an instance of it."""
     built: T = _build(kind, value)
     return built
@@ -48,7 +49,7 @@ def instance_of(kind: type[T], value: Mapping[str, Any]) -> T:
 # -- type hints to schemas --
 
 
-def _dataclass_schema(kind: type[Any], inside: tuple[type[Any], ...]) -> dict[str, Any]:
+def _dataclass_schema(kind: type[Any], inside: tuple[type[Any], ...]) -> Schema:
     """`inside` are the dataclasses around this one."""
     if kind in inside:
         raise UsageError(f"{kind.__name__} contains itself, which a schema here cannot say")
@@ -67,7 +68,7 @@ def _dataclass_schema(kind: type[Any], inside: tuple[type[Any], ...]) -> dict[st
     return {**found, "required": required} if required else found
 
 
-def _hint_schema(hint: Any, place: str, inside: tuple[type[Any], ...]) -> dict[str, Any]:
+def _hint_schema(hint: Any, place: str, inside: tuple[type[Any], ...]) -> Schema:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any:
         return {}
@@ -106,7 +107,7 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
         raise UsageError(f"the type hints of {kind.__name__} cannot be read: {exc}") from exc
 
 
-def _one_of(values: Iterable[Any]) -> dict[str, Any]:
+def _one_of(values: Iterable[Any]) -> Schema:
     found = list(values)
     kinds = {_PLAIN.get(type(value)) for value in found}
     if None in kinds:
@@ -117,9 +118,9 @@ def _one_of(values: Iterable[Any]) -> dict[str, Any]:
 # -- a model's own schema --
 
 
-def _model_schema(model: type[Any]) -> dict[str, Any]:
+def _model_schema(model: type[Any]) -> Schema:
     """The model's schema, with references to `$defs` replaced by the definitions."""
-    schema: dict[str, Any] = model.model_json_schema()
+    schema: Schema = model.model_json_schema()
     definitions = schema.get("$defs", {})
 
     def inline(value: Any, inside: tuple[str, ...]) -> Any:
@@ -144,7 +145,7 @@ def _model_schema(model: type[Any]) -> dict[str, Any]:
             )
         return {**inline(definitions[target], (*inside, target)), **rest}
 
-    whole: dict[str, Any] = inline(schema, ())
+    whole: Schema = inline(schema, ())
     return whole
 
 

@@ -35,7 +35,7 @@ from rolecall.settings.form import (
 )
 from rolecall.settings.yaml12 import Marks, Path, Place, Problem, YamlNode
 from rolecall.store import canonical, schema
-from rolecall.store.canonical import Schema
+from rolecall.store.canonical import JsonObject, Schema
 from rolecall.workflow import command, lint
 from rolecall.workflow.model import (
     ANY_STATUS,
@@ -96,10 +96,10 @@ class Definition(NamedTuple):
 # -- the forms --
 
 
-class _JsonObject(Form[dict[str, Any]]):
+class _JsonForm(Form[JsonObject]):
     """A mapping that can be stored unchanged."""
 
-    def read(self, value: Any, at: At) -> dict[str, Any] | Unreadable:
+    def read(self, value: Any, at: At) -> JsonObject | Unreadable:
         if not isinstance(value, dict):
             return at.expect("a mapping", value)
         try:
@@ -112,10 +112,10 @@ class _JsonObject(Form[dict[str, Any]]):
         return {"type": "object"}
 
 
-class _OutputSchema(_JsonObject):
+class _OutputSchema(_JsonForm):
     """The JSON Schema of a role's output."""
 
-    def read(self, value: Any, at: At) -> dict[str, Any] | Unreadable:
+    def read(self, value: Any, at: At) -> JsonObject | Unreadable:
         if not isinstance(value, dict):
             return at.expect("a JSON Schema written out as a mapping", value)
         problems = schema.problems_of(value)
@@ -309,7 +309,7 @@ _ROLE = _RoleForm(
         ),
         "limits": Field(_LIMITS, description="What the role may use before its thread is suspended."),
         "extract": Field(
-            _JsonObject(), description="Another model that reads its answers: the keys of `extract`."
+            _JsonForm(), description="Another model that reads its answers: the keys of `extract`."
         ),
         "workdir": _WORKDIR,
         "on_crash": _ON_CRASH,
@@ -414,7 +414,7 @@ class _Edges(Form[tuple[Edge, ...]]):
         else:
             yield at, at.expect("a role, a mapping from status to role, or a list of edges", value)
 
-    def _check_statuses(self, value: dict[str, Any], at: At) -> None:
+    def _check_statuses(self, value: JsonObject, at: At) -> None:
         source = at.path[-1]
         if source != START:
             if ANY_STATUS in value and len(value) > 1:
@@ -506,7 +506,7 @@ def parse(
 
 
 def judge(
-    value: Mapping[str, Any],
+    value: JsonObject,
     *,
     place: Place,
     places: Mapping[str, Place],
