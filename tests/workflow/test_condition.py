@@ -77,14 +77,6 @@ REFUSED = {
     "step[-1].output.x": "did you mean steps?",
     "steps[-1].outptu.x": "did you mean 'output'?",
     "start.promt": "did you mean 'prompt'?",
-    "$contains('x', /(a+)+b/)": "repeated group",
-    "$contains('x', /(a|aa)+b/)": "repeated group",
-    "$contains('x', /a*a*b/)": "more than one repetition",
-    "$contains('x', /a?a?a?a?a?a?aaa/)": "five ?",
-    "$contains('x', /(a)\\1/)": "references back",
-    "$contains('x', /(?=a)/)": "(?",
-    "$contains('x', /a{,9}a{,9}b/)": "more than one repetition",
-    "$contains('x', /" + "(aa|a)" * 30 + "x/)": "alternatives",
 }
 
 
@@ -97,9 +89,24 @@ def test_dangerous_and_mistaken_forms_are_refused(expression: str, reason: str) 
         condition.evaluate(expression, start=START, steps=STEPS)
 
 
-@pytest.mark.parametrize("pattern", ["a+", "[a*+]+x", r"\*\+a*", "err(or)? [0-9]{3}", "^done$|^ok$"])
-def test_plain_regular_expressions_are_accepted(pattern: str) -> None:
-    assert condition.check(f"$contains('x', /{pattern}/)") is None
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("a+", "caat"),
+        ("[a*+]+x", "*x"),
+        (r"\*\+a*", "*+"),
+        ("err(or)? [0-9]{3}", "error 404"),
+        ("^done$|^ok$", "ok"),
+        (r"(\d+)\.(\d+)", "1.25"),
+        ("(na)+ .*man", "nana batman"),
+    ],
+)
+def test_regular_expressions_are_accepted(pattern: str, text: str) -> None:
+    expression = f"$contains(steps[-1].output.text, /{pattern}/)"
+    assert condition.check(expression) is None
+    for value, truth in ((text, True), ("x", False)):
+        steps = [{"role": "a", "output": {"text": value}}]
+        assert condition.evaluate(expression, start=START, steps=steps, seconds=20.0) is truth
 
 
 def test_the_window_is_what_the_expression_looks_at() -> None:
@@ -131,12 +138,6 @@ def test_a_failing_evaluation_says_why() -> None:
         condition.evaluate("steps[-1].role * 2 = 1", start=START, steps=STEPS)
 
 
-def test_a_long_text_is_refused_by_regular_expressions() -> None:
-    steps = [{"role": "a", "output": {"text": "a" * 20_000}}]
-    with pytest.raises(UsageError, match="too long for a regular expression"):
-        condition.evaluate("$contains(steps[-1].output.text, /a*b/)", start=START, steps=steps)
-
-
 def test_an_evaluation_that_hangs_is_stopped() -> None:
     expression = "$count(steps.($$.steps.($$.steps.($$.steps.role)))) > 0"
     with pytest.raises(UsageError, match=r"stopped after 0\.05 s"):
@@ -149,6 +150,11 @@ UNBOUNDED = {
     "$formatInteger(steps[-1].output.n, 'I') = 'x'": "stopped after|failed",
     "$length($string([1..1000].($$.steps[-1].output.text))) > 1": "stopped after|failed",
     "$join([1..1000].($$.steps[-1].output.text)) = 'x'": "stopped after|failed",
+    "$contains(steps[-1].output.text, /(a+)+b/)": "stopped after",
+    "$contains(steps[-1].output.text, /(a|aa)+b/)": "stopped after",
+    "$contains(steps[-1].output.text, /a*a*b/)": "stopped after",
+    "$contains(steps[-1].output.text, /" + "(aa|a)" * 30 + "x/)": "stopped after",
+    "$contains(steps[-1].output.text, /a?a?a?a?a?.*x/)": "stopped after",
 }
 
 
@@ -159,12 +165,6 @@ def test_a_function_that_outgrows_its_limits_is_stopped(expression: str, reason:
     with pytest.raises(UsageError, match=reason):
         condition.evaluate(expression, start=START, steps=[{"role": "a", "output": output}])
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kilobytes
-
-
-def test_alternatives_before_a_repetition_shorten_the_text_that_is_matched() -> None:
-    steps = [{"role": "a", "output": {"text": "a" * 5_000}}]
-    with pytest.raises(UsageError, match="too long for a regular expression"):
-        condition.evaluate("$contains(steps[-1].output.text, /a?a?a?a?a?.*x/)", start=START, steps=steps)
 
 
 def test_plain_conditions_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,11 @@
 """Conditions of edges: JSONata over `start`, `steps` and `steps_count`, checked when the workflow is stored.
 
 The language is limited to single expressions. `check` refuses user-defined functions, variables, `$eval`, random
-numbers, the clock, and regular expressions with catastrophic backtracking; everything else is evaluated with a time
-limit. The limit is checked only between parts of an expression, so an expression that calls functions whose cost
-depends on their arguments is evaluated in a child process with limits of its own (`python -m
-rolecall.workflow.condition`). An expression that only looks at `steps[-k]` gets the last k steps; any other gets every
-step, or an error if not all of them are given.
+numbers and the clock; everything else is evaluated with a time limit. The limit is checked only between parts of an
+expression, so an expression with functions whose cost depends on their arguments, or with a regular expression that
+repeats, is evaluated in a child process with limits of its own (`python -m rolecall.workflow.condition`). An expression
+that only looks at `steps[-k]` gets the last k steps; any other gets every step, or an error if not all of them are
+given.
 """
 
 from __future__ import annotations
@@ -29,9 +29,6 @@ MAX_LENGTH = 2_000
 MAX_DEPTH = 60
 MAX_STEPS = 1_000
 MAX_RANGE = 1_000
-MAX_REGEX_TEXT = 10_000
-MAX_REGEX_WAYS = 1_000
-"""The maximum number of ways in which groups and optional parts of a regular expression may match."""
 MAX_CHILD_MEMORY = 512 * 1024 * 1024
 _CHILD_START = 20.0
 """How many seconds a busy machine may take to start a child process."""
@@ -173,9 +170,8 @@ def _view(
 
 def _compute(expression: str, view: JsonObject, seconds: float, *, is_list: bool) -> Any:
     """The value of an expression; with `is_list` as it is, else whether it is true."""
-    if _parse(expression).is_cheap:
-        return _run(expression, view, seconds, is_list=is_list)
-    return _run_in_child(expression, view, seconds, is_list=is_list)
+    run = _run if _parse(expression).is_cheap else _run_in_child
+    return run(expression, view, seconds, is_list=is_list)
 
 
 def _run(expression: str, view: JsonObject, seconds: float, *, is_list: bool) -> Any:
@@ -262,7 +258,7 @@ def _parse(expression: str) -> _Parsed:
     if len(expression) > MAX_LENGTH:
         return _Parsed(None, f"it is longer than {MAX_LENGTH:,} characters", 0, ())
     try:
-        program = Jsonata(expression, _bounded_regex)
+        program = Jsonata(expression)
         program.set_validate_input(False)
         walk = _Walk()
         walk.visit(program.ast, at_root=True, depth=0)
@@ -328,6 +324,8 @@ class _Walk:
                 self.problems.append(f"a range needs two plain numbers at most {MAX_RANGE:,} apart")
         elif kind == "binary" and symbol.value == "&":
             self.is_cheap = False
+        elif kind == "regex":
+            self.is_cheap = self.is_cheap and not re.search(r"[*+?{(]", symbol.value.pattern)
         elif kind == "path":
             if at_root and symbol.steps[0].type == "name":
                 self._visit_root(symbol.steps)
@@ -396,86 +394,6 @@ def _functions() -> frozenset[str]:
     from jsonata import Jsonata
 
     return frozenset(Jsonata.static_frame.bindings) - frozenset(_REFUSED_FUNCTIONS)
-
-
-# -- regular expressions --
-
-_PARTS = r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|(\)?)(\*|\+|\{(?:\d+(?:,\d*)?|,\d*)\})|([()|?])"
-
-
-def _bounded_regex(pattern: str, flags: Any) -> Any:
-    if problem := _regex_problem(pattern):
-        raise UsageError(f"the regular expression /{pattern}/ is not accepted: {problem}")
-    options = (re.IGNORECASE if flags.case_insensitive else 0) | (re.MULTILINE if flags.multiline else 0)
-    repeats = any(repeat for _, repeat, _ in re.findall(_PARTS, pattern, re.DOTALL))
-    longest = math.isqrt(MAX_REGEX_TEXT**2 // _regex_ways(pattern)) if repeats else MAX_REGEX_TEXT
-    return _BoundedPattern(re.compile(pattern, options), longest)
-
-
-def _regex_problem(pattern: str) -> str | None:
-    """Why matching could take more than quadratic time, or None if it cannot."""
-    if re.search(r"\(\?|\\[1-9]", pattern):
-        return "groups with (? and references back are not accepted"
-    repeats = optional = 0
-    for group_end, repeat, mark in re.findall(_PARTS, pattern, re.DOTALL):
-        if repeat and group_end:
-            return "a repeated group can run away; repeat single characters or classes"
-        repeats += bool(repeat)
-        optional += mark == "?"
-    if repeats > 1:
-        return (
-            "more than one repetition can run away; matching is unanchored, so .* at the ends is not needed"
-        )
-    if optional > 5:
-        return "more than five ? can run away"
-    if _regex_ways(pattern) > MAX_REGEX_WAYS:
-        return "so many groups with alternatives can run away"
-    return None
-
-
-def _regex_ways(pattern: str) -> int:
-    """An upper bound on the number of ways in which groups and optional parts can match."""
-    ways, open_groups = 1, [1]
-    for _, _, mark in re.findall(_PARTS, pattern, re.DOTALL):
-        if mark == "(":
-            open_groups.append(1)
-        elif mark == "|":
-            open_groups[-1] += 1
-        elif mark == ")" and len(open_groups) > 1:
-            ways *= open_groups.pop()
-        elif mark == "?":
-            ways *= 2
-    return ways * open_groups[0]
-
-
-class _BoundedPattern:
-    """A pattern that refuses texts long enough to make even an accepted pattern slow."""
-
-    def __init__(self, pattern: re.Pattern[str], longest: int) -> None:
-        self._pattern = pattern
-        self._longest = longest
-        self.pattern = pattern.pattern
-        self.flags = pattern.flags
-
-    def search(self, text: str) -> re.Match[str] | None:
-        return self._pattern.search(self._check_length(text))
-
-    def finditer(self, text: str) -> Iterator[re.Match[str]]:
-        return self._pattern.finditer(self._check_length(text))
-
-    def sub(self, replacement: Any, text: str, count: int = 0) -> str:
-        return self._pattern.sub(replacement, self._check_length(text), count)
-
-    def split(self, text: str, maxsplit: int = 0) -> list[str | Any]:
-        return self._pattern.split(self._check_length(text), maxsplit)
-
-    def _check_length(self, text: str) -> str:
-        if len(text) > self._longest:
-            raise ValueError(
-                f"a text of {len(text):,} characters is too long for a regular expression (most: "
-                f"{self._longest:,}); $contains with plain text has no such limit"
-            )
-        return text
 
 
 if __name__ == "__main__":
