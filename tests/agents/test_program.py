@@ -147,6 +147,11 @@ def damaged_events(draw: st.DrawFn) -> dict[str, Any]:
     return event
 
 
+def test_the_table_names_the_program_of_each_adapter() -> None:
+    found = {name: import_module(f"rolecall.agents.adapters.{name}").default.program for name in PROGRAMS}
+    assert found == PROGRAMS
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 @settings(max_examples=60)
 @given(events=st.lists(damaged_events(), max_size=12), code=st.sampled_from([0, 1, -15, 130]))

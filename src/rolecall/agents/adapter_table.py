@@ -10,8 +10,17 @@ SPOKEN = {
 }
 """Adapters that parse their own argument with the module's `from_argument`."""
 
-PROGRAMS = ("claude", "codex", "copilot", "cursor", "gemini", "hermes", "opencode", "qwen")
-"""Coding agents that run as programs."""
+PROGRAMS = {
+    "claude": "claude",
+    "codex": "codex",
+    "copilot": "copilot",
+    "cursor": "cursor-agent",
+    "gemini": "gemini",
+    "hermes": "hermes",
+    "opencode": "opencode",
+    "qwen": "qwen",
+}
+"""Coding agents that run as programs, and the programs."""
 
 ADAPTERS = {**SPOKEN, **{name: f"rolecall.agents.adapters.{name}" for name in (*PROGRAMS, "builtin")}}
 """The module of each adapter, which is imported when needed and has a factory of the same name. `human` is not an

@@ -6,24 +6,24 @@ No program is started; `doctor.py` does that. Problems are placed where the defi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from importlib import import_module
+from pathlib import Path
 from typing import Literal
 
 from rolecall import agents
-from rolecall.agents.presence import check_present
-from rolecall.errors import NotFound, UsageError
+from rolecall.agents.presence import find_program
+from rolecall.errors import UsageError
 from rolecall.settings import config
 from rolecall.settings.settings import Settings, agent_for
-from rolecall.settings.yaml12 import Marks, Path, Place, Problem
+from rolecall.settings.yaml12 import Marks, Place, Problem
 from rolecall.workflow.playbook import Playbook, players
 
 
 def first_installed() -> str | None:
     """The first known agent whose program is on this machine; it may not be signed in."""
-    for name in agents.PROGRAMS:
-        with suppress(NotFound):
-            check_present(import_module(agents.ADAPTERS[name]).default, env=config.environment())
+    environment = config.environment()
+    for name, program in agents.PROGRAMS.items():
+        _, can_run = find_program(program, env=environment, folder=Path("/"))
+        if can_run:
             return name
     return None
 
@@ -48,7 +48,7 @@ def problems(
     for role, message, hint in _find_unplayable(book, settings, env, find):
         group = roles[role].group
         own = roles[role].agent or ", ".join(group.agents if group else ())
-        path: Path = ("roles", role, "agent") if own else ("roles", role)
+        path = ("roles", role, "agent") if own else ("roles", role)
         if role in overridden or (not own and settings.get("defaultAgent")):
             yield Problem(severity, f"{role}: {message}", *nowhere, hint)
             continue
