@@ -692,6 +692,25 @@ def test_prune_removes_what_is_merged_and_keeps_the_rest_with_the_reason(project
     assert prune(project)["removed"] == []
 
 
+def test_prune_keeps_a_repository_inside_a_worktree_to_which_the_branch_has_only_a_link(
+    project: Project,
+) -> None:
+    ident = project.worked_in(commit=True)
+    tree = project.tree(ident)
+    inner = tree / "inner"
+    inner.mkdir()
+    git(inner, "init", "--quiet")
+    git(inner, "-c", "user.name=n", "-c", "user.email=e", "commit", "--quiet", "--allow-empty", "-m", "inner")
+    git(tree, "add", "--all")
+    git(tree, "commit", "--quiet", "-m", "link")
+    project.rolecall("thread", "run", ident, check=0)
+    git(project.repo, "merge", "--quiet", f"rolecall/{ident}")
+    lost = f"the repository {tree.name}/inner in {tree.parent}"
+    assert prune(project)["kept"] == [{"thread": ident, "why": lost}]
+    refused = project.rolecall("thread", "folder", "remove", ident, check=2)
+    assert f"would lose {lost}" in refused.stderr
+
+
 def test_prune_does_not_take_the_branch_of_another_thread_for_a_merge(project: Project) -> None:
     ident = project.worked_in(commit=True)
     project.rolecall("thread", "run", ident, check=0)

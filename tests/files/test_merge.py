@@ -249,6 +249,33 @@ def test_work_that_cannot_be_merged_is_set_aside_with_the_reason(repo: Repositor
     assert (Path(elsewhere.path) / "a").read_text() == "a\n"
 
 
+@pytest.mark.parametrize("what", ["empty", "untracked", "committed"])
+def test_work_with_a_repository_inside_is_set_aside_because_git_keeps_only_a_link(
+    repo: Repository, what: str
+) -> None:
+    work = repo.member("one", {"inner/file": "kept\n"})
+    inner = Path(work.path) / "inner"
+    repo.git("init", "--quiet", folder=inner)
+    if what != "empty":
+        repo.git("add", "--all", folder=inner)
+        identity = ("-c", "user.name=Somebody", "-c", "user.email=some@body")
+        repo.git(*identity, "commit", "--quiet", "-m", "inner", folder=inner)
+    if what == "committed":
+        repo.git("add", "--all", folder=Path(work.path))
+        repo.git("commit", "--quiet", "-m", "by one", folder=Path(work.path))
+    before = repo.state()
+    aside = repo.merge(work)
+    assert isinstance(aside, SetAside)
+    assert aside.reason == f"git would keep only a link to the repository inner in {work.path}, not its files"
+    assert repo.state() == before
+    assert (inner / "file").read_text() == "kept\n"
+
+    shutil.rmtree(inner / ".git")
+    repo.git("rm", "--cached", "--quiet", "--ignore-unmatch", "inner", folder=Path(work.path))
+    assert isinstance(repo.merge(work), Merged)
+    assert (repo.folder / "inner/file").read_text() == "kept\n"
+
+
 # -- the check --
 
 

@@ -151,3 +151,12 @@ def list_uncommitted(folder: str) -> list[str]:
     """The paths in the work tree that differ from the commit."""
     options = ("--porcelain", "-z", "--untracked-files=all", "--no-renames")
     return [record[3:] for record in run(folder, "status", *options).words]
+
+
+def list_nested(top: str) -> list[str]:
+    """The repositories inside a work tree whose files and commits are nowhere else: git keeps only a link to them. A
+    submodule is not among them, because its repository is beside that of the work tree."""
+    linked = (record.split("\t", 1) for record in run(top, "ls-files", "--stage", "-z").words)
+    found = {path for about, path in linked if about.startswith("160000")}
+    found.update(path.rstrip("/") for path in list_uncommitted(top) if path.endswith("/"))
+    return sorted(path for path in found if os.path.isdir(os.path.join(top, path, ".git")))

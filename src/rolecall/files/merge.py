@@ -242,6 +242,11 @@ def commit_work(work: Work) -> bool:
         )
     if git.run(path, "ls-files", "--unmerged").text:
         raise UsageError(f"{path} has conflicts that are not resolved", hint="Resolve them there first.")
+    for nested in git.list_nested(path):
+        raise UsageError(
+            f"git would keep only a link to the repository {_readable(nested)} in {path}, not its files",
+            hint="Move it out of there, let git ignore it, or remove its .git folder and any link to it.",
+        )
     if not git.list_uncommitted(path):
         return False
     git.run(path, "add", "--all")

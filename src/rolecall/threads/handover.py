@@ -441,6 +441,8 @@ def _find_losses(folder: WorkFolder, *, is_merge_needed: bool = False) -> Iterat
         return
     if is_there and (left := git.list_uncommitted(path)):
         yield f"{_count(len(left), 'uncommitted change')} in {path}"
+    for nested in git.list_nested(path) if is_there else ():
+        yield f"the repository {nested} in {path}"
 
     # The thread's commits that no other branch contains.
     source, branch = folder.source, folder.branch
