@@ -223,7 +223,11 @@ def test_people_are_asked_one_by_one_while_no_process_waits(rolecall: Rolecall, 
     assert rolecall.json("status")["next"] == f"rolecall thread show {parent['thread']} --members"
     assert rolecall("thread", "watch", parent["thread"]).returncode == 7
     for command in members:
-        rolecall(*command.split()[1:], "--field", "verdict=good", check=0)
+        answered = rolecall(*command.split()[1:], "--field", "verdict=good", check=0)
+        assert (
+            answered.stderr.splitlines()[-1] == f"continue its group: rolecall thread run {parent['thread']}"
+        )
+    assert rolecall.json("status")["next"] == f"rolecall thread run {parent['thread']}"
     rolecall("thread", "run", parent["thread"], check=0)
     assert rolecall.json("thread", "show", parent["thread"])["status"] == "completed"
 

@@ -78,6 +78,12 @@ def _waits_for_person(rolecall: Rolecall, entry: Entry) -> bool:
     return entry["status"] not in ("running", "queued") and entry.get("until", 0) <= time() * 1000
 
 
+def _has_unanswered(rolecall: Rolecall, entry: Entry) -> bool:
+    """Whether a thread waits for members whom a person has to answer."""
+    group = rolecall.thread(entry["thread"]).current_group() if entry["status"] == "waiting" else None
+    return any(member["status"] == "waiting" for member in group["members"]) if group else False
+
+
 def _name_folders(rolecall: Rolecall, entries: list[Entry]) -> list[Entry]:
     """Let the titles of threads of other folders begin with their folder's name, as far as they are listed."""
     here = os.path.realpath(rolecall.folder)
@@ -113,7 +119,7 @@ def _next_commands(
     for entry in threads:
         if entry["status"] == "queued" and not has_service:
             found["rolecall serve --detach"] = "run what is queued"
-        elif entry["thread"] in waiting and entry["status"] == "waiting":
+        elif entry["thread"] in waiting and _has_unanswered(rolecall, entry):
             found[f"rolecall thread show {entry['thread']} --members"] = "see whom it waits for"
         elif entry["thread"] in waiting and entry["continue"]:
             found[entry["continue"]] = short(f"continue {entry['title'] or entry['name']}", 30)

@@ -182,6 +182,11 @@ def tell_continuation(
     onward = Hint("Follow it", "watch_thread", thread=thread.id) if is_served else thread.continuation
     command = instead or hints.command(onward or "")
     if not command:
+        above = thread.state.parent if thread.state.member else None
+        if above and (parent := thread.rolecall.thread(above)).state.status == "waiting":
+            command = in_this_store(options, hints.command(parent.continuation or ""))
+            sys.stdout.flush()
+            print(f"continue its group: {printable(command)}", file=sys.stderr, flush=True)
         return
     runs = command.startswith("rolecall thread run ") or command.endswith(" --run")
     if agent and runs and agent != thread.state.agent:
