@@ -665,8 +665,7 @@ class Rolecall:
             loaded = LoadedWorkflow(book, path=found.path)
         else:
             loaded = LoadedWorkflow(registry.load_file(found.path, warn=warn), path=found.path)
-        for path in self._nested_files(loaded.playbook.workflow):
-            registry.check_trust(path)  # before other roles cost money
+        self._check_nested(loaded)
         return loaded
 
     # -- workflows of other projects --
@@ -701,10 +700,24 @@ class Rolecall:
             if one.pin:
                 pack.trust(one.path, one.content)
 
-    def _nested_files(self, workflow: model.Workflow) -> list[str]:
-        """The files of the workflows that play roles of a workflow, directly or through one another."""
+    def _check_nested(self, loaded: LoadedWorkflow) -> None:
+        """Find what would keep workflows from playing roles, before other roles cost money."""
+        workflow = loaded.playbook.workflow
+        for path in self._nested_files(model.nested_workflows(workflow)):
+            registry.check_trust(path)
+        for role in workflow.roles if loaded.path else ():
+            members = model.member_roles(workflow, role) if workflow.roles[role].group else ()
+            if loaded.path in self._nested_files(model.nested_workflows(workflow, members)):
+                raise UsageError(
+                    f"{loaded.path}: members of {role!r} are played by a workflow that leads back to this one",
+                    hint="It would never end. Let another workflow play them.",
+                )
+
+    def _nested_files(self, names: Sequence[str]) -> list[str]:
+        """The files of the workflows with these names and of those that play their roles, directly or through one
+        another."""
         found: list[str] = []
-        waiting = list(self._files_of(model.nested_workflows(workflow)))
+        waiting = list(self._files_of(names))
         while waiting:
             path = waiting.pop()
             if path not in found:

@@ -245,6 +245,17 @@ def test_every_agent_of_a_list_is_checked_and_a_team_needs_none(rolecall: Roleca
     assert (problem["line"], problem["severity"]) == (6, "warning")
 
 
+def test_members_that_lead_back_to_their_own_workflow_are_refused_before_anybody_is_asked(
+    rolecall: Rolecall, tmp_path: Path
+) -> None:
+    for name, other in (("ask-first", "ask-second"), ("ask-second", "ask-first")):
+        text = ASKING.replace("ask-people", name).replace("human", f"workflow:./{other}.yaml")
+        (tmp_path / f"{name}.yaml").write_text(text.replace("times: 2", "times: 2\n    workdir: shared"))
+    refused = rolecall("run", "ask-first.yaml", "-p", "The plan.", cwd=tmp_path, check=2)
+    assert "members of 'judge' are played by a workflow that leads back to this one" in refused.stderr
+    assert rolecall.json("thread", "list", "--all") == []
+
+
 IN_PYTHON = """
 from dataclasses import dataclass
 from rolecall import END, Role, RoleResult, ThreadContext, Workflow

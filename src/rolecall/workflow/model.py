@@ -6,7 +6,7 @@ workflow as a node, with each role's schema as a separate node.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -203,11 +203,12 @@ def member_workdir(workflow: Workflow, role: str, member: str) -> Workdir:
     return own or workdir_of(workflow, role)
 
 
-def nested_workflows(workflow: Workflow) -> list[str]:
-    """The names of the workflows that play its roles, as `workflow:NAME`."""
+def nested_workflows(workflow: Workflow, roles: Iterable[str] | None = None) -> list[str]:
+    """The names of the workflows that play its roles, or some of them, as `workflow:NAME`."""
+    played = [role for name, role in workflow.roles.items() if roles is None or name in roles]
     agents = [
         agent
-        for role in workflow.roles.values()
+        for role in played
         for agent in (role.agent, role.stand_in, *(role.group.agents if role.group else ()))
     ]
     return [one.partition(":")[2].strip() for one in agents if one and one.startswith("workflow:")]
