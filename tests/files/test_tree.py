@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rolecall.errors import Damaged, NotFound, UsageError
-from rolecall.files import tree
+from rolecall.files import blame, tree, tree_keep
+from rolecall.files.blame import BlamedState
 from rolecall.files.snapshot import Changed, Snapshot, load_tree
 from rolecall.files.tree import Trees
 
@@ -58,6 +59,8 @@ FILES = st.dictionaries(
     max_size=8,
 )
 
+EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
+
 
 def git(folder: Path, *words: str, **env: str) -> str:
     plain = {"HOME": str(folder), "PATH": os.environ["PATH"], "GIT_CONFIG_NOSYSTEM": "1", **env}
@@ -97,9 +100,9 @@ def contents(folder: Path) -> dict[str, tuple[object, ...]]:
     return found
 
 
-def repository(folder: Path, **files: str) -> Path:
+def repository(folder: Path, *options: str, **files: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    git(folder, "init", "--quiet")
+    git(folder, "init", "--quiet", *options)
     for name, text in (files or {"a": "1\n"}).items():
         (folder / name).write_text(text)
     git(folder, "add", "--all")
@@ -170,6 +173,35 @@ def test_ignored_files_are_out_untracked_and_tracked_ones_in(tmp_path: Path) -> 
     trees = Trees(str(tmp_path / "trees"))
     trees.check_out(trees.take(str(work)), str(tmp_path / "out"))
     assert contents(tmp_path / "out").keys() == {"kept", "forced.log", ".gitignore", "new"}
+
+
+def test_a_tree_does_not_depend_on_what_was_recorded_before(tmp_path: Path) -> None:
+    work = repository(tmp_path / "work", kept="1\n", file="1\n")
+    (work / "build").mkdir()
+    for name in ("build/x", "out.log", "mine"):
+        (work / name).write_text("2\n")
+    inner = repository(work / "inner", b="1\n")
+    trees = Trees(str(tmp_path / "trees"))
+    trees.take(str(work))
+
+    def files() -> set[str]:
+        snapshot = trees.take(str(work))
+        assert snapshot == Trees(tempfile.mkdtemp(dir=tmp_path)).take(str(work))
+        return {change.path for change in trees.changes(Snapshot(EMPTY_TREE, snapshot.repository), snapshot)}
+
+    (work / ".gitignore").write_text("*.log\nbuild/\n")
+    assert files() == {".gitignore", "file", "inner", "kept", "mine"}
+    git(work, "add", "--force", "out.log")
+    assert files() == {".gitignore", "file", "inner", "kept", "mine", "out.log"}
+    git(work, "rm", "--quiet", "--cached", "out.log")
+    (work / ".git" / "info" / "exclude").write_text("mine\n")
+    assert files() == {".gitignore", "file", "inner", "kept"}
+    shutil.rmtree(inner / ".git")
+    assert files() == {".gitignore", "file", "inner/b", "kept"}
+    (work / "file").unlink()
+    (work / "file").mkdir()
+    (work / "file" / "c").write_text("3\n")
+    assert files() == {".gitignore", "file/c", "inner/b", "kept"}
 
 
 def test_large_files_and_secrets_are_left_out_and_named(
@@ -362,10 +394,21 @@ def test_a_folder_that_was_too_large_is_not_walked_again_for_a_while(
     assert trees.take(str(work)).tree
 
 
-def test_a_repository_with_sha256_ids_is_refused_by_name(tmp_path: Path) -> None:
-    subprocess.run(["git", "init", "--quiet", "--object-format=sha256", tmp_path / "work"], check=True)
-    with pytest.raises(UsageError, match="only SHA-1 is supported"):
-        Trees(str(tmp_path / "trees")).take(str(tmp_path / "work"))
+def test_a_repository_with_sha256_ids_is_recorded_like_any_other(tmp_path: Path) -> None:
+    work = repository(tmp_path / "work", "--object-format=sha256", a="1\n2\n")
+    trees = Trees(str(tmp_path / "trees"))
+    first = trees.take(str(work))
+    assert first.tree == git(work, "rev-parse", "HEAD^{tree}")
+    (work / "a").write_text("1\n3\n")
+    second = trees.take(str(work))
+    assert trees.changes(first, second) == [Changed("a", "changed", 1, 1)]
+    lines = blame.blame(trees, [BlamedState(first), BlamedState(second, (0,))], 1, "a")
+    assert [line.state for line in lines] == [0, 1]
+    named = {first.repository: [first.tree, second.tree]}
+    assert not tree_keep.write_bundle(trees.place, named, str(tmp_path / "bundle"))
+    assert tree_keep.read_bundle(str(tmp_path / "other"), str(tmp_path / "bundle")) == 2
+    Trees(str(tmp_path / "other")).check_out(second, str(tmp_path / "out"))
+    assert contents(tmp_path / "out") == contents(work)
 
 
 @settings(max_examples=6)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from rolecall.errors import NotFound
 from rolecall.files import git
 from rolecall.files.snapshot import Snapshot
-from rolecall.files.tree import Trees
+from rolecall.files.tree import FORMATS, Trees
 
 
 class BlamedState(NamedTuple):
@@ -46,7 +46,7 @@ def blame(
         os.makedirs(os.path.join(place, "refs"))
         for name, text in (
             ("objects/info/alternates", "".join(f"{folder}\n" for folder in objects)),
-            ("config", "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"),
+            ("config", f"{FORMATS[len(states[newest].files.tree) == 64]}[core]\n\tbare = true\n"),
             ("HEAD", "ref: refs/heads/states\n"),
         ):
             with open(os.path.join(place, name), "w", encoding="utf-8", errors="surrogateescape") as file:

@@ -17,7 +17,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from functools import partial
@@ -59,9 +59,13 @@ _TICK_NS = 50_000_000
 _MOST_LOOSE = 1_000
 """With more objects in files of their own, they are packed."""
 _ATTRIBUTES = "* -text -eol -filter -ident -working-tree-encoding\n"
-_CONFIG = (
-    "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tautocrlf = false\n\tuntrackedCache = false\n"
-)
+_CONFIG = "[core]\n\tbare = false\n\tautocrlf = false\n\tuntrackedCache = false\n"
+FORMATS = {
+    False: "[core]\n\trepositoryformatversion = 0\n",
+    True: "[core]\n\trepositoryformatversion = 1\n[extensions]\n\tobjectformat = sha256\n",
+}
+"""The settings of a repository, by whether its ids are SHA-256."""
+_IGNORED = ("ls-files", "-z", "--cached", "--ignored", "--exclude-standard")
 _KINDS = {"A": "added", "D": "removed"}
 _NESTED = "160000"
 """The mode of a nested repository."""
@@ -98,13 +102,13 @@ class Trees:
         """The snapshot of a small folder that has not changed since it was taken; None if it must be taken again."""
         top = find_top(folder)
         ours = self.prepare(source or top)
-        file = f"{_index_of(ours, top)}.tree"
+        file, began = f"{_index_of(ours, top)}.tree", time.time_ns()
         look, *known = _read(file).split("\0")
         if look in ("", _IS_LARGE) or look != _look_at(top, self._private_in(top)):
             return None
         mark_taken(ours, known[0])
         with suppress(FileNotFoundError):  # another thread takes a snapshot of the folder now
-            os.utime(file)
+            os.utime(file, ns=(began, began))
         return Snapshot(known[0], os.path.basename(ours), tuple(known[1:]))
 
     def take(self, folder: str, *, source: str | None = None) -> Snapshot:
@@ -117,7 +121,7 @@ class Trees:
         _refuse_again(index, os.path.join(top, ".gitignore"), os.path.join(ours, "info", "exclude"))
         with hold(ours, fcntl.LOCK_SH), _lock(index):
             # How the folder looked, its tree, and the files that were left out.
-            before = _read(known).split("\0")
+            before, began = _read(known).split("\0"), time.time_ns()
             look = _IS_LARGE if before[0] == _IS_LARGE else _look_at(top, self._private_in(top))
             env = {"GIT_DIR": ours, "GIT_WORK_TREE": top, "GIT_INDEX_FILE": index}
             if not os.path.exists(index):
@@ -128,9 +132,18 @@ class Trees:
                 _note_nested(index, {path for mode, path in entered if mode.startswith(_NESTED)})
                 git.run(top, "update-index", "-z", "--index-info", env=env, stdin=tracked)
                 git.ask(top, "update-index", "-q", "--really-refresh", env=env)  # fails if files differ
+            gone = _forget_nested(index, top)
+            if gone:
+                _update_index(top, env, "--force-remove", gone)
             listed = ("--modified", "--deleted", "--others", "--exclude-standard")
             shown = git.run(top, "ls-files", "-z", *listed, env=env).words
             paths = {path.rstrip("/") for path in shown}
+            if _may_ignore_others(top, ours, known, paths):
+                theirs = {*git.ask(top, *_IGNORED).words} if root_around(top) == top else set()
+                own = {*git.run(top, *_IGNORED, env=env).words}
+                gone |= own - theirs
+                paths |= {path for path in theirs - own if not _is_left_out(top, path)}
+                paths -= gone
             if private := self._private_in(top):
                 paths = {path for path in paths if not _is_private(os.path.join(top, path), private)}
             if len(paths) > MOST_FILES:
@@ -144,18 +157,16 @@ class Trees:
             if len(kept) * LARGEST > MOST_BYTES and sum(_size(top, path) for path in kept) > MOST_BYTES:
                 raise _refuse(index, top, f"more than {MOST_BYTES // 1024**3} GiB of new files")
             tree = before[1] if before[1:] else ""
-            if kept or linked or not tree or omitted != before[2:]:
+            if kept or linked or gone or not tree or omitted != before[2:]:
                 with suppress(FileNotFoundError):  # gone while the index changes
                     os.unlink(known)
-                for option, chosen in (("--force-remove", [*omitted, *linked]), ("--add", kept)):
+                for option, chosen in (("--force-remove", [*omitted, *linked, *gone]), ("--add", kept)):
                     if chosen:
-                        given, words = os.fsencode("\0".join(chosen)), ("-z", "--replace", "--remove", option)
-                        git.run(
-                            top, "update-index", *words, "--stdin", env=env, stdin=given, settings=_WRITTEN
-                        )
+                        _update_index(top, env, option, chosen)
                 tree = git.run(top, "write-tree", env=env, settings=_FLUSHED).text
                 self._pack_loose(ours)
             _write(known, "\0".join([look, tree, *omitted]))
+            os.utime(known, ns=(began, began))
             mark_taken(ours, tree)
             changed = {path for path in nested if path in omitted or _has_uncommitted_files(top, path)}
         named = sorted([*({*omitted} - changed), *(f"{path}/" for path in changed)])
@@ -169,13 +180,15 @@ class Trees:
         """Make our repository for a user's repository or folder, unless it exists, and return its path. `name` is the
         name that it has on another machine."""
         theirs = find_git_folder(source)
-        name = name or sha256(os.fsencode(theirs or source)).hexdigest()[:16]
+        is_sha256 = (
+            "objectformat = sha256" in _read(os.path.join(theirs, "config")).lower() if theirs else False
+        )
+        of_format = b"\0sha256" if is_sha256 else b""
+        name = name or sha256(os.fsencode(theirs or source) + of_format).hexdigest()[:16]
         ours = os.path.join(self.place, name)
-        make_repository(ours)
+        make_repository(ours, is_sha256=is_sha256)
         alternates = os.path.join(ours, "objects", "info", "alternates")
         if theirs and not os.path.exists(alternates):
-            if "objectformat = sha256" in _read(os.path.join(theirs, "config")).lower():
-                raise UsageError(f"the repository {theirs} names objects by SHA-256; only SHA-1 is supported")
             _write(alternates, f"{theirs}/objects\n")
         # Git reads the user's global list of ignored files, but not the list of their repository.
         excluded = os.path.join("info", "exclude")
@@ -388,14 +401,14 @@ class Trees:
         return ours
 
 
-def make_repository(ours: str) -> None:
+def make_repository(ours: str, *, is_sha256: bool) -> None:
     """Make one of our repositories, unless it exists."""
     if os.path.exists(os.path.join(ours, "HEAD")):
         return
     for folder in ("objects/info", "objects/pack", "refs", "info", "indexes", "taken"):
         os.makedirs(os.path.join(ours, folder), mode=0o700, exist_ok=True)
     _write(os.path.join(ours, "info", "attributes"), _ATTRIBUTES)
-    _write(os.path.join(ours, "config"), _CONFIG)
+    _write(os.path.join(ours, "config"), FORMATS[is_sha256] + _CONFIG)
     _write(os.path.join(ours, "HEAD"), "ref: refs/heads/none\n")  # last: the repository is complete
 
 
@@ -432,11 +445,33 @@ def find_git_folder(folder: str) -> str:
     root = root_around(folder)
     if root is None:
         return ""
+    place = _find_own_git_folder(root)
+    return os.path.realpath(os.path.join(place, _read(os.path.join(place, "commondir")).strip()))
+
+
+def _find_own_git_folder(root: str) -> str:
     place = os.path.join(root, ".git")
     if os.path.isfile(place):  # a worktree or a submodule
         place = os.path.join(root, _read(place).removeprefix("gitdir:").strip())
-        place = os.path.join(place, _read(os.path.join(place, "commondir")).strip())
-    return os.path.realpath(place)
+    return place
+
+
+def _may_ignore_others(top: str, ours: str, known: str, paths: Iterable[str]) -> bool:
+    """Whether git may ignore other files than when the last snapshot was taken, because a list of ignored files is
+    among the changed ones, or because the user tracks other files."""
+    if any(os.path.basename(path) == ".gitignore" for path in paths):
+        return True
+    times = []
+    for path in (
+        known,
+        os.path.join(_find_own_git_folder(top), "index"),
+        os.path.join(ours, "info", "exclude"),
+    ):
+        try:
+            times.append(os.stat(path).st_mtime_ns)
+        except FileNotFoundError:
+            times.append(0)
+    return max(times[1:]) > times[0] - _TICK_NS
 
 
 def _look_at(folder: str, private: tuple[str, ...]) -> str:
@@ -499,8 +534,10 @@ def _is_left_out(top: str, path: str) -> bool:
         found = os.lstat(whole)
     except OSError:  # it was deleted
         return False
-    if stat.S_ISDIR(found.st_mode):  # a nested repository, whose commit is recorded
-        return git.commit(whole, "HEAD") is None
+    if stat.S_ISDIR(
+        found.st_mode
+    ):  # a nested repository, whose commit is recorded, or a folder instead of a file
+        return _is_nested(whole) and git.commit(whole, "HEAD") is None
     if stat.S_ISLNK(found.st_mode):
         return False
     return not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST or not os.access(whole, os.R_OK)
@@ -514,9 +551,28 @@ def _note_nested(index: str, found: set[str]) -> set[str]:
     return noted | found
 
 
+def _forget_nested(index: str, top: str) -> set[str]:
+    """Forget nested repositories that are plain folders with files now, and return them."""
+    noted = {*filter(None, _read(f"{index}.nested").split("\0"))}
+    places = {path: os.path.join(top, path) for path in noted}
+    gone = {path for path, place in places.items() if not _is_nested(place) and _list(place)}
+    if gone:
+        _write(f"{index}.nested", "\0".join(sorted(noted - gone)))
+    return gone
+
+
+def _is_nested(folder: str) -> bool:
+    return os.path.lexists(os.path.join(folder, ".git"))
+
+
+def _update_index(top: str, env: Mapping[str, str], option: str, paths: Iterable[str]) -> None:
+    given, words = os.fsencode("\0".join(paths)), ("-z", "--replace", "--remove", option, "--stdin")
+    git.run(top, "update-index", *words, env=env, stdin=given, settings=_WRITTEN)
+
+
 def _has_uncommitted_files(top: str, nested: str) -> bool:
     folder = os.path.join(top, nested)
-    if not os.path.lexists(os.path.join(folder, ".git")):  # it is gone, or was never cloned
+    if not _is_nested(folder):  # it is gone, or was never cloned
         return False
     found = git.ask(folder, "status", "--porcelain", "--untracked-files=normal")
     return bool(found.out) or found.code != 0
@@ -575,7 +631,7 @@ def _lock(index: str) -> Iterator[None]:
 def _list(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 

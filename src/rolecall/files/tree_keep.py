@@ -110,9 +110,9 @@ def read_bundle(place: str, folder: str) -> int:
         ours, inside = os.path.join(place, repository), os.path.join(folder, _BUNDLED, repository)
         if not os.path.exists(os.path.join(inside, "trees")):
             continue
-        make_repository(ours)
         with open(os.path.join(inside, "trees"), encoding="ascii") as file:
             trees = re.findall(r"^[0-9a-f]{40,64}$", file.read(), re.MULTILINE)
+        make_repository(ours, is_sha256=any(len(tree) == 64 for tree in trees))
         with hold(ours, fcntl.LOCK_SH):
             for name in sorted(os.listdir(inside)):
                 if name.endswith(".pack"):
