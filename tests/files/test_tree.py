@@ -404,6 +404,10 @@ def test_a_repository_with_sha256_ids_is_recorded_like_any_other(tmp_path: Path)
     assert trees.changes(first, second) == [Changed("a", "changed", 1, 1)]
     lines = blame.blame(trees, [BlamedState(first), BlamedState(second, (0,))], 1, "a")
     assert [line.state for line in lines] == [0, 1]
+    repository(work / "inner")
+    # Its commit has an id of the other kind.
+    assert trees.take(str(work)) == second._replace(omitted=("inner/",))
+    shutil.rmtree(work / "inner")
     named = {first.repository: [first.tree, second.tree]}
     assert not tree_keep.write_bundle(trees.place, named, str(tmp_path / "bundle"))
     assert tree_keep.read_bundle(str(tmp_path / "other"), str(tmp_path / "bundle")) == 2

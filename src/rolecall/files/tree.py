@@ -132,6 +132,7 @@ class Trees:
                 _note_nested(index, {path for mode, path in entered if mode.startswith(_NESTED)})
                 git.run(top, "update-index", "-z", "--index-info", env=env, stdin=tracked)
                 git.ask(top, "update-index", "-q", "--really-refresh", env=env)  # fails if files differ
+            digits = 64 if "sha256" in _read(os.path.join(ours, "config")) else 40
             gone = _forget_nested(index, top)
             if gone:
                 _update_index(top, env, "--force-remove", gone)
@@ -142,14 +143,14 @@ class Trees:
                 theirs = {*git.ask(top, *_IGNORED).words} if root_around(top) == top else set()
                 own = {*git.run(top, *_IGNORED, env=env).words}
                 gone |= own - theirs
-                paths |= {path for path in theirs - own if not _is_left_out(top, path)}
+                paths |= {path for path in theirs - own if not _is_left_out(top, path, digits)}
                 paths -= gone
             if private := self._private_in(top):
                 paths = {path for path in paths if not _is_private(os.path.join(top, path), private)}
             if len(paths) > MOST_FILES:
                 raise _refuse(index, top, f"more than {MOST_FILES:,} files")
             nested = _note_nested(index, paths & {path.rstrip("/") for path in shown if path.endswith("/")})
-            omitted = sorted(path for path in paths if _is_left_out(top, path))
+            omitted = sorted(path for path in paths if _is_left_out(top, path, digits))
             # Git lists files below a folder that is a link now, but does not record them.
             behind = {folder for folder in map(os.path.dirname, paths) if _is_link(top, folder)}
             linked = sorted(path for path in paths if os.path.dirname(path) in behind)
@@ -525,8 +526,8 @@ def _refuse_again(index: str, *ignoring: str) -> None:
         raise error
 
 
-def _is_left_out(top: str, path: str) -> bool:
-    """Whether a file is too large, looks like a secret, or cannot be recorded."""
+def _is_left_out(top: str, path: str, digits: int) -> bool:
+    """Whether a file is too large, looks like a secret, or cannot be recorded. Ids have so many digits."""
     name, whole = os.path.basename(path), os.path.join(top, path)
     if any(fnmatchcase(name, secret) for secret in SECRETS):
         return not any(fnmatchcase(name, harmless) for harmless in _HARMLESS)
@@ -537,7 +538,7 @@ def _is_left_out(top: str, path: str) -> bool:
     if stat.S_ISDIR(
         found.st_mode
     ):  # a nested repository, whose commit is recorded, or a folder instead of a file
-        return _is_nested(whole) and git.commit(whole, "HEAD") is None
+        return _is_nested(whole) and len(git.commit(whole, "HEAD") or "") != digits
     if stat.S_ISLNK(found.st_mode):
         return False
     return not stat.S_ISREG(found.st_mode) or found.st_size > LARGEST or not os.access(whole, os.R_OK)

@@ -66,7 +66,7 @@ def collect(place: str, named: Named, *, before: float, delete: bool) -> Collect
                     os.unlink(os.path.join(ours, "taken", tree))
                 if not roots and not os.listdir(os.path.join(ours, "indexes")):
                     shutil.rmtree(ours)
-                freed += size - _size(ours)
+                freed += max(0, size - _size(ours))  # a pack of few objects takes more than their files
             removed += len(unnamed)
     return Collected(removed, freed, tuple(problems))
 
