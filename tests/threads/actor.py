@@ -124,6 +124,9 @@ class BurningTrees(Trees):
 
         git.run = burning
 
+    def recall(self, folder: str, *, source: str | None = None) -> None:
+        """Nothing: whether a folder has settled depends on the load, and every run must take as many snapshots."""
+
     def take(self, folder: str, *, source: str | None = None) -> Snapshot:
         self._fuse.burn("take")
         found = super().take(folder, source=source)
