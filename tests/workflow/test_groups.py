@@ -150,6 +150,7 @@ def test_lists_of_lists_become_one_list_of_items() -> None:
         ("output.files", "output.files.path", "18:11 error: {{item.path}} has no value for a member of reviewer"),
         ("each: steps[-1].output.files", "each: steps[-1].output", "14:11 error: 'output' is not a list"),
         ("each: steps[-1].output.files", "each: files", "14:11 error: the list of 'reviewer' cannot be read: 'files'"),
+        ("each: steps[-1].output.files", "each: start.prompt", "14:11 error: 'start.prompt' is not a list"),
         ("each: steps[-1].output.files", "each: 'steps['", "14:11 error: the list of 'reviewer' cannot be read"),
         ("each: steps[-1].output.files", "each: [a, b]", "14:11 error: roles.reviewer.each must be an expression"),
         ("$START: lister", "$START: reviewer", "14:11 error: the list of 'reviewer' comes from a step, but $START"),

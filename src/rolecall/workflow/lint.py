@@ -610,6 +610,10 @@ class _Lint:
         for field in fields:
             self._check_field(path, field, sources)
         way = condition.plain_path(expression) or ()
+        if way and way[0] != "steps":
+            self._error(
+                path, f"{expression!r} is not a list", "Name one in an output: steps[-1].output.FIELD."
+            )
         is_checked = len(self.findings) == before and not any(
             source in self._unusable or source not in self._roles for source in sources
         )
