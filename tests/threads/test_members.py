@@ -253,9 +253,9 @@ def test_an_empty_list_is_done_and_nobody_is_asked(store: Store, tmp_path: Path)
 @pytest.mark.parametrize(
     ("each", "more", "reason"),
     [
-        ("start.prompt", "join: all", "not a list"),
+        ("steps[-2].output.files", "join: all", "gives nothing, not a list. Resuming"),
         ("'[start.prompt]'", "join: all", "item 1 has 1,000,0"),
-        ("steps[-1].output.files", "join: {at_least: 4}", "at least 4 members must be done"),
+        ("steps[-1].output.files", "join: {at_least: 4}", "only 3 items. Resuming"),
         ("steps[-1].output.files", "procedure: 'Read {{item.path}}.'", "member 1"),
     ],
 )
@@ -268,6 +268,7 @@ def test_what_cannot_be_a_group_suspends_before_anybody_is_asked(
     run(engine(store, cast_of(lambda *_: pytest.fail("asked"))), name)
     assert state(store, name)["status"] == "suspended"
     assert reason in state(store, name)["reason"]
+    assert "or fork it with a corrected workflow" in state(store, name)["reason"]
     assert members_of(store, name) == [] and store.ref(group_name(name)) is None
 
 

@@ -94,8 +94,15 @@ def _store_roster(setup: Setup, held: Held, attempt: Attempt, files: MemberFiles
     store, turn, way = setup.store, attempt.turn, attempt.way
     group = turn.role(way.role).group or Group()
     steps = turn.messages.recent(count_steps_for(group.each)) if group.each else []
-    items = items_of(group, start=turn.start_view, steps=steps, steps_count=turn.steps_count)
-    _check_items(turn, way.role, group, items)
+    try:
+        items = items_of(group, start=turn.start_view, steps=steps, steps_count=turn.steps_count)
+        _check_items(turn, way.role, group, items)
+    except UsageError as error:
+        again = (
+            "Resuming finds the same list: fork the thread before it, or fork it with a corrected workflow"
+        )
+        hint = f"{error.hint} {again}" if error.hint else again
+        raise UsageError(error.message, hint=hint) from None
     if items:
         for role in member_roles(turn.workflow, way.role):
             files.plan(held.thread, role)
