@@ -86,13 +86,13 @@ def test_a_role_can_be_played_by_a_workflow_of_the_gallery(tmp_path: Path) -> No
     own = OWN.replace("answer-question", "ask-more").replace(
         "sage: {", "sage: {agent: 'workflow:answer-question', "
     )
-    own = own.replace("answer: {type: string}", "checked: {type: integer}").replace("[answer]", "[checked]")
     with Stage(tmp_path) as stage:
         stage.commit({".workflows/ask-more.yaml": own})
         source = {"file": "code.txt", "line": 1, "quote": "a bug", "shows": "that"}
         answer = deliver("answered", answer="Because.", sources=[source])
-        thread = stage.run("ask-more", researcher=[answer], checker=[deliver("confirmed", checked=1)])
-        assert (thread.status, thread.steps[0].output["checked"]) == ("completed", 1)
+        confirmed = deliver("confirmed", answer="Because.", sources=["code.txt:1"])
+        thread = stage.run("ask-more", researcher=[answer], checker=[confirmed])
+        assert (thread.status, thread.steps[0].output["answer"]) == ("completed", "Because.")
         assert (
             stage.rolecall.stored_workflows() == []
         )  # the name still stands for the file of the installed version

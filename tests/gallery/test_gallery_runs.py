@@ -292,7 +292,10 @@ ANSWER = deliver("answered", answer="Because.", sources=[SOURCE])
 
 
 def test_answer_question(stage: Stage) -> None:
-    thread = stage.run("answer-question", researcher=[ANSWER], checker=[deliver("confirmed", checked=1)])
+    confirmed = deliver("confirmed", answer="Because.", sources=["code.txt:1"])
+    thread = stage.run("answer-question", researcher=[ANSWER], checker=[confirmed])
+    result = thread.result()
+    assert result and result["output"]["answer"] == "Because."
     assert went(thread) == "researcher:answered checker:confirmed completed"
     assert_page_counts("answer-question", thread)
 
