@@ -314,6 +314,18 @@ def test_an_update_shows_the_difference_and_asks_again_before_the_next_run(stage
     assert "ref: 'v1'" in (stage.project / ".workflows" / "lock.yaml").read_text()
 
 
+def test_another_source_takes_the_name_once_the_files_are_deleted(stage: Stage) -> None:
+    stage("workflow", "add", f"{stage.remote}#v1")
+    url = f"file://{stage.remote}"
+    refused = stage("workflow", "add", url, check=2).stderr
+    assert (
+        f"do-work is already here, from {stage.remote}#v1\n  Delete .workflows/do-work.yaml first." in refused
+    )
+    (stage.project / ".workflows" / "do-work.yaml").unlink()
+    stage("workflow", "add", url)
+    assert f"source: '{url}'" in (stage.project / ".workflows" / "lock.yaml").read_text()
+
+
 def link_out(stage: Stage) -> None:
     stage.publish("workflows/do-link/index.yaml", WORK.format(name="do-link", agent=SAYS_OK))
     os.symlink("/etc/passwd", stage.remote / "workflows" / "do-link" / "notes.md")

@@ -112,11 +112,12 @@ def add(folder: str, text: str, names: Sequence[str] = ()) -> tuple[dict[str, Pi
     for unit in units:
         check_definition(unit)
         pin = pins.get(unit.name)
-        if pin and (pin.source, pin.ref) != (source.place, source.ref):
+        if pin and unit.name in files and (pin.source, pin.ref) != (source.place, source.ref):
             moves = Hint("Move to that one", "update_workflow", workflow=unit.name, ref=source.ref)
+            is_moved = pin.source == source.place and source.ref
             raise UsageError(
                 f"{unit.name} is already here, from {pin.origin}",
-                hint=moves if pin.source == source.place and source.ref else "Remove that one first.",
+                hint=moves if is_moved else f"Delete {os.path.relpath(files[unit.name])} first.",
             )
         if unit.name in files and not pin:
             others = [name for name in pack.units if name not in files]
