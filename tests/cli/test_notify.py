@@ -50,6 +50,8 @@ def test_a_webhook_learns_of_a_question_and_of_the_end(
 
 
 def test_a_trial_has_the_fields_of_a_notification(rolecall: Rolecall, hook: Hook) -> None:
+    told_how = rolecall("notify", check=2).stderr
+    assert """`rolecall config set notify.command '["program", "{text}"]'`""" in told_how
     rolecall("config", "set", "notify.webhook", hook.address, check=0)
     assert rolecall("notify", check=0).stdout == "webhook: sent\n"
     told = hook.got.get(timeout=60)

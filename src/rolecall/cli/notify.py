@@ -37,9 +37,7 @@ def notify(_options: Namespace) -> Reply:
     if not any(settings.get(key) for key in ("command", "webhook", "desktop")):
         raise UsageError(
             "the configuration does not say how to notify you",
-            hint=Hint(
-                "Name a command", "set_setting", key="notify.command", value='\'["program", "{text}"]\''
-            ),
+            hint=Hint("Name a command", "set_setting", key="notify.command", value='["program", "{text}"]'),
         )
     trial: dict[str, Any] = {
         "event": "waits",
