@@ -21,6 +21,7 @@ from rolecall.service import policy, project_file
 from rolecall.service.triggers import trigger_form
 from rolecall.settings import yaml12
 from rolecall.settings.settings import EXTRACT
+from rolecall.workflow import gallery
 
 if TYPE_CHECKING:
     from conftest import Rolecall
@@ -208,6 +209,11 @@ def test_on_a_terminal_it_asks_for_workflow_and_task(
     terminal = Terminal("init", home=claude.rolecall.home, path=claude.env["PATH"])
     terminal.expect("Which workflow first?")  # there is only one agent, so there is no question which
     terminal.expect("(Enter: 1): ")
+    listed = terminal.screen()[1:-1]
+    assert [line.split()[2:] for line in listed[1:]] == [
+        line.split() for line in gallery.summaries().values()
+    ]
+    assert max(map(len, listed)) <= 80
     terminal.type("\n")
     terminal.expect("What should be done? (Enter: A haiku about the sea): ")
     terminal.type("Don't panic\n")

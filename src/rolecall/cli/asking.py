@@ -46,7 +46,7 @@ def ask_choice(
 ) -> int | None:
     """Return the index of the choice, given by number or first word; without an answer the default, or None if it was
     skipped."""
-    say("\n".join([question, *(f"  {number}) {choice}" for number, choice in enumerate(choices, 1))]))
+    say("\n".join([question, *(f"{number:3}) {choice}" for number, choice in enumerate(choices, 1))]))
 
     def check(text: str) -> int | None:
         if not text and not is_required:

@@ -213,7 +213,7 @@ def _choose(options: Namespace, ready: list[str], default: str | None) -> FirstR
         agent = ready[asking.ask_choice("Which agent plays the roles?", ready, default=0)]
     known = {HELLO: "Writes a short text, to see how it goes.", **gallery.summaries()}
     width = max(map(len, known))
-    choices = [f"{name:{width}}  {short(line, 70 - width)}" for name, line in known.items()]
+    choices = [f"{name:{width}}  {short(line, 73 - width)}" for name, line in known.items()]
     workflow = [*known][asking.ask_choice("Which workflow first?", choices, default=0)]
     task = FIRST_TASK if workflow == HELLO else "What to do"
     return FirstRun(
