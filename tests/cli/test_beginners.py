@@ -213,6 +213,13 @@ WRONG_WORDS = {
         2,
         "rolecall: unknown command 'thread cancel'\n  `rolecall thread kill THREAD` does this.\n",
     ),
+    "no workflow": Mistake(
+        "run",
+        2,
+        "rolecall: no workflow is named\n"
+        "  `rolecall new` lists those that come with Rolecall, `rolecall workflow list` your own.\n"
+        "  `rolecall run --help` says more.\n",
+    ),
     "no task": Mistake(
         "run ./decide.yaml",
         2,

@@ -61,6 +61,7 @@ def test_help_of_a_noun_lists_its_verbs(noun: str) -> None:
 def test_help_fits_a_screen_and_help_all_lists_every_command(rolecall: Rolecall) -> None:
     lines = rolecall("--help", check=0).stdout.splitlines()
     assert len(lines) < 24 and max(map(len, lines)) <= 80
+    assert sum(map(len, SCREEN.values())) == 10
     for group, known in SCREEN.items():
         assert any(line.startswith(f"{group}  ") for line in lines)
         for command in known:

@@ -69,7 +69,6 @@ SCREEN = {
         "run": "start a workflow and follow it to its end",
     },
     "watch and steer": {
-        "status": "what waits for you, what runs, what is next",
         "thread answer": "answer what the latest thread asks",
         "web": "see and steer threads in the browser",
     },
@@ -78,11 +77,7 @@ SCREEN = {
         "thread diff": "what it changed in files",
         "cost": "what threads have cost",
     },
-    "project": {"workflow": "check, draw and try workflows of your own"},
-    "set up": {
-        "doctor": "what is installed, and what to fix",
-        "setup": "configure a provider, a model and an agent",
-    },
+    "set up": {"doctor": "what is installed, and what to fix"},
 }
 """The commands of `rolecall --help`, which fits a terminal of 24 lines; `rolecall help all` lists the others."""
 

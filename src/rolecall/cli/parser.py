@@ -108,7 +108,8 @@ def help_screen() -> str:
     for group, commands in SCREEN.items():
         known = [name for name in commands if name.split()[0] in NOUNS]
         lines += [f"{'' if at else group:17}{name:15}{commands[name]}" for at, name in enumerate(known)]
-    more = "`rolecall COMMAND --help` explains a command, `rolecall help all` lists all."
+    more = f"""`{program()}` alone says what waits for you, what runs and what comes next.
+`{program()} COMMAND --help` explains a command, `{program()} help all` lists all."""
     return "\n".join([*lines, "", _epilog(EXAMPLES), "", more])
 
 
@@ -286,6 +287,9 @@ class Parser(ArgumentParser):
         words = message.removeprefix("unrecognized arguments: ")
         if words != message and "--prompt" in self._option_string_actions:
             raise UsageError(message, hint=f"Is it the task? Write -p {quote(words)}.")
+        if message.endswith(": WORKFLOW"):  # the first thing that many type is `rolecall run`
+            known = "`rolecall new` lists those that come with Rolecall, `rolecall workflow list` your own"
+            raise UsageError("no workflow is named", hint=f"{known}.\n`{self.prog} --help` says more.")
         raise UsageError(message, hint=f"{self.format_usage().rstrip()}\n`{self.prog} --help` says more.")
 
 
