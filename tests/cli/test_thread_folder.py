@@ -144,7 +144,7 @@ def test_a_finished_run_names_the_files_of_the_worktree_and_the_command_that_mer
 ) -> None:
     ident = project.start({**DONE, "run": [["sh", "-c", "echo two > ä.txt; echo new > made.txt"]]})
     text = project.rolecall("thread", "run", ident, "--format", "text", check=0).stdout
-    assert "\nfiles changed: sub dir/made.txt, sub dir/ä.txt\n" in text
+    assert "\nfiles changed: sub dir/made.txt +1 -0, sub dir/ä.txt +1 -1\n" in text
     assert text.endswith(f"\nmerge it: rolecall thread folder merge {ident}\n")
     project.folder_verb("merge", ident)
     project.folder_verb("remove", ident)

@@ -13,9 +13,9 @@ from rolecall.cli.output import short
 from rolecall.store.canonical import JsonObject
 from rolecall.threads import report
 from rolecall.threads.report import call_text, local_time, money, reused_text
-from rolecall.threads.thread import LIMITS
+from rolecall.threads.thread import LIMITS, sum_amounts
 
-_TITLE = 32
+_TITLE = 24
 _AGENT = 16
 _MOST_FAILURES = 5
 """How many failed members are printed as lines of their own."""
@@ -62,6 +62,13 @@ class _Member:
     since: float = field(default_factory=time.monotonic)
     used: Amounts = field(default_factory=Amounts)
     latest: str = ""
+    folders: Sequence[str] | None = None
+    """Its work folders, once they have been looked up."""
+
+    def of_limits(self) -> dict[str, float]:
+        """What it has used, in the units of limits."""
+        minutes = (time.monotonic() - self.since) / 60
+        return {"tokens": self.used.tokens, "cost": self.used.cost, "minutes": minutes}
 
 
 class GroupBlock:
@@ -77,17 +84,20 @@ class GroupBlock:
         self._fates: dict[int, str] = {}
         self._tally: Counter[str] = Counter()
         self._used = Amounts()
+        self._ended: dict[int, Mapping[str, float]] = {}
+        """What each member that is over has used, in the units of limits."""
         self._told = 0
 
     def event(self, body: JsonObject) -> str:
         """Take in an event of a member. Return a line to print for good, if it has failed or waits."""
         number, kind = body["number"], body["kind"]
         if kind == "over":
-            return self._end(number, str(body["body"]["status"]), str(body["body"].get("reason") or ""))
+            return self._end(number, body["body"])
         if number in self._fates:
             if kind not in ("started", "resumed", "step_started"):
                 return ""
             self._tally[self._fates.pop(number)] -= 1  # it goes on
+            self._ended.pop(number, None)
         member = self._working.setdefault(number, _Member(str(body["thread"])))
         about = body["body"]
         if kind == "started":
@@ -106,10 +116,12 @@ class GroupBlock:
             member.latest = gist(kind, about) or member.latest
         return ""
 
-    def _end(self, number: int, fate: str, reason: str) -> str:
+    def _end(self, number: int, body: JsonObject) -> str:
+        fate, reason = str(body["status"]), str(body.get("reason") or "")
         member = self._working.pop(number, None)
         if member:
             self._used = self._used.plus(member.used)
+        self._ended[number] = body.get("used") or {"steps": 1, **(member.of_limits() if member else {})}
         if before := self._fates.get(number):
             self._tally[before] -= 1
         self._fates[number] = fate
@@ -128,6 +140,10 @@ class GroupBlock:
     def _tell(self, number: int, words: str, *, sign: str = "✗") -> str:
         self._told += 1
         return f"{sign} {self.role} {number}/{self._count}: {words}" if self._told <= _MOST_FAILURES else ""
+
+    def of_limits(self) -> dict[str, float]:
+        """What its members have used, in the units of limits."""
+        return sum_amounts([*self._ended.values(), *(one.of_limits() for one in self._working.values())])
 
     def lines(self, thread: Thread, height: int) -> list[str]:
         """At most `height` lines: the counts, then those at work that began first."""
@@ -159,11 +175,16 @@ class GroupBlock:
         return [head, *rows]
 
     def _row(self, thread: Thread, number: int, member: _Member) -> str:
-        if not (member.title and member.agent):  # another process runs it, or has started it
+        # Another process may have started it.
+        if member.folders is None or not (member.title and member.agent):
             known = thread.rolecall.thread_if_any(member.thread)
             bound = next(iter(known.state.agents.values()), {"name": " "}) if known else {"name": " "}
             member.title = member.title or (known.state.title if known else " ")
             member.agent = member.agent or (known and known.state.agent) or str(bound["name"])
+            member.folders = work_folders(known) if known else ()
+        latest = member.latest
+        for folder in member.folders:
+            latest = latest.replace(f"{folder}/", "")
         title = (
             member.title.removeprefix(f"{self.role} ").removeprefix(f"{number}/{self._count}").lstrip(": ")
         )
@@ -172,9 +193,15 @@ class GroupBlock:
             short(member.agent.strip(), _AGENT),
             duration(time.monotonic() - member.since),
             *member.used.words(),
-            short(member.latest, 200),
+            short(latest, 200),
         ]
         return " · ".join(filter(None, parts))
+
+
+def work_folders(thread: Thread) -> list[str]:
+    """Where a thread works."""
+    state = thread.state
+    return [*filter(None, (*(folder.cwd for folder in state.folders.values()), state.cwd))]
 
 
 # -- words --
@@ -213,7 +240,7 @@ def gist(kind: str, body: JsonObject, *, folders: Sequence[str] = ()) -> str:
         given = body.get("arguments")
         known = given if isinstance(given, Mapping) and not {"command", "pattern"} & given.keys() else {}
         path = str(next((known[key] for key in _PATHS if known.get(key)), ""))
-        for folder in filter(None, folders):
+        for folder in folders:
             path = path.removeprefix(f"{folder}/")
         return f"{body.get('name', 'tool')} {path or call_text(given)}".rstrip()
     if kind == "usage":

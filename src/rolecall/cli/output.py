@@ -290,9 +290,13 @@ def _fit(widths: list[int], kept: list[int], least: Mapping[int, int]) -> list[i
     return widths
 
 
+def _shorten(text: str, cells: int) -> str:
+    return text if _cells(text) <= cells else _cut(text, cells - 1) + "…"
+
+
 def _cut_apart(texts: list[str], cells: int) -> list[str]:
     """Shorten texts at the end or, if they would then look the same, in the middle of the part they share."""
-    cut = {text: text if _cells(text) <= cells else _cut(text, cells - 1) + "…" for text in texts}
+    cut = {text: _shorten(text, cells) for text in texts}
     groups: dict[str, list[str]] = {}
     for text, shortened in cut.items():
         groups.setdefault(shortened, []).append(text)
@@ -374,7 +378,7 @@ class LastLine:
             width = os.get_terminal_size(2).columns or 80
         except OSError:
             width = 80
-        shown = [_cut(printable(line), width - 1) for line in lines]
+        shown = [_shorten(printable(line), width - 1) for line in lines]
         if shown != self._drawn:
             self._out.write(self._erase() + "\n".join(shown))
             self._out.flush()

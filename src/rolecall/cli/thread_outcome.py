@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Mapping
 from shlex import quote
 from typing import Any
@@ -18,7 +17,7 @@ from rolecall.cli import hints
 from rolecall.cli.arguments import in_this_store, omit_latest
 from rolecall.cli.group_view import duration
 from rolecall.cli.output import colored_status, format_of, plural, printable, short, show
-from rolecall.errors import Hint
+from rolecall.errors import Hint, RolecallError
 from rolecall.store.canonical import JsonObject
 from rolecall.threads.report import joined_text, local_time, money, reuse_total
 from rolecall.threads.state import ENDED
@@ -118,9 +117,10 @@ def _result_text(options: Namespace, thread: Thread, result: JsonObject) -> str:
     lines += [f"  … {len(body) - _MOST_LINES} more lines"] if body[_MOST_LINES:] else []
 
     usage, changes = result["usage"], _count_lines(thread)
-    files = result["files"]
-    if changes and not thread.state.folders:  # of its own folders, what differs at the end is known
-        files = [f"{path}{lines}" for path, lines in changes.items()]
+    # Of its own folders, what differs at the end is known; a fork names what it changed since it began.
+    files = result["files"] if thread.state.folders or not changes else list(changes)
+    if not thread.state.forked_from:
+        files = [f"{path}{changes.get(path, '')}" for path in files]
     more = f", and {len(files) - _MOST_FILES} more" if files[_MOST_FILES:] else ""
     used = [plural(usage["steps"], "step")] if usage.get("steps") else []
     used += [f"{usage['tokens']:,} tokens"] if usage.get("tokens") else []
@@ -144,17 +144,17 @@ def _result_text(options: Namespace, thread: Thread, result: JsonObject) -> str:
 
 
 def _count_lines(thread: Thread) -> dict[str, str]:
-    """The files that the newest steps changed, with the lines that they added and removed."""
-    added: Counter[str] = Counter()
-    removed: Counter[str] = Counter()
-    for step in thread.file_changes(newest=_MOST_STEPS):
-        for change in step["changes"]:
-            added[change["path"]] += change["added"] or 0
-            removed[change["path"]] += change["removed"] or 0
+    """The files that the thread changed, with the lines that it added and removed in the end."""
+    if not thread.file_changes(newest=_MOST_STEPS):
+        return {}
+    try:
+        (whole,) = thread.diff_files(lines=0)
+    except RolecallError:  # they are not recorded, or not on this machine
+        return {}
     # A file whose lines cannot be counted, such as a compiled one, is named alone.
     return {
-        path: f" +{more:,} -{removed[path]:,}" if more or removed[path] else ""
-        for path, more in added.items()
+        change["path"]: f" +{change['added']:,} -{change['removed']:,}" if change["added"] is not None else ""
+        for change in whole["changes"]
     }
 
 

@@ -17,7 +17,15 @@ from rolecall import agents
 from rolecall.agents.process import survivors
 from rolecall.api import Thread
 from rolecall.cli import hints
-from rolecall.cli.group_view import Amounts, GroupBlock, duration, gist, limits_line, unwrap
+from rolecall.cli.group_view import (
+    Amounts,
+    GroupBlock,
+    duration,
+    gist,
+    limits_line,
+    unwrap,
+    work_folders,
+)
 from rolecall.cli.output import LastLine, format_of, say, show_record
 from rolecall.cli.parser import report
 from rolecall.cli.thread_outcome import CODES, INTERRUPTED, INTERRUPTION, show_state, tell_continuation
@@ -145,8 +153,7 @@ class StepLines(View):
         self._thread = thread
         self._is_served = is_served
         self._now = LastLine()
-        state = thread.state
-        self._folders = [*(folder.cwd for folder in state.folders.values()), state.cwd or ""]
+        self._folders = work_folders(thread)
         self._role = self._agent = self._latest = ""
         self._since = 0.0
         self._usage: JsonObject = {}
@@ -169,6 +176,7 @@ class StepLines(View):
             self.close()
         if kind == "group":
             self._group = GroupBlock(str(body["role"]), int(body["count"]), is_served=self._is_served)
+            self._read_limits()
         elif kind == "member":
             if self._group and (line := self._group.event(body)):
                 self._say(line)
@@ -178,9 +186,7 @@ class StepLines(View):
         elif kind == "step_started":
             self._role, self._agent, self._until = str(body["role"]), str(body["agent"]), None
             self._since, self._usage, self._latest = time.monotonic(), {}, ""
-            if self._now.height:
-                known = self._thread.summary()
-                self._totals, self._limits = known.get("usage", {}), known.get("limits", {})
+            self._read_limits()
         elif kind == "usage":
             self._usage = body
         elif kind == "step":
@@ -199,9 +205,19 @@ class StepLines(View):
         elif kind in ("text", "tool_call"):
             self._latest = gist(kind, body, folders=self._folders) or self._latest
 
+    def _read_limits(self) -> None:
+        if self._now.height:
+            known = self._thread.summary()
+            self._totals, self._limits = known.get("usage", {}), known.get("limits", {})
+
     def tick(self) -> None:
+        height = self._now.height
+        if not height:
+            return
         if self._group:
-            self._now.draw(*self._group.lines(self._thread, self._now.height))
+            bars = limits_line(sum_amounts([self._totals, self._group.of_limits()]), self._limits)
+            lines = self._group.lines(self._thread, height - bool(bars))
+            self._now.draw(*filter(None, [*lines, bars]))
             return
         if self._until is not None:
             left = max(0.0, self._until / 1000 - time.time())

@@ -313,7 +313,8 @@ class Members:
         is_new = ref.ref.updated > self._ref.state.get("retry", 0)
         self._standing.note(number, fate, amounts=amounts, reason=ref.state.reason, is_new=is_new)
         if fate is not Fate.OPEN:
-            self._tell(number, "over", {"status": fate.value, "reason": ref.state.reason})
+            used = {"used": amounts} if self._limits and fate is not Fate.WAITS else {}
+            self._tell(number, "over", {"status": fate.value, "reason": ref.state.reason, **used})
         return fate
 
     def _amounts_used(self, ref: ThreadRef, reserved: Amounts) -> Amounts:

@@ -59,6 +59,12 @@ class ClaudeReader(Reader):
     no_session: ClassVar[tuple[str, ...]] = ("No conversation found", "--resume requires a valid session")
     editing: ClassVar[tuple[str, ...]] = _EDITING
     """The tools that write files."""
+    input: ClassVar[tuple[str, ...]] = (
+        "input_tokens",
+        "cache_read_input_tokens",
+        "cache_creation_input_tokens",
+    )
+    """What counts as input in the usage of a message."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -68,12 +74,16 @@ class ClaudeReader(Reader):
         self._resets = ""
         """When the limit ends that the run has reached."""
         self._message = ""
+        self._counted: set[str] = set()
+        self._so_far = Usage()
+        """What the messages counted have used, while the run has no result."""
 
     def event(self, event: Json) -> None:
         message = event.part("message")
         self.transcript.in_session(event.text("session_id"))
         match event.get("type"):
             case "assistant" if message.get("model") != _SYNTHETIC:
+                self._count(message)
                 for block in message.parts("content"):
                     # A subagent's actions count, but not its messages.
                     if block.get("type") == "text" and not event.get("parent_tool_use_id"):
@@ -100,6 +110,18 @@ class ClaudeReader(Reader):
                 self._result = event
                 self._turns += event.count("num_turns")
                 self.transcript.uses(self.usage() or Usage())
+
+    def _count(self, message: Json) -> None:
+        """Tell what the run has used so far, once for each message."""
+        used = message.part("usage")
+        if used and message.text("id") not in self._counted:
+            self._counted.add(message.text("id"))
+            self._so_far = self._so_far.plus(self.tokens_in(used))
+            self.transcript.uses(self._so_far)
+
+    def tokens_in(self, used: Json) -> Usage:
+        cached = used.count("cache_read_input_tokens")
+        return Usage(used.count(*self.input), used.count("output_tokens"), cached)
 
     def _note_result(self, block: Json) -> None:
         call = self.transcript.returns(block.text("tool_use_id"), block.get("content"))

@@ -38,6 +38,7 @@ _API_ERROR = "[API Error"
 class QwenReader(ClaudeReader):
     no_session = ("No saved session found",)
     editing = _EDITING
+    input = ("input_tokens",)
 
     def event(self, event: Json) -> None:
         super().event(event)
@@ -46,14 +47,7 @@ class QwenReader(ClaudeReader):
                 self.transcript.asks(denial.text("tool_name"), is_allowed=False)
 
     def total(self) -> Usage | None:
-        if self._result is None:
-            return None
-        tokens = self._result.part("usage")
-        return Usage(
-            input_tokens=tokens.count("input_tokens"),
-            output_tokens=tokens.count("output_tokens"),
-            cached_tokens=tokens.count("cache_read_input_tokens"),
-        )
+        return self.tokens_in(self._result.part("usage")) if self._result else None
 
     def finish(self, exit: Exit) -> Reply:
         result = self._result
