@@ -17,7 +17,7 @@ from rolecall.settings import notify
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
 from rolecall.threads import thread
-from rolecall.threads.state import RESUME, Status, ThreadState, move
+from rolecall.threads.state import RESUME, Status, ThreadState, WorkFolder, move
 
 if TYPE_CHECKING:
     from conftest import Rolecall
@@ -97,7 +97,8 @@ def test_of_a_long_wait_and_of_an_end_people_are_told_once(
     started: list[Any] = []
     monkeypatch.setattr(notify, "start_for_us", started.append)
     with Store(SqliteBackend(str(rolecall.home / "store.db"))) as store:
-        for folders in ({}, {"copy": {"removed": True}}):  # an ended thread may lose its folders
+        gone = WorkFolder("/gone", "/gone", "/here", is_removed=True)
+        for folders in ({}, {"copy": gone}):  # an ended thread may lose its folders
             ref, draft = thread.find(store, ident), store.draft()
             move(draft, ref, ref.state.move_to(Status.COMPLETED, folders=folders))
             draft.commit()
