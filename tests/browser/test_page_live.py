@@ -219,3 +219,116 @@ def test_schemas_without_a_list_of_fields_and_fields_that_may_be_null(
     page.wait_for_selector(".status.completed")
     steps = site.get(f"/threads/{ident}/steps")["steps"]
     assert [step["output"] for step in steps] == [{"note": "hello", "size": None}, {"number": 3}]
+
+
+def hold(page: Page, pattern: str) -> list[Route]:
+    """The next request for an address, which waits until the test lets it go on."""
+    held: list[Route] = []
+    page.route(pattern, lambda route: route.continue_() if held else held.append(route))
+    return held
+
+
+def finish(page: Page, route: Route, body: object) -> None:
+    """Give a held request this reply, and let the page show it."""
+    with page.expect_event("requestfinished", lambda request: request == route.request):
+        route.fulfill(json=body)
+    page.evaluate("() => new Promise((done) => setTimeout(() => requestAnimationFrame(done)))")
+
+
+def test_a_late_reply_does_not_replace_a_newer_list_of_threads(
+    site: Site, project: Project, open_page: Open
+) -> None:
+    page = open_page(site, "/threads")
+    page.locator("tbody tr, .empty").first.wait_for()
+    old = site.get("/threads", max="50")
+    held = hold(page, "**/api/threads?max=50")
+    with page.expect_request("**/api/threads?max=50"):
+        project.start("loop")
+    ident = project.start("loop")
+    page.locator(row_of(page, ident)).wait_for()
+    finish(page, held[0], old)
+    assert page.locator(row_of(page, ident)).count() == 1
+
+
+def test_a_late_reply_does_not_replace_a_newer_chain(site: Site, project: Project, open_page: Open) -> None:
+    ident = project.start("approve")
+    project.run(ident, code=7)
+    page = open_page(site, f"/threads/{ident}")
+    page.locator("ol.chain > li").wait_for()
+    old = site.get(f"/threads/{ident}/steps", max="20")
+    held = hold(page, "**/steps?max=20")
+    answer = {"output": {"status": "rejected", "why": "no"}, "head": site.get(f"/threads/{ident}")["head"]}
+    site.post(f"/threads/{ident}/answer", answer)
+    page.locator("ol.chain > li").nth(2).wait_for()
+    finish(page, held[0], old)
+    assert page.locator("ol.chain > li").count() == 3
+
+
+def test_visits_that_happen_while_the_page_of_a_thread_loads_are_counted(
+    site: Site, project: Project, open_page: Open
+) -> None:
+    ident = project.start("loop", script="again.yaml")
+    page = open_page(site)
+    rest = [hold(page, f"**/api/threads/{ident}"), hold(page, "**/api/me")]
+
+    def delay(route: Route) -> None:
+        reply = route.fetch()
+        project.run(ident)  # after the graph was read, before the rest is
+        route.fulfill(response=reply)
+
+    page.route("**/graph", delay, times=1)
+    with page.expect_response("**/graph"), page.expect_request("**/api/me"):
+        page.goto(f"{site.address}/threads/{ident}")
+    for [held] in rest:
+        held.continue_()
+    page.wait_for_selector(".status.completed")
+    page.locator(".graph .badge", has_text="5").wait_for()
+
+
+def test_earlier_steps_that_could_not_be_loaded_are_loaded_again(
+    site: Site, project: Project, open_page: Open, console: Console
+) -> None:
+    console.expected.append("ERR_FAILED")
+    ident = project.start("loop", script="again.yaml")
+    project.run(ident)
+    page = open_page(site)
+    page.route(
+        "**/steps?max=40",
+        lambda route: route.continue_(url=route.request.url.replace("max=40", "max=2")),
+        times=1,
+    )
+    page.route("**/steps?before=*", lambda route: route.abort(), times=1)
+    page.goto(f"{site.address}/threads/{ident}")
+    page.get_by_role("button", name="Try again").click()
+    page.locator("li.card.step").nth(4).wait_for()
+
+
+def test_the_plan_is_up_to_date_after_it_loaded_and_in_a_tab_that_comes_back(
+    tmp_path: Path, open_page: Open
+) -> None:
+    project = Project(tmp_path)
+    project.commit()
+    with served(project) as site:
+        page = open_page(site.sign_in(), "/search")
+        held = hold(page, "**/api/events?*")
+        with page.expect_request("**/api/events?*"):
+            page.goto(f"{site.address}/plan")
+            page.get_by_text("There is no plan yet.").wait_for()
+        project.rolecall("task", "add", "Write it", "--context", "Now")  # before the stream opens
+        held[0].continue_()
+        page.get_by_label("Ready").get_by_text("Write it").wait_for()
+        page.evaluate(f"() => {{ {HIDE} }}")
+        page.evaluate(LOOK, False)
+        project.rolecall("task", "update", "1", "completed")
+        page.evaluate(LOOK, True)
+        page.get_by_label("Done").get_by_text("Write it").wait_for()
+        page.close()
+
+
+def test_words_that_are_typed_slowly_keep_their_spaces(site: Site, open_page: Open) -> None:
+    page = open_page(site, "/threads")
+    page.get_by_label("Words in title").focus()
+    page.keyboard.type("Do ")
+    page.wait_for_url("**/threads?text=Do")
+    page.keyboard.type("it")
+    page.wait_for_url("**/threads?text=Do+it")

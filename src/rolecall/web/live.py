@@ -36,6 +36,8 @@ _GLANCE = 2.0
 """Seconds between two checks that the processes of running threads are alive."""
 _BEAT = 20.0
 """Seconds between keep-alive messages on a silent stream, which reveal a dead connection."""
+_RECENT = 30.0
+"""Seconds for which a notice is repeated to streams that join: their pages may have read their data before it."""
 _INNER = frozenset({"text", "tool_call", "usage", "session", "process", "permission", "remark"})
 """Events that only a page about their thread shows."""
 _KEPT = (
@@ -86,6 +88,9 @@ class LiveEvents:
         """`watched` are folders whose changes are announced as `project`."""
         self._open_store = open_store
         self._watched = tuple(watched)
+        self._seen = self._stamps()
+        self._notices: list[tuple[float, _Frame]] = []
+        """Recent notices, each with the time when it grows old."""
         self._streams: set[PageStream] = set()
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -93,10 +98,11 @@ class LiveEvents:
         """The number of the last event that was given to streams."""
 
     async def join(self, stream: PageStream) -> int:
-        """Add a stream; it gets every event after the number that is returned."""
+        """Add a stream; it gets every event after the number that is returned, and recent notices."""
         self._loop = asyncio.get_running_loop()
         with self._lock:
             self._streams.add(stream)
+            stream.offer([frame for until, frame in self._notices if until > monotonic()])
             if self._position is None:
                 self._position = self._loop.create_future()
                 threading.Thread(target=self._follow, args=(self._loop,), name="live", daemon=True).start()
@@ -121,8 +127,12 @@ class LiveEvents:
     def notify(self, kind: str, **fields: Any) -> None:
         """Send something that is not an event of the store to every page; from any Python thread."""
         data = _encode(0, kind=kind, **fields)
+        frame, now = _Frame(0, fields.get("thread", ""), data, data), monotonic()
+        with self._lock:
+            others = [one for one in self._notices if one[0] > now and one[1] != frame]
+            self._notices = [*others, (now + _RECENT, frame)]
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._publish, [_Frame(0, "", data, data)], None)
+            self._loop.call_soon_threadsafe(self._publish, [frame], None)
 
     # -- the Python thread --
 
@@ -143,8 +153,9 @@ class LiveEvents:
         with self._open_store() as rolecall:
             after = rolecall.newest_event()
             loop.call_soon_threadsafe(self._publish, [], after)
-            seen = self._stamps()
-            running = {entry["thread"] for entry in rolecall.entries(status="running", members=True)}
+            # A page may have been told that a crashed one runs.
+            entries = rolecall.entries(status=("running", "crashed"), members=True)
+            running = {entry["thread"] for entry in entries}
             look_at = monotonic()
             while True:
                 with self._lock:
@@ -161,12 +172,15 @@ class LiveEvents:
                     after = found[-1].seq
                     loop.call_soon_threadsafe(self._publish, [_frame(event) for event in found], after)
                 took = perf_counter() - began
-                running |= {event.stream for event in found if event.kind == "step_started"}
+                if begun := {event.stream for event in found if event.kind == "step_started"}:
+                    running |= begun
+                    with self._lock:
+                        self._notices = [one for one in self._notices if one[1].thread not in begun]
                 if monotonic() >= look_at:
                     running -= self._find_stopped(rolecall, running)
                     look_at = monotonic() + _GLANCE
-                if (now := self._stamps()) != seen:
-                    seen = now
+                if (now := self._stamps()) != self._seen:
+                    self._seen = now
                     self.notify("project")
                 if len(found) < _PAGE:
                     sleep(min(_MOST, max(_LEAST, _SHARE * took)))

@@ -234,12 +234,13 @@ def show_work(ask: Ask) -> Any:
 
 @get("/threads/{thread}/graph", "The workflow as places and lines, with how often each role has answered.")
 def show_graph(ask: Ask) -> Any:
-    thread = ask.thread
+    thread, newest = ask.thread, ask.rolecall.newest_event()
     usage = thread.summary().get("usage", {}).get("roles", {})
     drawn = draw(ask.rolecall.define(thread.workflow).workflow)
     return drawn._asdict() | {
         "visits": {role: amounts.get("steps", 0) for role, amounts in usage.items()},
         "roles": usage,
+        "lastEvent": newest,
     }
 
 

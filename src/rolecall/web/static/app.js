@@ -1,6 +1,6 @@
 // The shell: navigation, the connection, keyboard shortcuts, and which page is shown.
 import { html, render, useEffect, useState } from "./parts/html.js";
-import { fetchEarly, firstEvent, get, me, needsSignIn, post, signIn } from "./parts/net.js";
+import { fetchEarly, firstEvent, get, makeTurns, me, needsSignIn, post, signIn } from "./parts/net.js";
 import { connection, problems, startStream, useDebounced, useEvents } from "./parts/live.js";
 import { navigate, route, title } from "./parts/route.js";
 import { ActionButton, Boundary, Dialog, Field, Loading, Messages, Problem } from "./parts/controls.js";
@@ -40,7 +40,11 @@ function App() {
 
 function Shell() {
   const [isHelp, setHelp] = useState(false);
-  const refresh = useDebounced(() => get("/me").then((found) => { me.value = found; }, () => {}), 400, 3000);
+  const [takeTurn] = useState(makeTurns);
+  const refresh = useDebounced(() => {
+    const isInTime = takeTurn();
+    get("/me").then((found) => { if (isInTime()) me.value = found; }, () => {});
+  }, 400, 3000);
   useEvents(({ kind, body, thread }) => {
     const isMended = kind === "step_started" && thread in problems.value;
     if (isMended || (MOVING.includes(kind) && (kind !== "step" || body?.status !== "idle"))) refresh();

@@ -1,6 +1,6 @@
 // One thread: graph with live state, waterfall, chain, files, and what a person can do.
 import { html, Prose, useEffect, useMemo, useRef, useState } from "../parts/html.js";
-import { get, me, useGet } from "../parts/net.js";
+import { get, makeTurns, me, useGet } from "../parts/net.js";
 import { problems, useDebounced, useEvents, watchThread } from "../parts/live.js";
 import { route, setQuery, title } from "../parts/route.js";
 import { Boundary, Empty, Loading, More, Problem, Status, Tabs, When } from "../parts/controls.js";
@@ -32,7 +32,7 @@ export default function Thread({ thread: given }) {
     return () => watchThread("");
   }, [id]);
   useEvents((event) => {
-    if (event.kind === "back" || event.kind === "reset") { reload(); steps.refresh(); return; }
+    if (event.kind === "back" || event.kind === "reset") { soon(); steps.refresh(); return; }
     if (event.kind === "member" || (event.thread && event.thread !== id && data?.group)) soon();
     if (event.thread !== id) return;
     hear(event);
@@ -94,24 +94,29 @@ function useSteps(id, head) {
   const known = useRef(null);
   known.current = state.list;
   const asked = useRef("");
+  const [takeTurn] = useState(makeTurns);
   const load = async (before = "", max = PAGE) => {
     if (before && asked.current === before) return; // it is on its way
     asked.current = before;
+    const isInTime = before ? () => true : takeTurn();
     try {
       const page = await get(`/threads/${id}/steps`, { before, max });
       setState((old) => {
-        if (before && old.before !== before) return old;
+        if ((before && old.before !== before) || !isInTime()) return old;
         return { list: before ? [...old.list, ...page.steps] : page.steps, before: page.before, error: null };
       });
     } catch (error) {
+      asked.current = "";
       setState((old) => ({ ...old, error }));
     }
   };
   const refresh = async () => {
     if (!known.current?.length) { await load(); return; }
+    const isInTime = takeTurn();
     try {
       const page = await get(`/threads/${id}/steps`, { max: 20 });
       setState((old) => {
+        if (!isInTime()) return old;
         const at = page.steps.findIndex((step) => step.hash === old.list[0]?.hash);
         if (at < 0) return { list: page.steps, before: page.before, error: null };
         return { ...old, list: [...page.steps.slice(0, at), ...old.list], error: null };

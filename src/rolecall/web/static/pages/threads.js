@@ -1,6 +1,6 @@
 // All threads, newest first, with filters in the address, live.
 import { html, useEffect, useRef, useState } from "../parts/html.js";
-import { get, useGet } from "../parts/net.js";
+import { get, makeTurns, useGet } from "../parts/net.js";
 import { useDebounced, useEvents } from "../parts/live.js";
 import { route, setQuery } from "../parts/route.js";
 import { Empty, Loading, More, Problem, Status, When } from "../parts/controls.js";
@@ -34,22 +34,29 @@ function useThreads(query) {
   const [state, setState] = useState({ rows: null, next: null, error: null });
   const wanted = useRef(key);
   const asked = useRef("");
+  const newest = useRef(0); // the number of the last event
+  const [takeTurn] = useState(makeTurns);
   const load = async (after = "") => {
     if (after && asked.current === after) return; // it is on its way
     asked.current = after;
     wanted.current = key;
+    const isInTime = after ? () => true : takeTurn();
     try {
       const page = await get("/threads", { ...query, after, max: 50 });
-      if (wanted.current === key) setState((old) => (after ? append(old, page, after) : renew(old, page, key)));
+      if (wanted.current !== key || !isInTime()) return;
+      setState((old) => (after ? append(old, page, after) : renew(old, page, key)));
+      if (newest.current > page.lastEvent) soon(); // something happened after it was read
     } catch (error) {
-      setState((old) => ({ ...old, error }));
+      asked.current = "";
+      if (wanted.current === key) setState((old) => ({ ...old, error }));
     }
   };
   useEffect(() => { load(); }, [key]);
   const soon = useDebounced(() => load(), 300, 3000);
   useEvents((event) => {
-    if (event.kind === "back" || event.kind === "reset") soon();
+    if (["back", "reset", "crashed"].includes(event.kind)) soon();
     if (!event.thread) return;
+    newest.current = event.seq || newest.current;
     const update = (row) => (row.thread === event.thread ? applyEvent(row, event) : row);
     const isKnown = state.rows?.some((row) => row.thread === event.thread);
     if (isKnown) setState((old) => ({ ...old, rows: old.rows.map(update) }));
@@ -94,8 +101,9 @@ function applyEvent(row, { kind, body = {}, at }) {
 function Filters({ status, workflow, text, age, cost }) {
   const workflows = (useGet("/workflows").data?.workflows || []).map((one) => one.name);
   const [words, setWords] = useState(text);
-  useEffect(() => setWords(text), [text]);
-  const soon = useDebounced(() => setQuery({ text: words.trim() }), 250);
+  const typed = useRef(text); // the words that this field put into the address
+  useEffect(() => { if (text !== typed.current) setWords(typed.current = text); }, [text]);
+  const soon = useDebounced(() => setQuery({ text: (typed.current = words.trim()) }), 250);
   const type = (event) => {
     setWords(event.target.value);
     soon();

@@ -10,7 +10,7 @@ const listeners = new Set();
 let source = null;
 let watched = ""; // the thread of which everything is sent
 let last = null; // the number of the newest event that the page knows of, null before it has begun
-let wasLost = false;
+let wasAway = false; // whether notices may be missing, which only open streams get
 let retry = 0;
 
 // Begin, after the event that is the newest in what was loaded. Later calls do nothing.
@@ -31,17 +31,18 @@ export function watchThread(thread, after = Infinity) {
 function openStream() {
   closeStream();
   // A browser has six connections to a server for all its tabs, so a tab that nobody sees has none.
+  wasAway ||= document.hidden;
   if (document.hidden || last == null) return;
   const query = new URLSearchParams({ after: last, ...(watched ? { thread: watched } : {}) });
   source = new EventSource(`/api/events?${query}`);
   source.onopen = () => {
     connection.value = "open";
-    if (wasLost) publish({ kind: "back" });
-    wasLost = false;
+    if (wasAway) publish({ kind: "back" });
+    wasAway = false;
   };
   source.onerror = () => {
     connection.value = "lost";
-    wasLost = true;
+    wasAway = true;
     if (source.readyState === EventSource.CLOSED) tryAgain();
   };
   source.onmessage = (message) => {

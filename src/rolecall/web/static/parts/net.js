@@ -89,20 +89,33 @@ export function toQuery(query) {
   return kept.length ? `?${new URLSearchParams(kept)}` : "";
 }
 
+// Tells which replies to use: a reply is too late once that of a later call has been used. Each call takes a turn.
+export function makeTurns() {
+  let sent = 0, used = 0;
+  return () => {
+    const mine = ++sent;
+    return () => {
+      used = Math.max(used, mine);
+      return used === mine;
+    };
+  };
+}
+
 // What a path answers, as {data, error, reload, isLoading}; asked again when the path changes.
 export function useGet(path, query) {
   const address = path && path + toQuery(query);
   const [state, setState] = useState({ data: null, error: null, isLoading: true, address: null });
   const [count, setCount] = useState(0);
+  const [takeTurn] = useState(makeTurns);
   useEffect(() => {
-    if (!address) return undefined;
-    let isCurrent = true;
+    if (!address) return;
+    const isInTime = takeTurn();
+    const change = (next) => setState((old) => (old.address === address && isInTime() ? { ...old, ...next } : old));
     setState((old) => ({ ...old, data: old.address === address ? old.data : null, isLoading: true, address }));
     call(address).then(
-      (data) => isCurrent && setState({ data, error: null, isLoading: false, address }),
-      (error) => isCurrent && setState((old) => ({ ...old, error, isLoading: false })),
+      (data) => change({ data, error: null, isLoading: false }),
+      (error) => change({ error, isLoading: false }),
     );
-    return () => { isCurrent = false; };
   }, [address, count]);
   return { ...state, reload: () => setCount((old) => old + 1) };
 }
