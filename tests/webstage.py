@@ -271,7 +271,7 @@ def served(project: Project, *options: str, **more: str) -> Iterator[Site]:
             stderr=errors,
             text=True,
         )
-    watchdog = Timer(600, child.kill)
+    watchdog = Timer(3600, child.kill)  # it may serve every test of a module, on a busy machine
     watchdog.start()
     assert child.stdout is not None
     try:

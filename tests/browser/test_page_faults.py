@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from browser_fixture import Console, Open
+from ports import held_port
 from webstage import Project, Site, served
 
 if TYPE_CHECKING:
@@ -187,14 +188,14 @@ def test_the_page_survives_a_restart_of_the_server(
     project: Project, open_page: Open, console: Console
 ) -> None:
     console.expected += ["ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONNECTION_RESET"]
-    with served(project) as first:
+    with held_port() as port, served(project, "--port", str(port)) as first:
         first.sign_in()
         page = open_page(first, "/threads")
         page.wait_for_selector("h1")
         assert first.child is not None
         first.child.kill()
         page.get_by_text("Connection lost").wait_for()
-        with served(project, "--port", str(first.port)):
+        with served(project, "--port", str(port)):
             page.get_by_text("Connection lost").wait_for(state="detached")
             ident = project.start("loop")
             page.locator(f'a[href="/threads/{ident}"]').wait_for()

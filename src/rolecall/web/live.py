@@ -37,7 +37,7 @@ _GLANCE = 2.0
 _BEAT = 20.0
 """Seconds between keep-alive messages on a silent stream, which reveal a dead connection."""
 _RECENT = 30.0
-"""Seconds for which a notice is repeated to streams that join: their pages may have read their data before it."""
+"""Seconds for which a notice is repeated to streams that continue: their pages may have read their data before it."""
 _INNER = frozenset({"text", "tool_call", "usage", "session", "process", "permission", "remark"})
 """Events that only a page about their thread shows."""
 _KEPT = (
@@ -97,12 +97,14 @@ class LiveEvents:
         self._position: asyncio.Future[int] | None = None
         """The number of the last event that was given to streams."""
 
-    async def join(self, stream: PageStream) -> int:
-        """Add a stream; it gets every event after the number that is returned, and recent notices."""
+    async def join(self, stream: PageStream, *, missed: bool) -> int:
+        """Add a stream; it gets every event after the number that is returned, and recent notices if it may have
+        missed them."""
         self._loop = asyncio.get_running_loop()
         with self._lock:
             self._streams.add(stream)
-            stream.offer([frame for until, frame in self._notices if until > monotonic()])
+            if missed:
+                stream.offer([frame for until, frame in self._notices if until > monotonic()])
             if self._position is None:
                 self._position = self._loop.create_future()
                 threading.Thread(target=self._follow, args=(self._loop,), name="live", daemon=True).start()
@@ -218,7 +220,7 @@ async def frames_of(
 ) -> AsyncIterator[bytes]:
     """The bytes of a stream: first the events since `after`, then each event as it happens. `read` awaits the events
     after a number."""
-    position = await live.join(stream)
+    position = await live.join(stream, missed=after is not None)
     try:
         is_behind = after is not None and after < position
         # Without a number while events are missing, so that a break now does not skip them.

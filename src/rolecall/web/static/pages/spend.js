@@ -93,7 +93,8 @@ const AMOUNTS = { cost: money, minutes: work };
 function NearLimits() {
   const { data, error } = useGet("/limits");
   if (error) return html`<${Problem} error=${error} />`;
-  if (!data?.threads.length) return null;
+  if (!data) return html`<${Loading} />`;
+  if (!data.threads.length) return null;
   return html`<section class="card"><h2>Near a limit</h2>
     <p class="faint">Threads that have not ended and have used 80\u00a0% of a limit or
       more${data.more ? "; older ones were not looked at" : ""}.</p>

@@ -19,6 +19,8 @@ const MOST_HEARD = 500; // events
 const TABS = [["chain", "Chain"], ["time", "Time"], ["files", "Files"], ["task", "Task"], ["facts", "Facts"]];
 const WORDS = ["text", "tool_call", "usage", "session", "process", "permission"]; // events that move nothing
 
+const UNRUN = ["idle", "queued", "crashed"]; // the statuses of threads that nobody runs
+
 export default function Thread({ thread: given }) {
   const { data, error, reload } = useGet(`/threads/${given}`);
   const graph = useGet(data && data.status !== "damaged" ? `/threads/${given}/graph` : null);
@@ -48,7 +50,7 @@ export default function Thread({ thread: given }) {
   }
   if (!data) return html`<${Loading} />`;
   if (data.status === "damaged") return html`<${Damaged} data=${data} />`;
-  const problem = problems.value[id] || data.problem;
+  const problem = UNRUN.includes(data.status) && (problems.value[id] || data.problem);
   return html`<${Head} data=${data} reload=${() => { reload(); steps.refresh(); }} />
     ${problem ? html`<div class="problem" role="alert"><p><b>It could not be run.</b></p>
       <pre tabindex="0">${problem}</pre></div>` : null}
