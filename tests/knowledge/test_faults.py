@@ -282,20 +282,6 @@ def test_a_link_where_the_index_should_be_leads_nowhere_and_is_forgotten(repo: R
     assert repo.sync()["files"] == 3
 
 
-def test_a_vector_that_was_damaged_in_the_cache_is_not_used(synced: Repo) -> None:
-    right = synced.query("elevated rights")
-    db = sqlite3.connect(synced.home / "knowledge" / "vectors.db")
-    with db:
-        for at, (key, vector) in enumerate(db.execute("SELECT digest, vector FROM vector").fetchall()):
-            spoiled = (bytes(len(vector) - 8) + vector[-8:], 7, "text")[at % 3]
-            db.execute("UPDATE vector SET vector = ? WHERE digest = ?", (spoiled, key))
-    db.close()
-    done = synced("sync", "--rebuild", "--json")
-    assert "were damaged: they are computed again" in done.stderr and json.loads(done.stdout)["computed"] > 0
-    assert synced.query("elevated rights") == right
-    assert synced("sync", "--rebuild").stderr == ""
-
-
 @pytest.mark.parametrize("spoil", [b"garbage" * 1000, b"", None], ids=["garbage", "empty", "folder"])
 def test_a_damaged_cache_costs_time_and_nothing_else(synced: Repo, spoil: bytes | None) -> None:
     cache = synced.home / "knowledge" / "vectors.db"

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from xxhash import xxh3_64_digest
-
 from rolecall.knowledge.index import remove
 from rolecall.knowledge.lazy import np, sqlite3, use_wal
 from rolecall.knowledge.model import Embedder
@@ -26,12 +24,12 @@ FILE = "vectors.db"
 _AT_ONCE = 500
 _WAIT = 30
 """Seconds to wait for another process's lock."""
-_SEAL = 8
-"""Bytes of a checksum."""
 _MODEL = "(SELECT id FROM model WHERE name = ?)"
+# Earlier versions kept vectors with checksums, in the table `vector`.
 _SCHEMA = """
+DROP TABLE IF EXISTS vector;
 CREATE TABLE IF NOT EXISTS model (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
-CREATE TABLE IF NOT EXISTS vector (
+CREATE TABLE IF NOT EXISTS embedding (
     model INTEGER NOT NULL, digest BLOB NOT NULL, vector BLOB NOT NULL, PRIMARY KEY (model, digest)) WITHOUT ROWID;
 """
 
@@ -45,7 +43,6 @@ class CachedModel:
         self._tell = tell
         self._db: sqlite3.Connection | None = None
         self._is_usable = True
-        self._has_found_damage = False
         self.found = 0
         """The number of texts whose vectors were in the cache."""
         self.computed = 0
@@ -68,11 +65,11 @@ class CachedModel:
             made = dict(zip(new, vectors, strict=True))
         sizes = {len(row) for row in (*rows.values(), *made.values())}
         if made:
-            query = f"SELECT length(vector) FROM vector WHERE model = {_MODEL} LIMIT 1"  # noqa: S608
-            sizes.update((size - _SEAL) // 2 for (size,) in self._run(query, [(self.name,)]))
+            query = f"SELECT length(vector) FROM embedding WHERE model = {_MODEL} LIMIT 1"  # noqa: S608
+            sizes.update(size // 2 for (size,) in self._run(query, [(self.name,)]))
         if len(sizes) > 1:
             self._tell(f"{self.name} gives vectors of another size than before: the cached ones are dropped")
-            self._run(f"DELETE FROM vector WHERE model = {_MODEL}", [(self.name,)])  # noqa: S608
+            self._run(f"DELETE FROM embedding WHERE model = {_MODEL}", [(self.name,)])  # noqa: S608
             self._keep(made)
             return self.embed(texts)
         self._keep(made)
@@ -92,13 +89,9 @@ class CachedModel:
         for at in range(0, len(keys), _AT_ONCE):
             some = list(dict.fromkeys(keys[at : at + _AT_ONCE]))
             marks = ",".join("?" * len(some))
-            query = f"SELECT digest, vector FROM vector WHERE model = {_MODEL} AND digest IN ({marks})"  # noqa: S608
-            for key, sealed in self._run(query, [(self.name, *some)]):
-                if isinstance(sealed, bytes) and self._seal(key, sealed[:-_SEAL]) == sealed[-_SEAL:]:
-                    found[key] = np.frombuffer(sealed[:-_SEAL], np.float16).astype(np.float32)
-                elif not self._has_found_damage:
-                    self._has_found_damage = True
-                    self._tell(f"vectors in the cache {self._path} were damaged: they are computed again")
+            query = f"SELECT digest, vector FROM embedding WHERE model = {_MODEL} AND digest IN ({marks})"  # noqa: S608
+            for key, vector in self._run(query, [(self.name, *some)]):
+                found[key] = np.frombuffer(vector, np.float16).astype(np.float32)
         return found
 
     def _keep(self, rows: Mapping[bytes, NDArray[np.float32]]) -> None:
@@ -106,13 +99,9 @@ class CachedModel:
         if kept:
             self._run("INSERT OR IGNORE INTO model (name) VALUES (?)", [(self.name,)])
             self._run(
-                f"INSERT OR REPLACE INTO vector SELECT {_MODEL}, ?, ?",
-                [(self.name, key, vector + self._seal(key, vector)) for key, vector in kept],
+                f"INSERT OR REPLACE INTO embedding SELECT {_MODEL}, ?, ?",
+                [(self.name, key, vector) for key, vector in kept],
             )
-
-    def _seal(self, key: bytes, vector: bytes) -> bytes:
-        """Compute a checksum, because a damaged vector, or another text's vector, looks like any other."""
-        return bytes(xxh3_64_digest(b"\0".join((self.name.encode("utf-8", "surrogatepass"), key, vector))))
 
     def _run(self, statement: str, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Run a statement for each row in one transaction; report an unusable file once and return no rows."""
