@@ -215,7 +215,7 @@ def test_what_a_subagent_does_is_kept_and_what_it_says_is_not_the_agents_word(tm
 
 def test_a_typed_answer_becomes_frontmatter_with_what_was_said_as_its_body(tmp_path: Path) -> None:
     reply, _ = play(tmp_path, "typed")
-    assert reply.text == '---\n{"status": "done", "why": "it works"}\n---\nI looked at all of it.'
+    assert reply.text == "---\nstatus: done\nwhy: it works\n---\n\nI looked at all of it.\n"
 
 
 def test_the_result_of_a_tool_server_is_kept(tmp_path: Path) -> None:

@@ -264,7 +264,7 @@ def test_a_typed_answer_becomes_frontmatter_only_for_an_agent_that_was_held_to_a
     tmp_path: Path,
 ) -> None:
     schema = {"type": "object"}
-    assert play(tmp_path, "typed", is_typed=True, schema=schema)[0].text == '---\n{"status": "done"}\n---\n'
+    assert play(tmp_path, "typed", is_typed=True, schema=schema)[0].text == "---\nstatus: done\n---\n"
     assert play(tmp_path / "free", "typed", schema=schema)[0].text == '{"status": "done"}'
     assert play(tmp_path / "prose", "answer", is_typed=True, schema=schema)[0].text == ANSWER
 

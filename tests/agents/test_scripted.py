@@ -124,7 +124,7 @@ def test_output_and_body_become_frontmatter_that_reads_back_the_same(tmp_path: P
     }
     reply = run(script(tmp_path, {"output": output, "body": "The rest.\n"}), tmp_path)
     opening, front, body = reply.text.split("---\n", 2)
-    assert (opening, body) == ("", "The rest.\n")
+    assert (opening, body) == ("", "\nThe rest.\n")
     assert yaml12.load(front) == yaml.safe_load(front) == output
     assert "$status: done\n" in front
     assert 'odd: "1e3"\n' in front

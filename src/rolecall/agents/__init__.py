@@ -15,8 +15,6 @@ from rolecall.agents.adapter_table import PROGRAMS as PROGRAMS
 from rolecall.agents.adapter_table import SPOKEN as SPOKEN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from rolecall.agents.adapters.acp import acp as acp
     from rolecall.agents.adapters.builtin import builtin as builtin
     from rolecall.agents.adapters.claude import claude as claude
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
     from rolecall.agents.adapters.scripted import scripted as scripted
     from rolecall.agents.adapters.subworkflow import workflow as workflow
     from rolecall.agents.protocol import Agent
+    from rolecall.store.canonical import JsonObject
 
 
 def __getattr__(name: str) -> Any:
@@ -42,7 +41,7 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(ADAPTERS[name]), name)
 
 
-def resolve(spec: str, options: Mapping[str, Any] | None = None) -> Agent:
+def resolve(spec: str, options: JsonObject | None = None) -> Agent:
     """Return the agent for a spec such as `command:prog --flag` or `claude:opus`. Options in the spec override
     `options`, which come from the configuration."""
     name, _, argument = spec.partition(":")
@@ -53,7 +52,7 @@ def resolve(spec: str, options: Mapping[str, Any] | None = None) -> Agent:
     return agent
 
 
-def make(name: str, options: Mapping[str, Any]) -> Any:
+def make(name: str, options: JsonObject) -> Any:
     """Create an adapter from the options in a configuration or a spec."""
     return getattr(import_module(ADAPTERS[name]), name)(**_options().read_options(name, options))
 

@@ -20,6 +20,7 @@ from rolecall.agents.process import RUN_VARIABLE, Conversation, conversation
 from rolecall.agents.program import Json, parse_object
 from rolecall.agents.protocol import Usage
 from rolecall.store import scratch
+from rolecall.store.canonical import JsonObject
 
 if TYPE_CHECKING:
     from acp.client.connection import ClientSideConnection
@@ -60,7 +61,7 @@ class Wire:
         self.failure: Exception | None = None
         self.failed = asyncio.Event()
 
-    async def send(self, message: dict[str, Any]) -> None:
+    async def send(self, message: JsonObject) -> None:
         text = json.dumps(message, ensure_ascii=False, separators=(",", ":"))
         try:
             await self._talk.write(text.encode("utf-8", "replace") + b"\n")
@@ -68,7 +69,7 @@ class Wire:
             if "method" in message:  # a response that nobody reads does not matter
                 raise ConnectionError("the agent does not read its input any more") from error
 
-    async def receive(self) -> dict[str, Any] | None:
+    async def receive(self) -> Json | None:
         """Return the next request or response, or None at the end of the output."""
         try:
             while (line := await self._talk.read()) is not None:

@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rolecall.agents.adapters import claude, codex, copilot, gemini, opencode, qwen
 from rolecall.agents.adapters.copilot import Copilot
@@ -22,6 +21,7 @@ from rolecall.agents.adapters.opencode import OpenCode
 from rolecall.agents.adapters.qwen import Qwen
 from rolecall.agents.program import McpServer, mcp_config
 from rolecall.settings import capabilities
+from rolecall.store.canonical import JsonObject
 
 FOLDER = "{folder}"
 """Placeholder in an argument for the process's folder, which contains the files of a launch."""
@@ -33,7 +33,7 @@ class Launch:
 
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    meta: JsonObject = field(default_factory=dict)
     """The `_meta` field of requests that open a session."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Files that the process needs, by name."""

@@ -1,42 +1,23 @@
-"""Lists the files in a folder and finds lines that match a pattern. Links are not followed.
-
-Run as a program, it carries out a model's search: a JSON request on stdin, one line per match on stdout. It is a
-separate process because Python cannot stop a regular expression that backtracks endlessly; an alarm ends it even if its
-parent has died. It imports only the standard library.
-"""
+"""Lists the files in a folder and finds lines that match a pattern, for the built-in agent. Links are not followed."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import signal
 import stat
-import sys
 import time
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
 
-PROGRAM = __file__
 MOST_ENTRIES = 200_000
 MOST_MATCHES = 200
 LARGEST_SEARCHED = 4 * 1024 * 1024
 _LONGEST_LINE = 300
 _SKIPPED = ".git"
-_LATENESS = 0.5
-"""Seconds a search has to stop by itself before the alarm ends it."""
-
-
-class FoundFile(NamedTuple):
-    path: str
-    """The path relative to the root; a folder's path ends with a slash."""
-    name: str
-    parent: int
-    """Descriptor of the containing folder, valid until the walk moves on."""
 
 
 class Walk:
-    """Iterates over every file and folder below the root. `is_cut` tells whether a limit ended the walk."""
+    """Iterates over the paths of every file and folder below the root, relative to it; a folder's ends with a slash.
+    `is_cut` tells whether a limit ended the walk."""
 
     def __init__(self, root: str, seconds: float) -> None:
         self._root = root
@@ -44,18 +25,17 @@ class Walk:
         self._room = MOST_ENTRIES
         self.is_cut = False
 
-    def __iter__(self) -> Iterator[FoundFile]:
-        for folder, inner, files, parent in os.fwalk(self._root, follow_symlinks=False):
+    def __iter__(self) -> Iterator[str]:
+        for folder, inner, files in os.walk(self._root):
             inner[:] = sorted(name for name in inner if name != _SKIPPED)
             above = os.path.relpath(folder, self._root)
             prefix = "" if above == os.curdir else above + "/"
-            named = [(name, prefix + name) for name in sorted(files)]
-            for name, path in named + [(name, f"{prefix}{name}/") for name in inner]:
+            for name in (*sorted(files), *(f"{name}/" for name in inner)):
                 self._room -= 1
                 if self._room < 0 or time.monotonic() > self._until:
                     self.is_cut = True
                     return
-                yield FoundFile(path, name, parent)
+                yield prefix + name
 
 
 def glob_pattern(glob: str) -> str:
@@ -71,7 +51,7 @@ def glob_pattern(glob: str) -> str:
             piece, at = ".*", at + 2
         elif closing > 0:
             inner = glob[at + 1 : closing].replace("\\", r"\\")
-            inner = re.sub(r"[\[&~]", r"\\\g<0>", inner)  # engines treat these differently in a class
+            inner = re.sub(r"[\[&~]", r"\\\g<0>", inner)  # these have a meaning of their own in a class
             piece, at = f"[{'^' + inner[1:] if inner[0] == '!' else inner}]", closing + 1
         else:
             piece = {"*": "[^/]*", "?": "[^/]"}.get(glob[at]) or re.escape(glob[at])
@@ -80,34 +60,36 @@ def glob_pattern(glob: str) -> str:
     return f"^(?s:{''.join(pieces)})$"
 
 
-def matches(root: str, pattern: re.Pattern[str], glob: re.Pattern[str], seconds: float) -> Iterator[str]:
+def matches(
+    root: str, has_match: Callable[[str], bool], is_searched: Callable[[str], bool], seconds: float
+) -> Iterator[str]:
     """Yield lines of the form `path:number: text`, then a note about anything left out."""
     found = too_large = 0
     walk = Walk(root, seconds)
-    for entry in walk:
-        if entry.path.endswith("/") or not glob.fullmatch(entry.path):
+    for path in walk:
+        if path.endswith("/") or not is_searched(path):
             continue
-        text = _text_of(entry)
+        text = _text_of(os.path.join(root, path))
         too_large += text is None
         for number, line in enumerate((text or "").split("\n"), 1):
-            if not pattern.search(line):
+            if not has_match(line):
                 continue
             found += 1
             if found > MOST_MATCHES:
                 yield f"[only the first {MOST_MATCHES} matches are shown; narrow the pattern or the files]"
                 return
-            yield f"{entry.path}:{number}: {line.strip()[:_LONGEST_LINE]}"
+            yield f"{path}:{number}: {line.strip()[:_LONGEST_LINE]}"
     if too_large:
         yield f"[{too_large} files of more than {LARGEST_SEARCHED:,} bytes were not searched]"
     if walk.is_cut:
         yield "[there was too much to search; narrow the files]"
 
 
-def _text_of(entry: FoundFile) -> str | None:
+def _text_of(path: str) -> str | None:
     """Return the text of a regular file, empty if it is not text, or None if it is too large."""
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with os.fdopen(os.open(entry.name, flags, dir_fd=entry.parent), "rb") as file:
+        with os.fdopen(os.open(path, flags), "rb") as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
                 return ""
@@ -117,17 +99,3 @@ def _text_of(entry: FoundFile) -> str | None:
     except OSError:  # a link, a deleted file, or no permission to read
         return ""
     return "" if b"\0" in content[:8192] else content.decode("utf-8", "replace")
-
-
-def main() -> int:
-    request = json.loads(sys.stdin.buffer.read())
-    signal.setitimer(signal.ITIMER_REAL, request["seconds"] + _LATENESS)
-    pattern, glob = re.compile(request["pattern"]), re.compile(glob_pattern(request["glob"]))
-    for line in matches(request["root"], pattern, glob, request["seconds"]):
-        sys.stdout.buffer.write(line.encode("utf-8", "replace") + b"\n")
-        sys.stdout.buffer.flush()  # keep the matches found before the alarm
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -154,7 +154,7 @@ def _digest(text: str) -> str:
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST]
 
 
-def _find_options(agent: object) -> dict[str, Any]:
+def _find_options(agent: object) -> dict[str, object]:
     """The fields of a dataclass that shape an answer and are not at their defaults."""
     if not is_dataclass(agent) or isinstance(agent, type):
         return {}
@@ -236,7 +236,7 @@ def remember(cache: str, what: str, path: str, text: str) -> None:
         os.replace(beside, os.path.join(cache, "programs.json"))
 
 
-def _read(cache: str) -> dict[str, Any]:
+def _read(cache: str) -> dict[str, list[Any]]:
     try:
         with open(os.path.join(cache, "programs.json"), encoding="utf-8") as file:
             known = json.load(file)

@@ -14,9 +14,10 @@ from rolecall.agents.program import McpServer
 from rolecall.errors import NotFound, UsageError
 from rolecall.settings import form
 from rolecall.settings.form import Converted, Field, Flag, Form, ListOf, MapOf, Number, Record, Section
+from rolecall.store.canonical import JsonObject
 
 
-def resolve(name: str, argument: str, options: Mapping[str, Any]) -> Any:
+def resolve(name: str, argument: str, options: JsonObject) -> Any:
     """Create the agent of a spec with options."""
     if name not in ADAPTERS:
         hint = form.did_you_mean(name, sorted(ADAPTERS), what="Known agents")
@@ -42,7 +43,7 @@ def parse_argument(name: str, argument: str) -> dict[str, str]:
     return {**found, **({"model": models[0]} if models else {})}
 
 
-def read_options(adapter: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def read_options(adapter: str, options: JsonObject) -> JsonObject:
     """Read options by the types of the adapter's fields, or raise `UsageError` with the first problem."""
     module = import_module(ADAPTERS[adapter])
     kind = get_type_hints(module.from_argument)["return"] if adapter in SPOKEN else getattr(module, adapter)

@@ -8,7 +8,6 @@ environment nor the store, only the context.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -234,8 +233,3 @@ async def ask(agent: Agent, prompt: str, *, context: Context) -> Reply:
         children=answer.children,
         files=answer.files,
     )
-
-
-def with_frontmatter(output: JsonObject, body: str) -> str:
-    """Write a known output and body as an answer."""
-    return f"---\n{json.dumps(dict(output), ensure_ascii=False)}\n---\n{body}"

@@ -10,21 +10,19 @@ Every result is text of limited size. A failed call tells the model why, so that
 from __future__ import annotations
 
 import asyncio
-import json
-import re
-import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 from rolecall.agents.confined import Folder, Refused
-from rolecall.agents.filesearch import PROGRAM, Walk, glob_pattern
+from rolecall.agents.filesearch import Walk, glob_pattern, matches
 from rolecall.agents.process import run as run_process
 from rolecall.agents.protocol import Context
 from rolecall.agents.transcript import shorten
 from rolecall.errors import AgentError
 from rolecall.settings import capabilities
+from rolecall.store.canonical import Schema
 from rolecall.store.schema import Type, pattern_test
 
 LONGEST_RESULT = 40_000
@@ -57,7 +55,7 @@ class ToolOutput(NamedTuple):
 class Tool:
     name: str
     description: str
-    schema: dict[str, Any]
+    schema: Schema
     run: Callable[..., Awaitable[str]]
 
     @cached_property
@@ -82,7 +80,7 @@ def _tool(description: str, required: Sequence[str], **properties: Any) -> Calla
 
 def offer(restrictions: Iterable[str]) -> list[Tool]:
     """Return the tools that a role with these capabilities may use."""
-    denied = {tool for name in capabilities.denied_classes(restrictions) for tool in DENIES[name]}
+    denied = capabilities.denied_tools(DENIES, restrictions)
     return [tool for tool in TOOLS if tool.name not in denied]
 
 
@@ -115,7 +113,7 @@ class Toolbox:
             return ToolOutput(f"{name} failed: {reason}", is_error=True)
 
 
-def _text(description: str, **more: Any) -> dict[str, Any]:
+def _text(description: str, **more: Any) -> Schema:
     return {"type": "string", "description": description, **more}
 
 
@@ -161,12 +159,12 @@ async def list_files(box: Toolbox, pattern: str = "*") -> str:
     def list_matches() -> str:
         walk = Walk(box.folder.root, box.patience)
         found: list[str] = []
-        for entry in walk:
-            if not fits(entry.path.rstrip("/")):
+        for path in walk:
+            if not fits(path.rstrip("/")):
                 continue
             if len(found) == _MOST_LISTED:
                 return "\n".join([*found, f"[only the first {_MOST_LISTED} are shown; narrow the pattern]"])
-            found.append(entry.path)
+            found.append(path)
         if walk.is_cut:
             found.append("[there is too much to look at; narrow the pattern]")
         return "\n".join(found) or "[nothing matches]"
@@ -175,31 +173,23 @@ async def list_files(box: Toolbox, pattern: str = "*") -> str:
 
 
 @_tool(
-    "Find the lines that match a regular expression (Python's), as `path:line: text`.",
+    "Find the lines that match a regular expression, as `path:line: text`.",
     ["pattern"],
     pattern=_text("Searched for in each line by itself.", minLength=1, maxLength=_LONGEST_PATTERN),
     files=_text("Which files, as for list_files. Default: all, `**/*`.", maxLength=_LONGEST_PATTERN),
 )
 async def search(box: Toolbox, pattern: str, files: str = "**/*") -> str:
-    _compile_glob(files)
+    is_searched = _compile_glob(files)
     try:
-        re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise Refused(f"{pattern!r} is not a regular expression: {error}") from error
-    asked = {"root": box.folder.root, "pattern": pattern, "glob": files, "seconds": box.patience}
-    ended = await run_process(
-        [sys.executable, "-I", "-S", PROGRAM],
-        cwd=box.context.workdir,
-        env=box.context.env,
-        prompt=json.dumps(asked),
-        timeout=box.patience + 5,
-        max_output=_COMMAND_OUTPUT,
-    )
-    if ended.ending == "completed":
-        return ended.stdout or "[nothing matches]"
-    if ended.ending in ("killed", "timeout"):
-        return f"{ended.stdout}[the search took too long and was ended; use a simpler pattern]"
-    raise Refused(f"the search failed: {ended.reason[-500:]}")
+        has_match = pattern_test(pattern)
+    except ValueError as error:
+        raise Refused(f"{pattern!r} is not a regular expression") from error
+
+    def list_matches() -> str:
+        found = matches(box.folder.root, has_match, is_searched, box.patience)
+        return "".join(f"{line}\n" for line in found) or "[nothing matches]"
+
+    return await asyncio.to_thread(list_matches)
 
 
 def _compile_glob(pattern: str) -> Callable[[str], bool]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rolecall.agents.protocol import Context, Emit, Ending, EventKind, Reply, ToolCall, Turn, Usage
+from rolecall.store.canonical import JsonObject
 
 LONGEST_ANSWER = 8 * 1024 * 1024
 _LIVE_CHARACTERS = 256 * 1024
@@ -143,11 +144,12 @@ class Transcript:
         body = {key: getattr(usage, key) for key in ("input_tokens", "output_tokens", "cached_tokens")}
         self._emit("usage", body | ({"cost": usage.cost} if usage.cost is not None else {}))
 
-    def _emit(self, kind: EventKind, body: dict[str, Any]) -> None:
+    def _emit(self, kind: EventKind, body: JsonObject) -> None:
         """Pass on an event, up to a maximum number because every event is stored."""
         self._emitted += 1
         if self._emitted <= _LIVE_EVENTS:
-            self._context.emit(kind, body | ({"more": True} if self._emitted == _LIVE_EVENTS else {}))
+            more = {"more": True} if self._emitted == _LIVE_EVENTS else {}
+            self._context.emit(kind, {**body, **more})
 
     # -- the record --
 

@@ -56,6 +56,12 @@ def denied_classes(capabilities: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in CLASSES if name in found)
 
 
+def denied_tools(table: Mapping[str, tuple[str, ...]], capabilities: Iterable[str]) -> tuple[str, ...]:
+    """What an agent's `table` lists for the denied classes of actions, each once."""
+    tools = (tool for name in denied_classes(capabilities) for tool in table.get(name, ()))
+    return tuple(dict.fromkeys(tools))
+
+
 def must_not_write(capabilities: Iterable[str]) -> bool:
     """Whether the role must leave the work folder unchanged."""
     return "read_only" in set(capabilities)

@@ -98,9 +98,8 @@ class Acp:
 
     def _start(self, context: Context) -> AgentStart:
         env = {**context.env, **self.env}
-        denied = capabilities.denied_classes(context.capabilities)
-        tools = dict.fromkeys(tool for name in denied for tool in self._preset.denies.get(name, ()))
-        wish = Wish(tuple(tools), self.model, self._servers(context), env, context.workdir)
+        tools = capabilities.denied_tools(self._preset.denies, context.capabilities)
+        wish = Wish(tools, self.model, self._servers(context), env, context.workdir)
         launch = self._preset.launch(wish)
         return AgentStart(self.argv, launch, context.workdir, {**env, **launch.env})
 
@@ -168,8 +167,5 @@ def acp(command: str | Sequence[str], **options: Any) -> Acp:
     return Acp(words_of(command, "acp"), **options)
 
 
-def from_argument(argument: str, **options: Any) -> Acp:
-    return Acp(words_of(argument, "acp"), **options)
-
-
+from_argument = acp
 default = acp("codex-acp")

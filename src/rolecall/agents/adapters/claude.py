@@ -16,8 +16,9 @@ from typing import ClassVar
 
 from rolecall.agents.process import Exit
 from rolecall.agents.program import Json, McpServer, Program, ProgramCall, Reader, mcp_config, write_file
-from rolecall.agents.protocol import Context, Ending, Reply, Usage, with_frontmatter
+from rolecall.agents.protocol import Context, Ending, Reply, Usage
 from rolecall.settings import capabilities
+from rolecall.workflow.reply import render
 
 _EDITING = ("Write", "Edit", "MultiEdit", "NotebookEdit")
 _SHELL = ("Bash", "BashOutput", "KillShell", "KillBash", "Monitor")
@@ -161,7 +162,7 @@ class ClaudeReader(Reader):
             return self.fail(reason, is_session_lost=self.is_lost(result.text("errors")))
         output = result.get("structured_output")
         if isinstance(output, Mapping):
-            return self.answer(text=with_frontmatter(output, self.transcript.answer))
+            return self.answer(text=render(output, self.transcript.answer))
         return self.answer(text=result.text("result"))
 
 
@@ -196,7 +197,7 @@ class Claude(Program):
     """Enforce the role's schema with the agent's own option instead of frontmatter."""
 
     def call(self, prompt: str, context: Context, folder: Path) -> ProgramCall:
-        denied = {tool for name in capabilities.denied_classes(context.capabilities) for tool in DENIES[name]}
+        denied = set(capabilities.denied_tools(DENIES, context.capabilities))
         allowed = [tool for tool in (*_EDITING, *_SHELL, *_OTHERS) if tool not in denied]
         allowed += [f"mcp__{server.name}" for server in self.mcp]
         argv = [self.command, "--print", "--output-format", "stream-json", "--verbose"]

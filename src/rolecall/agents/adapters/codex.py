@@ -19,9 +19,10 @@ from typing import Any
 
 from rolecall.agents.process import Exit
 from rolecall.agents.program import Json, McpServer, Program, ProgramCall, Reader, parse_object, write_file
-from rolecall.agents.protocol import Context, Reply, Usage, with_frontmatter
+from rolecall.agents.protocol import Context, Reply, Usage
 from rolecall.errors import UsageError
 from rolecall.settings import capabilities
+from rolecall.workflow.reply import render
 
 SANDBOXES = ("read-only", "workspace-write", "danger-full-access")
 
@@ -162,7 +163,7 @@ class CodexReader(Reader):
             self.noise = self.noise or self._complaint
             return self.no_answer(exit)
         output = parse_object(self.transcript.answer) if self.is_typed else None
-        return self.answer(text="" if output is None else with_frontmatter(output, ""))
+        return self.answer(text="" if output is None else render(output))
 
 
 @dataclass(frozen=True, kw_only=True)

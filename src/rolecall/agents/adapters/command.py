@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rolecall.agents.process import Exit
 from rolecall.agents.process import run as run_process
@@ -69,14 +69,16 @@ class Command:
 
 
 def command(
-    argv: Sequence[str], *, timeout: float | None = DEFAULT_TIMEOUT, env: Mapping[str, str] | None = None
+    argv: str | Sequence[str],
+    *,
+    timeout: float | None = DEFAULT_TIMEOUT,
+    env: Mapping[str, str] | None = None,
 ) -> Command:
     """Create an agent that runs `argv` in the work folder."""
     return Command(words_of(argv, "command"), timeout, env or {})
 
 
-def from_argument(argument: str, **options: Any) -> Command:
-    return Command(words_of(argument, "command"), **options)
+from_argument = command
 
 
 def words_of(written: str | Sequence[str], kind: str) -> tuple[str, ...]:

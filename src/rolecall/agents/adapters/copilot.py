@@ -122,7 +122,7 @@ class Copilot(Program):
 
     def call(self, prompt: str, context: Context, folder: Path) -> ProgramCall:
         new = "" if context.session else str(uuid.uuid4())
-        denied = {kind for name in capabilities.denied_classes(context.capabilities) for kind in DENIES[name]}
+        denied = set(capabilities.denied_tools(DENIES, context.capabilities))
         allowed = ["--allow-all-tools"]
         if denied.intersection(_KINDS):
             left = [kind for kind in _KINDS if kind not in denied]

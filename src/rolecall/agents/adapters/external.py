@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from rolecall.agents.adapters.command import Command, words_of
 from rolecall.agents.program import parse_object
-from rolecall.agents.protocol import DEFAULT_TIMEOUT, Context, Reply
+from rolecall.agents.protocol import Context, Reply
 from rolecall.errors import AgentError
 from rolecall.store.ids import is_node_id
 
@@ -55,12 +55,9 @@ class External(Command):
         )
 
 
-def external(
-    argv: Sequence[str], *, timeout: float | None = DEFAULT_TIMEOUT, has_flags: bool = False
-) -> External:
+def external(argv: str | Sequence[str], **options: Any) -> External:
     """Create an agent that runs `argv` with the thread and the role as further arguments."""
-    return External(words_of(argv, "external"), timeout, has_flags=has_flags)
+    return External(words_of(argv, "external"), **options)
 
 
-def from_argument(argument: str, **options: Any) -> External:
-    return External(words_of(argument, "external"), **options)
+from_argument = external

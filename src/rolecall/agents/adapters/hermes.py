@@ -103,9 +103,7 @@ class Hermes(Program):
             argv = [self.command, "chat", "--quiet", "--yolo", "--resume", context.session, "--query", ask]
         else:
             argv = [self.command, "--oneshot", ask, "--usage-file", str(folder / _USAGE)]
-        denied = {
-            one for name in capabilities.denied_classes(context.capabilities) for one in DENIES.get(name, ())
-        }
+        denied = set(capabilities.denied_tools(DENIES, context.capabilities))
         left = [one for one in (*_FILES, *_SHELL) if one not in denied]
         if not left:
             raise UsageError(

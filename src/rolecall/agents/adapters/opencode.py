@@ -167,11 +167,7 @@ class OpenCode(Program):
     def call(self, prompt: str, context: Context, folder: Path) -> ProgramCall:  # noqa: ARG002 -- no file is needed
         # Without --dir it works in the folder named by PWD, which may differ from the current folder.
         argv = [self.command, "run", "--format", "json", "--auto", "--dir", str(context.workdir)]
-        denied = {
-            tool
-            for name in capabilities.denied_classes(context.capabilities)
-            for tool in DENIES.get(name, ())
-        }
+        denied = set(capabilities.denied_tools(DENIES, context.capabilities))
         if denied:
             argv += ["--agent", RESTRICTED]
         if context.session:

@@ -82,7 +82,7 @@ class Qwen(Program):
 
     def call(self, prompt: str, context: Context, folder: Path) -> ProgramCall:
         argv = [self.command, "--output-format", "stream-json", "--approval-mode", "yolo"]
-        denied = {tool for name in capabilities.denied_classes(context.capabilities) for tool in DENIES[name]}
+        denied = set(capabilities.denied_tools(DENIES, context.capabilities))
         if denied:
             argv += ["--exclude-tools", *sorted(denied)]
         if denied.intersection((*_EDITING, *_SHELL)):

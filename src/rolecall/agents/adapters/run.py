@@ -6,16 +6,17 @@ cannot be started, or that takes too long, is an error.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rolecall.agents.adapters.command import words_of
+from rolecall.agents.adapters.command import Command, words_of
 from rolecall.agents.process import run as run_process
-from rolecall.agents.protocol import DEFAULT_TIMEOUT, Context, Reply
+from rolecall.agents.protocol import Context, Reply
 from rolecall.agents.transcript import LiveText
 from rolecall.errors import RolecallError
 from rolecall.settings.settings import OUTSIDE
+from rolecall.store.canonical import JsonObject
 from rolecall.workflow import command
 from rolecall.workflow.reply import render
 
@@ -26,15 +27,9 @@ _LONG = 20_000
 
 
 @dataclass(frozen=True)
-class CheckedCommand:
+class CheckedCommand(Command):
     """A program that is run for its exit code."""
 
-    argv: tuple[str, ...]
-    timeout: float | None = DEFAULT_TIMEOUT
-    env: Mapping[str, str] = field(default_factory=dict)
-    """Variables added to the context's environment."""
-
-    deniable: ClassVar[frozenset[str]] = frozenset()
     effects: ClassVar[str] = OUTSIDE
     """Evidence is never reused: the command runs each time."""
 
@@ -44,7 +39,7 @@ class CheckedCommand:
         return "" if "{{" in self.argv[0] else self.argv[0]
 
     async def __call__(self, _prompt: str, context: Context) -> Reply:
-        def latest(role: str) -> Mapping[str, Any] | None:
+        def latest(role: str) -> JsonObject | None:
             return next((step.output for step in reversed(context.steps) if step.role == role), None)
 
         try:
@@ -76,14 +71,11 @@ class CheckedCommand:
         return Reply(render(output, printed if len(printed) > _SHORT else ""))
 
 
-def run(
-    argv: Sequence[str], *, timeout: float | None = DEFAULT_TIMEOUT, env: Mapping[str, str] | None = None
-) -> CheckedCommand:
+def run(argv: str | Sequence[str], **options: Any) -> CheckedCommand:
     """Create an agent that runs `argv` in the work folder and answers with its exit code."""
     words = words_of(argv, "run")
     list(command.tags(words))
-    return CheckedCommand(words, timeout, env or {})
+    return CheckedCommand(words, **options)
 
 
-def from_argument(argument: str, **options: Any) -> CheckedCommand:
-    return run(words_of(argument, "run"), **options)
+from_argument = run

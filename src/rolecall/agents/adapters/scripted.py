@@ -19,15 +19,12 @@ is next, because each step may run in another process.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
-
-import yaml
 
 from rolecall.agents.confined import Folder, Refused
 from rolecall.agents.process import run as run_process
@@ -48,10 +45,11 @@ from rolecall.settings.form import (
     Section,
     Text,
 )
+from rolecall.store.canonical import JsonObject
+from rolecall.workflow.reply import render
 
 _RUN_TIMEOUT = 600.0
 _MAX_SCRIPT = 64 * 1024 * 1024
-_PLAIN_WORD = re.compile(r"\$?[A-Za-z_]+(?:[ -][A-Za-z_]+)*")
 
 
 @dataclass(frozen=True)
@@ -81,13 +79,13 @@ class Visit:
     """The actions of one visit, in this order: emit, edit, run, hang, fail or answer."""
 
     answer: str | None = None
-    output: Mapping[str, Any] | None = None
+    output: JsonObject | None = None
     body: str = ""
     edit: Mapping[str, str | ScriptedEdit] | None = None
     run: tuple[ScriptedCommand, ...] = ()
     session: str | None = None
     usage: Usage | None = None
-    emit: tuple[Mapping[str, Any], ...] = ()
+    emit: tuple[JsonObject, ...] = ()
     hang: bool = False
     fail: ScriptedFailure | None = None
     again: tuple[Visit, ...] = ()
@@ -96,23 +94,7 @@ class Visit:
     def text(self) -> str:
         if self.answer is not None:
             return self.answer
-        if self.output is None:
-            return self.body
-        frontmatter = yaml.dump(
-            dict(self.output), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1 << 30
-        )
-        return f"---\n{frontmatter}---\n{self.body}"
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes YAML that means the same in every version of YAML: only plain words are unquoted."""
-
-    def represent_text(self, text: str) -> yaml.ScalarNode:
-        style = None if _PLAIN_WORD.fullmatch(text) else '"'
-        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _Dumper.represent_text)
+        return self.body if self.output is None else render(self.output, self.body)
 
 
 @dataclass(frozen=True)
@@ -170,17 +152,6 @@ class Script:
         return tries[min(context.attempt, len(tries) - 1)]
 
 
-def scripted(path: Path) -> Script:
-    """Create an agent that answers from the file at `path`, which is read and checked immediately."""
-    return load(path)
-
-
-def from_argument(argument: str) -> Script:
-    if not argument:
-        raise UsageError("a scripted agent needs a file", hint="Write it as `scripted:path/to/script.yaml`.")
-    return scripted(Path(argument))
-
-
 # -- reading the file --
 
 
@@ -193,7 +164,7 @@ class _Words(Form[tuple[str, ...]]):
         return tuple(str(word) for word in value)
 
 
-class _Event(Form[Mapping[str, Any]]):
+class _Event(Form[JsonObject]):
     def read(self, value: Any, at: At) -> Any:
         kind = value.get("kind") if isinstance(value, dict) else None
         if kind not in EVENT_KINDS:
@@ -250,8 +221,8 @@ _SCRIPT = Section(
 )
 
 
-def load(path: Path) -> Script:
-    """Read a script, or raise `UsageError` with all its problems."""
+def scripted(path: Path) -> Script:
+    """Create an agent that answers from the file at `path`, or raise `UsageError` with all its problems."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -268,6 +239,12 @@ def load(path: Path) -> Script:
         except ValueError as error:
             raise UsageError(f"{path}: not valid JSON: {error}") from error
     return Script(path, **loaded.require())
+
+
+def from_argument(argument: str) -> Script:
+    if not argument:
+        raise UsageError("a scripted agent needs a file", hint="Write it as `scripted:path/to/script.yaml`.")
+    return scripted(Path(argument))
 
 
 # -- playing it --

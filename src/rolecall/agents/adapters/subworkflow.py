@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rolecall.agents.protocol import Context, Ending, Reply, with_frontmatter
+from rolecall.agents.protocol import Context, Ending, Reply
 from rolecall.errors import AgentError, UsageError
+from rolecall.workflow.reply import render
 
 _ENDINGS: dict[str, Ending] = {
     "completed": "completed",
@@ -52,7 +53,7 @@ class Subworkflow:
         if played.status == "suspended":
             hint = f"Answer thread {played.thread}, then resume thread {context.thread}."
         return Reply(
-            with_frontmatter(played.output, played.body) if played.status == "completed" else "",
+            render(played.output, played.body) if played.status == "completed" else "",
             session=played.thread,
             usage=played.usage.since(context.session_total),
             session_total=played.usage,
