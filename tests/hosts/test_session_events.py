@@ -53,7 +53,7 @@ GONE = {"host": holder.process(os.getpid())["host"], "pid": 2**22 + 1, "born": "
 
 
 def here() -> dict[str, object]:
-    return holder.process(os.getpid())
+    return dict(holder.process(os.getpid()))
 
 
 # -- the start --

@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse
 
 from rolecall.errors import RolecallError
 from rolecall.knowledge.words import tokens
+from rolecall.store.canonical import JsonObject
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -57,7 +58,7 @@ class Service:
             status, reply = 502, _error(f"{error.message}. {error.hint}".strip(), "server_error")
         await JSONResponse(reply, status)(scope, receive, send)
 
-    async def _reply(self, request: Request) -> dict[str, Any]:
+    async def _reply(self, request: Request) -> JsonObject:
         asked = request.method, request.url.path.rstrip("/")
         if asked == ("GET", f"{PATH}/models"):
             return {"object": "list", "data": [{"id": self._name, "object": "model", "owned_by": "rolecall"}]}
@@ -131,5 +132,5 @@ class Service:
         return texts, form == "base64"
 
 
-def _error(message: str, kind: str) -> dict[str, Any]:
+def _error(message: str, kind: str) -> JsonObject:
     return {"error": {"message": message, "type": kind, "param": None, "code": None}}

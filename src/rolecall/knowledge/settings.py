@@ -33,6 +33,7 @@ from rolecall.settings.form import (
     Section,
     Text,
 )
+from rolecall.store.canonical import JsonObject, Schema
 
 FILE = "knowledge.yaml"
 INDEX = "knowledge.db"
@@ -80,7 +81,7 @@ class _Pattern(Form[str]):
             return at.report(f"the pattern {value!r} {wrong}")
         return value
 
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> Schema:
         return {"type": "string"}
 
 
@@ -91,12 +92,12 @@ def _check_embedding(made: Embedding, at: At) -> None:
         at.report("the embedded model has no options", f"Write `embedding: {EMBEDDED}`.")
 
 
-def _check_weights(made: Mapping[str, Any], at: At) -> None:
+def _check_weights(made: JsonObject, at: At) -> None:
     if made.get("words") == 0 == made.get("vectors"):
         at.report("`words` and `vectors` cannot both be 0")
 
 
-def _spread_weights(given: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+def _spread_weights(given: JsonObject) -> dict[str, dict[str, float]]:
     """Return the weights of each kind; `words` and `vectors` alone apply to all of them."""
     everywhere = {key: given[key] for key in _PAIR if key in given}
     return {

@@ -419,17 +419,8 @@ class Record(Form[T]):
 class Section(Record[dict[str, Any]]):
     """A record that stays a mapping, with its values checked."""
 
-    def __init__(
-        self,
-        owner: str,
-        fields: Mapping[str, Field | Form[Any]],
-        *,
-        others: Form[Any] | None = None,
-        check: Callable[[dict[str, Any], At], None] | None = None,
-        wanted: str = "a mapping",
-        hint: str = "",
-    ) -> None:
-        super().__init__(dict, owner, fields, others=others, check=check, wanted=wanted, hint=hint)
+    def __init__(self, owner: str, fields: Mapping[str, Field | Form[Any]], **options: Any) -> None:
+        super().__init__(dict, owner, fields, **options)
 
 
 class Either(Form[Any]):

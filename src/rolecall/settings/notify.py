@@ -12,13 +12,14 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from time import strftime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rolecall.errors import UsageError
 from rolecall.settings import config
 
 if TYPE_CHECKING:
     from rolecall.settings.settings import Settings
+    from rolecall.store.canonical import JsonObject
 
 _SENDER = "rolecall.cli.notify"
 _IN_BACKGROUND = 'exec 3<&0; "$@" <&3 3<&- >/dev/null 2>&1 &'
@@ -26,7 +27,7 @@ _RUN = "ROLECALL_RUN"
 """Marks the processes of a step, which are ended with it."""
 _LINES = 100
 
-start_for_us: Callable[[Mapping[str, Any]], None] | None = None
+start_for_us: Callable[[JsonObject], None] | None = None
 """Set where another process must start the sender: the service ends everything that a worker has started."""
 
 
@@ -39,7 +40,7 @@ def settings() -> Settings:
     return found if isinstance(found, Mapping) else {}
 
 
-def tell(messages: Iterable[Mapping[str, Any]]) -> None:
+def tell(messages: Iterable[JsonObject]) -> None:
     """Start the program that sends these messages, if the configuration asks for them. A problem is only logged,
     because the change itself is already committed."""
     try:
@@ -51,7 +52,7 @@ def tell(messages: Iterable[Mapping[str, Any]]) -> None:
         log(f"no notification could be sent: {error!r}")
 
 
-def start(message: Mapping[str, Any]) -> None:
+def start(message: JsonObject) -> None:
     """Start the program that sends a notification."""
     import subprocess  # not needed unless notifications are configured
 

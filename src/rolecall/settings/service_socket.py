@@ -6,9 +6,12 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rolecall.store.canonical import JsonObject
 
 _PATIENCE = 10.0
 _LONGEST_PATH = 100
@@ -42,7 +45,7 @@ def poke(home: str, thread: str = "") -> bool:
     return True
 
 
-def to_line(words: Mapping[str, Any]) -> bytes:
+def to_line(words: JsonObject) -> bytes:
     return json.dumps(words).encode() + b"\n"
 
 

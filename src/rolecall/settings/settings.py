@@ -28,7 +28,7 @@ import os
 import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.errors import Hint, NotFound, UsageError
 from rolecall.settings.form import (
@@ -51,12 +51,13 @@ from rolecall.settings.form import (
 )
 from rolecall.settings.mask import is_variable_name
 
+if TYPE_CHECKING:
+    from rolecall.store.canonical import JsonObject, Schema
+
 Path = tuple[str, ...]
 Settings = Mapping[str, Any]
 """The configuration as `config.load` returns it, or a section of it. It may have any shape; `problems` reports what is
 wrong."""
-AgentOptions = Mapping[str, Any]
-"""The options of an agent by their names in Python; its adapter checks them."""
 
 PROTOCOLS = ("openai", "anthropic")
 """The protocols that a model's endpoint can speak."""
@@ -303,7 +304,7 @@ _SETTINGS = Section(
 KEYS = _SETTINGS.keys
 
 
-def json_schema() -> dict[str, Any]:
+def json_schema() -> Schema:
     """The JSON Schema of `config.yaml`."""
     return _SETTINGS.schema()
 
@@ -454,7 +455,7 @@ def agent_for(
     return str(chosen)
 
 
-def configured_agent(settings: Settings, alias: str) -> tuple[str, AgentOptions]:
+def configured_agent(settings: Settings, alias: str) -> tuple[str, JsonObject]:
     """The spec and the options of an alias; any other name is its own spec.
 
     `{adapter: claude, model: …}` is an adapter with options, `{command, args}` an external agent. The agents of uwf map
@@ -622,9 +623,7 @@ def model_endpoint(settings: Settings, environment: Mapping[str, str], model: st
     )
 
 
-def builtin_options(
-    settings: Settings, environment: Mapping[str, str], options: AgentOptions
-) -> AgentOptions:
+def builtin_options(settings: Settings, environment: Mapping[str, str], options: JsonObject) -> JsonObject:
     """The options of the built-in agent with its endpoint, which only a provider may set: a key in a workflow or beside
     an agent would be stored, and could be sent to the wrong endpoint."""
     for key in ("base_url", "api_key", "protocol"):

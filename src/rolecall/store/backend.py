@@ -13,7 +13,7 @@ other, protects no nodes from garbage collection and has no history.
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Literal, NamedTuple, Protocol, TypedDict, get_args
 
 from rolecall.errors import Collision, Conflict, Damaged, Hint, NotFound, StorageError
 from rolecall.store.canonical import JsonObject
@@ -135,6 +135,20 @@ class Damage(NamedTuple):
     reason: str
 
 
+class Size(TypedDict):
+    """Statistics of a store."""
+
+    nodes: int
+    bytes: int
+    """Of the nodes' payloads."""
+    types: dict[str, int]
+    """How many nodes each type has, most first."""
+    refs: int
+    events: int
+    disk: int
+    """Bytes on disk."""
+
+
 class Backend(Protocol):
     """Storage for a `Store`. One instance serves one thread of control.
 
@@ -240,9 +254,7 @@ class Backend(Protocol):
         """Rebuild data that is derived from the records. `refs` replaces the stored references of some of them."""
         ...
 
-    def size(self) -> dict[str, Any]:
-        """Statistics: `nodes`, `bytes` (of payloads), `types` (id to count), `refs`, `events`, `disk`."""
-        ...
+    def size(self) -> Size: ...
 
     def problems(self) -> Iterator[str]:
         """Faults of the container itself, such as a malformed database page."""
@@ -301,7 +313,7 @@ def collision(record: Record, sha256: bytes | None) -> Collision:
     return Collision(message, node=record.id, hint=hint)
 
 
-def stored_object(text: str, what: str) -> dict[str, Any]:
+def stored_object(text: str, what: str) -> JsonObject:
     """Parse the JSON object stored with a ref or an event; raise `Damaged` if it is anything else."""
     try:
         value = json.loads(text)

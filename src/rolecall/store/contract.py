@@ -28,12 +28,13 @@ import pytest
 from rolecall.errors import Collision, Conflict, Damaged, NotFound
 from rolecall.store import canonical
 from rolecall.store.backend import FRESH_MS, Backend, Change, Move, NewEvent, Record, Ref
+from rolecall.store.canonical import Schema
 from rolecall.store.ids import is_node_id
 from rolecall.store.store import BUILTIN, META, Dangling, Store, make_record
 
 Reopen = Callable[[], Backend]
 
-NODE: dict[str, Any] = {"type": "string", "format": "ocas_ref"}
+NODE: Schema = {"type": "string", "format": "ocas_ref"}
 LINK = {
     "type": "object",
     "required": ["name"],

@@ -22,11 +22,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from heapq import nsmallest
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rolecall.errors import Damaged, Hint, NotFound, StorageError
 from rolecall.store import journal
-from rolecall.store.backend import Change, Damage, Event, Moved, Put, Record, Ref, no_store, require
+from rolecall.store.backend import Change, Damage, Event, Moved, Put, Record, Ref, Size, no_store, require
 from rolecall.store.disk import find_damage, sync, translate_errors, write
 from rolecall.store.ids import node_from_number, node_number
 from rolecall.store.journal import Journal
@@ -306,7 +306,7 @@ class FilesBackend:
 
     # -- the container --
 
-    def size(self) -> dict[str, Any]:
+    def size(self) -> Size:
         nodes = payloads = 0
         types: dict[str, int] = {}
         with translate_errors(self.path):
@@ -341,17 +341,13 @@ class FilesBackend:
 
 def _open_lock(path: Path) -> int:
     """Open and lock the lock file, whose modification time is the last put's."""
-    while True:
-        try:
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-            os.utime(file, ns=(0, 0))
-        except FileExistsError:
-            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        fcntl.flock(file, fcntl.LOCK_EX)
-        # Another process may have removed the file while we waited.
-        if path.exists() and path.stat().st_ino == os.fstat(file).st_ino:
-            return file
-        os.close(file)
+    try:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        os.utime(file, ns=(0, 0))
+    except FileExistsError:
+        file = os.open(path, os.O_RDWR, 0o666)
+    fcntl.flock(file, fcntl.LOCK_EX)
+    return file
 
 
 @contextmanager

@@ -7,31 +7,42 @@ process is still alive; for another host only the deadline is known.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import NotRequired, TypedDict
+
+from rolecall.store.canonical import JsonObject
 
 LEASE_MS = 60_000
 """How long a lease lasts without renewal; another host has to wait this long."""
 
 
-def me(token: str) -> dict[str, Any]:
+class Process(TypedDict):
+    """A process of a host; `born` is None if its start time is unknown."""
+
+    host: str
+    pid: int
+    born: str | None
+    token: NotRequired[str]
+    """Distinguishes two runs of one process."""
+
+
+def me(token: str) -> Process:
     """This process as a lease's holder; `token` distinguishes two runs of one process."""
     return {**_process_once(os.getpid()), "token": token}
 
 
 @lru_cache(1)
-def _process_once(pid: int) -> dict[str, Any]:
+def _process_once(pid: int) -> Process:
     """Our own process, which stays the same as long as its id does."""
     return process(pid)
 
 
-def process(pid: int) -> dict[str, Any]:
+def process(pid: int) -> Process:
     """Identify a process of this host uniquely, across restarts and reused process ids."""
     return {"host": _host(), "pid": pid, "born": _born(pid)}
 
 
-def is_alive(lease: Mapping[str, Any], *, now: int) -> bool:
+def is_alive(lease: JsonObject, *, now: int) -> bool:
     """Whether the holder of a lease may still be at work."""
     if lease.get("host") != _host():
         return bool(now < lease.get("deadline", 0))
@@ -46,17 +57,17 @@ def is_alive(lease: Mapping[str, Any], *, now: int) -> bool:
     return born is None or born == lease.get("born")
 
 
-def name_of_host(process: Mapping[str, Any]) -> str:
+def name_of_host(process: JsonObject) -> str:
     return str(process.get("host", "")).partition("/")[0]
 
 
-def is_of_this_boot(lease: Mapping[str, Any]) -> bool:
+def is_of_this_boot(lease: JsonObject) -> bool:
     """Whether the holder of a lease was started since the last boot, as far as can be known."""
     theirs, ours = (str(host).split("/")[1:2] for host in (lease.get("host"), _host()))
     return not theirs or theirs == ours or "" in (*theirs, *ours)
 
 
-def describe(lease: Mapping[str, Any]) -> str:
+def describe(lease: JsonObject) -> str:
     return f"process {lease.get('pid')} on {str(lease.get('host', '')).partition('/')[0]}"
 
 

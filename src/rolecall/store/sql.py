@@ -20,9 +20,11 @@ from rolecall.store.backend import (
     Put,
     Record,
     Ref,
+    Size,
     conflict,
     stored_object,
 )
+from rolecall.store.canonical import JsonObject
 from rolecall.store.ids import NODE_ID_LENGTH
 
 PAGE = 500
@@ -203,7 +205,7 @@ class SqlTables:
     def newest_event(self) -> int:
         return int(self._read("SELECT COALESCE(max(seq), 0) FROM events")[0][0])
 
-    def size(self) -> dict[str, Any]:
+    def size(self) -> Size:
         types = self._read_nodes(
             "SELECT CAST(type AS TEXT), count(*) FROM nodes GROUP BY type ORDER BY 2 DESC"
         )
@@ -238,6 +240,6 @@ def _ref(row: Row) -> Ref:
     return Ref(name, target, stored_object(state, f"ref {name!r}"), version, updated)
 
 
-def _json(value: Mapping[str, Any]) -> str:
+def _json(value: JsonObject) -> str:
     # ASCII escapes preserve a lone surrogate, which has no UTF-8 form but does occur in agents' output.
     return json.dumps(value, separators=(",", ":"))

@@ -391,7 +391,7 @@ class Draft:
         """Raise the version of a ref, if it exists, so that readers who compare versions notice it."""
         self._bumps.append(checked_name(name))
 
-    def set_fact(self, name: str, state: Mapping[str, Any]) -> None:
+    def set_fact(self, name: str, state: JsonObject) -> None:
         """Write the state of a ref without a target, whatever it was before."""
         self._facts.append(Fact(checked_name(name), state))
 
