@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rolecall.store import disk
@@ -19,28 +20,20 @@ _JOURNAL = "journal.json"
 COUNTERS = "counters.json"
 
 
+@dataclass
 class Journal:
     """A change to the files of the folder `root`; empty until something is planned. Files are named relative to it."""
 
-    def __init__(
-        self,
-        root: Path,
-        nodes: dict[str, list[str]] | None = None,
-        texts: dict[str, str | None] | None = None,
-        lines: dict[str, list[str]] | None = None,
-        lengths: dict[str, int] | None = None,
-        entries: dict[str, dict[str, str | None]] | None = None,
-    ) -> None:
-        self.root = root
-        self.nodes = nodes or {}
-        """Maps an id to the temporary file of the node and its final path."""
-        self.texts = texts or {}
-        """New files as a whole; None removes one."""
-        self.lines = lines or {}
-        self.lengths = lengths or {}
-        """The lines to append to files that grow, and the length of those files before."""
-        self.entries = entries or {}
-        """For each YAML map that the predecessor writes too, the entries to set, or to remove if None."""
+    root: Path
+    nodes: dict[str, list[str]] = field(default_factory=dict)
+    """Maps an id to the temporary file of the node and its final path."""
+    texts: dict[str, str | None] = field(default_factory=dict)
+    """New files as a whole; None removes one."""
+    lines: dict[str, list[str]] = field(default_factory=dict)
+    lengths: dict[str, int] = field(default_factory=dict)
+    """The lines to append to files that grow, and the length of those files before."""
+    entries: dict[str, dict[str, str | None]] = field(default_factory=dict)
+    """For each YAML map that the predecessor writes too, the entries to set, or to remove if None."""
 
     @property
     def is_empty(self) -> bool:
