@@ -9,6 +9,7 @@ from rolecall.errors import Hint
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from rolecall.settings.yaml12 import Problem
+    from rolecall.store.canonical import JsonObject
 
 _PHRASES = {
     # threads
@@ -112,6 +113,12 @@ def word(hint: str) -> str:
 def word_problem(problem: Problem) -> Problem:
     """Word a problem's hint for the command line."""
     return problem._replace(hint=word(problem.hint))
+
+
+def view_problem(problem: Problem) -> JsonObject:
+    """A problem as replies have it."""
+    found = word_problem(problem)
+    return {**found._asdict(), "line": found.line or None, "column": found.column or None}
 
 
 def phrase(hint: Hint) -> str:

@@ -237,7 +237,12 @@ _WHOLE = ("id", "thread", "step", "hash", "type", "trigger", "status", "state", 
 
 def table(rows: Sequence[Sequence[Any]], headings: Sequence[str], spared: Sequence[str] = ()) -> str:
     """Format aligned columns that fit the terminal. Numbers are right-aligned, with thousands separators unless they
-    are ids. If the last column becomes too narrow, columns in `spared` are left out; then the widest are shortened."""
+    are ids. If the last column becomes too narrow, columns in `spared` are left out; then the widest are shortened.
+    Those in `spared` are also left out if they are empty."""
+    empty = [at for at, name in enumerate(headings) if name in spared and all(row[at] == "" for row in rows)]
+    if empty:
+        rows = [[cell for at, cell in enumerate(row) if at not in empty] for row in rows]
+        headings = [name for at, name in enumerate(headings) if at not in empty]
     columns: list[list[str]] = []
     right: list[bool] = []
     for at, name in enumerate(headings):

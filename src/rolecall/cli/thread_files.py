@@ -38,8 +38,6 @@ def export(options: Namespace) -> Reply:
             f"{path!r} is neither a .html nor a .md file",
             hint="Markdown on standard output: `rolecall thread read`.",
         )
-    if os.path.lexists(path) and not options.force:
-        raise UsageError(f"{path} exists", hint="Name a new file, or overwrite it with --force.")
     with open_thread(options) as thread:
         page = thread.export(
             "markdown" if kind == ".md" else "html",
@@ -50,19 +48,13 @@ def export(options: Namespace) -> Reply:
         )
         steps = len(thread.steps)
     data = page.encode("utf-8", "backslashreplace")
-    scratch = f"{path}.{os.getpid()}.part"
     try:
-        with open(scratch, "xb") as file:
+        with open(path, "wb" if options.force else "xb") as file:
             file.write(data)
-        # All of the file or nothing; a hard link, unlike a rename, never replaces a file.
-        (os.replace if options.force else os.link)(scratch, path)
     except FileExistsError as error:
         raise UsageError(f"{path} exists", hint="Name a new file, or overwrite it with --force.") from error
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
-    finally:
-        if os.path.exists(scratch):
-            os.unlink(scratch)
     shown = {"thread": thread.id, "file": path, "steps": steps, "bytes": len(data)}
     return Reply(shown, f"{path}: {plural(steps, 'step')}, {len(data):,} bytes")
 

@@ -314,18 +314,8 @@ def list_steps(options: Namespace) -> Reply:
     shown = {"thread": thread.id, "workflow": first["workflow"], "steps": [first, *steps]}
 
     def text() -> str:
-        has_files = any(step.get("changes") for step in steps)
-        headings = (
-            "",
-            "step",
-            "role",
-            "agent",
-            "status",
-            "time",
-            *(["files"] if has_files else []),
-            "output",
-        )
-        rows = [(0, first["hash"], "(start)", "", "", "", *([""] if has_files else []), first["prompt"])]
+        headings = ("", "step", "role", "agent", "status", "time", "files", "output")
+        rows = [(0, first["hash"], "(start)", "", "", "", "", first["prompt"])]
         for step in steps:
             output = step["output"]
             rows.append(
@@ -336,7 +326,7 @@ def list_steps(options: Namespace) -> Reply:
                     short(step["agent"], 24),
                     step["status"] or "",
                     "reused" if "reused" in step else report.duration(step["durationMs"]),
-                    *([report.changes_total(step)] if has_files else []),
+                    report.changes_total(step),
                     report.joined_text(output) if step["agent"] == GROUP else _fields_text(output),
                 )
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from argparse import Namespace
+from collections.abc import Callable
 
 from rolecall.api import Rolecall, reader
 from rolecall.cli import Reply, argument, verb
@@ -99,11 +100,7 @@ def fire(options: Namespace) -> Reply:
     STORE,
 )
 def pause(options: Namespace) -> Reply:
-    project = _load_project()
-    trigger = by_hand.find(project, options.trigger)
-    with Rolecall(options.store) as rolecall:
-        by_hand.pause(rolecall.store, project, trigger)
-    return Reply({"trigger": trigger.id, "state": "paused"}, f"{trigger.id} is paused")
+    return _change(options, by_hand.pause, "paused")
 
 
 @verb(
@@ -114,8 +111,12 @@ def pause(options: Namespace) -> Reply:
     STORE,
 )
 def resume(options: Namespace) -> Reply:
+    return _change(options, by_hand.resume, "on")
+
+
+def _change(options: Namespace, change: Callable[..., None], state: str) -> Reply:
     project = _load_project()
     trigger = by_hand.find(project, options.trigger)
     with Rolecall(options.store) as rolecall:
-        by_hand.resume(rolecall.store, project, trigger)
-    return Reply({"trigger": trigger.id, "state": "on"}, f"{trigger.id} is on")
+        change(rolecall.store, project, trigger)
+    return Reply({"trigger": trigger.id, "state": state}, f"{trigger.id} is {state}")

@@ -8,7 +8,7 @@ from argparse import Namespace
 
 from rolecall.api import Rolecall
 from rolecall.cli import Reply, argument, flag, verb
-from rolecall.cli.hints import word, word_problem
+from rolecall.cli.hints import view_problem, word, word_problem
 from rolecall.cli.output import STORE, plural
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.service import project_check, project_file
@@ -47,7 +47,6 @@ def validate(options: Namespace) -> Reply:
             f"{folder} has neither a {project_file.FILE} nor a workflow", hint="`rolecall init` makes them."
         )
     project = found.reading.project
-    problems = [word_problem(problem) for problem in found.problems]
     shown = {
         "project": project.name,
         "folder": project.folder,
@@ -58,13 +57,9 @@ def validate(options: Namespace) -> Reply:
         ],
         "triggers": [{"trigger": one.id, "does": one.describe()} for one in project.triggers],
         "endpoints": [{**check._asdict(), "fix": word(check.fix)} for check in found.endpoints],
-        "problems": [
-            problem._asdict() | {"line": problem.line or None, "column": problem.column or None}
-            for problem in problems
-        ],
+        "problems": [view_problem(problem) for problem in found.problems],
     }
-    # A problem without a line shows only its file.
-    lines = [str(one) if one.line else str(one).replace(":0:0:", ":", 1) for one in problems]
+    lines = [str(word_problem(problem)) for problem in found.problems]
     parts = [plural(len(found.reports), "workflow"), plural(len(project.triggers), "trigger")]
     for kind in ("error", "warning"):
         if count := sum(one.severity == kind for one in found.problems):

@@ -6,11 +6,11 @@ import os
 import sys
 from argparse import Namespace
 from datetime import datetime
-from typing import Any
+from typing import NamedTuple
 
 from rolecall.api import Definition, Rolecall, reader
 from rolecall.cli import Reply, argument, flag, verb
-from rolecall.cli.hints import word, word_problem
+from rolecall.cli.hints import view_problem, word_problem
 from rolecall.cli.output import STORE, colored_diff, format_of, paint, plural, say, table
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.settings import config
@@ -135,18 +135,30 @@ def validate(options: Namespace) -> Reply:
         reports = [_check(rolecall, name) for name in names]
     lines = []
     for report in reports:
-        problems = [Problem(**problem) for problem in report["problems"]]
-        # A problem outside the definition has no line.
-        lines += [str(one) if one.line else str(one).replace(":None:None:", ":", 1) for one in problems]
+        problems = report.problems
+        lines += [str(word_problem(problem)) for problem in problems]
         counts = {kind: sum(one.severity == kind for one in problems) for kind in ("error", "warning")}
         found = ", ".join(plural(count, kind) for kind, count in counts.items() if count)
-        verdict = "valid" if report["valid"] else "not valid"
-        lines.append(f"{report['file']}: {verdict}{f' ({found})' if found else ''}")
-    is_valid = all(report["valid"] for report in reports)
-    return Reply(reports, "\n".join(lines), code=0 if is_valid else 2)
+        verdict = "valid" if report.valid else "not valid"
+        lines.append(f"{report.file}: {verdict}{f' ({found})' if found else ''}")
+    shown = [
+        {**report._asdict(), "problems": [view_problem(problem) for problem in report.problems]}
+        for report in reports
+    ]
+    return Reply(shown, "\n".join(lines), code=0 if all(report.valid for report in reports) else 2)
 
 
-def _check(rolecall: Rolecall, text: str) -> dict[str, Any]:
+class _Report(NamedTuple):
+    """What is known about a workflow, as the reply names it."""
+
+    file: str
+    name: str | None
+    hash: str | None
+    valid: bool
+    problems: list[Problem]
+
+
+def _check(rolecall: Rolecall, text: str) -> _Report:
     from rolecall.checks import agents  # imports every adapter, which no other verb needs
 
     try:
@@ -154,8 +166,7 @@ def _check(rolecall: Rolecall, text: str) -> dict[str, Any]:
         file = found.path or str(found.node)
         checked = rolecall.check(file)
     except RolecallError as error:
-        problem = Problem("error", error.message, text, 1, 1, word(error.hint))
-        return {"file": text, "name": None, "hash": None, "valid": False, "problems": [problem._asdict()]}
+        return _Report(text, None, None, False, [Problem("error", error.message, text, 1, 1, error.hint)])
     problems, book = list(checked.problems), checked.playbook
     if book is not None:
         problems += agents.problems(
@@ -166,16 +177,8 @@ def _check(rolecall: Rolecall, text: str) -> dict[str, Any]:
             find=lambda name: rolecall.load_workflow(name).playbook,
             marks=checked.marks,
         )
-    return {
-        "file": file,
-        "name": book.workflow.name if book else None,
-        "hash": rolecall.id_of(book) if book else None,
-        "valid": all(problem.severity != "error" for problem in problems),
-        "problems": [
-            problem._asdict() | {"line": problem.line or None, "column": problem.column or None}
-            for problem in map(word_problem, problems)
-        ],
-    }
+    name, node = (book.workflow.name, rolecall.id_of(book)) if book else (None, None)
+    return _Report(file, name, node, all(problem.severity != "error" for problem in problems), problems)
 
 
 # -- graph, schema, history, diff --

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from rolecall.mcp.tools import checked_tool
+from rolecall.mcp.tools import checked_tool, flag, text, whole
 from rolecall.settings.capabilities import FILES
 
 _tool = partial(checked_tool, "rolecall.mcp.knowledge_verbs")
@@ -16,25 +16,10 @@ TOOLS = (
         "query",
         "Search this repository's code and documents by meaning and by words: a question, a name from the code, or an"
         " error message. Replies the best passages with file and lines; open the file for what is around them.",
+        {"query": text("What to look for.", minLength=1, maxLength=10_000)},
         {
-            "query": {
-                "type": "string",
-                "minLength": 1,
-                "maxLength": 10_000,
-                "description": "What to look for.",
-            }
-        },
-        {
-            "limit": {
-                "type": "integer",
-                "minimum": 1,
-                "maximum": 20,
-                "description": "How many passages; 8 if left out.",
-            },
-            "path": {
-                "type": "string",
-                "description": "Only files that match, as in a .gitignore: docs/, *.py.",
-            },
+            "limit": whole("How many passages; 8 if left out.", minimum=1, maximum=20),
+            "path": text("Only files that match, as in a .gitignore: docs/, *.py."),
         },
     ),
     _tool(
@@ -50,7 +35,7 @@ TOOLS = (
         "sync",
         "Index the files of this repository that have changed since the last time, for knowledge_query.",
         {},
-        {"rebuild": {"type": "boolean", "description": "Index everything again."}},
+        {"rebuild": flag("Index everything again.")},
         effect="adds",
         classes=FILES,
         is_long=True,

@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
-from rolecall.mcp.tools import checked_tool
+from rolecall.mcp.tools import checked_tool, flag, text, texts
 from rolecall.nexus.note_name import CATEGORIES
 from rolecall.settings.capabilities import FILES
 
-if TYPE_CHECKING:
-    from rolecall.store.canonical import Schema
-
 _tool = partial(checked_tool, "rolecall.mcp.memory_verbs")
-
-
-def _text(description: str) -> Schema:
-    return {"type": "string", "description": description}
-
-
-def _texts(description: str) -> Schema:
-    return {"type": "array", "items": {"type": "string"}, "description": description}
 
 
 TOOLS = (
@@ -30,21 +18,18 @@ TOOLS = (
         "Keep a lesson of this project as a note. If a note on its subject exists, the reply names it, and you say"
         " `into` it or `new`. Never put keys or passwords into it.",
         {
-            "name": _text(
+            "name": text(
                 "2 to 4 words on the subject joined by hyphens, no date and no version: retry-limits."
             ),
-            "text": _text("The lesson, in Markdown."),
+            "text": text("The lesson, in Markdown."),
         },
         {
             "category": {
                 "enum": list(CATEGORIES),
                 "description": "empirical: measured here; external: imposed by others; pattern: a way of working.",
             },
-            "into": _text("The note to put the text into, under a heading."),
-            "new": {
-                "type": "boolean",
-                "description": "Make a note of its own also where one is on the subject.",
-            },
+            "into": text("The note to put the text into, under a heading."),
+            "new": flag("Make a note of its own also where one is on the subject."),
         },
         effect="adds",
         classes=FILES,
@@ -60,15 +45,15 @@ TOOLS = (
         "memory_read",
         "read_note",
         "Read a note. The read is counted.",
-        {"name": _text("The note.")},
+        {"name": text("The note.")},
         notes_reads=True,
     ),
     _tool(
         "memory_merge",
         "merge_notes",
         "Join two notes in the first one, or in a new one; what is joined is removed by a git commit.",
-        {"first": _text("A note, which takes the other in."), "second": _text("The other note.")},
-        {"into": _text("The name of a new note that takes both in.")},
+        {"first": text("A note, which takes the other in."), "second": text("The other note.")},
+        {"into": text("The name of a new note that takes both in.")},
         effect="changes",
         is_for_lead=True,
     ),
@@ -83,7 +68,7 @@ TOOLS = (
         "memory_delete",
         "delete_notes",
         "Delete notes that the user agreed to delete, each by a git commit whose message brings it back.",
-        {"names": {**_texts("The notes."), "minItems": 1}},
+        {"names": texts("The notes.", minItems=1)},
         effect="changes",
         is_for_lead=True,
     ),
@@ -91,8 +76,8 @@ TOOLS = (
         "rule_add",
         "add_rule",
         "Write a rule that all agents of this project keep to.",
-        {"name": _text("What it is about: commit-messages."), "text": _text("The rule, in Markdown.")},
-        {"tags": _texts("Where it applies: frontend.")},
+        {"name": text("What it is about: commit-messages."), "text": text("The rule, in Markdown.")},
+        {"tags": texts("Where it applies: frontend.")},
         effect="adds",
         is_for_lead=True,
     ),
@@ -101,7 +86,7 @@ TOOLS = (
         "list_rules",
         "List the rules of this project.",
         {},
-        {"tag": _text("Only those with this tag.")},
+        {"tag": text("Only those with this tag.")},
     ),
-    _tool("rule_read", "read_rule", "Read a rule.", {"name": _text("The rule.")}),
+    _tool("rule_read", "read_rule", "Read a rule.", {"name": text("The rule.")}),
 )

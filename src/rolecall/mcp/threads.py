@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from rolecall.mcp.tools import checked_tool
+from rolecall.mcp.tools import checked_tool, flag, text, whole
 
 _tool = partial(checked_tool, "rolecall.mcp.thread_verbs")
-_THREAD = {"thread": {"type": "string", "description": "Id of the thread, or an unambiguous part of it."}}
-_WORKFLOW = {"workflow": {"type": "string", "description": "Name, path or id of the workflow."}}
+_THREAD = {"thread": text("Id of the thread, or an unambiguous part of it.")}
+_WORKFLOW = {"workflow": text("Name, path or id of the workflow.")}
 _STATUSES = [
     *("queued", "idle", "running", "crashed", "suspended", "waiting"),
     *("completed", "failed", "killed", "discarded", "damaged"),
@@ -34,7 +34,7 @@ TOOLS = (
         "thread_start",
         "start_thread",
         "Make a thread of a workflow in the project's folder. Nothing is run yet: thread_step does that.",
-        _WORKFLOW | {"prompt": {"type": "string", "description": "The task."}},
+        _WORKFLOW | {"prompt": text("The task.")},
         {
             "limits": {
                 "type": "object",
@@ -42,11 +42,10 @@ TOOLS = (
                 "description": "Suspend the thread at this much: steps, turns, tokens, cost, minutes, "
                 "or of one role ROLE.steps.",
             },
-            "reuse": {
-                "type": "boolean",
-                "description": "true takes over finished steps that had the same prompt, agent and files; false asks "
-                "every role. When not given, the workflow decides.",
-            },
+            "reuse": flag(
+                "true takes over finished steps that had the same prompt, agent and files; false asks every role. "
+                "When not given, the workflow decides."
+            ),
         },
         effect="adds",
         **_RUNS_AGENTS,
@@ -73,8 +72,8 @@ TOOLS = (
         "Read what a thread's roles did, as Markdown: the newest steps that fit.",
         _THREAD,
         {
-            "quota": {"type": "integer", "minimum": 1, "description": "Characters, 10000 when not given."},
-            "before": {"type": "string", "description": "Only steps before this one; the reply names it."},
+            "quota": whole("Characters, 10000 when not given.", minimum=1),
+            "before": text("Only steps before this one; the reply names it."),
         },
     ),
     _tool(
@@ -88,11 +87,11 @@ TOOLS = (
                 "items": {"enum": _STATUSES},
                 "description": "Only these; when not given, those that have not ended.",
             },
-            "workflow": {"type": "string", "description": "Only threads of this workflow."},
-            "text": {"type": "string", "description": "Only threads whose title has these words."},
-            "limit": {"type": "integer", "minimum": 1, "maximum": 200, "description": "20 when not given."},
-            "page": {"type": "string", "description": "Go on after this thread; the reply names it."},
-            "members": {"type": "boolean", "description": "Also the members of groups."},
+            "workflow": text("Only threads of this workflow."),
+            "text": text("Only threads whose title has these words."),
+            "limit": whole("20 when not given.", minimum=1, maximum=200),
+            "page": text("Go on after this thread; the reply names it."),
+            "members": flag("Also the members of groups."),
         },
     ),
     _tool(
@@ -102,13 +101,12 @@ TOOLS = (
         "the two it waits for: a `text`, or the `output` of a role that a person plays. Nothing is run.",
         _THREAD,
         {
-            "text": {
-                "type": "string",
-                "description": "The answer to the question of a suspended thread, or a word to the role that failed; "
-                "empty to let that one try again.",
-            },
+            "text": text(
+                "The answer to the question of a suspended thread, or a word to the role that failed; empty to let "
+                "that one try again."
+            ),
             "output": {"type": "object", "description": "The role's output, as its schema wants it."},
-            "body": {"type": "string", "description": "Free text that goes with the output."},
+            "body": text("Free text that goes with the output."),
         },
         effect="adds",
         **_RUNS_AGENTS,

@@ -157,6 +157,24 @@ def checked_tool(
     return Tool(name, description, schema, (module, run), effect, checks=True, **more)
 
 
+def text(description: str, **bounds: int) -> Schema:
+    """The schema of an argument that is a text."""
+    return {"type": "string", **bounds, "description": description}
+
+
+def texts(description: str, **bounds: int) -> Schema:
+    return {"type": "array", "items": {"type": "string"}, **bounds, "description": description}
+
+
+def whole(description: str, **bounds: int) -> Schema:
+    """The schema of an argument that is a whole number."""
+    return {"type": "integer", **bounds, "description": description}
+
+
+def flag(description: str) -> Schema:
+    return {"type": "boolean", "description": description}
+
+
 class Toolbox:
     """The selected groups' tools for one project and caller."""
 

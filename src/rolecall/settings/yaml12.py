@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
 
 from rolecall.errors import UsageError
@@ -62,12 +62,21 @@ class Problem(NamedTuple):
     message: str
     file: str
     line: int
+    """0 for a problem that is not in the text itself."""
     column: int
     hint: str = ""
 
     def __str__(self) -> str:
+        place = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
         hint = f". {self.hint}" if self.hint else ""
-        return f"{self.file}:{self.line}:{self.column}: {self.severity}: {self.message}{hint}"
+        return f"{place}: {self.severity}: {self.message}{hint}"
+
+
+def refusal(what: str, problems: Iterable[Problem]) -> UsageError:
+    """The error for a text that cannot be used, with one line for each error in it."""
+    errors = [problem for problem in problems if problem.severity == "error"]
+    lines = "".join(f"\n  {problem}" for problem in errors)
+    return UsageError(f"{what} has {len(errors)} problem{'s' if errors[1:] else ''}:{lines}")
 
 
 class YamlNode:

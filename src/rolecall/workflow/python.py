@@ -24,11 +24,12 @@ from types import ModuleType
 from typing import Any, Generic, NamedTuple, TypedDict, TypeVar, Union, Unpack, cast, overload
 
 from rolecall.errors import Hint, RolecallError, UsageError
-from rolecall.settings.yaml12 import Place, Problem
+from rolecall.settings.yaml12 import Place, Problem, refusal
 from rolecall.store.canonical import JsonObject, Schema
 from rolecall.workflow import document, typed, yaml
 from rolecall.workflow.model import Join, Limits, Merge, OnCrash, OnFailure, OnLimit, Resume, Workdir
 from rolecall.workflow.model import Workflow as StoredWorkflow
+from rolecall.workflow.places import name_of
 from rolecall.workflow.playbook import (
     AgentFunction,
     FileChanged,
@@ -277,10 +278,7 @@ def compile(workflow: Workflow, *, name: str | None = None, python: str | None =
     playbook, problems = check(workflow, name=name, python=python)
     if playbook is not None:
         return playbook
-    errors = [problem for problem in problems if problem.severity == "error"]
-    lines = "".join(f"\n  {problem}" for problem in errors)
-    place = f"{workflow.place.file}:{workflow.place.line}"
-    raise UsageError(f"{place}: the workflow has {len(errors)} problem{'s' if errors[1:] else ''}:{lines}")
+    raise refusal(f"{workflow.place.file}:{workflow.place.line}: the workflow", problems)
 
 
 def check(
@@ -562,8 +560,7 @@ def _find(where: str) -> _Found:
 
     name = None
     if is_file and variable == DEFAULT_NAME:
-        folder, base = os.path.split(os.path.abspath(place))
-        name = os.path.basename(folder) if base == "index.py" else base.removesuffix(".py")
+        name = name_of(os.path.abspath(place))
     return _Found(workflow, place, name, f"{os.path.realpath(place) if is_file else place}:{variable}")
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rolecall.errors import Conflict, Hint, NotFound, UsageError
 from rolecall.settings.form import did_you_mean
 from rolecall.settings.repository import root_around
-from rolecall.settings.yaml12 import Marks, Problem
+from rolecall.settings.yaml12 import Marks, Problem, refusal
 from rolecall.store import canonical
 from rolecall.store.canonical import JsonObject
 from rolecall.store.ids import META, Node, is_node_id, node_id
@@ -271,9 +271,7 @@ def read_file(
         for problem in checked.problems:
             warn(problem)
         return checked.playbook
-    errors = [problem for problem in checked.problems if problem.severity == "error"]
-    lines = "".join(f"\n  {problem}" for problem in errors)
-    raise UsageError(f"{path} has {len(errors)} problem{'s' if errors[1:] else ''}:{lines}")
+    raise refusal(path, checked.problems)
 
 
 def check_trust(path: str) -> None:

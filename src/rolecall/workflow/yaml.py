@@ -58,7 +58,7 @@ from rolecall.workflow.model import (
     Workflow,
     is_any_status,
 )
-from rolecall.workflow.places import is_index
+from rolecall.workflow.places import is_index, name_of
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
@@ -610,9 +610,7 @@ def load_file(path: str | os.PathLike[str], *, has_any_name: bool = False) -> De
         raise NotFound(f"there is no workflow file {file!r}") from None
     except UsageError as exc:
         return Definition(None, (Problem("error", exc.message, file, 1, 1, exc.hint),))
-    folder, base = os.path.split(os.path.abspath(file))
-    implied = os.path.basename(folder) if is_index(file) else base.rsplit(".", 1)[0]
-    name = None if has_any_name else implied
+    name = None if has_any_name else name_of(os.path.abspath(file))
     include = _includer(file)
     if not is_index(file):
         return parse(text, source=file, include=include, name=name)
