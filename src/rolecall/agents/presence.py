@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 from rolecall.agents.adapter_table import ADAPTERS
 from rolecall.errors import NotFound
@@ -16,7 +15,9 @@ EXTRAS = {"builtin": ("pydantic_ai", "llm"), "acp": ("acp", "acp")}
 """Adapters that need a package: its module, and the Rolecall extra that installs it."""
 
 
-def check_present(agent: object, *, env: Mapping[str, str], folder: Path | None = None) -> None:
+def check_present(
+    agent: object, *, env: Mapping[str, str], folder: str | os.PathLike[str] | None = None
+) -> None:
     """Raise an error if the agent's program or package is missing.
 
     A relative program path is resolved in `folder`; without a folder it is not checked.
@@ -32,7 +33,7 @@ def check_present(agent: object, *, env: Mapping[str, str], folder: Path | None 
             )
     program = program_of(agent)
     if program and (folder is not None or "/" not in program or os.path.isabs(program)):
-        locate(agent, env=env, folder=folder or Path("/"))
+        locate(agent, env=env, folder=folder or "/")
 
 
 def program_of(agent: object) -> str:
@@ -52,7 +53,7 @@ def env_of(agent: object, env: Mapping[str, str]) -> dict[str, str]:
     return {**env, **(getattr(agent, "env", None) or {})}
 
 
-def locate(agent: object, *, env: Mapping[str, str], folder: Path) -> str:
+def locate(agent: object, *, env: Mapping[str, str], folder: str | os.PathLike[str]) -> str:
     """Return the path of an agent's program, as a child process started in `folder` would find it."""
     program = program_of(agent)
     path, is_there = find_program(program, env=env_of(agent, env), folder=folder)
@@ -69,7 +70,9 @@ def locate(agent: object, *, env: Mapping[str, str], folder: Path) -> str:
     )
 
 
-def find_program(program: str, *, env: Mapping[str, str], folder: Path) -> tuple[str | None, bool]:
+def find_program(
+    program: str, *, env: Mapping[str, str], folder: str | os.PathLike[str]
+) -> tuple[str | None, bool]:
     """Return a program's path and whether it can be run; an executable match is preferred."""
     # Not shutil.which: shutil imports the compression modules, which would slow down every step.
     folders = [str(folder)] if "/" in program else env.get("PATH", os.defpath).split(os.pathsep)

@@ -6,7 +6,6 @@ No program is started; `doctor.py` does that. Problems are placed where the defi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Literal
 
 from rolecall import agents
@@ -22,7 +21,7 @@ def first_installed() -> str | None:
     """The first known agent whose program is on this machine; it may not be signed in."""
     environment = config.environment()
     for name, program in agents.PROGRAMS.items():
-        _, can_run = find_program(program, env=environment, folder=Path("/"))
+        _, can_run = find_program(program, env=environment, folder="/")
         if can_run:
             return name
     return None

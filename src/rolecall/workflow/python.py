@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
@@ -214,38 +214,27 @@ def _make_group(role: Role[Any], group: JsonObject, place: Place) -> Role[Any]:
 AnyRole = Union["Role[Any]", RoleFunction]
 
 
+@dataclass(eq=False)
 class Workflow:
     """Roles, and what decides which comes next: a `moderator` (a pure function of the ThreadContext that returns a
     role's name or END) or a `graph` in any of the forms that YAML allows."""
 
-    def __init__(
-        self,
-        name: str,
-        roles: Mapping[str, AnyRole],
-        moderator: Moderator | None = None,
-        *,
-        graph: JsonObject | None = None,
-        conditions: JsonObject | None = None,
-        description: str = "",
-        limits: Limits | Mapping[str, float] | None = None,
-        version: str = "",
-        workdir: Workdir | None = None,
-        on_crash: OnCrash | None = None,
-        reuse: bool | None = None,
-    ) -> None:
-        self.name = name
-        self.roles = roles
-        self.moderator = moderator
-        self.graph = graph
-        self.conditions = conditions
-        self.description = description
-        self.limits = limits
-        self.version = version
-        self.workdir = workdir
-        self.on_crash = on_crash
-        self.reuse = reuse
-        self.place = _caller()
-        self._globals = sys._getframe(1).f_globals
+    name: str
+    roles: Mapping[str, AnyRole]
+    moderator: Moderator | None = None
+    _: KW_ONLY
+    graph: JsonObject | None = None
+    conditions: JsonObject | None = None
+    description: str = ""
+    limits: Limits | Mapping[str, float] | None = None
+    version: str = ""
+    workdir: Workdir | None = None
+    on_crash: OnCrash | None = None
+    reuse: bool | None = None
+
+    def __post_init__(self) -> None:
+        self.place = _caller(3)
+        self._globals = sys._getframe(2).f_globals
 
     def address(self) -> str:
         """The address from which another process can load it: `FILE:VARIABLE`."""
@@ -259,9 +248,9 @@ class Workflow:
         return f"{os.path.realpath(file)}:{DEFAULT_NAME if DEFAULT_NAME in names else names[0]}"
 
 
-def _caller() -> Place:
-    """The place from which the calling function was called."""
-    frame = sys._getframe(2)
+def _caller(depth: int = 2) -> Place:
+    """The place from which the calling function was called, or a function further out."""
+    frame = sys._getframe(depth)
     return Place(frame.f_code.co_filename, frame.f_lineno, 1)
 
 
