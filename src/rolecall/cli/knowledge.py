@@ -18,6 +18,7 @@ from rolecall.knowledge.search import marks
 from rolecall.nexus.project_paths import now
 from rolecall.settings import config, repository
 from rolecall.settings.capabilities import denied_classes
+from rolecall.settings.server_options import add_server_options
 
 _MOST_LINES = 12
 """The most lines of a passage shown on a terminal."""
@@ -320,12 +321,7 @@ def forget(options: Namespace) -> Reply:
         "embedded, or PROVIDER/NAME with a provider of the configuration (default: embedded)",
         default="embedded",
     ),
-    argument("--host", "ADDRESS", "listen here (default: 127.0.0.1)"),
-    argument("--port", "N", "listen on this port (default: a free one)", type=between(0, 65535)),
-    argument("--token-env", "NAME", "the variable that holds the token clients must give"),
-    argument(
-        "--allow-host", "NAME", "another name clients may call this machine by", action="append", default=[]
-    ),
+    add_server_options,
     has_reply=False,
 )
 def serve(options: Namespace) -> None:

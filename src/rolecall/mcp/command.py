@@ -13,6 +13,7 @@ from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from rolecall.errors import UsageError
 from rolecall.mcp.tools import Place, Toolbox, choose_groups
 from rolecall.settings import capabilities, config
+from rolecall.settings.server_options import add_server_options
 
 HELP = "serve the project's tools to an MCP host"
 EXAMPLE = "rolecall mcp\nrolecall mcp --as engineer --without threads\nrolecall mcp --http --port 8765"
@@ -92,18 +93,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--http", action="store_true", help="serve HTTP instead of the pipe (needs rolecall[mcp])"
     )
-    parser.add_argument("--host", metavar="ADDRESS", help="listen here (default: 127.0.0.1)")
-    parser.add_argument("--port", type=_port, metavar="N", help="listen on this port (default: a free one)")
-    parser.add_argument(
-        "--token-env", metavar="NAME", help="the variable that holds the token clients must give"
-    )
-    parser.add_argument(
-        "--allow-host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="another name clients may call this machine by",
-    )
+    add_server_options(parser)
 
 
 def _names(text: str) -> list[str]:
@@ -111,9 +101,3 @@ def _names(text: str) -> list[str]:
     if not all(names):
         raise ArgumentTypeError(f"{text!r} is not a list of names")
     return names
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise ArgumentTypeError(f"{text!r} is not a port")
-    return int(text)

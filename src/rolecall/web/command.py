@@ -10,11 +10,12 @@ import signal
 import sys
 import threading
 import webbrowser
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
+from argparse import SUPPRESS, ArgumentParser, Namespace
 
 from rolecall.errors import UsageError
 from rolecall.service import control, http
 from rolecall.settings import config
+from rolecall.settings.server_options import add_server_options
 from rolecall.web.signin import LINK_MINUTES, BrowserSignIn
 
 HELP = "open a page that shows and steers threads (needs rolecall[web])"
@@ -67,22 +68,9 @@ def run(options: Namespace) -> None:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--host", metavar="ADDRESS", help="listen here (default: 127.0.0.1)")
-    parser.add_argument("--port", type=_port, metavar="N", help="listen on this port (default: a free one)")
+    add_server_options(parser)
     parser.add_argument("--read-only", action="store_true", help="show everything and change nothing")
     parser.add_argument("--no-open", action="store_true", help="do not open a browser")
-    parser.add_argument(
-        "--token-env",
-        metavar="NAME",
-        help="the variable with the token that browsers and clients sign in with",
-    )
-    parser.add_argument(
-        "--allow-host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="another host name that browsers may use for this machine",
-    )
     parser.add_argument("--with-stdin", action="store_true", help=SUPPRESS)
     parser.add_argument("--project", metavar="DIR", help="the folder to work from (default: this one)")
     parser.add_argument(
@@ -90,9 +78,3 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="URL",
         help="a SQLite file, files:FOLDER or postgresql://… (default: the configured one)",
     )
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise ArgumentTypeError(f"{text!r} is not a port")
-    return int(text)
