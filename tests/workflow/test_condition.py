@@ -155,6 +155,7 @@ UNBOUNDED = {
     "$contains(steps[-1].output.text, /a*a*b/)": "stopped after",
     "$contains(steps[-1].output.text, /" + "(aa|a)" * 30 + "x/)": "stopped after",
     "$contains(steps[-1].output.text, /a?a?a?a?a?.*x/)": "stopped after",
+    "$contains(steps[-1].output.text, /" + "[ab]" * 400 + "x/)": "stopped after",
 }
 
 

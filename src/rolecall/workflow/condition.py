@@ -3,9 +3,9 @@
 The language is limited to single expressions. `check` refuses user-defined functions, variables, `$eval`, random
 numbers and the clock; everything else is evaluated with a time limit. The limit is checked only between parts of an
 expression, so an expression with functions whose cost depends on their arguments, or with a regular expression that
-repeats, is evaluated in a child process with limits of its own (`python -m rolecall.workflow.condition`). An expression
-that only looks at `steps[-k]` gets the last k steps; any other gets every step, or an error if not all of them are
-given.
+repeats or is long, is evaluated in a child process with limits of its own (`python -m rolecall.workflow.condition`).
+An expression that only looks at `steps[-k]` gets the last k steps; any other gets every step, or an error if not all of
+them are given.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ MAX_LENGTH = 2_000
 MAX_DEPTH = 60
 MAX_STEPS = 1_000
 MAX_RANGE = 1_000
+MAX_PLAIN_REGEX = 100
+"""The length up to which a regular expression without groups and repetitions is cheap for a text of any length."""
 MAX_CHILD_MEMORY = 512 * 1024 * 1024
 _CHILD_START = 20.0
 """How many seconds a busy machine may take to start a child process."""
@@ -325,7 +327,9 @@ class _Walk:
         elif kind == "binary" and symbol.value == "&":
             self.is_cheap = False
         elif kind == "regex":
-            self.is_cheap = self.is_cheap and not re.search(r"[*+?{(]", symbol.value.pattern)
+            pattern = symbol.value.pattern
+            is_plain = len(pattern) <= MAX_PLAIN_REGEX and not re.search(r"[*+?{(]", pattern)
+            self.is_cheap = self.is_cheap and is_plain
         elif kind == "path":
             if at_root and symbol.steps[0].type == "name":
                 self._visit_root(symbol.steps)
