@@ -62,10 +62,6 @@ def _command(options: Namespace, *words: str) -> str:
     return join(["rolecall", *words, *(["--project", options.project] if options.project else [])])
 
 
-def _restoring(command: str) -> str:
-    return f"this brings it back: {command}"
-
-
 @verb(
     "memory list",
     "list the notes and how often each was read",
@@ -130,7 +126,7 @@ def merge(options: Namespace) -> Reply:
     reply = memory.merge(project_of(options), options.first, options.second, into=options.into)
     pairs = zip(reply["removed"], reply["restore"], strict=True)
     lines = [f"wrote {reply['path']}"]
-    lines += [f"removed {name}; {_restoring(command)}" for name, command in pairs]
+    lines += [f"removed {name}; this brings it back: {command}" for name, command in pairs]
     return Reply(reply, "\n".join(lines))
 
 
@@ -164,6 +160,6 @@ def gc(options: Namespace) -> Reply:
         reply = memory_gc.delete_automatically(project, is_enabled=is_enabled, thresholds=thresholds)
     else:
         reply = {"deleted": memory_gc.delete(project, options.delete), "stayed": []}
-    lines = [f"removed {each['name']}; {_restoring(each['restore'])}" for each in reply["deleted"]]
+    lines = [f"removed {each['name']}; this brings it back: {each['restore']}" for each in reply["deleted"]]
     lines += [f"{each['name']} stays: {each['reason']}" for each in reply["stayed"]]
     return Reply(reply, "\n".join(lines) or "nothing was deleted")

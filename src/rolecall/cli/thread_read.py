@@ -104,7 +104,11 @@ def _card_text(card: JsonObject) -> str:
         headings, rows = used
         lines += ["", table(rows, headings)]
     if card["files"]:
-        lines += ["", table(list(_file_rows(card["files"])), ("", "role", "files"))]
+        files = []
+        for step in card["files"]:
+            first, *others = report.changes_text(step, report.BRIEF_CHANGES)
+            files += [(step["number"], step["role"], first), *(("", "", line) for line in others)]
+        lines += ["", table(files, ("", "role", "files"))]
     # The card lists the newest attempt first; people read them in chronological order.
     lines += [
         f"failed attempt of {one['role']}: {short(one['error'], 200)}" for one in reversed(card["attempts"])
@@ -116,24 +120,13 @@ def _card_text(card: JsonObject) -> str:
             )
         else:
             heading = f"{group['role']} (step {group['step']}): {report.joined_text(group)}"
-        rows = [
-            (
-                member["number"],
-                member["status"],
-                member["id"],
-                " · ".join(filter(None, (_member_title(member), member.get("reason")))),
-            )
-            for member in group["members"]
-        ]
+        rows = []
+        for member in group["members"]:
+            title = member.get("title") or report.member_title(member).partition(" ")[2]
+            about = " · ".join(filter(None, (title, member.get("reason"))))
+            rows.append((member["number"], member["status"], member["id"], about))
         lines += ["", heading, *([table(rows, ("", "status", "thread", "title"))] if rows else [])]
     return "\n".join([*lines, "", f"continue: {card['continue']}"] if card["continue"] else lines)
-
-
-def _file_rows(steps: Iterable[JsonObject]) -> Iterator[tuple[Any, ...]]:
-    for step in steps:
-        first, *others = report.changes_text(step, report.BRIEF_CHANGES)
-        yield step["number"], step["role"], first
-        yield from (("", "", line) for line in others)
 
 
 def _group_text(group: JsonObject) -> str:
@@ -142,10 +135,6 @@ def _group_text(group: JsonObject) -> str:
     told = [f"{group[key]:,} {word}" for key, word in words.items() if group.get(key)]
     text = f"{group['role']}: " + ", ".join([*told, f"of {group['count']:,}"] if told else ["none yet"])
     return text + (f"; the first limit ends {report.local_time(group['until'])}" if "until" in group else "")
-
-
-def _member_title(member: JsonObject) -> str:
-    return member.get("title") or report.member_title(member).partition(" ")[2]
 
 
 # -- list --
