@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -75,6 +75,7 @@ LIMIT = argument(
     default=[],
 )
 
+RUN = (flag("--run", "continue at once, as `thread run` does"), AGENT)
 REUSE = either(
     flag("--reuse", "take over finished steps of other threads that had the same prompt, agent and files"),
     flag("--fresh", "ask every role, whatever the workflow says about reuse"),
@@ -84,11 +85,6 @@ REUSE = either(
 def wants_reuse(options: Namespace) -> bool | None:
     """Whether `REUSE` asks for reuse; None if it does not say."""
     return True if options.reuse else False if options.fresh else None
-
-
-def RUN(parser: ArgumentParser) -> None:
-    parser.add_argument("--run", action="store_true", help="continue at once, as `thread run` does")
-    AGENT(parser)
 
 
 def in_this_store(options: Namespace, command: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from argparse import ArgumentParser, BooleanOptionalAction, Namespace
+from argparse import BooleanOptionalAction, Namespace
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,24 +42,21 @@ _GATE = {
 _WORDS = {"same": "up to date", "kept": "left alone"}
 
 
-def _HOST(parser: ArgumentParser) -> None:
-    arguments = (
-        argument("host", "HOST", ", ".join(HOSTS), choices=HOSTS),
-        either(
-            argument(
-                "--project",
-                "DIR",
-                "for this project (default: the git repository around here)",
-                nargs="?",
-                const="",
-            ),
-            flag("--user", "for every project of this user"),
+_HOST = (
+    argument("host", "HOST", ", ".join(HOSTS), choices=HOSTS),
+    either(
+        argument(
+            "--project",
+            "DIR",
+            "for this project (default: the git repository around here)",
+            nargs="?",
+            const="",
         ),
-        flag("--dry-run", "show the difference and write nothing"),
-        flag("--force", "also files that were changed by hand or were there before"),
-    )
-    for add in arguments:
-        add(parser)
+        flag("--user", "for every project of this user"),
+    ),
+    flag("--dry-run", "show the difference and write nothing"),
+    flag("--force", "also files that were changed by hand or were there before"),
+)
 
 
 @verb(
@@ -67,7 +64,7 @@ def _HOST(parser: ArgumentParser) -> None:
     "write what a host (Claude Code, Codex, OpenCode) needs to use Rolecall",
     "rolecall install claude --exclude\nrolecall install claude --project ~/shop --dry-run\n"
     "rolecall install codex --user",
-    _HOST,
+    *_HOST,
     argument(
         "--exclude",
         None,
@@ -109,7 +106,7 @@ def install(options: Namespace) -> Reply:
     "uninstall",
     "remove from a host what `install` wrote, and nothing else",
     "rolecall uninstall claude\nrolecall uninstall claude --user --dry-run",
-    _HOST,
+    *_HOST,
 )
 def uninstall(options: Namespace) -> Reply:
     # Entries are recognised by their form, so our own catalogue suffices, even if the configuration is unreadable.

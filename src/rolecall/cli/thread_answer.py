@@ -62,7 +62,7 @@ def _field(text: str) -> tuple[str, str]:
     argument(
         "--output", "JSON", "all fields of the role's output; @FILE reads a file, - reads standard input"
     ),
-    RUN,
+    *RUN,
     STORE,
 )
 def answer(options: Namespace) -> int:

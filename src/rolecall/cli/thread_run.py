@@ -223,7 +223,7 @@ def run(options: Namespace) -> int:
     THREAD,
     argument("-p --prompt", "TEXT", "the answer; @FILE reads a file, - standard input"),
     LIMIT,
-    RUN,
+    *RUN,
     REUSE,
     STORE,
 )
