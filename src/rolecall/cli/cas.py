@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -13,12 +12,14 @@ from rolecall.cli.output import (
     STORE,
     Progress,
     between,
+    format_of,
     parse_json,
     plural,
     read_file,
     read_input,
-    show_lines,
+    show,
     table,
+    warn,
 )
 from rolecall.errors import Damaged, NotFound, UsageError
 from rolecall.settings.stores import open_store
@@ -126,25 +127,26 @@ def list_refs(options: Namespace) -> Reply:
     STORE,
 )
 def walk(options: Namespace) -> None:
+    found: list[str] = []
     dangling: list[dict[str, str]] = []
-    damage: list[Damaged] = []
-
-    def nodes(store: Store) -> Iterator[str]:
-        visits = store.walk(store.resolve(options.node), follow_types=options.types, limit=options.max)
+    damage: Damaged | None = None
+    with _open(options) as store:
+        root = store.resolve(options.node)
+        store.get(root)  # a missing node is an error, not a reply
         try:
-            for visit in visits:
+            for visit in store.walk(root, follow_types=options.types, limit=options.max):
                 if isinstance(visit, Dangling):
                     dangling.append({"hash": visit.id, "referrer": visit.referrer})
                 else:
-                    yield visit
-        except Damaged as exc:
-            damage.append(exc)  # reported after the reply is complete
-
-    with _open(options) as store:
-        store.get(store.resolve(options.node))  # report a missing node before printing anything
-        show_lines(options, "hashes", nodes(store), lambda: {"dangling": dangling} if dangling else {})
+                    found.append(visit)
+        except Damaged as error:
+            damage = error  # reported after the reply
+    show(options, {"hashes": found, **({"dangling": dangling} if dangling else {})}, "\n".join(found))
+    if format_of(options) == "text":
+        for one in dangling:
+            warn(f"{one['referrer']} refers to {one['hash']}, which is not stored")
     if damage:
-        raise damage[0]
+        raise damage
 
 
 # -- the store --

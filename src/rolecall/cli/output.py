@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 from rolecall.cli import argument, program
@@ -90,27 +90,6 @@ def show_record(
         print("---")
     show(options, dict(record), text)
     sys.stdout.flush()
-
-
-def show_lines(
-    options: Namespace, key: str, items: Iterable[str], rest: Callable[[], dict[str, Any]] = dict
-) -> None:
-    """Print a long list as it arrives: as text one item per line, otherwise one JSON object (which is also YAML) with
-    the list under `key`, followed by the keys that `rest` returns."""
-    if format_of(options) == "text":
-        for item in items:
-            print(item)
-        for name, value in rest().items():
-            print(f"{name}: {json.dumps(value, ensure_ascii=False)}", file=sys.stderr)
-        return
-    out = sys.stdout
-    out.write("{" + json.dumps(key) + ": [")
-    for index, item in enumerate(items):
-        out.write(("" if index == 0 else ", ") + json.dumps(item))
-    out.write("]")
-    for name, value in rest().items():
-        out.write(f", {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}")
-    out.write("}\n")
 
 
 def say(text: str, stream: TextIO | None = None) -> None:
