@@ -320,3 +320,8 @@ def test_a_step_is_read_with_its_tools_in_brief_and_what_went_against_the_rules(
     assert "- session: s-1 · new: ephemeral" in whole and whole.count("`shell`") == 1
     page = html_report.render(card(), [step(notes=[note], children=["01CHILD"])])
     assert "yet the work folder has changed" in page and "Played by thread 01CHILD" in page
+
+
+def test_a_file_is_on_one_line_whatever_its_name() -> None:
+    change = {"path": "a\n- b (removed)", "kind": "changed", "added": 1, "removed": 0}
+    assert report.change_text(change) == "a\\n- b (removed) +1"

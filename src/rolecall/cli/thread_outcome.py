@@ -134,7 +134,7 @@ def _result_text(options: Namespace, thread: Thread, result: JsonObject) -> str:
         else "",
     }
     facts = {
-        "files changed": ", ".join(files[:_MOST_FILES]) + more,
+        "files changed": ", ".join(files[:_MOST_FILES]).replace("\n", "\\n") + more,
         "used": ", ".join(used),
         "reused": reuse_total(usage.get("saved")),
         **{name: omit_latest(thread.rolecall, command) for name, command in commands.items()},

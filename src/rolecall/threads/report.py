@@ -127,7 +127,8 @@ def change_text(change: View) -> str:
         marks.append("mode")
     lines = [f"+{added:,}"] if added else []
     lines += [f"-{removed:,}"] if removed else []
-    return " ".join([change["path"], *([f"({', '.join(marks)})"] if marks else []), *lines])
+    path = change["path"].replace("\n", "\\n")
+    return " ".join([path, *([f"({', '.join(marks)})"] if marks else []), *lines])
 
 
 def changes_text(step: View, most: int | None = None) -> list[str]:
