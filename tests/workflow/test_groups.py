@@ -188,6 +188,12 @@ def test_a_mistake_is_reported_where_it_was_made(tmp_path: Path, old: str, new: 
     assert any(problem.startswith(expected) for problem in found), found
 
 
+@pytest.mark.parametrize("new", ["times: 0", "each: 3", "roles: []"])
+def test_what_follows_from_a_group_that_cannot_be_read_is_not_reported(tmp_path: Path, new: str) -> None:
+    found = find(tmp_path, "each: steps[-1].output.files", new)
+    assert [problem for problem in found if " error: roles.reviewer." not in problem] == []
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -524,6 +524,8 @@ class _Lint:
                 continue
             path, given = ("roles", name), group_payload(role.group)
             kinds = [key for key in ("each", "times", "roles") if key in given]
+            if not kinds and name in self._unusable:
+                continue
             if not kinds:
                 key = next((key for key in given if key != "agents"), "agent" if "agents" in given else "")
                 message = (

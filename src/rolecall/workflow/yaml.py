@@ -564,7 +564,9 @@ def _read(
 
     broken_roles = {path[1] for path in wrong if path[:1] == ("roles",) and len(path) == 2}
     broken_schemas = {
-        path[1] for path in wrong if path[:1] == ("roles",) and path[2:3] and path[2] in _SCHEMA_KEYS
+        path[1]
+        for path in wrong
+        if path[:1] == ("roles",) and path[2:3] and path[2] in (*_SCHEMA_KEYS, "each", "times", "roles")
     }
     unread = lint.Unread(
         schemas={str(role) for role in broken_roles | broken_schemas},
