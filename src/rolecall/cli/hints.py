@@ -117,8 +117,7 @@ def word_problem(problem: Problem) -> Problem:
 
 def view_problem(problem: Problem) -> JsonObject:
     """A problem as replies have it."""
-    found = word_problem(problem)
-    return {**found._asdict(), "line": found.line or None, "column": found.column or None}
+    return {**problem._asdict(), "line": problem.line or None, "column": problem.column or None}
 
 
 def phrase(hint: Hint) -> str:

@@ -47,6 +47,7 @@ def validate(options: Namespace) -> Reply:
             f"{folder} has neither a {project_file.FILE} nor a workflow", hint="`rolecall init` makes them."
         )
     project = found.reading.project
+    problems = [word_problem(problem) for problem in found.problems]
     shown = {
         "project": project.name,
         "folder": project.folder,
@@ -57,9 +58,9 @@ def validate(options: Namespace) -> Reply:
         ],
         "triggers": [{"trigger": one.id, "does": one.describe()} for one in project.triggers],
         "endpoints": [{**check._asdict(), "fix": word(check.fix)} for check in found.endpoints],
-        "problems": [view_problem(problem) for problem in found.problems],
+        "problems": [view_problem(problem) for problem in problems],
     }
-    lines = [str(word_problem(problem)) for problem in found.problems]
+    lines = [str(problem) for problem in problems]
     parts = [plural(len(found.reports), "workflow"), plural(len(project.triggers), "trigger")]
     for kind in ("error", "warning"):
         if count := sum(one.severity == kind for one in found.problems):

@@ -136,7 +136,7 @@ def validate(options: Namespace) -> Reply:
     lines = []
     for report in reports:
         problems = report.problems
-        lines += [str(word_problem(problem)) for problem in problems]
+        lines += [str(problem) for problem in problems]
         counts = {kind: sum(one.severity == kind for one in problems) for kind in ("error", "warning")}
         found = ", ".join(plural(count, kind) for kind, count in counts.items() if count)
         verdict = "valid" if report.valid else "not valid"
@@ -166,7 +166,8 @@ def _check(rolecall: Rolecall, text: str) -> _Report:
         file = found.path or str(found.node)
         checked = rolecall.check(file)
     except RolecallError as error:
-        return _Report(text, None, None, False, [Problem("error", error.message, text, 1, 1, error.hint)])
+        problem = Problem("error", error.message, text, 1, 1, error.hint)
+        return _Report(text, None, None, False, [word_problem(problem)])
     problems, book = list(checked.problems), checked.playbook
     if book is not None:
         problems += agents.problems(
@@ -178,7 +179,8 @@ def _check(rolecall: Rolecall, text: str) -> _Report:
             marks=checked.marks,
         )
     name, node = (book.workflow.name, rolecall.id_of(book)) if book else (None, None)
-    return _Report(file, name, node, all(problem.severity != "error" for problem in problems), problems)
+    is_valid = all(problem.severity != "error" for problem in problems)
+    return _Report(file, name, node, is_valid, [word_problem(problem) for problem in problems])
 
 
 # -- graph, schema, history, diff --
