@@ -451,7 +451,7 @@ def test_nothing_is_written_by_looking(project: Path) -> None:
     assert not Path(environment(project.parent)["ROLECALL_HOME"]).exists()
 
 
-def test_half_a_character_in_a_file_does_not_spoil_the_reply(tmp_path: Path) -> None:
+def test_half_a_character_in_a_file_makes_it_unusable(tmp_path: Path) -> None:
     project = make_project(tmp_path)
     state = project / ".nexus" / "state"
     state.mkdir(parents=True)
@@ -459,4 +459,4 @@ def test_half_a_character_in_a_file_does_not_spoil_the_reply(tmp_path: Path) -> 
     (state / "tasks.json").write_text(json.dumps({"goal": "", "decisions": [], "tasks": [task]}))
     with piped(project) as pipe:
         pipe.initialize()
-        assert pipe.call("nx_task_list")["tasks"][0]["context"] == "b\ufffd"
+        assert "tasks.json cannot be used" in pipe.call("nx_task_list")["error"]

@@ -18,6 +18,7 @@ from project_stage import HISTORY, PLAN, TASKS, cycle, files, git, plan, read, t
 
 from rolecall.errors import Damaged, StorageError, UsageError
 from rolecall.nexus import dispatch, project_paths, state, state_file, tools
+from rolecall.nexus.tool_error import WrongCall
 
 OURS = ".nexus/state/rolecall"
 
@@ -270,7 +271,6 @@ WRONG_SHAPES = [
     (PLAN, lambda it: it["issues"][0].update(how_summary={"a": 1})),
     (PLAN, lambda it: it["issues"][0].update(how_agent_ids=["a"])),
     (PLAN, lambda it: it["issues"][0].update(decision=None)),
-    (PLAN, lambda it: it.update(created_at="yesterday")),
     (PLAN, lambda it: it.update(created_at=1_700_000_000)),
     (PLAN, lambda it: it.update(schema_version="1")),
     (PLAN, lambda it: it.update(topic="")),
@@ -291,7 +291,6 @@ WRONG_SHAPES = [
     (HISTORY, lambda it: it["cycles"][0].pop("plan")),
     (HISTORY, lambda it: it["cycles"][0].update(plan=[])),
     (HISTORY, lambda it: it["cycles"][0].update(tasks=None)),
-    (HISTORY, lambda it: it["cycles"][0].update(completed_at="12:00")),
     (HISTORY, lambda it: it["cycles"][0].update(branch=None)),
     (HISTORY, lambda it: it["cycles"][0].update(schema_version=1)),
     (HISTORY, lambda it: it["cycles"][0]["plan"].update(later=1)),
@@ -444,7 +443,7 @@ def test_a_large_tasks_file_put_in_the_place_of_the_history_is_no_history(tmp_pa
         call(tmp_path, "history_search")
 
 
-names = st.text(st.sampled_from('aä"\\\n,{}[]🎲\ud83c \u2028'), min_size=1, max_size=6)
+names = st.text(st.sampled_from('aä"\\\n,{}[]🎲 \u2028'), min_size=1, max_size=6)
 
 
 @settings(max_examples=60, deadline=None)
@@ -482,17 +481,28 @@ def test_changes_to_a_file_of_any_writing_do_what_they_do_to_its_value(
 
 
 def test_a_large_list_is_written_and_replied_as_it_is_after_every_kind_of_change(tmp_path: Path) -> None:
-    content = tasks_file(*(task(number, context="c" * 400) for number in range(1, 301)), goal="\ud800")
+    content = tasks_file(*(task(number, context="c" * 400) for number in range(1, 301)), goal="G")
     write(tmp_path, TASKS, json.dumps(content, indent=2))
     assert json.loads(tools.task_list_json(tmp_path))["tasks"] == content["tasks"]
     for number in range(301, 304):
-        content["tasks"].append(tools.task_add(tmp_path, title="Half \ud800", context="C")["task"])
+        content["tasks"].append(tools.task_add(tmp_path, title="Whole \U0001f600", context="C")["task"])
         assert json.loads(tools.task_list_json(tmp_path))["tasks"] == content["tasks"]
         content["tasks"][number - 300] = tools.task_update(tmp_path, id=number - 299, status="completed")[
             "task"
         ]
         assert read(tmp_path, TASKS) == content
         assert json.loads(tools.task_list_json(tmp_path)) == tools.task_list(tmp_path)
+
+
+def test_half_a_character_is_refused_and_makes_a_file_unusable(tmp_path: Path) -> None:
+    with pytest.raises(WrongCall, match="half of a surrogate pair"):
+        tools.task_add(tmp_path, title="Half \ud800", context="C")
+    with pytest.raises(WrongCall, match="half of a surrogate pair"):
+        tools.plan_start(tmp_path, topic="T", issues=["\udfff"], research_summary="")
+    assert not (tmp_path / TASKS).exists() and not (tmp_path / PLAN).exists()
+    write(tmp_path, TASKS, json.dumps(tasks_file(task(1, title="Half \ud800"))))
+    with pytest.raises(Damaged):
+        tools.task_list(tmp_path)
 
 
 # -- what a dead writer noted --
@@ -576,16 +586,6 @@ print("typing_extensions" in sys.modules)
     pytest.importorskip("typing_extensions")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
-
-
-def test_half_a_character_in_a_history_costs_nothing_else_in_it(tmp_path: Path) -> None:
-    write(tmp_path, HISTORY, {"cycles": [cycle(1, branch="\ud83d"), cycle(2)], "schema_version": "0.5"})
-    start(tmp_path)
-    start(tmp_path)
-    after = read(tmp_path, HISTORY)
-    assert after["schema_version"] == "0.5"
-    assert after["cycles"][:2] == [cycle(1, branch="\ud83d"), cycle(2)]
-    assert [one["plan"]["id"] for one in after["cycles"]] == [1, 2, 3]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ A fixture names the fields it looks at, so it cannot notice an undocumented one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from types import GenericAlias
 from typing import Annotated, Any, Literal, TypeAlias, get_args
 
@@ -13,12 +14,13 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from rolecall.nexus import project_paths, state
-from rolecall.nexus.state import Id, Issue, Moment, Name, Task, Version
+from rolecall.nexus.state import Id, Issue, Name, Task, Version
 
 Form: TypeAlias = Any
 """A type that msgspec supports."""
 
 _COUNT = Annotated[int, Meta(ge=0)]
+_MOMENT = Annotated[datetime, Meta(tz=True)]
 _OPTIONAL_TEXT = str | UnsetType
 
 
@@ -38,7 +40,7 @@ _BRIEF_ISSUE = _object(id=Id, title=Name, status=Literal["pending", "decided"])
 _DECIDED = {"decided": bool, "issue": Name, "allComplete": bool}
 _CONTEXT = {"branch": Name, "decisions": list[str]}
 _CYCLE = _object(
-    completed_at=Moment,
+    completed_at=_MOMENT,
     branch=str,
     topic=Name | UnsetType,
     decisions=_list(_object(title=Name, decision=str)) | UnsetType,
@@ -80,7 +82,7 @@ REPLIES: Mapping[str, Sequence[Form]] = {
     "task_close": [
         _object(
             closed=bool,
-            cycle=Moment,
+            cycle=_MOMENT,
             branch=Name,
             archived=_object(plan=bool, decisions=_COUNT, tasks=_COUNT),
             deleted=_list(Name),
@@ -112,9 +114,9 @@ FILES: Mapping[str, Form] = {
 }
 NEW_CYCLE = _object(
     schema_version=Version,
-    completed_at=Moment,
+    completed_at=_MOMENT,
     branch=Name,
-    plan=_object(id=Id, topic=Name, issues=list[Issue], created_at=Moment, research_summary=_OPTIONAL_TEXT)
+    plan=_object(id=Id, topic=Name, issues=list[Issue], created_at=_MOMENT, research_summary=_OPTIONAL_TEXT)
     | None,
     tasks=list[Task],
 )

@@ -51,7 +51,7 @@ class History:
         self._searchable: _Searchable | None = None
 
     def cycle(self, number: int) -> Cycle:
-        return state.CYCLE.read(self.cycles[number])
+        return state.CYCLE.decode(self.cycles[number])
 
     def save_with(self, project: Folder, cycle: Cycle) -> History:
         """Add a cycle to the file and return the new history."""
@@ -73,7 +73,9 @@ class History:
         if "\n" in wanted:
             return []  # JSON escapes it
         if self._searchable is None:
-            lines = [_lower_json(cycle) for cycle in self.cycles]
+            # Compact JSON in lower case, with the fields in their original order.
+            plain = (msgspec.json.encode(msgspec.json.decode(cycle)) for cycle in self.cycles)
+            lines = [text.decode().lower().encode() for text in plain]
             starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
             self._searchable = _Searchable(b"\n".join(lines), starts)
         text, starts = self._searchable
@@ -87,15 +89,6 @@ class History:
         return found
 
 
-def _lower_json(cycle: bytes | msgspec.Raw) -> bytes:
-    """Compact JSON in lower case, with the fields in their original order."""
-    try:
-        text = msgspec.json.encode(msgspec.json.decode(cycle)).decode()
-    except msgspec.DecodeError:
-        text = state.encode(state.parse_json(bytes(cycle))).decode()
-    return text.lower().encode(errors="surrogatepass")
-
-
 def load(project: Folder) -> History:
     """Load the history, which is empty without a file."""
     found = state.load(project_paths.history(project), _parse)
@@ -104,22 +97,11 @@ def load(project: Folder) -> History:
 
 def _parse(data: bytes) -> History:
     state.refuse_repeats(data, "cycles")
-    try:
-        file = msgspec.json.decode(data, type=_File)
-    except msgspec.ValidationError:
-        raise
-    except msgspec.DecodeError:
-        # A file that contains a lone surrogate is re-encoded, with every cycle on its own line.
-        plain = state.parse_json(data)
-        lines = [state.encode(cycle) for cycle in plain["cycles"]] if isinstance(plain, dict) else []
-        head = {key: value for key, value in plain.items() if key != "cycles"}
-        opening = state.encode({**head, "cycles": []})[:-2]
-        data = opening + b"\n" * bool(lines) + b",\n".join(lines) + b"\n]}\n"
-        file = msgspec.convert({**head, "cycles": [msgspec.Raw(line) for line in lines]}, _File)
+    file = msgspec.json.decode(data, type=_File)
     highest = 0
     for number, cycle in enumerate(file.cycles):
         try:
-            plan = state.CYCLE.read(cycle).plan
+            plan = state.CYCLE.decode(cycle).plan
         except ValueError as exc:
             raise ValueError(f"cycles[{number}]: {exc}") from exc
         highest = max(highest, int(plan.id) if plan else 0)

@@ -9,19 +9,18 @@ imports this module.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Sequence
-from datetime import datetime
-from typing import Annotated, Any, Generic, Literal, NamedTuple, NoReturn, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import UNSET, Meta, Struct, UnsetType, to_builtins
+from msgspec import UNSET, Meta, Struct, UnsetType, convert, to_builtins
 from msgspec.structs import replace
 
 from rolecall.nexus import project_paths, state_file
 from rolecall.nexus.project_paths import Folder
+from rolecall.nexus.tool_error import WrongCall
 
-__all__ = ["UNSET", "replace", "to_builtins"]
+__all__ = ["UNSET", "convert", "replace", "to_builtins"]
 
 T = TypeVar("T")
 
@@ -29,7 +28,6 @@ Number = int | float
 Id = Annotated[int, Meta(ge=1)] | Annotated[float, Meta(ge=1, le=1e300)]
 Name = Annotated[str, Meta(min_length=1)]
 Version = Annotated[str, Meta(pattern=r"\A[0-9]+\.[0-9]+\Z")]
-Moment = Annotated[datetime, Meta(tz=True)]
 
 
 class Issue(Struct, forbid_unknown_fields=True):
@@ -86,64 +84,19 @@ class Cycle(Struct, forbid_unknown_fields=True, kw_only=True):
     tasks: list[Task]
 
 
-# Times are kept as text, so a second decoder validates them in the same bytes.
+CYCLE = msgspec.json.Decoder(Cycle)
+_PLAN = msgspec.json.Decoder(Plan)
+_TASK_FILE = msgspec.json.Decoder(TaskFile)
 
 
-class _TaskTimes(Struct):
-    created_at: Moment | UnsetType = UNSET
+def _decode_plan(data: bytes) -> Plan:
+    refuse_repeats(data, "issues")
+    return _PLAN.decode(data)
 
 
-class _PlanTimes(Struct):
-    created_at: Moment
-
-
-class _TaskFileTimes(Struct):
-    tasks: list[_TaskTimes]
-
-
-class _CycleTimes(Struct):
-    completed_at: Moment
-    plan: _PlanTimes | None
-    tasks: list[_TaskTimes]
-
-
-class Form(Generic[T]):
-    """Decodes JSON into a value of one type."""
-
-    def __init__(self, type: type[T], times: type[Any], *, list_field: str = "") -> None:
-        self._value, self._times = msgspec.json.Decoder(type), msgspec.json.Decoder(times)
-        self._list_field = list_field
-
-    def read(self, data: bytes | msgspec.Raw) -> T:
-        """Decode the value. Raise a ValueError or RecursionError that describes the problem with the data."""
-        if self._list_field:
-            refuse_repeats(bytes(data), self._list_field)
-        try:
-            value = self._value.decode(data)
-            self._times.decode(data)
-        except msgspec.ValidationError:
-            raise
-        except msgspec.DecodeError:
-            plain = parse_json(bytes(data))
-            value = self.convert(plain)
-        return value
-
-    def convert(self, plain: Any) -> T:
-        """Convert a value as parsed by `json`."""
-        msgspec.convert(plain, self._times.type)
-        value: T = msgspec.convert(plain, self._value.type)
-        return value
-
-
-ISSUE = Form(Issue, object)
-PLAN = Form(Plan, _PlanTimes, list_field="issues")
-TASK = Form(Task, _TaskTimes)
-TASK_FILE = Form(TaskFile, _TaskFileTimes, list_field="tasks")
-CYCLE = Form(Cycle, _CycleTimes)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
+def _decode_tasks(data: bytes) -> TaskFile:
+    refuse_repeats(data, "tasks")
+    return _TASK_FILE.decode(data)
 
 
 def refuse_repeats(data: bytes, name: str) -> None:
@@ -157,21 +110,15 @@ def refuse_repeats(data: bytes, name: str) -> None:
         json.loads(data, object_pairs_hook=check)
 
 
-def parse_json(data: bytes) -> Any:
-    """Parse JSON with the standard library, which accepts the lone surrogates that msgspec refuses."""
-    return json.loads(data, parse_constant=_refuse_constant)
-
-
 _encoder = msgspec.json.Encoder()
 
 
 def encode(value: Any) -> bytes:
-    """Encode JSON as JavaScript does: no spaces, characters unescaped, lone surrogates as escapes."""
+    """Encode JSON as JavaScript does: no spaces, characters unescaped."""
     try:
         return _encoder.encode(value)
-    except UnicodeEncodeError:
-        text = json.dumps(to_builtins(value), ensure_ascii=False, separators=(",", ":"))
-        return re.sub("[\ud800-\udfff]", lambda half: f"\\u{ord(half[0]):04x}", text).encode()
+    except UnicodeEncodeError as exc:
+        raise _half_a_pair() from exc
 
 
 def encode_lines(items: list[Any]) -> bytes:
@@ -179,8 +126,12 @@ def encode_lines(items: list[Any]) -> bytes:
     try:
         # Line breaks within texts are escaped, so every line break ends an entry.
         return _encoder.encode_lines(items)[:-1].replace(b"\n", b",\n")
-    except UnicodeEncodeError:
-        return b",\n".join(map(encode, items))
+    except UnicodeEncodeError as exc:
+        raise _half_a_pair() from exc
+
+
+def _half_a_pair() -> WrongCall:
+    return WrongCall("a text holds half of a surrogate pair, which is not a character")
 
 
 # -- files --
@@ -206,8 +157,8 @@ def load(path: str, parse: Callable[[bytes], T]) -> T | None:
     if found is None:
         return None
     if found.data is None and known:
-        value: T = known.value
-        return value
+        known_value: T = known.value
+        return known_value
     value = _parse(path, found.data or b"", parse)
     remember(path, found.stamp, value)
     return value
@@ -232,7 +183,7 @@ def load_plan(project: Folder) -> Plan | None:
     """The active plan, as a fresh value that the caller may change."""
     path = project_paths.state(project, project_paths.PLAN)
     data = state_file.read(path)
-    return None if data is None else _parse(path, data, PLAN.read)
+    return None if data is None else _parse(path, data, _decode_plan)
 
 
 def save_plan(project: Folder, plan: Plan) -> None:
@@ -241,7 +192,7 @@ def save_plan(project: Folder, plan: Plan) -> None:
 
 def load_tasks(project: Folder) -> TaskFile | None:
     """The tasks of the running cycle; the caller must not change the value."""
-    return load(project_paths.state(project, project_paths.TASKS), TASK_FILE.read)
+    return load(project_paths.state(project, project_paths.TASKS), _decode_tasks)
 
 
 def save_tasks(project: Folder, file: TaskFile, *, longer_than: TaskFile | None = None) -> None:

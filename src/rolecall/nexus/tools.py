@@ -66,7 +66,7 @@ def is_number(value: object) -> bool:
 def plan_start(project: Folder, *, topic: str, issues: Sequence[str], research_summary: str) -> Reply:
     """Start a plan, and move an active one to the history."""
     plan = _convert(
-        state.PLAN,
+        state.Plan,
         id=1,
         topic=topic,
         issues=[
@@ -162,7 +162,7 @@ def plan_decide(
     with history.writing(project):
         plan = _load_active_plan(project)
         issue = _find_issue(plan, issue_id)
-        changed = _convert(state.ISSUE, **{**_plain(issue), "status": "decided", **given})
+        changed = _convert(state.Issue, **{**_plain(issue), "status": "decided", **given})
         plan.issues[plan.issues.index(issue)] = changed
         state.save_plan(project, plan)
     reply = {"decided": True, "issue": issue.title}
@@ -227,9 +227,9 @@ def task_add(
         "owner_reuse_policy": owner_reuse_policy,
     }
     given = {field: value for field, value in given.items() if value is not None}
-    task = _convert(state.TASK, id=1, status="pending", created_at=project_paths.now(), **given)
+    task = _convert(state.Task, id=1, status="pending", created_at=project_paths.now(), **given)
     binding = _as_list("decisions", decisions)
-    _convert(state.TASK_FILE, goal=goal or "", decisions=binding, tasks=[])
+    _convert(state.TaskFile, goal=goal or "", decisions=binding, tasks=[])
     with history.writing(project):
         file = state.load_tasks(project) or state.TaskFile(goal="", decisions=[], tasks=[])
         task.id = _next_id(file.tasks)
@@ -399,10 +399,10 @@ def _missing(name: str) -> NotThere:
 _PLACE = re.compile(r" - at `\$\.?(.*)`$")
 
 
-def _convert(form: state.Form[state.T], **fields: Any) -> state.T:
+def _convert(type: type[state.T], **fields: Any) -> state.T:
     """Build a value from arguments, and refuse arguments that would make the file unreadable."""
     try:
-        return form.convert(fields)
+        return state.convert(fields, type)
     except ValueError as exc:
         reason = _PLACE.sub("", str(exc))
         place = _PLACE.search(str(exc))
