@@ -254,7 +254,7 @@ def _body(kind: str, id: str) -> str:
 def _check(catalog: Catalog, reader: VocabularyReader) -> None:
     """Report contradictions between the files."""
     words = catalog.vocabulary
-    vocabulary.check(words, reader, is_ours=reader.folder == OWN_FOLDER)
+    vocabulary.check(words, reader)
     for agent in catalog.agents.values():
         faults = [("capabilities", message) for message in _find_repeats(agent.capabilities)]
         if agent.category not in words.categories:

@@ -1,8 +1,8 @@
 """The vocabulary: the words that agents, skills and hosts share, and the reader of a catalogue's files.
 
-It contains capabilities, categories, resume tiers, tags, invocations, task exceptions and the memory policy. Ids, keys
-and the values of choices are those of the shared format; the descriptions are each catalogue's own, and are kept only
-where something shows them.
+It contains capabilities, categories, resume tiers, tags, invocations and task exceptions. Ids, keys and the values of
+choices are those of the shared format; the descriptions are each catalogue's own, and are kept only where something
+shows them. The memory policy of a catalogue is not read: memory follows that of the contract.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from rolecall.settings.form import (
     Unreadable,
 )
 from rolecall.settings.yaml12 import Path, Place, Problem, YamlNode
-from rolecall.store.schema import pattern_test
 
 CATEGORIES = ("how", "do", "check")
 RESUME_TIERS = ("persistent", "bounded", "ephemeral")
@@ -66,21 +65,6 @@ class Invocation(NamedTuple):
     semantic_params: tuple[Parameter, ...]
 
 
-class MemoryCategory(NamedTuple):
-    id: str
-    prefix: str
-
-
-class MemoryPolicy(NamedTuple):
-    categories: tuple[MemoryCategory, ...]
-    name_pattern: str
-    is_prefix_optional: bool
-    scope: str
-    """The folder in which reads of files are counted."""
-    is_deletion_manual: bool
-    """Whether a person must approve each deletion, unless the settings say otherwise."""
-
-
 class Vocabulary(NamedTuple):
     capabilities: Mapping[str, Capability]
     categories: Mapping[str, Entry]
@@ -88,7 +72,6 @@ class Vocabulary(NamedTuple):
     tags: Mapping[str, Tag]
     invocations: Mapping[str, Invocation]
     task_exceptions: Mapping[str, Entry]
-    memory_policy: MemoryPolicy
 
 
 class VocabularyReader:
@@ -177,54 +160,7 @@ def _keep(make: Callable[..., T], *names: str) -> Callable[..., T]:
     return lambda **fields: make(**{name: fields[name] for name in names})
 
 
-def _section(**forms: Form[Any]) -> Record[Fields]:
-    return Section("the memory policy", require(**forms))
-
-
-def _make_policy(
-    categories: tuple[MemoryCategory, ...],
-    naming: Fields,
-    access_tracking: Fields,
-    forgetting: Fields,
-    **_: object,
-) -> MemoryPolicy:
-    return MemoryPolicy(
-        categories,
-        name_pattern=naming["pattern"],
-        is_prefix_optional=naming["optional_prefix"],
-        scope=access_tracking["scope"],
-        is_deletion_manual=forgetting["manual_gate_default"],
-    )
-
-
 _SIMPLE = require(id=ID, description=SENTENCE)
-_MEMORY_CATEGORY = {**_SIMPLE, **require(prefix=SENTENCE)}
-# The principles are rules that memory follows, so a policy with other principles could not be honoured.
-_MEMORY_POLICY = Record(
-    _make_policy,
-    "the memory policy",
-    require(
-        categories=ListOf(Record(_keep(MemoryCategory, "id", "prefix"), "a category", _MEMORY_CATEGORY)),
-        naming=_section(pattern=SENTENCE, description=SENTENCE, optional_prefix=Flag()),
-        access_tracking=_section(
-            observation_primitive=Choice("file_read"),
-            scope=SENTENCE,
-            description=SENTENCE,
-            information_accumulated=ListOf(_section(name=SENTENCE, meaning=SENTENCE)),
-            storage_contract_reference=SENTENCE,
-        ),
-        forgetting=_section(
-            manual_gate_default=Flag(),
-            description=SENTENCE,
-            automatic_deletion_structure=_section(
-                principle=Choice("minimum_three_signal_intersection"), description=SENTENCE
-            ),
-            recoverable_deletion_requirement=Choice("git_commit"),
-            recoverable_deletion_description=SENTENCE,
-        ),
-        merge=_section(principle=Choice("merge_before_create"), description=SENTENCE),
-    ),
-)
 _CAPABILITY = require(
     intent=_SNAKE,
     blocks_semantic_classes=ListOf(_SNAKE, "a list of at least one class", least=1),
@@ -258,7 +194,6 @@ _PARTS: Mapping[str, Form[Any]] = {
     ),
     "task_exceptions": Record(_ENTRY, "a task exception", {**_SIMPLE, **_EXCEPTION}),
 }
-_POLICY_FILE = "vocabulary/memory_policy.yml"
 
 
 def file_of(part: str) -> str:
@@ -278,16 +213,13 @@ def read(reader: VocabularyReader) -> Vocabulary | None:
             if entry.id in parts[key]:
                 reader.report(file_of(key), (key, index, "id"), f"the id {entry.id!r} is given twice")
             parts[key][entry.id] = entry
-    policy = reader.yaml(_POLICY_FILE, _MEMORY_POLICY)
-    if policy is None or len(parts) < len(_PARTS):
-        return None
-    return Vocabulary(**parts, memory_policy=policy)
+    return Vocabulary(**parts) if len(parts) == len(_PARTS) else None
 
 
 # -- consistency --
 
 
-def check(vocabulary: Vocabulary, reader: VocabularyReader, *, is_ours: bool) -> None:
+def check(vocabulary: Vocabulary, reader: VocabularyReader) -> None:
     """Report contradictions between the files, or between a file and what is enforced."""
 
     def report(part: str, *path: int | str, message: str) -> None:
@@ -318,17 +250,3 @@ def check(vocabulary: Vocabulary, reader: VocabularyReader, *, is_ours: bool) ->
             if name in names[:number]:
                 message = f"the parameter {name!r} is given twice"
                 report("invocations", index, "semantic_params", number, message=message)
-
-    if is_ours:
-        return  # ours is tested, and skipping the regular expression engine saves start-up time
-    policy = vocabulary.memory_policy
-    try:
-        matches = pattern_test(policy.name_pattern)
-    except ValueError:
-        message = f"{policy.name_pattern!r} is not a regular expression"
-        reader.report(_POLICY_FILE, ("naming", "pattern"), message)
-        return
-    for index, category in enumerate(policy.categories):
-        if not matches(f"{category.prefix}subject.md"):
-            message = f"a name that begins with {category.prefix!r} does not match {policy.name_pattern}"
-            reader.report(_POLICY_FILE, ("categories", index, "prefix"), message)
