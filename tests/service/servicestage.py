@@ -118,7 +118,7 @@ class Service:
         self.process = None
 
     def status(self) -> dict[str, Any]:
-        return control.ask(str(self.home), {"do": "status"})
+        return dict(control.ask(str(self.home), {"do": "status"}))
 
     def output(self) -> str:
         return (self.folder / "serve.out").read_text()

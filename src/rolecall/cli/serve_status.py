@@ -26,8 +26,8 @@ def show_status(_options: Namespace) -> Reply:
     reply = control.ask(home, {"do": "status"})
     if not reply:
         raise Conflict("the service is just ending", hint="Ask again.")
-    threads = reply.pop("running", [])
-    shown = {"running": True, "home": home, "pid": found["pid"], "threads": threads, **reply}
+    threads = reply.get("running", [])
+    shown = {**reply, "running": True, "home": home, "pid": found["pid"], "threads": threads}
     queued = ", ".join(f"{count:,} of {name}" for name, count in shown["queued"].items()) or "none"
     lines = [
         f"the service runs as process {shown['pid']}, {len(threads)} of {shown['limit']} threads",

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from rolecall.nexus.memory import Thresholds
     from rolecall.nexus.tags import Tag
     from rolecall.settings.mask import Mask
+    from rolecall.store.canonical import JsonObject
 
-Content: TypeAlias = dict[str, Any]
+Content: TypeAlias = "JsonObject"
 """What the cache contains, as JSON."""
 Stamp: TypeAlias = list[Any]
 """A path, and the values that change when the file is written: time, size, inode."""

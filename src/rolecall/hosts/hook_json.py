@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rolecall.hosts import event as ours
 from rolecall.hosts.event import LEAD, Caller, Event, HostAnswer, HostToolCall
 from rolecall.hosts.names import Output
 from rolecall.hosts.payload import Payload, Reader, session, text
+
+if TYPE_CHECKING:
+    pass
 
 _ENDS = ("Stop", "SubagentStop", "SessionEnd")
 _CUT = "…\n(cut here: the host takes no more from a hook. nx_context and nx_task_list show the state of the project.)"
@@ -76,7 +79,7 @@ class TextLimit(NamedTuple):
 
 
 def output(name: str, answer: HostAnswer, limit: TextLimit) -> Output:
-    reply: dict[str, Any] = {"systemMessage": join(answer) if name in _ENDS else answer.notice}
+    reply: dict[str, object] = {"systemMessage": join(answer) if name in _ENDS else answer.notice}
     if name not in _ENDS:
         context = answer.context
         # No character takes more than four bytes. A host would cut a longer text without notice.

@@ -7,13 +7,14 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rolecall.errors import UsageError
 from rolecall.hosts.setup import SERVER, HostSetup
 from rolecall.hosts.wording import Wording
 from rolecall.nexus import macros
 from rolecall.settings import yaml12
+from rolecall.store.canonical import JsonObject
 
 if TYPE_CHECKING:
     from rolecall.nexus.catalog import Catalog, CatalogAgent, Skill
@@ -29,14 +30,14 @@ _UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
 _HEAD = re.compile(r"---\r?\n(.*?)^---\r?$", re.DOTALL | re.MULTILINE)
 
 
-def with_head(fields: Mapping[str, Any], body: str) -> str:
+def with_head(fields: JsonObject, body: str) -> str:
     """A text with YAML frontmatter. Values are written as JSON, which is valid YAML."""
     lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items()]
     head = _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", "\n".join(lines))
     return f"---\n{head}\n---\n\n{body.strip()}\n"
 
 
-def read_head(text: str) -> Mapping[str, Any]:
+def read_head(text: str) -> JsonObject:
     """The frontmatter of a text, which may be written by anyone."""
     found = _HEAD.match(text)
     if found is None:

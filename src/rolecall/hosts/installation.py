@@ -26,6 +26,7 @@ from rolecall.hosts import file_change
 from rolecall.hosts.file_change import FileChange
 from rolecall.hosts.names import HOSTS
 from rolecall.hosts.setup import HostSetup
+from rolecall.store.canonical import JsonObject
 
 
 class OwnFile(NamedTuple):
@@ -43,7 +44,7 @@ class FileMember(NamedTuple):
 
     path: str
     keys: tuple[str, ...]
-    value: Mapping[str, Any]
+    value: JsonObject
     is_ours: Callable[[Any], bool]
     """Whether a value with this name is ours, from any version."""
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from rolecall.errors import UsageError
 
 if TYPE_CHECKING:
     from rolecall.hosts.event import Event
+    from rolecall.store.canonical import JsonObject
 
-Payload: TypeAlias = Mapping[str, Any]
+Payload: TypeAlias = "JsonObject"
 Reader: TypeAlias = "Callable[[Payload], Event | None]"
 """Converts a payload to an event; None if it does not concern us."""
 

@@ -13,12 +13,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from rolecall.hosts import tool_log
 from rolecall.nexus import project_paths, run_record, state_file, tracker
 from rolecall.nexus.overview import Task
 from rolecall.store import holder
+
+if TYPE_CHECKING:
+    from rolecall.store.canonical import JsonObject
 
 FILE = "sessions.json"
 _FORGOTTEN_MS = 12 * 3_600_000
@@ -30,7 +33,7 @@ _LONGEST_MS = 7 * 24 * 3_600_000
 _MOST_AGENTS = 500
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh", "fish", "ksh", "ash", "env", "timeout", "nice"))
 
-Process: TypeAlias = Mapping[str, Any]
+Process: TypeAlias = "JsonObject"
 """A process as `holder` identifies it."""
 
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING
 
 from rolecall.errors import StorageError
 from rolecall.nexus import project_paths, state_file
+
+if TYPE_CHECKING:
+    from rolecall.store.canonical import JsonObject
 
 FILE, OLD_FILE = "tool-log.jsonl", "tool-log.1.jsonl"
 LARGEST = 16 * 1024 * 1024
@@ -24,7 +27,7 @@ _MOST_TOUCHED = 1_000
 """Maximum number of files reported at the end of an agent."""
 
 
-def append(project: str, entry: Mapping[str, Any]) -> None:
+def append(project: str, entry: JsonObject) -> None:
     if _append(project, FILE, _line(entry)) >= LARGEST:
         path = project_paths.of_harness(project, FILE)
         with state_file.hold_lock(project):  # if two processes notice it, only the first renames it
@@ -32,7 +35,7 @@ def append(project: str, entry: Mapping[str, Any]) -> None:
                 os.replace(path, project_paths.of_harness(project, OLD_FILE))
 
 
-def _line(entry: Mapping[str, Any]) -> bytes:
+def _line(entry: JsonObject) -> bytes:
     text = json.dumps(entry, ensure_ascii=False, separators=(",", ":"))
     return text.encode(errors="backslashreplace") + b"\n"
 

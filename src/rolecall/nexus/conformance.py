@@ -25,6 +25,7 @@ from rolecall.nexus import dispatch, documented, expectation, project_paths, tra
 from rolecall.nexus.fixture import Case, Expected, Fields, Mistake
 from rolecall.nexus.server_child import ServerChild
 from rolecall.settings import capabilities
+from rolecall.store.canonical import JsonObject
 
 DOORS = ("tools", "mcp")
 """Ways to call a tool: in process, and over the pipe of a `rolecall mcp` child."""
@@ -32,7 +33,7 @@ NEEDS_HOOKS, NEEDS_TOOLS = "needs the hooks", "needs the tools"
 ALWAYS = "always"
 """Marks expectations that apply to every case, whether it states them or not."""
 
-Tell: TypeAlias = "Callable[[str, str, dict[str, Any]], Any]"
+Tell: TypeAlias = "Callable[[str, str, JsonObject], Any]"
 """Runs the hooks for an event: the project's folder, the type of the event, and its parameters, which include the
 harness. Returns the answer, or `{"error": …}`."""
 

@@ -7,7 +7,7 @@ checked here, with the contract's error messages where it defines any; `tools` d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from rolecall.errors import UsageError
 from rolecall.nexus import overview, project_paths, tools
@@ -16,9 +16,7 @@ from rolecall.nexus.project_paths import Folder
 from rolecall.nexus.tool_error import WrongCall
 from rolecall.settings.capabilities import TASK_CREATION, TASK_UPDATE, check_allowed, check_lead
 from rolecall.settings.mask import Mask
-
-Schema: TypeAlias = dict[str, Any]
-"""A JSON Schema."""
+from rolecall.store.canonical import Schema
 
 
 class Kind(NamedTuple):

@@ -35,6 +35,7 @@ from rolecall.settings.form import (
     Unreadable,
 )
 from rolecall.settings.yaml12 import Place, YamlNode
+from rolecall.store.canonical import JsonObject
 
 EVENTS = ("agent_spawn", "agent_complete", "agent_resume")
 HOOK_EVENTS = (
@@ -42,7 +43,7 @@ HOOK_EVENTS = (
     *("pre_tool_use", "post_tool_use", "session_end", "context_compact"),
 )
 """Our hook events, whose reply has `block`, `context` and `notice`."""
-Fields: TypeAlias = Mapping[str, Any]
+Fields: TypeAlias = JsonObject
 """Parameters or contents by name, or expected values by their path in a document."""
 _NONE: Fields = {}
 _TOKENS = ("{STATE_ROOT}", "{HARNESS_ID}")
@@ -179,7 +180,7 @@ def load(folder: str) -> Fixtures:
 
 
 def _load_file(path: str, name: str, found: Fixtures) -> None:
-    def refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def refuse_repeats(pairs: list[tuple[str, Any]]) -> JsonObject:
         """JSON allows a repeated key, but one of the two expectations would be lost."""
         keys = [key for key, _ in pairs]
         for key in keys:
@@ -254,10 +255,10 @@ class _Expectations(Form[Fields]):
         return value
 
 
-class _Files(MapOf[Any]):
+class _Files(MapOf[object]):
     """Files by their paths, which may contain tokens."""
 
-    def read(self, value: Any, at: At) -> dict[str, Any] | Unreadable:
+    def read(self, value: Any, at: At) -> dict[str, object] | Unreadable:
         for path in value if isinstance(value, dict) else ():
             if unknown := set(_TOKEN.findall(path)).difference(_TOKENS):
                 (at / path).report(f"the token {min(unknown)} is not known, only {' and '.join(_TOKENS)}")

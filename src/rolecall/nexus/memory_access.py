@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from rolecall.errors import RolecallError, UsageError
 from rolecall.nexus import note, note_name, project_paths, state_file
 from rolecall.nexus.project_paths import Folder
+
+if TYPE_CHECKING:
+    from rolecall.store.canonical import JsonObject
 
 FILE = "memory-access.jsonl"
 LEAD = "lead"
@@ -118,7 +121,7 @@ def follow(project: Folder, gone: Collection[str], into: str | None) -> None:
     rewrite(project, edit)
 
 
-def _as_json(access: Access) -> Mapping[str, Any]:
+def _as_json(access: Access) -> JsonObject:
     return {name: value for name, value in access._asdict().items() if value is not None}
 
 

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from threading import Timer
 from typing import IO, Any, TypeAlias
 
-Message: TypeAlias = Mapping[str, Any]
+from rolecall.store.canonical import JsonObject
+
+Message: TypeAlias = JsonObject
 PREFIX = "nx_"
 _COMMAND = "from rolecall.cli import command; raise SystemExit(command())"
 _PATIENCE = 60

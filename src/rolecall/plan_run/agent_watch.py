@@ -6,7 +6,7 @@ If the list of agents cannot be written, the work continues and the report has a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rolecall.api import Rolecall, Thread
 from rolecall.errors import RolecallError
@@ -14,6 +14,7 @@ from rolecall.nexus import project_paths, tracker
 from rolecall.nexus.filenames import canonical
 from rolecall.nexus.resume import Touch
 from rolecall.plan_run.past import Past, instance_id, moment, touched_files
+from rolecall.store.canonical import JsonObject
 from rolecall.threads.thread import Step
 
 
@@ -84,7 +85,7 @@ class AgentWatch:
         ]
         return [*self.past.touches(), *theirs]
 
-    def _entries(self) -> list[dict[str, Any]]:
+    def _entries(self) -> Sequence[JsonObject]:
         try:
             return tracker.entries(self._project)
         except RolecallError as exc:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rolecall.api import Rolecall, Thread
 from rolecall.errors import Damaged, Hint, NotFound
@@ -18,6 +18,7 @@ from rolecall.nexus.run_record import TaskRun
 from rolecall.nexus.tool_error import NotThere
 from rolecall.plan_run.assignment import Assigned, Job, is_leads
 from rolecall.plan_run.schedule import Want
+from rolecall.store.canonical import JsonObject
 from rolecall.store.holder import describe
 from rolecall.threads.state import RESUME
 
@@ -32,6 +33,9 @@ _OPENED_AGAIN = "was opened again after this run had completed it; run the plan 
 """It is not reopened automatically, because two programs that disagree about a task would repeat it endlessly."""
 
 
+_NO_CONFLICT: JsonObject = {}
+
+
 class LeftTask(NamedTuple):
     """A task that this run does not start, with its status in the report and the reason."""
 
@@ -40,7 +44,7 @@ class LeftTask(NamedTuple):
     """Completes the sentence "task 3 …", as in `is Lead's`."""
     reason: str = ""
     """The same reason in more detail."""
-    conflict: Mapping[str, Any] = {}
+    conflict: JsonObject = _NO_CONFLICT
     """What its work conflicts with, as data."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
 
 from rolecall.api import Rolecall, Thread
 from rolecall.errors import Hint
@@ -12,6 +11,7 @@ from rolecall.plan_run.board import BLOCKED, COMPLETED, FAILED, NEVER, SET_ASIDE
 from rolecall.plan_run.past import touched_files
 from rolecall.plan_run.schedule import hopeless, reasons
 from rolecall.plan_run.taskflow import PERSON
+from rolecall.store.canonical import JsonObject
 from rolecall.workflow.route import status_of
 
 
@@ -34,10 +34,10 @@ class Row:
     """Other observations, such as a file that two tasks touched at once."""
     command: str = ""
     """The command that continues it."""
-    conflict: Mapping[str, Any] = field(default_factory=dict)
+    conflict: JsonObject = field(default_factory=dict)
     """What its work conflicts with if it is set aside, as `files/merge.py` reports it."""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> JsonObject:
         return {**asdict(self), "files": list(self.files), "remarks": list(self.remarks)}
 
 
@@ -92,11 +92,11 @@ def rows(
     return found
 
 
-def _facts(thread: Thread, owner: str) -> dict[str, Any]:
+def _facts(thread: Thread, owner: str) -> JsonObject:
     """The fields of a row that the steps of its thread tell."""
     steps = thread.steps[::-1]
     spoken = [step for step in steps if step.role != PERSON and not step.role.startswith("$")]
-    totals: Mapping[str, Any] = steps[0].payload["totals"] if steps else {}
+    totals: JsonObject = steps[0].payload["totals"] if steps else {}
     return {
         "agent": next((step.agent for step in spoken if step.role == owner), ""),
         "verdict": (status_of(spoken[0].output) or "") if spoken else "",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from rolecall.nexus.catalog import Catalog, effective
+from rolecall.store.canonical import Schema
 from rolecall.workflow.model import END, FAIL, START, Condition, Edge, Limits, Role, Workdir, Workflow
 
 NAME = "run-task"
@@ -119,15 +120,15 @@ def make(
 # -- roles --
 
 
-def _object(**properties: Any) -> dict[str, Any]:
+def _object(**properties: Any) -> Schema:
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
-def _status(about: str, *words: str) -> dict[str, Any]:
+def _status(about: str, *words: str) -> Schema:
     return {"enum": list(words), "description": about}
 
 
-def _text(about: str) -> dict[str, Any]:
+def _text(about: str) -> Schema:
     return {"type": "string", "minLength": 1, "description": about}
 
 

@@ -7,7 +7,7 @@ are in one commit, so a crash never leaves one without the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from rolecall.errors import Conflict
 from rolecall.service import queue
 from rolecall.service.queue import BY_SERVICE, Slot
 from rolecall.store.backend import Backend, Change, Move, NewEvent, Ref
+from rolecall.store.canonical import JsonObject
 from rolecall.store.store import payload_of
 from rolecall.threads import thread
 from rolecall.threads.state import GROUP, QueuePlace, Status, ThreadState, load_state
@@ -60,12 +61,12 @@ class BookingBackend:
         moves, events = list(change.moves), list(change.events)
         new = {record.id: record for record in change.nodes}
 
-        def payload(node: str | None) -> Mapping[str, Any]:
+        def payload(node: str | None) -> JsonObject:
             record = (new.get(node) or self.backend.record(node)) if node else None
             found = payload_of(record) if record is not None else {}
             return found if isinstance(found, dict) else {}
 
-        def cost(put: Mapping[str, Any]) -> float:
+        def cost(put: JsonObject) -> float:
             """The cost of a step or attempt as reported by its agent, which already includes child threads. The members
             of a group have booked their own."""
             if put.get("agent") == GROUP:

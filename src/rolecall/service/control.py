@@ -18,9 +18,9 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rolecall.errors import Conflict, Hint, NotFound, StorageError
 from rolecall.settings import config
@@ -30,6 +30,7 @@ from rolecall.settings.service_socket import short_path
 from rolecall.settings.service_socket import socket_path as socket_path
 from rolecall.settings.service_socket import to_line as to_line
 from rolecall.store import holder
+from rolecall.store.canonical import JsonObject
 
 if TYPE_CHECKING:
     from rolecall.store.store import Store
@@ -135,11 +136,11 @@ def unwritable(home: str, error: OSError) -> StorageError:
     )
 
 
-def held_by(home: str) -> Mapping[str, Any] | None:
+def held_by(home: str) -> JsonObject | None:
     """The process that is the service of a home, and its store's address without a password; None if none runs."""
     try:
         with open(lock_path(home), encoding="utf-8") as file:
-            found: dict[str, Any] = json.loads(file.read() or "{}")
+            found: JsonObject = json.loads(file.read() or "{}")
     except (OSError, ValueError):
         return None
     return found if found and holder.is_alive(found, now=0) else None
@@ -187,7 +188,7 @@ def bound(home: str) -> Iterator[socket.socket]:
             os.unlink(path)
 
 
-def ask(home: str, question: Mapping[str, Any]) -> dict[str, Any]:
+def ask(home: str, question: JsonObject) -> JsonObject:
     """The service's answer to a question; empty if the service has ended meanwhile or is about to."""
     pipe = connect(home)
     if pipe is None:
@@ -195,7 +196,7 @@ def ask(home: str, question: Mapping[str, Any]) -> dict[str, Any]:
     try:
         with pipe, pipe.makefile("rb") as answers:
             pipe.sendall(to_line(question))
-            answer: dict[str, Any] = json.loads(answers.readline() or b"{}")
+            answer: JsonObject = json.loads(answers.readline() or b"{}")
     except TimeoutError as error:
         raise StorageError(
             f"the service of {home} does not answer", hint=Hint("See what it does", "read_service_log")

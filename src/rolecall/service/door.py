@@ -6,11 +6,11 @@ import asyncio
 import json
 import socket
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
 
 from rolecall.settings.service_socket import to_line
+from rolecall.store.canonical import JsonObject
 
-Answer = Callable[[], Awaitable[Mapping[str, Any]]]
+Answer = Callable[[], Awaitable[JsonObject]]
 
 _MOST_UNREAD = 4096
 """Unread bytes after which a follower gets no more wake-ups; it already has plenty to read."""

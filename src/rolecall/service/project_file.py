@@ -29,7 +29,7 @@ from rolecall.settings import form, settings, yaml12
 from rolecall.settings.form import At, Field, MapOf, Number, Record, Section, Text, Unreadable
 from rolecall.settings.repository import nearest
 from rolecall.settings.yaml12 import Marks, Place, Problem
-from rolecall.store.canonical import Schema
+from rolecall.store.canonical import JsonObject, Schema
 from rolecall.workflow.yaml import read_text
 
 FILE = "rolecall.yaml"
@@ -50,7 +50,7 @@ class ProjectFile:
     folder: str
     name: str
     """The name under which its triggers keep their state; two checkouts of one project share it."""
-    extract: Mapping[str, Any] | None = None
+    extract: JsonObject | None = None
     policy: ServicePolicy = field(default_factory=ServicePolicy)
     triggers: tuple[Trigger, ...] = ()
     hooks: Hooks = field(default_factory=Hooks)
@@ -209,7 +209,7 @@ def parse(text: str, *, path: str) -> ProjectReading:
         return ProjectReading(_empty(folder), tuple(problems))
     reading = form.Reading(node, problems)
     read = _FORM.read({} if node.value is None else node.value, At(reading))
-    found: Mapping[str, Any] = {} if isinstance(read, Unreadable) else read
+    found: JsonObject = {} if isinstance(read, Unreadable) else read
     workflows: Mapping[str, _Workflow] = found.get("workflows", {})
     marks = Marks(node)
     project = ProjectFile(

@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rolecall.errors import Conflict, Damaged
 from rolecall.service.admission import DAY_MS, MEMBERS, Due, QueueState, Waiting, decide, recent
 from rolecall.service.policy import Rate, ServicePolicy
 from rolecall.store import holder
 from rolecall.store.backend import Ref
+from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Draft, Store
 from rolecall.threads import thread
 from rolecall.threads.state import RESUME, QueuePlace, Status, ThreadRef, ThreadState, load, move, read_thread
@@ -101,7 +102,7 @@ def standing(
     return QueueState(found, admitted, due, calls(store, policy, now), spent(store, policy, now))
 
 
-def describe(store: Store, policy: ServicePolicy, state: QueueState, now: int) -> dict[str, Any]:
+def describe(store: Store, policy: ServicePolicy, state: QueueState, now: int) -> JsonObject:
     """The queue as plain values: its lengths, why threads wait, and what the day has cost."""
     waits = dict(list(decide(policy, state, now).wait.items())[:SHOWN])
     return {"queued": lengths(store), "waits": waits, "spent": state.spent}
@@ -303,7 +304,7 @@ def count_crash(
 
     def crash(before: ThreadState) -> _Outcome:
         state, count = state_after_crash(before, reason, is_loss=is_loss)
-        events: dict[str, Mapping[str, Any]] = {"crashed": {"reason": reason, "count": count}}
+        events: dict[str, JsonObject] = {"crashed": {"reason": reason, "count": count}}
         if state.is_over:
             events["suspended"] = {"reason": state.reason}
             state = state._replace(onward=RESUME)
@@ -349,7 +350,7 @@ def lay_down(store: Store, slot: Slot, *, seen: ThreadRef | None = None) -> Thre
     return _settle(store, slot, lambda state: (state.move_to(Status.IDLE), {}), seen)
 
 
-_Outcome = tuple[ThreadState, Mapping[str, Mapping[str, Any]]]
+_Outcome = tuple[ThreadState, Mapping[str, JsonObject]]
 """The new state of a thread, and its events by kind."""
 
 

@@ -24,6 +24,7 @@ from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import AgentOf, Slot
 from rolecall.service.worker import StepOrder
 from rolecall.service.workers import Ended, Workers
+from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Store
 from rolecall.threads.state import Status, ThreadRef, read_thread
 
@@ -349,7 +350,7 @@ class Supervisor:
 
     # -- requests --
 
-    async def status(self) -> dict[str, Any]:
+    async def status(self) -> JsonObject:
         """The status of the service, as plain values."""
         steps = {name: worker.pid for name, worker in self._workers.running.items()}
         threads = [
@@ -357,7 +358,7 @@ class Supervisor:
             | ({"trouble": held.trouble} if held.trouble else {})
             for name, held in self._held.items()
         ]
-        known: dict[str, Any] = {"queued": {}, "waits": {}, "spent": 0.0}
+        known: JsonObject = {"queued": {}, "waits": {}, "spent": 0.0}
         with suppress(RolecallError):  # store errors are among the problems
             now = self.store.now()
             state = self._standing(now, at_least=queue.SHOWN)

@@ -24,6 +24,7 @@ from rolecall.hosts.payload import Payload
 from rolecall.hosts.setup import SERVER, Commands, HostSetup, Obstacle, server_words
 from rolecall.nexus import tool_map
 from rolecall.nexus.catalog import Catalog, CatalogAgent, Skill
+from rolecall.store.canonical import JsonObject
 
 TITLE = "Claude Code"
 PROGRAM = "claude"
@@ -99,7 +100,7 @@ def _settings_path(setup: HostSetup) -> str:
 # -- contents --
 
 
-def _server(command: tuple[str, ...]) -> dict[str, Any]:
+def _server(command: tuple[str, ...]) -> JsonObject:
     return {"type": "stdio", "command": command[0], "args": list(command[1:])}
 
 
@@ -128,9 +129,8 @@ def _agent_file(agent: CatalogAgent, setup: HostSetup) -> str:
 
 
 def skill_file(skill: Skill, catalog: Catalog) -> str:
-    head: dict[str, Any] = {"name": skill.id, "description": skill.description}
-    if skill.manual_only:
-        head["disable-model-invocation"] = True
+    manual = {"disable-model-invocation": True} if skill.manual_only else {}
+    head = {"name": skill.id, "description": skill.description, **manual}
     return host_file.with_head(head, host_file.skill_body(skill, catalog, WORDING))
 
 
@@ -179,7 +179,7 @@ def obstacles(setup: HostSetup) -> list[Obstacle]:
     return found
 
 
-def _read_mapping(file: str, keys: tuple[str, ...] = ()) -> Mapping[str, Any]:
+def _read_mapping(file: str, keys: tuple[str, ...] = ()) -> JsonObject:
     try:
         found = read_value(file, keys)
     except RolecallError:  # the file's own check reports it

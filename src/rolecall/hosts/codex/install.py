@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import tomlkit
 
@@ -51,11 +50,14 @@ _MANUAL = "policy:\n  allow_implicit_invocation: false\n"
 
 def pieces(setup: HostSetup) -> list[Piece]:
     command = setup.server_command()
-    server: dict[str, Any] = {"command": command[0], "args": list(command[1:]), "env_vars": list(_VARIABLES)}
-    if setup.scope == "project":
-        # Otherwise the first turn begins before the tools are available. In the user's scope, Codex must start even if
-        # Rolecall cannot.
-        server["required"] = True
+    # Without `required`, the first turn begins before the tools are available. In the user's scope, Codex must start
+    # even if Rolecall cannot.
+    server = {
+        "command": command[0],
+        "args": list(command[1:]),
+        "env_vars": list(_VARIABLES),
+        **({"required": True} if setup.scope == "project" else {}),
+    }
     config = path(setup, "config.toml")
     found: list[Piece] = [
         FileMember(config, _SERVER_KEYS, server, lambda value: bool(server_words(value))),
@@ -130,7 +132,7 @@ def obstacles(setup: HostSetup) -> list[Obstacle]:
         text = f"Codex does not trust our hooks yet, so it does not run them: {', '.join(untrusted)}"
         found.append(Obstacle(text, "Start codex and trust them when it asks, or later with /hooks."))
 
-    enabled: dict[str, Any] = {}
+    enabled: dict[str, object] = {}
     for file in dict.fromkeys((own, path(setup, "config.toml"))):
         try:
             if read_value(file, ("features", "hooks")) is False:

@@ -22,6 +22,7 @@ from rolecall.hosts.payload import Payload
 from rolecall.hosts.setup import SERVER, Commands, HostSetup, Obstacle, is_ours
 from rolecall.nexus.catalog import CatalogAgent
 from rolecall.settings import capabilities
+from rolecall.store.canonical import JsonObject
 
 TITLE = "OpenCode"
 PROGRAM = "opencode"
@@ -106,11 +107,11 @@ def obstacles(setup: HostSetup) -> list[Obstacle]:
     for folder in [setup.project, os.path.join(setup.project, ".opencode")] if setup.project else []:
         paths += [os.path.join(folder, name) for name in names]
 
-    theirs: dict[str, Any] = {}
+    theirs: JsonObject = {}
     place = ""
     for file in paths:  # the last one takes precedence
         if server := _read_server(file):
-            theirs |= server
+            theirs = {**theirs, **server}
             place = file
     if not place:
         return []
@@ -127,7 +128,7 @@ _COMMENTS = re.compile(r'("(?:[^"\\]|\\.)*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _LAST_COMMAS = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])')
 
 
-def _read_server(path: str) -> Mapping[str, Any]:
+def _read_server(path: str) -> JsonObject:
     """The server with our name in a configuration (JSON with comments); empty if it cannot be read."""
     try:
         text = file_change.read_text(path) or "{}"

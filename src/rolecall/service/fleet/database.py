@@ -42,7 +42,7 @@ _FOUND_VERSION = f"SELECT obj_description(to_regprocedure('{_SCHEMA}.fleet_news(
 # -- the address --
 
 
-TIMEOUTS: Mapping[str, Any] = {
+TIMEOUTS: Mapping[str, int] = {
     "connect_timeout": 5,
     "keepalives": 1,
     "keepalives_idle": 5,
@@ -76,7 +76,7 @@ def shown(url: str) -> str:
     return f"postgresql://{parts.get('host') or 'localhost'}:{parts.get('port') or 5432}/{parts.get('dbname') or ''}"
 
 
-def _parts(url: str) -> dict[str, Any]:
+def _parts(url: str) -> Mapping[str, str | int | None]:
     if not url.startswith(("postgresql://", "postgres://")):
         raise UsageError(
             "a fleet needs the address of a PostgreSQL database",

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from rolecall.errors import Conflict, RolecallError
 from rolecall.service import queue, recovery
@@ -26,6 +25,7 @@ from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import AgentOf, Slot
 from rolecall.store import holder
 from rolecall.store.backend import Ref
+from rolecall.store.canonical import JsonObject
 from rolecall.store.postgres import PostgresBackend
 from rolecall.store.store import Store
 from rolecall.threads.state import ThreadRef, read_thread
@@ -151,7 +151,7 @@ class Dispatcher:
         self.orders.give(Order(ident, ref.id, workflow, ref.head, need.text), machine.name, priority=priority)
         self._note(slot, {**need.replace_in(slot.state), "order": ident, "machine": machine.executor})
 
-    def _note(self, slot: Ref, state: Mapping[str, Any]) -> None:
+    def _note(self, slot: Ref, state: JsonObject) -> None:
         # If another process was faster, or the thread was killed, the order finds nothing to do.
         if state != slot.state:
             with suppress(Conflict):

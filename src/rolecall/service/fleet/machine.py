@@ -32,6 +32,7 @@ from rolecall.service.fleet.step import RunningStep, Steps
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import AgentOf
 from rolecall.service.workers import Workers
+from rolecall.store.canonical import JsonObject
 from rolecall.store.ids import THREAD_ID_LENGTH
 from rolecall.store.store import Store
 from rolecall.threads.state import read_thread
@@ -400,17 +401,20 @@ class Machine:
             self.policy = found
             self.wake()
 
-    async def status(self) -> dict[str, Any]:
+    async def status(self) -> JsonObject:
         """The status of this machine, and the queue of the fleet."""
 
-        def describe() -> dict[str, Any]:
+        def describe() -> JsonObject:
             store = self._reach.new_store()
             now, agent_of = store.now(), self._agent_of(store)
             state = queue.standing(store, self.policy, now=now, agent_of=agent_of, at_least=queue.SHOWN)
             return queue.describe(store, self.policy, state, now)
 
         return {
-            **({"queued": {}, "waits": {}, "spent": 0.0} | await self._answer(describe)),
+            "queued": {},
+            "waits": {},
+            "spent": 0.0,
+            **await self._answer(describe),
             "machine": self._settings.name,
             "zygote": self._workers.zygote_pid,
             "stopping": self._steps.is_stopping,
@@ -419,11 +423,11 @@ class Machine:
             "problems": dict(self.problems),
         }
 
-    async def fleet(self) -> dict[str, Any]:
+    async def fleet(self) -> JsonObject:
         """The status of the fleet."""
         return await self._answer(lambda: machines.status(self._reach.store))
 
-    async def _answer(self, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    async def _answer(self, work: Callable[[], JsonObject]) -> JsonObject:
         """The result of `work`; empty if the database does not answer."""
         with suppress(TimeoutError, RolecallError):
             async with asyncio.timeout(_ANSWER):

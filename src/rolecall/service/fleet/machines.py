@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rolecall.errors import Conflict, Hint
 from rolecall.service import queue
 from rolecall.service.policy import Rate, ServicePolicy, WorkerLimits, WorkflowPolicy
 from rolecall.store import holder
 from rolecall.store.backend import Ref
+from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Store
 
 POLICY = "fleet/policy"
@@ -75,7 +76,7 @@ class FleetMember(NamedTuple):
     host: str
     """The name of the system that it runs on."""
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> JsonObject:
         """The machine as plain values; of one that is gone, only what lasts."""
         now = self.facts if self.is_alive else Facts()
         return {
@@ -177,7 +178,7 @@ class Presence:
         self._store.move(self._name, ref, state={**asdict(facts), **own}, durable=False)
 
 
-def status(store: Store) -> dict[str, Any]:
+def status(store: Store) -> JsonObject:
     """The machines, their slots, the queue and the throughput, as plain values."""
     slots = store.refs("slot/")
     found = list_machines(store)

@@ -13,8 +13,8 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from rolecall import agents
 from rolecall.agents.presence import check_present
@@ -23,6 +23,7 @@ from rolecall.errors import RolecallError
 from rolecall.files import git
 from rolecall.settings import config
 from rolecall.settings.settings import builtin_options, configured_agent, shares_trees, unknown_agent
+from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Store
 from rolecall.threads.setup import HUMAN
 from rolecall.threads.state import ThreadRef, files_name, read_members, read_note
@@ -65,7 +66,7 @@ class Need(NamedTuple):
     instead_of: str = ""
     """What a machine with the thread's own folders would need, if no such machine can take the step."""
 
-    def replace_in(self, slot: Mapping[str, Any]) -> dict[str, Any]:
+    def replace_in(self, slot: JsonObject) -> JsonObject:
         """The state of the thread's slot with this need."""
         fields = {"need": self.text, "host": self.host, "instead_of": self.instead_of}
         rest = {key: value for key, value in slot.items() if key not in fields}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import Slot
 from rolecall.service.worker import StepOrder
 from rolecall.service.workers import GRACE, Ended, Workers
+from rolecall.store.canonical import JsonObject
 from rolecall.store.clock import steady_ms
 from rolecall.store.store import Store
 from rolecall.threads.state import read_thread
@@ -121,7 +122,7 @@ class Steps:
         for worker in self.workers.running.values():
             worker.kill()
 
-    def describe(self) -> list[dict[str, Any]]:
+    def describe(self) -> list[JsonObject]:
         pids = {name: worker.pid for name, worker in self.workers.running.items()}
         return [
             {"thread": name, "workflow": step.order.workflow, "pid": pids.get(name)}
@@ -140,7 +141,7 @@ class RunningStep:
     is_stopped: bool = False
     """Whether this machine ended it."""
 
-    def note_lease(self, lease: Mapping[str, Any] | None, *, now: int) -> None:
+    def note_lease(self, lease: JsonObject | None, *, now: int) -> None:
         """Record how long the thread is ours, from the lease that the step has written."""
         self.token = lease["token"] if lease else self.token
         self.until = steady_ms() + lease["deadline"] - now if lease else None

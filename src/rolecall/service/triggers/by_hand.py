@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,6 +17,7 @@ from rolecall.service.triggers.memory import Signal, TriggerMemory, time_text
 from rolecall.service.triggers.trigger import Command, Files, Sense, Trigger
 from rolecall.settings import config
 from rolecall.settings.form import did_you_mean
+from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Store
 
 if TYPE_CHECKING:
@@ -75,9 +76,7 @@ def list_triggers(project: ProjectFile, store: Store | None) -> list[TriggerStat
     return found
 
 
-async def signal_of(
-    project: ProjectFile, trigger: Trigger, given: Mapping[str, Any] | None, *, hint: str
-) -> Signal:
+async def signal_of(project: ProjectFile, trigger: Trigger, given: JsonObject | None, *, hint: str) -> Signal:
     """What the trigger's source reports now, or the values given instead; `hint` says how to give them."""
     from rolecall.service.triggers import sources  # only firing looks at a source
 

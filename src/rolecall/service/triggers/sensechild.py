@@ -12,7 +12,10 @@ import os
 import sys
 from traceback import extract_tb
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rolecall.store.canonical import JsonObject
 
 FUNCTION = "sense"
 
@@ -44,7 +47,7 @@ def _load(path: str) -> Any:
     return function
 
 
-def _call(function: Any) -> dict[str, Any] | None:
+def _call(function: Any) -> JsonObject | None:
     """Call a sense and return its signal as plain data."""
     signal = function()
     if signal is None:
@@ -54,7 +57,7 @@ def _call(function: Any) -> dict[str, Any] | None:
     if not isinstance(signal, dict):
         raise _Misfit(f"`{FUNCTION}` returned a {type(signal).__name__}; a signal is a dict, a text or None")
     try:
-        plain: dict[str, Any] = json.loads(json.dumps(signal, allow_nan=False))
+        plain: JsonObject = json.loads(json.dumps(signal, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise _Misfit(f"`{FUNCTION}` returned what is not plain data: {error}") from error
     return plain
@@ -65,7 +68,7 @@ def main() -> None:
     output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     path = order["path"]
-    answer: dict[str, Any]
+    answer: JsonObject
     try:
         function = _load(path)
         answer = {"signal": _call(function) if order["is_called"] else None}
