@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from jsontexts import settings, texts
 from wired import CATALOG, COMMAND, files_in, install, is_up_to_date, setup_in, uninstall
 
+from rolecall.agents.adapters.claude import DENIES
 from rolecall.hosts.claude import events as host
 from rolecall.hosts.claude import install as claude
 from rolecall.hosts.installation import is_unchanged, plan_removal, wiring_of
 from rolecall.hosts.setup import is_ours, split_words
-from rolecall.nexus import catalog, tool_map
-from rolecall.settings import yaml12
+from rolecall.nexus import catalog
+from rolecall.settings import capabilities, yaml12
 
 
 def loaded(*path: str | os.PathLike[str]) -> Any:
@@ -94,7 +95,8 @@ def test_an_agent_is_denied_what_its_capabilities_deny_and_what_is_leads(
     head = head_of(path)
     assert head["name"] == agent.id
     denied = set(head["disallowedTools"].split(", "))
-    own = {tool for tool in tool_map.denied_tools(agent, tool_map.host_map("claude")) if "__" not in tool}
+    classes = capabilities.denied_classes(agent.capabilities)
+    own = {tool for name in classes for tool in DENIES.get(name, ())}
     assert denied == {*own, "Agent", "Task", "Workflow", "SendMessage", "ListAgents", "mcp__rolecall"}
     assert ("Write" in denied) is ("no_file_edit" in agent.capabilities)
     assert agent.body.strip() in path.read_text()

@@ -94,9 +94,9 @@ def test_the_schemas_name_exactly_the_parameters_of_the_contract() -> None:
 def test_the_table_agrees_with_the_map_that_hosts_are_told() -> None:
     assert tuple(tool.name for tool in nexus.TOOLS if tool.is_for_lead) == tool_map.LEAD_ONLY
     assert tool_map.LEAD_ONLY == ("nx_plan_start", "nx_plan_update", "nx_plan_decide")
-    for class_, names in tool_map.SERVER.items():
-        found = {tool.name for tool in nexus.TOOLS if class_ in tool.classes}
-        assert found >= set(names), class_
+    classes = {tool.name.removeprefix(nexus.PREFIX): set(tool.classes) for tool in nexus.TOOLS}
+    for name, entry in dispatch.TOOLS.items():
+        assert classes[name] >= set(entry.denied_as), name
     for tool in nexus.TOOLS:
         assert tool.name.removeprefix(nexus.PREFIX) in dispatch.TOOLS
         if tool.effect == "reads":

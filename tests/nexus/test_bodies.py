@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from rolecall.nexus import catalog, macros, tags, tool_map
+from rolecall.nexus import catalog, dispatch, macros, tags, tool_map
 from rolecall.nexus.catalog import CatalogAgent, Skill
+from rolecall.settings.capabilities import denied_classes
 
 CATALOG = catalog.load()
 AGENTS = CATALOG.agents.values()
@@ -43,6 +44,12 @@ skills = pytest.mark.parametrize("skill", SKILLS, ids=lambda skill: skill.id)
 # -- agents --
 
 
+def denied_tools(agent: CatalogAgent) -> list[str]:
+    """The tools of our server that the agent's capabilities deny it."""
+    classes = set(denied_classes(agent.capabilities))
+    return [f"nx_{name}" for name, tool in dispatch.TOOLS.items() if classes.intersection(tool.denied_as)]
+
+
 @agents
 def test_an_agent_body_stays_under_900_tokens(agent: CatalogAgent) -> None:
     assert tokens(agent.body) < 900
@@ -76,7 +83,7 @@ def test_an_agent_delivers_a_form_that_ends_with_a_word_lead_can_act_on(agent: C
 @agents
 def test_an_agent_is_told_what_its_capabilities_deny(agent: CatalogAgent) -> None:
     denied = sections(agent.body)["Not yours"]
-    for tool in tool_map.denied_tools(agent, tool_map.SERVER):
+    for tool in denied_tools(agent):
         assert f"`{tool}`" in denied
     cannot_edit = "You do not create, change or delete files of the project" in denied
     assert cannot_edit == ("no_file_edit" in agent.capabilities)
@@ -89,7 +96,7 @@ def test_an_agent_is_told_what_its_capabilities_deny(agent: CatalogAgent) -> Non
 def test_an_agent_is_not_sent_to_a_tool_it_is_denied(agent: CatalogAgent) -> None:
     parts = sections(agent.body)
     elsewhere = " ".join(text for name, text in parts.items() if name != "Not yours")
-    for tool in (*tool_map.denied_tools(agent, tool_map.SERVER), *tool_map.LEAD_ONLY):
+    for tool in (*denied_tools(agent), *tool_map.LEAD_ONLY):
         assert tool not in elsewhere
 
 

@@ -34,7 +34,7 @@ def run(options: Namespace) -> None:
     if agent is not None:
         from rolecall.nexus import catalog
 
-        restrictions = (*restrictions, *catalog.effective(catalog.load(config.catalog_folder()).agent(agent)))
+        restrictions = (*restrictions, *catalog.load(config.catalog_folder()).agent(agent).capabilities)
     if options.project is None:
         from rolecall.nexus.project_paths import find
 

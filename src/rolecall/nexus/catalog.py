@@ -8,7 +8,7 @@ formed, contradictions between them. Nothing here depends on a host or its tools
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -104,15 +104,6 @@ class Catalog(NamedTuple):
                 f"the skill {id!r} is not known", hint=did_you_mean(id, self.skills, what="Skills")
             )
         return self.skills[id]
-
-
-def effective(agent: CatalogAgent, additions: Collection[str] = ()) -> tuple[str, ...]:
-    """The restrictions of an agent: its own capabilities and `additions`. Nothing removes a restriction."""
-    for word in additions:
-        if word not in RESTRICTIONS:
-            hint = did_you_mean(word, RESTRICTIONS, what="Capabilities")
-            raise UsageError(f"the capability {word!r} for {agent.id} is not known", hint=hint)
-    return tuple(dict.fromkeys((*agent.capabilities, *additions)))
 
 
 def load(folder: str | os.PathLike[str] | None = None) -> Catalog:

@@ -55,7 +55,8 @@ class Opening:
 
         def name_tools(role: str) -> str:
             """The tool names that the role's agent uses for the tools mentioned in the role's body."""
-            return brief.notes(tool_map.tool_name(presence.adapter_of(self.crew.cast(plain, role).agent)))
+            adapter = presence.adapter_of(self.crew.cast(plain, role).agent)
+            return brief.notes(tool_map.TOOL_NAMES.get(adapter, ""))
 
         book = Playbook(taskflow.make(job.players, self.catalog, name_tools, self.workdir))
         owner, others = job.players.owner, self.watch.touches()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from rolecall.nexus.catalog import Catalog, effective
+from rolecall.nexus.catalog import Catalog
 from rolecall.store.canonical import Schema
 from rolecall.workflow.model import END, FAIL, START, Condition, Edge, Limits, Role, Workdir, Workflow
 
@@ -96,7 +96,7 @@ def make(
         roles[name] = Role(
             description=agent.description,
             # The runner updates the task list, so that no agent completes a task that still has to be checked.
-            capabilities=tuple(dict.fromkeys((*effective(agent), "no_task_update"))),
+            capabilities=tuple(dict.fromkeys((*agent.capabilities, "no_task_update"))),
             procedure="\n\n".join(filter(None, (agent.body.strip(), notes(name)))),
             output="The fields above, then your message in the form that your role gives it.",
             schema=schema,

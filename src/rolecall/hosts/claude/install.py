@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+from rolecall.agents.adapters.claude import DENIES
 from rolecall.errors import RolecallError
 from rolecall.hosts import command_hook, file_change, host_file
 from rolecall.hosts.claude.events import EVENTS
@@ -22,8 +23,8 @@ from rolecall.hosts.command_hook import is_refusal as is_refusal
 from rolecall.hosts.installation import FileMember, Items, OwnFile, Piece, read_value
 from rolecall.hosts.payload import Payload
 from rolecall.hosts.setup import SERVER, Commands, HostSetup, Obstacle, server_words
-from rolecall.nexus import tool_map
 from rolecall.nexus.catalog import Catalog, CatalogAgent, Skill
+from rolecall.settings import capabilities
 from rolecall.store.canonical import JsonObject
 
 TITLE = "Claude Code"
@@ -114,8 +115,8 @@ def _hooks(setup: HostSetup) -> Iterator[Items]:
 
 
 def _agent_file(agent: CatalogAgent, setup: HostSetup) -> str:
-    denied = tool_map.denied_tools(agent, tool_map.host_map(PROGRAM))
-    own = {tool for tool in denied if not tool.startswith("mcp__")}
+    classes = capabilities.denied_classes(agent.capabilities)
+    own = {tool for name in classes for tool in DENIES.get(name, ())}
     server = f"{SERVER}-{agent.id}"
     head = {
         "name": agent.id,
