@@ -454,7 +454,7 @@ def test_a_crash_takes_the_lease_of_the_dead_process_away(hall: Hall) -> None:
 
 
 def test_what_has_ended_stays_ended_and_only_its_slot_goes(hall: Hall) -> None:
-    for verb in (queue.count_crash, queue.suspend, queue.fail):
+    for verb in (queue.count_crash, queue.suspend):
         name = hall.enter()
         slot = hall.admit(name)
         ref = hall.ref(name)
@@ -462,14 +462,6 @@ def test_what_has_ended_stays_ended_and_only_its_slot_goes(hall: Hall) -> None:
         assert verb(hall.store, slot, "too late") is None
         assert hall.status(name) == "completed"
     assert hall.places() == []
-
-
-def test_a_failed_thread_gives_up_its_slot_and_says_why(hall: Hall) -> None:
-    name = hall.enter()
-    queue.fail(hall.store, hall.admit(name), "its worker asked for what is not its own")
-    assert hall.status(name) == "failed"
-    assert hall.places() == []
-    assert hall.events(name)[-1] == "failed"
 
 
 # -- rates and spending --
@@ -544,16 +536,16 @@ def test_a_service_that_decides_and_acts_over_and_over_runs_everything_once_and_
         if not running and not verdict.admit:
             break
         for slot in running:  # what was running before this look has come to its end
-            queue.fail(hall.store, slot, "over")
+            queue.suspend(hall.store, slot, "over")
     assert hall.places() == []
     assert [name for name in admitted if name in names["do-it"]] == names["do-it"]
     assert len(admitted) == len(set(admitted))
     statuses = {flow: [hall.status(name) for name in names[flow]] for flow in names}
-    assert statuses["do-it"] == ["failed"] * 7
-    assert statuses["sweep-it"] == ["failed"] + ["discarded"] * 6
+    assert statuses["do-it"] == ["suspended"] * 7
+    assert statuses["sweep-it"] == ["suspended"] + ["discarded"] * 6
     assert statuses["write-it"].count("discarded") >= 2
     assert [name for name in admitted if name in names["write-it"]] == [
-        name for name in names["write-it"] if hall.status(name) == "failed"
+        name for name in names["write-it"] if hall.status(name) == "suspended"
     ]
 
 

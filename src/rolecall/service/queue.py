@@ -336,15 +336,6 @@ def suspend(store: Store, slot: Slot, reason: str, *, seen: ThreadRef | None = N
     return _settle(store, slot, stop, seen)
 
 
-def fail(store: Store, slot: Slot, reason: str, *, seen: ThreadRef | None = None) -> ThreadRef | None:
-    """End a thread whose step broke a hard rule; None if it has already ended, or has moved since it was `seen`."""
-
-    def end(state: ThreadState) -> _Outcome:
-        return state.move_to(Status.FAILED, role=None, reason=reason), {"failed": {"reason": reason}}
-
-    return _settle(store, slot, end, seen)
-
-
 def lay_down(store: Store, slot: Slot, *, seen: ThreadRef | None = None) -> ThreadRef | None:
     """Make an interrupted thread idle again. That is not a crash, and it keeps its slot."""
     return _settle(store, slot, lambda state: (state.move_to(Status.IDLE), {}), seen)

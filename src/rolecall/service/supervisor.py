@@ -289,8 +289,6 @@ class Supervisor:
         ref = read_thread(self.store, slot.thread)
         if ref is None or ref.state.status not in (Status.IDLE, Status.RUNNING):
             pass  # it has ended, or waits for a person
-        elif ended.fault:
-            queue.fail(self.store, slot, ended.fault)
         elif ended.report is None and self._is_stopping:
             queue.lay_down(self.store, slot)
         elif ended.report is None:

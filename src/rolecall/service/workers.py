@@ -23,8 +23,7 @@ from rolecall.service.worker import StepOrder
 from rolecall.settings import notify
 
 _KEPT = 4_000
-MOST_OUTPUT = 64 * 1024 * 1024
-"""Bytes that a step's own process may print. The output of agents is bounded where it is read."""
+"""Bytes of the end of what a step's own process prints."""
 GRACE = 5.0
 """Seconds between asking a step to stop and killing it."""
 _START_PATIENCE = 60.0
@@ -35,8 +34,6 @@ class Ended(NamedTuple):
 
     report: Mapping[str, str] | None
     """Its own report, empty if all went well; None if it died first."""
-    fault: str = ""
-    """Why the service killed it, if its thread must fail."""
     code: int | None = None
     """Its exit status, negative for a signal; None if unknown."""
     output: str = ""
@@ -111,8 +108,7 @@ class Workers:
         """Take one step of a thread in its own process and wait for its end. Whatever happens, nothing that it started
         is left when this returns. `heard` gets its notes: `event` with the id of a thread, and `lease`."""
         report: Mapping[str, str] | None = None
-        unread, tail, printed, fault = b"", b"", 0, ""
-        worker: Worker | None = None
+        unread, tail = b"", b""
 
         def hear(data: bytes) -> None:
             nonlocal report, unread
@@ -126,11 +122,8 @@ class Workers:
                     heard(kind, value)
 
         def keep(data: bytes) -> None:
-            nonlocal tail, printed, fault
-            tail, printed = (tail + data)[-_KEPT:], printed + len(data)
-            if printed > MOST_OUTPUT and not fault and worker is not None:
-                fault = f"its worker has printed more than {MOST_OUTPUT // 1024 // 1024} MB"
-                worker.kill()
+            nonlocal tail
+            tail = (tail + data)[-_KEPT:]
 
         notes, output = _Pipe(hear), _Pipe(keep)
         try:
@@ -148,10 +141,10 @@ class Workers:
         finally:
             notes.close()
             output.close()
-        if report is None or fault:
+        if report is None:
             # Only its own processes: another machine on this host may have the thread by now.
             await end_leftovers(add_mark(self._environ, order.thread)[RUN_VARIABLE])
-        return Ended(report, fault, code, tail.decode("utf-8", "replace"))
+        return Ended(report, code, tail.decode("utf-8", "replace"))
 
     async def _ready_zygote(self) -> Zygote:
         if self._zygote is None or not self._zygote.is_alive:

@@ -177,9 +177,6 @@ def settle(store: Store, step: RunningStep, ended: Ended) -> Settled:
         return Settled("went on", is_taken=is_taken)
 
     # The process ended without a step, and nobody else has the thread.
-    if ended.fault:
-        queue.fail(store, slot, ended.fault, seen=ref)
-        return Settled("failed", ended.fault)
     if ended.report is None and not step.is_stopped:
         queue.count_crash(store, slot, ended.cause, is_loss=ended.code is None, seen=ref)
         return Settled("crashed", ended.cause)
