@@ -100,35 +100,6 @@ def test_a_lock_left_by_a_dead_process_delays_nobody(project: Path, start: Calla
     assert dispatch.call(project, "task_add", {"title": "T", "context": "C"})["task"]["id"] == 2
 
 
-def wait_until_it_waits(child: Child, lock: Path) -> None:
-    """Until the kernel lists the child among those who wait for this file."""
-    inode = str(lock.stat().st_ino)
-    while child.poll() is None:
-        for line in Path("/proc/locks").read_text().splitlines():
-            _, mark, *words = line.split()
-            if mark == "->" and words[3] == str(child.pid) and words[4].endswith(f":{inode}"):
-                return
-    raise AssertionError("the child did not wait")
-
-
-@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the kernel does not tell who waits for a lock")
-def test_who_waited_for_a_lock_that_was_removed_waits_for_the_new_one(
-    project: Path, start: Callable[..., Child]
-) -> None:
-    lock = project / ".nexus/state/rolecall/lock"
-    first = start("hold", project)
-    assert first.stdout is not None and first.stdout.readline() == "held\n"
-    adder = start("add", project, "a", "1")
-    wait_until_it_waits(adder, lock)
-    lock.unlink()
-    second = start("hold", project)
-    assert second.stdout is not None and second.stdout.readline() == "held\n"
-    lines(first)
-    wait_until_it_waits(adder, lock)
-    lines(second)
-    assert lines(adder) == [["a-0", "1"]]
-
-
 def test_readers_beside_writers_see_whole_states_only(project: Path, start: Callable[..., Child]) -> None:
     closer = start("close", project)
     adder = start("add", project, "a", "150")

@@ -131,20 +131,13 @@ def hold_lock(project: Folder) -> Iterator[int]:
 
 
 def _take_lock(path: str) -> int:
-    while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-        try:
-            _wait_for(file, path)
-            if os.path.samestat(os.stat(path), os.fstat(file)):
-                return file
-        except FileNotFoundError:
-            pass
-        except BaseException:
-            os.close(file)
-            raise
-        # The lock file was removed while we waited, so locking it excludes nobody.
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    try:
+        _wait_for(file, path)
+    except BaseException:
         os.close(file)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        raise
+    return file
 
 
 def _wait_for(file: int, path: str) -> None:
