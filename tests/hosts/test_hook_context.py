@@ -32,7 +32,7 @@ def cache(home: Path) -> Path:
 
 
 def content_of(home: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(cache(home).read_bytes().partition(b"\n")[2])
+    content: dict[str, Any] = json.loads(cache(home).read_bytes())
     return content
 
 
@@ -160,17 +160,10 @@ def test_a_cache_that_is_cut_off_is_made_again(home: Path, count: int) -> None:
     assert hook_context.load("rolecall") == first
 
 
-def test_a_cache_that_somebody_changed_is_made_again(home: Path) -> None:
-    first = hook_context.load("rolecall")
-    cache(home).write_text(cache(home).read_text().replace('"gate": "block"', '"gate": "off"'))
-    assert hook_context.load("rolecall") == first
-
-
 def test_a_cache_of_another_version_is_made_again(home: Path) -> None:
     hook_context.load("rolecall")
     content = {**content_of(home), "version": "0", "gate": "off"}
-    data = json.dumps(content).encode()
-    cache(home).write_bytes(f"{zlib.crc32(data):08x} {len(data)}".encode() + b"\n" + data)
+    cache(home).write_text(json.dumps(content))
     assert hook_context.load("rolecall").gate == "block"
 
 

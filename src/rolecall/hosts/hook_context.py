@@ -80,21 +80,25 @@ def load(host: str, *, with_tags: bool = True) -> Kit:
     cache = os.path.join(config.cache_folder(), f"hooks-{host}-{crc32(os.fsencode(__file__)):08x}.json")
     try:
         with open(cache, "rb") as file:
-            checksum, _, data = file.read().partition(b"\n")
-        if checksum == _checksum(data):
-            content = json.loads(data)
-            stamps = content["stamps"]
-            if content["version"] == __version__ and stamps == [stamp(one[0]) for one in stamps]:
-                return _kit(content, with_tags)
-    except OSError:
+            content = json.loads(file.read())
+        stamps = content["stamps"]
+        if content["version"] == __version__ and stamps == [stamp(one[0]) for one in stamps]:
+            return _kit(content, with_tags)
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        RecursionError,
+    ):  # missing, or cut off by a power failure
         pass
     compile = import_module("rolecall.hosts.hook_compile")  # reads YAML, which is too slow for most hooks
     content = {"version": __version__, **compile.compile_configured(host)}
-    data, draft = json.dumps(content).encode(), f"{cache}.{os.getpid()}"
+    draft = f"{cache}.{os.getpid()}"
     with suppress(OSError):  # the next hook writes it again
         os.makedirs(os.path.dirname(cache), exist_ok=True)
         with open(draft, "wb") as file:
-            file.write(_checksum(data) + b"\n" + data)
+            file.write(json.dumps(content).encode())
         os.replace(draft, cache)
     return _kit(content, with_tags)
 
@@ -122,10 +126,6 @@ def _kit(content: Content, with_tags: bool) -> Kit:
         problem=content.get("problem", ""),
         secrets=config.SecretPlaces(*content["secrets"]) if content.get("secrets") else None,
     )
-
-
-def _checksum(data: bytes) -> bytes:
-    return f"{crc32(data):08x} {len(data)}".encode()
 
 
 def stamp(path: str) -> Stamp:

@@ -70,10 +70,6 @@ def load(project: str) -> Sessions:
         found = {name: HostSession(**fields) for name, fields in json.loads(data).items()}
         for session in found.values():
             milliseconds(session.seen)
-            texts = (value for name, value in session._asdict().items() if name not in ("process", "agents"))
-            if not all(isinstance(text, str) for text in texts):
-                raise TypeError("a field is not a text")
-            dict(session.process or {}), dict(session.agents)
     except (ValueError, TypeError, AttributeError, RecursionError) as exc:
         raise state_file.DamagedFile(path, data, f"not a list of sessions: {exc}") from exc
     return found
