@@ -202,6 +202,18 @@ def test_the_page_survives_a_restart_of_the_server(
             page.close()
 
 
+def test_a_chart_that_cannot_be_drawn_leaves_the_numbers(
+    site: Site, project: Project, open_page: Open, console: Console
+) -> None:
+    console.expected.append("ERR_FAILED")
+    project.run(project.start("loop"))
+    page = open_page(site)
+    page.route("**/vendor/uplot.js", lambda route: route.abort())
+    page.goto(f"{site.address}/spend?by=day")
+    page.get_by_text("The chart cannot be drawn.").wait_for()
+    page.get_by_role("columnheader", name="Reported cost").wait_for()
+
+
 def test_unknown_addresses_say_so(site: Site, open_page: Open, console: Console) -> None:
     console.expected.append("status of 404")
     page = open_page(site, "/nothing/here")

@@ -332,3 +332,18 @@ def test_words_that_are_typed_slowly_keep_their_spaces(site: Site, open_page: Op
     page.wait_for_url("**/threads?text=Do")
     page.keyboard.type("it")
     page.wait_for_url("**/threads?text=Do+it")
+
+
+def test_a_comment_that_is_being_written_outlasts_the_next_step(
+    site: Site, project: Project, open_page: Open
+) -> None:
+    (project.folder / "work.txt").unlink(missing_ok=True)
+    ident = project.start("approve")
+    project.run(ident, code=7)
+    page = open_page(site, f"/threads/{ident}?tab=files")
+    page.get_by_role("button", name="Comment on line 1 of work.txt").click()
+    page.get_by_label("Your comment").fill("Say zero.")
+    answer = {"output": {"status": "rejected", "why": "no"}, "head": site.get(f"/threads/{ident}")["head"]}
+    site.post(f"/threads/{ident}/answer", answer)
+    page.locator(".code").get_by_text("three").wait_for()
+    assert page.get_by_label("Your comment").input_value() == "Say zero."

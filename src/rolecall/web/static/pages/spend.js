@@ -133,7 +133,7 @@ function loadChart() {
   loading ||= new Promise((resolve, reject) => {
     const style = Object.assign(document.createElement("link"), { rel: "stylesheet", href: urlOf("uplot.css") });
     const script = Object.assign(document.createElement("script"), { src: urlOf("uplot.js") });
-    script.onload = () => resolve(window.uPlot);
+    script.onload = () => (window.uPlot ? resolve(window.uPlot) : reject());
     script.onerror = reject;
     document.head.append(style, script);
   });
@@ -142,18 +142,20 @@ function loadChart() {
 
 function Chart({ rows, days }) {
   const box = useRef(null);
+  const [isMissing, setMissing] = useState(false);
   const hasCost = rows.some((row) => row.cost > 0);
   useEffect(() => {
     let chart = null, isCurrent = true;
     loadChart().then((uPlot) => {
       if (isCurrent && box.current) chart = draw(uPlot, box.current, rows, days, hasCost);
-    });
+    }, () => setMissing(true));
     return () => {
       isCurrent = false;
       chart?.destroy();
     };
   }, [rows, days]);
   const about = hasCost ? "Reported cost by day" : "Tokens by day; no agent reported a cost";
+  if (isMissing) return html`<p class="faint">The chart cannot be drawn. The table has the same numbers.</p>`;
   return html`<figure class="card chart"><figcaption>${about}</figcaption><div ref=${box}></div></figure>`;
 }
 

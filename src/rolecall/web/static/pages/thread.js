@@ -322,7 +322,9 @@ function Time({ steps }) {
 }
 
 function Files({ data }) {
-  const { data: found, error } = useGet(`/threads/${data.thread}/diff`, { v: data.head });
+  const { data: newest, error } = useGet(`/threads/${data.thread}/diff`, { v: data.head });
+  const shown = useRef(null); // until the files of the next step are there: somebody may be writing a comment
+  const found = (shown.current = newest || shown.current);
   if (error) return html`<${Problem} error=${error} />`;
   if (!found) return html`<${Loading} />`;
   if (found.problem) return html`<${Empty} title="No files were recorded."><p>${found.problem}</p></${Empty}>`;

@@ -101,7 +101,7 @@ function File({ file, thread, canComment, isOpen: isOpenFirst }) {
       ${firstLines(file.hunks, most).map((hunk, at) => html`<tbody>
         ${at || hunk.about ? html`<tr class="hunk"><td colspan="4">${hunk.about.trim() || "…"}</td></tr>` : null}
         ${hunk.lines.map((line) => html`
-          <${Line} line=${line} path=${file.path} thread=${thread} canComment=${canComment} />`)}</tbody>`)}
+          <${Line} key=${`${line.old} ${line.now} ${line.text}`} line=${line} path=${file.path} thread=${thread} canComment=${canComment} />`)}</tbody>`)}
     </table></div>` : null}
     ${isOpen && size > most ? html`<p class="note"><button onClick=${() => setMost(most + MOST_LINES)}>
       Show more (${plural(size - most, "line")} left)</button></p>` : null}
