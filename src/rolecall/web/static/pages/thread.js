@@ -221,9 +221,10 @@ function usedOf(used, name) {
 
 function Limit({ name, most, used }) {
   const isNear = used > most * 0.8;
+  const show = name.endsWith("cost") ? money : (amount) => count(Math.round(amount * 100) / 100);
   return html`<label class="limit ${isNear ? "near" : ""}">${name}${" "}
     <meter min="0" max=${most} high=${most * 0.8} optimum="0" value=${used}></meter>${" "}
-    ${count(Math.round(used * 100) / 100)} of ${count(most)}</label>`;
+    ${show(used)} of ${show(most)}</label>`;
 }
 
 function WorkflowGraph({ data, graph, steps }) {
