@@ -115,14 +115,13 @@ def _hooks(setup: HostSetup) -> Iterator[Items]:
 
 
 def _agent_file(agent: CatalogAgent, setup: HostSetup) -> str:
-    classes = capabilities.denied_classes(agent.capabilities)
-    own = {tool for name in classes for tool in DENIES.get(name, ())}
+    own = capabilities.denied_tools(DENIES, agent.capabilities)
     server = f"{SERVER}-{agent.id}"
     head = {
         "name": agent.id,
         "description": host_file.summary(agent),
         **setup.model(PROGRAM, agent),
-        "disallowedTools": ", ".join(sorted(own.union(_FOR_LEAD))),
+        "disallowedTools": ", ".join(sorted({*own, *_FOR_LEAD})),
         "mcpServers": [{server: _server(setup.server_command(agent.id))}],
     }
     names = f"The tools called `nx_…` here are those of the MCP server `{server}`: `mcp__{server}__nx_…`."

@@ -61,7 +61,7 @@ def next_steps(setup: HostSetup) -> list[str]:
 
 def _agent_file(agent: CatalogAgent, setup: HostSetup) -> str:
     classes = capabilities.denied_classes(agent.capabilities)
-    own = {tool for name in classes for tool in DENIES.get(name, ())}
+    own = capabilities.denied_tools(DENIES, agent.capabilities)
     ours = {tool for tool, done in gate.CHANGES.items() if set(done).intersection(classes)}
     denied = ["task", *sorted(own), *(f"{SERVER}_{tool}" for tool in sorted(ours.union(gate.FOR_LEAD)))]
     head = {
