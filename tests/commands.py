@@ -1,7 +1,8 @@
 """Run the installed command in a process of its own, forked from one that has imported Rolecall already.
 
-Starting Python and importing our modules is most of what a short command costs, and the tests run thousands. A server,
-one per test process, imports them once and forks for every command; the child gets its words, environment, folder and
+Starting Python and importing our modules is most of what a short command costs, and the tests run thousands. A server
+imports them once and forks for every command; a test process has one, and another for commands that need large
+libraries, because a fork takes longer the more memory the server has. The child gets its words, environment, folder and
 streams, and runs the installed script. What only a start from nothing shows (the order of imports, the encoding of the
 streams, the end of the interpreter) needs a start from nothing: with REAL_COMMANDS=1 every command gets one, and always
 where the environment would make Python itself behave differently.
@@ -39,13 +40,16 @@ PATIENCE = 120.0
 """Seconds after which a command is killed: far more than any takes, on a busy machine too."""
 _HAS_NO_FORKS = "REAL_COMMANDS" in os.environ or sys.platform != "linux"
 _PYTHONS_OWN = ("PYTHON", "LC_", "LANG", "LD_", "TZ")
-_SLOW = (
-    "rolecall.agents.model_",
+_HEAVY = (
+    "rolecall.agents.adapters.acp",
     "rolecall.agents.acp_",
+    "rolecall.agents.contract",
+    "rolecall.agents.model",
     "rolecall.service.fleet",
     "rolecall.store.contract",
 )
-"""Modules that few commands need and whose libraries take seconds to import."""
+"""Modules that few commands need and whose libraries are large."""
+_KNOWLEDGE = ("rolecall.knowledge.static", "numpy", "tokenizers", "tree_sitter")
 
 
 def run(
@@ -110,7 +114,8 @@ class Child:
         imports: Sequence[str] = (),
     ) -> None:
         """`streams` are the descriptors that it has as 0, 1 and so on. It leads a session of its own if `is_leader`. It
-        believes to be on a `host` of that name, and is in the `network` of that file. The server imports `imports`."""
+        believes to be on a `host` of that name, and is in the `network` of that file. Its server has imported
+        `imports` as well."""
         order = {
             "words": words,
             "env": dict(os.environ if env is None else env),
@@ -118,12 +123,12 @@ class Child:
             "is_leader": is_leader,
             "host": host,
             "network": network,
-            "imports": imports,
         }
         data = json.dumps(order).encode() + b"\n"
         self._line = socket.socket(socket.AF_UNIX)
         self._line.settimeout(PATIENCE)
-        self._line.connect(_server().address)
+        large = imports or (_KNOWLEDGE if "knowledge" in words else ())
+        self._line.connect(_server(*large).address)
         sent = socket.send_fds(self._line, [data], [*streams])
         self._line.sendall(data[sent:])
         self.pid = self._read_number()
@@ -191,14 +196,14 @@ def _of_python(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class _Server:
-    def __init__(self) -> None:
+    def __init__(self, imports: Sequence[str]) -> None:
         self.knows = _of_python(os.environ)
         self.address = f"\0rolecall-tests-{uuid4().hex}"
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(self.address)
             listener.listen(64)
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(listener.fileno())],
+                [sys.executable, __file__, str(listener.fileno()), *imports],
                 stdin=subprocess.PIPE,  # its end is that of the server
                 pass_fds=[listener.fileno()],
                 env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # numpy's threads would not be forked
@@ -207,27 +212,30 @@ class _Server:
 
 
 @cache
-def _server() -> _Server:
-    return _Server()
+def _server(*imports: str) -> _Server:
+    return _Server(imports)
 
 
 # -- in the server --
 
 
-def serve(listener: socket.socket) -> None:
+def serve(listener: socket.socket, imports: Sequence[str]) -> None:
     """Fork for every connection; answer it with the process id and, at the end, the exit status."""
-    import rolecall
-    from rolecall.knowledge import static
+    import jsonschema_rs  # noqa: F401 -- which functions import
 
-    for name in ("jsonschema_rs", "numpy", "tokenizers", "tree_sitter"):  # which functions import
-        import_module(name)
+    import rolecall
+
     for module in pkgutil.walk_packages(rolecall.__path__, "rolecall."):
-        if not module.name.startswith(_SLOW) and not module.name.endswith("__main__"):
+        if not module.name.startswith(_HEAVY) and not module.name.endswith("__main__"):
             import_module(module.name)
-    loaded = (
-        static._load()
-    )  # the weights of the embedded model: most of what a short command about knowledge does
-    static._load = lambda: loaded
+    for name in imports:
+        import_module(name)
+    if "rolecall.knowledge.static" in imports:
+        static = sys.modules["rolecall.knowledge.static"]
+        loaded = (
+            static._load()
+        )  # the weights of the embedded model: most of what a short command about knowledge does
+        static._load = lambda: loaded  # type: ignore[attr-defined]
     gc.collect()
     gc.freeze()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -256,8 +264,6 @@ def _fork(line: socket.socket) -> int:
     while not data.endswith(b"\n"):
         data += line.recv(1 << 20)
     order = json.loads(data)
-    for name in order["imports"]:
-        import_module(name)
     pid = os.fork()
     if pid == 0:
         _become(order, streams)
@@ -316,4 +322,4 @@ def _become(order: Mapping[str, Any], streams: Sequence[int]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])
