@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from fakeagent import executable
-from stage import LOOP, answer, book, engine, open_store, run, says, start, steps
+from stage import LOOP, answer, book, engine, open_store, run, says, start, state, steps
 
 from rolecall.agents import resolve
 from rolecall.agents.identity import identify, identify_code
@@ -23,6 +23,7 @@ from rolecall.agents.protocol import Context, Reply
 from rolecall.errors import AgentError, ExtractError
 from rolecall.files.tree import Trees
 from rolecall.settings.mask import Mask
+from rolecall.store.files import FilesBackend
 from rolecall.store.store import Store
 from rolecall.threads import lifecycle, thread
 from rolecall.threads.key import Parts, differences, key_name, key_of
@@ -130,6 +131,14 @@ def test_a_corrected_answer_belongs_to_the_files_that_the_first_question_found(
     assert corrected.tree and [change.path for change in corrected.tree.changed] == ["a"]
     assert corrected.parts and plain.parts and corrected.parts.tree == plain.parts.tree
     assert corrected.parts.tree == corrected.tree.found.tree
+
+
+def test_a_role_without_a_key_has_its_second_turn_in_a_folder_store(tmp_path: Path) -> None:
+    with Store(FilesBackend(str(tmp_path / "store"))) as store:
+        name = start(store, book(LOOP), tmp_path)
+        run(engine(store, says(answer("done"), answer("again", "more"), answer("done"), answer("end"))), name)
+        assert [step.role for step in steps(store, name)] == ["worker", "checker"] * 2
+        assert state(store, name)["status"] == "completed"
 
 
 def test_steps_by_people_suspensions_and_unrecorded_files_are_not_found_by_key(

@@ -186,7 +186,8 @@ def _count_repetitions(store: Store, asked: Question, parts: Parts) -> int:
         if member.group.items is None:
             return member.number - 1
         return _find_repeated(store, member.group.items).get(member.number, 0)
-    if asked.role not in turn.totals.get("roles", {}) or store.ref(key_name(key_of(parts))) is None:
+    key = key_of(parts)
+    if asked.role not in turn.totals.get("roles", {}) or not key or store.ref(key_name(key)) is None:
         return 0
     earlier = (step.parts for step in islice(turn.chain, LOOK_BACK) if step.role == asked.role)
     same = (one.repetition + 1 for one in earlier if one is not None and one._replace(repetition=0) == parts)
