@@ -41,7 +41,7 @@ def test_a_step_goes_where_its_files_are_newest_even_if_that_machine_is_busier()
 
 def test_another_machine_goes_on_with_the_files_of_a_lost_one(tmp_path: Path, postgres_server: Any) -> None:
     with fleet_in(tmp_path, str(postgres_server.get_uri())) as fleet:
-        fleet.lease = LEASE / 2
+        fleet.lease = LEASE
         run_git(fleet.work, "init", "--quiet")
         run_git(
             fleet.work, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "first", "--allow-empty"
