@@ -249,6 +249,57 @@ def test_a_torn_last_line_is_ignored_and_cut_off_by_the_next_writer(tmp_path: Pa
     assert [(e.seq, e.kind) for e in backend.events()] == [(1, "one"), (2, "two")]
 
 
+def test_a_torn_last_line_does_not_outlast_the_removal_of_a_ref(tmp_path: Path) -> None:
+    backend = FilesBackend(str(tmp_path))
+    put(backend, text("a"))
+    for name in ("keep", "gone"):
+        move(backend, name, text("a").id)
+    with (tmp_path / "moves.jsonl").open("a") as file:
+        file.write('{"seq":3,"na')
+    move(backend, "gone", None)
+    assert [moved.name for moved in backend.roots()] == ["keep"]
+
+
+KILLED_BEFORE_SPREADING = """
+import os, signal, sys
+from rolecall.store.backend import Change, Move
+from rolecall.store.files import FilesBackend
+from rolecall.store.journal import Journal
+Journal.carry_out = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+target, state = (sys.argv[3], {"status": "completed"}) if sys.argv[3:] else (None, None)
+backend = FilesBackend(sys.argv[1])
+change = Change(moves=[Move("thread/" + sys.argv[2], 1, target, state)])
+backend.commit(change, now=2, durable=True)
+"""
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["ends", "is removed"])
+def test_a_thread_that_the_predecessor_ended_after_a_crash_stays_ended(tmp_path: Path, ends: bool) -> None:
+    backend = FilesBackend(str(tmp_path))
+    put(backend, text("a"))
+    move(backend, f"thread/{THREAD}", text("a").id, {"status": "idle" if ends else "completed"})
+    move(backend, f"thread/{OTHER}", text("a").id, {"status": "idle"})
+    run(KILLED_BEFORE_SPREADING, str(tmp_path), THREAD, *([text("a").id] if ends else []))
+    assert (tmp_path / "journal.json").exists()
+
+    (tmp_path / "threads.yaml").write_text("{}\n")
+    with (tmp_path / "history.jsonl").open("ab") as file:
+        line = {
+            "thread": OTHER,
+            "workflow": None,
+            "head": text("a").id,
+            "completedAt": NOW + 1,
+            "reason": None,
+        }
+        file.write(json.dumps(line).encode() + b"\n" + b'{"thread": "\xe2\x82')
+    for _ in range(2):
+        ref = backend.ref(f"thread/{OTHER}")
+        assert ref is not None and ref.state["status"] == "completed"
+        own = backend.ref(f"thread/{THREAD}")
+        assert own and own.state["status"] == "completed" if ends else own is None
+        move(backend, "other", text("a").id)
+
+
 def test_many_nodes_put_without_waiting_are_synced_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

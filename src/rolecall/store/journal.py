@@ -32,12 +32,14 @@ class Journal:
     lines: dict[str, list[str]] = field(default_factory=dict)
     lengths: dict[str, int] = field(default_factory=dict)
     """The lines to append to files that grow, and the length of those files before."""
+    forgotten: dict[str, list[list[str]]] = field(default_factory=dict)
+    """For files that grow, the fields and values whose lines are removed, whoever has appended them."""
     entries: dict[str, dict[str, str | None]] = field(default_factory=dict)
     """For each YAML map that the predecessor writes too, the entries to set, or to remove if None."""
 
     @property
     def is_empty(self) -> bool:
-        return not (self.nodes or self.texts or self.lines or self.entries)
+        return not (self.nodes or self.texts or self.lines or self.forgotten or self.entries)
 
     # -- planning --
 
@@ -46,10 +48,15 @@ class Journal:
         if file in self.texts:
             text = self.texts[file]
             return None if text is None else text.encode()
-        data = disk.read(self.root / file)
+        data, added = disk.read(self.root / file), self._added(file)
+        if file in self.forgotten and data is not None:
+            new = {line.encode() for line in self.lines.get(file, ())}
+            kept = (line for line in data.splitlines() if line not in new and not self._forgets(file, line))
+            return b"".join(line + b"\n" for line in kept) + added
         if file not in self.lines:
             return data
-        return (data or b"")[: self.lengths[file]] + self._added(file)
+        data, length = data or b"", self.lengths[file]
+        return data[:length] + _complete(data[length:], added)
 
     def read_lines(self, file: str) -> Iterator[bytes]:
         """The complete lines of a file; a last one without a newline was never finished."""
@@ -57,22 +64,23 @@ class Journal:
 
     def append(self, file: str, line: str, *, shared: bool = False) -> None:
         """Append a line to a file. `shared` means that the predecessor appends to it too."""
-        text = self.texts.get(file)
-        if text is not None:
-            self.texts[file] = f"{text}{line}\n"
-            return
         if file not in self.lines:
             self.lengths[file], is_whole = _trim(self.root / file, shared=shared)
             self.lines[file] = [] if is_whole else [""]
         self.lines[file].append(line)
 
-    def keep_lines(self, file: str, kept: list[bytes]) -> None:
-        """Replace a file that grows with some of its lines."""
-        self.lines.pop(file, None)
-        self.texts[file] = b"".join(line.rstrip(b"\n") + b"\n" for line in kept).decode()
+    def forget(self, file: str, field: str, value: str, *, shared: bool = False) -> None:
+        """Remove the lines that have a value in a field from a file that grows."""
+        _trim(self.root / file, shared=shared)
+        self.forgotten.setdefault(file, []).append([field, value])
+        if file in self.lines:
+            self.lines[file] = [line for line in self.lines[file] if not self._forgets(file, line.encode())]
+
+    def _forgets(self, file: str, line: bytes) -> bool:
+        return any(_has(line, field, value) for field, value in self.forgotten[file])
 
     def _added(self, file: str) -> bytes:
-        return "".join(f"{line}\n" for line in self.lines[file]).encode()
+        return "".join(f"{line}\n" for line in self.lines.get(file, ())).encode()
 
     # -- taking effect --
 
@@ -94,7 +102,7 @@ class Journal:
     def carry_out(self, *, durable: bool) -> None:
         """Bring the files up to date. Doing this twice has no further effect."""
         touched = {self.root, self.root / "cas"}
-        for file in self.lines:
+        for file in self.lines.keys() - self.forgotten.keys():
             _append(self.root / file, self._added(file), length=self.lengths[file], durable=durable)
             touched.add((self.root / file).parent)
         for temporary, final in self.nodes.values():
@@ -102,18 +110,18 @@ class Journal:
                 (self.root / final).parent.mkdir(exist_ok=True)
                 (self.root / temporary).replace(self.root / final)
                 touched.add((self.root / final).parent)
-        texts = dict(self.texts)
+        new = {file: self.read(file) for file in (*self.texts, *self.forgotten)}
         for file, edits in self.entries.items():
             before = read_map(self.root / file)
             if (after := edit_map(before, edits)) != before:
-                texts[file] = map_text(after)
-        for file, text in texts.items():
+                new[file] = map_text(after).encode()
+        for file, data in new.items():
             path = self.root / file
-            if text is None:
+            if data is None:
                 path.unlink(missing_ok=True)
             else:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                disk.replace(path, text.encode(), root=self.root, sync=durable)
+                disk.replace(path, data, root=self.root, sync=durable)
             touched.update(folder for folder in path.parents if self.root in folder.parents)
         if durable:
             for folder in touched:
@@ -172,17 +180,32 @@ def _append(path: Path, text: bytes, *, length: int, durable: bool) -> None:
     try:
         size = os.fstat(file).st_size
         since = os.pread(file, size - length, length) if size > length else b""
-        if not since.startswith(text):
-            if text.startswith(since):
-                os.ftruncate(file, length)
-            elif not since.endswith(b"\n"):
-                text = b"\n" + text
-            os.lseek(file, 0, os.SEEK_END)
-            disk.write_all(file, text)
+        os.lseek(file, 0, os.SEEK_END)
+        disk.write_all(file, _complete(since, text)[len(since) :])
         if durable:
             os.fsync(file)
     finally:
         os.close(file)
+
+
+def _complete(since: bytes, text: bytes) -> bytes:
+    """What a file has since a text was to be appended, with the whole text: a writer that was killed may have written
+    some of it, and the predecessor other lines."""
+    if since.startswith(text):
+        return since
+    if text.startswith(since):
+        return text
+    return since + (b"" if since.endswith(b"\n") else b"\n") + text
+
+
+def _has(line: bytes, field: str, value: str) -> bool:
+    """Whether a line is an object with this value; a line that is not ours may be anything."""
+    if value.encode() not in line:
+        return False
+    try:
+        return bool(json.loads(line)[field] == value)
+    except (ValueError, TypeError, LookupError):
+        return False
 
 
 def _trim(path: Path, *, shared: bool) -> tuple[int, bool]:

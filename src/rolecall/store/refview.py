@@ -6,7 +6,6 @@ the target, and our own file about the rest. Nothing is written here.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
 from itertools import chain
@@ -59,7 +58,7 @@ class RefView:
     @cached_property
     def counters(self) -> _Counters:
         data = self.journal.read(COUNTERS)
-        found: _Counters = parse(data or b"{}", self._root / COUNTERS, _Counters)
+        found: _Counters = parse(b"{}" if data is None else data, self._root / COUNTERS, _Counters)
         return found
 
     def ref(self, name: str) -> Ref | None:
@@ -218,8 +217,9 @@ class RefView:
                 self.journal.entries.setdefault(file, {})[key] = None
             # A ref that never had a target, such as a lease, has no history to rewrite.
             if file or (own and own.pointed):
-                self._forget(_MOVES, "name", ref.name)
-                self._forget(HISTORY, "thread", key)
+                self.journal.forget(_MOVES, "name", ref.name)
+                if file == THREADS:
+                    self.journal.forget(HISTORY, "thread", key, shared=True)
             return ref
 
         recorded = own.target if own else None
@@ -259,18 +259,3 @@ class RefView:
         before = self.counters
         self.counters = _Counters(before.change + change, before.move + move, before.event + event)
         self.journal.texts[COUNTERS] = json_text(self.counters._asdict())
-
-    def _forget(self, file: str, field: str, name: str) -> None:
-        """Remove the lines of a ref from a file that grows."""
-        lines = (self.journal.read(file) or b"").splitlines(keepends=True)
-        kept = [line for line in lines if not _has(line, field, name)]
-        if len(kept) < len(lines):
-            self.journal.keep_lines(file, kept)
-
-
-def _has(line: bytes, field: str, value: str) -> bool:
-    """Whether a line is an object with this value; a line that is not ours may be anything."""
-    try:
-        return bool(json.loads(line)[field] == value)
-    except (ValueError, TypeError, LookupError):
-        return False
