@@ -1418,7 +1418,7 @@ class Crew:
         return self._engine.cast(book, role)
 
     async def step(self, name: str, *, watch: Watch, cancel: Cancel) -> Outcome:
-        """Take one step of a thread. While its agent has reached a limit, wait until it may go on."""
+        """Take one step of a thread. If its agent has reached a limit, wait until the limit ends."""
         engine = dataclasses.replace(self._engine, watch=watch)
         return [outcome async for outcome in engine.run(name, cancel=cancel, steps=1)][-1]
 

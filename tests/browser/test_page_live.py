@@ -188,7 +188,7 @@ def test_a_thread_that_waits_for_a_limit_says_until_when_and_can_go_on(
     page.get_by_text("because its agent has reached a limit").wait_for()
     page.wait_for_selector(".status.waiting")
     assert page.get_by_role("button", name="Run", exact=True).count() == 0
-    page.get_by_role("button", name="Go on at once").click()
+    page.get_by_role("button", name="Continue now").click()
     page.wait_for_selector(".status.completed")
 
 

@@ -72,7 +72,7 @@ def test_a_terminal_counts_down_and_ctrl_c_leaves_the_thread_waiting(
 ) -> None:
     ident = flow.start(limited_once(tmp_path, 3600, "You've hit your usage limit, try again in 1 hour."))
     terminal = Terminal("thread", "run", ident, home=rolecall.home, path="/usr/bin:/bin")
-    terminal.expect("goes on in 59m")
+    terminal.expect("continues in 59m")
     os.kill(terminal.pid, signal.SIGINT)
     assert terminal.close() == 130
     assert flow.thread("show", ident)["until"] > (time.time() + 3000) * 1000

@@ -482,7 +482,7 @@ def test_why_names_the_first_part_that_differs(plain: Work) -> None:
     checker = {"output": {"status": "done"}}
     first = plain.run(writer=[writer], checker=[checker])
     second = plain.run(writer=[writer], checker=[{**checker, "body": "Fine."}])
-    asked = f"asked: not the same as step 1 of thread {first}: the version of its program: "
+    asked = f"asked: differs from step 1 of thread {first}: the version of its program: "
     assert plain.text("thread", "why", second, "--at", "1").startswith(f"step 1 writer · {asked}")
     found = plain.rolecall.json("thread", "why", second)
     assert (found["number"], found["part"], found["differs"]) == (2, "version", ["version"])

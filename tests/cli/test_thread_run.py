@@ -271,7 +271,7 @@ def test_start_prints_the_warnings_of_the_definition(flow: Flow) -> None:
     done = flow.rolecall("thread", "start", str(flow.file), "-p", "x", "--agent", "human", check=0)
     line, _ = done.stderr.splitlines()
     assert line.startswith(f"{flow.file}:1:")
-    assert "warning: developer -> reviewer -> developer can go round for ever" in line
+    assert "warning: developer -> reviewer -> developer can loop forever" in line
 
 
 def test_a_script_is_found_from_any_folder_the_thread_is_run_from(flow: Flow, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_a_repository_that_cannot_be_asked_is_named_and_the_others_are(repo: Rep
     reply = json.loads(done.stdout)
     assert {found["repository"] for found in reply["results"]} == {str(repo.folder)}
     assert (
-        any(f"{other.folder} was not asked" in note for note in reply["notes"])
+        any(f"{other.folder} was not searched" in note for note in reply["notes"])
         and str(other.folder) in done.stderr
     )
 

@@ -81,7 +81,7 @@ def test_a_run_that_died_before_the_thread_it_planned_is_as_if_it_had_never_begu
     run |= {"thread": "01M7FRV970GDSPH2P66VJXPZBM", "is_settled": False, "is_planned": True}
     file.write_text(json.dumps(whole))
     crew.set(1, "pending")
-    assert "goes on in" not in crew.rolecall("plan", "run", "--dry-run", cwd=crew.project, check=0).stdout
+    assert "continues in" not in crew.rolecall("plan", "run", "--dry-run", cwd=crew.project, check=0).stdout
     row = crew.run()["rows"][1]
     assert row["status"] == "completed"
     assert row["thread"] in crew.threads()

@@ -227,7 +227,7 @@ def test_how_far_it_came_is_told_where_a_thread_cannot_be_made(alone: Service) -
     (alone.folder / "prompts.txt").write_text("\n".join(lines))
     given = run(alone, "--each", "prompts.txt", "--agent", alone.script(done("end")), "--detach", code=2)
     last = max(ref.name[7:] for ref in alone.store.refs("thread/"))
-    assert f"2 of 3 threads were queued, the last is {last}" in given.stderr
+    assert f"2 of 3 threads were queued; the last is {last}" in given.stderr
 
 
 def test_an_agent_that_cannot_be_had_is_told_before_anything_is_queued(service: Service) -> None:

@@ -158,7 +158,7 @@ def test_a_session_of_another_agent_or_folder_is_left(store: Store, tmp_path: Pa
     other = Worker()
     played = begun(store, tmp_path / "one", origin)
     run(engine(store, other, cast=lambda _book, _role: Cast("other", other)), played)
-    assert reason(store, played) == f"new: the session of {origin['thread']} is one of test"
+    assert reason(store, played) == f"new: the session of {origin['thread']} belongs to test"
 
 
 def test_an_agent_that_cannot_resume_starts_anew_and_says_so(store: Store, tmp_path: Path) -> None:

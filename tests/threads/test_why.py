@@ -74,7 +74,7 @@ def test_the_first_part_that_differs_from_the_nearest_step(
     first = stage.play()
     found = stage.explain(stage.play(**change), at)
     assert (found["part"], found["nearest"]["thread"], found["number"]) == (part, first, int(at))
-    assert found["text"] == f"asked: not the same as step {at} of thread {first}: {words}"
+    assert found["text"] == f"asked: differs from step {at} of thread {first}: {words}"
 
 
 def test_a_step_is_compared_with_earlier_ones_only_and_the_nearest_is_the_most_alike(

@@ -116,7 +116,7 @@ def test_a_person_plays_a_role_and_a_second_answer_is_told_who_was_first(
         assert done["runs"] == "process"
         until(events, "suspended")  # the worker has answered, and the person is asked again
     late = site.post(f"/threads/{ident}/answer", answer, status=409)
-    assert "went on before your answer arrived" in late["error"]
+    assert "continued before your answer arrived" in late["error"]
 
     steps = site.get(f"/threads/{ident}/steps")["steps"]
     assert [step["role"] for step in steps] == ["worker", "person", "worker"]

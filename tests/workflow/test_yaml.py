@@ -97,7 +97,7 @@ def test_the_example_with_conditions_only_lacks_a_limit() -> None:
     assert [(problem.severity, problem.line, problem.column) for problem in result.problems] == [
         ("warning", 56, 3)
     ]
-    assert "developer -> reviewer -> developer can go round for ever" in result.problems[0].message
+    assert "developer -> reviewer -> developer can loop forever" in result.problems[0].message
     assert result.require().roles["planner"].capabilities == ("issue-analysis", "planning")
 
 

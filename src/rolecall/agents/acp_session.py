@@ -187,7 +187,7 @@ async def _reopen(
         if error.code == _SIGNED_OUT:
             raise
         raise SessionLost(f"{wanted.agent} does not know the session {session}: {_explain(error)}") from error
-    raise SessionLost(f"{wanted.agent} cannot go on in a session of an earlier process")
+    raise SessionLost(f"{wanted.agent} cannot continue a session of an earlier process")
 
 
 def _explain(error: RequestError) -> str:

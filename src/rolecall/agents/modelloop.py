@@ -41,7 +41,7 @@ _SYSTEM = (
     "what is there before you change it. When the work is done, answer in text without calling a tool: that "
     "answer is all that is read."
 )
-_INTERRUPTED = "interrupted: it is not known whether this was done, or how far; look before you go on"
+_INTERRUPTED = "interrupted: it is not known whether this was done, or how far; look before you continue"
 _PIECE = 400
 """Characters of live text in one event, because every event is stored."""
 

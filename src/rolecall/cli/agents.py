@@ -163,7 +163,7 @@ def test(options: Namespace) -> Reply | int:
     if cast.name == HUMAN:
         hint = "It stands for a person."
     elif "/" in program and not program.startswith("/"):
-        hint = f"{program} is named from the work folder, and a test has an empty one: give the whole path."
+        hint = f"{program} is a path in the work folder, but a test runs in an empty folder: give the whole path."
     if hint:
         raise UsageError(f"{cast.name} cannot be tried alone", hint=hint)
     check_present(cast.agent, env=env, folder=Path.cwd())
@@ -172,7 +172,7 @@ def test(options: Namespace) -> Reply | int:
             f"This asks {printable(cast.name)} one short question, which costs money where its model does."
         )
         if not can_ask():
-            raise UsageError(warning, hint="Say --yes to go on without being asked.")
+            raise UsageError(warning, hint="Add --yes to continue without being asked.")
         sys.stderr.write(f"{warning} Go on? [y/N] ")
         sys.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):

@@ -221,7 +221,7 @@ def _parse_task(line: str, place: str, default: RunTask) -> RunTask:
     if not isinstance(prompt, str) or not isinstance(folder, str):
         raise UsageError(f"{place} must have a `prompt`; it and `cwd` must be strings")
     if type(priority) is not int or priority not in range(10):  # `5.0 in range(10)` and `True in …` hold too
-        raise UsageError(f"{place} has the priority {priority!r}", hint="It goes from 0 to 9.")
+        raise UsageError(f"{place} has the priority {priority!r}", hint="A priority is a number from 0 to 9.")
     task = RunTask(prompt, os.path.abspath(os.path.join(default.cwd, os.path.expanduser(folder))), priority)
 
     # Report anything that would prevent a thread before starting any.
@@ -269,6 +269,6 @@ class Starter:
                 threads.append(self.start(task))
         finally:
             if 0 < len(threads) < len(tasks):
-                queued = f"{len(threads)} of {len(tasks)} threads were queued, the last is {threads[-1].id}"
+                queued = f"{len(threads)} of {len(tasks)} threads were queued; the last is {threads[-1].id}"
                 print(queued, file=sys.stderr)
         return threads

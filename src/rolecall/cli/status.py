@@ -120,7 +120,7 @@ def _next_commands(
         if entry["status"] == "queued" and not has_service:
             found["rolecall serve --detach"] = "run what is queued"
         elif entry["thread"] in waiting and _has_unanswered(rolecall, entry):
-            found[f"rolecall thread show {entry['thread']} --members"] = "see whom it waits for"
+            found[f"rolecall thread show {entry['thread']} --members"] = "see which member waits"
         elif entry["thread"] in waiting and entry["continue"]:
             found[entry["continue"]] = short(f"continue {entry['title'] or entry['name']}", 30)
         if found:

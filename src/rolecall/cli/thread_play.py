@@ -161,7 +161,7 @@ class StepLines(View):
         self._limits: Mapping[str, float] = {}
         self._group: GroupBlock | None = None
         self._until: int | None = None
-        """When the thread goes on, while its agent has reached a limit."""
+        """When the thread continues, while its agent has reached a limit."""
         self._failure = ""
         """A failed attempt that has not been shown yet, because a following suspension also reports it."""
 
@@ -222,7 +222,7 @@ class StepLines(View):
         if self._until is not None:
             left = max(0.0, self._until / 1000 - time.time())
             until = local_time(self._until)
-            self._now.draw(f"◷ goes on in {duration(left)}, at {until} · Ctrl-C leaves it waiting")
+            self._now.draw(f"◷ continues in {duration(left)}, at {until} · Ctrl-C leaves it waiting")
         if not self._role:
             return
         agent = self._agent

@@ -46,7 +46,7 @@ def add(options: Namespace) -> Reply:
     }
     width = max(map(len, names), default=0)
     lines = [f"  {name:{width}}  {files[name]}" for name in names]
-    lines = lines or ["Nothing to add: all of it is already here."]
+    lines = lines or ["Nothing to add: every workflow is already here."]
     if names:
         first = added[names[0]]
         at = f", commit {first.commit[:12]}" if first.commit else ""
@@ -128,7 +128,7 @@ def update(options: Namespace) -> Reply | int:
 
 def _explain(one: Comparison) -> str:
     return {
-        "changed here": f"which was changed here; move the file away to take the one of {one.pin.origin}",
+        "changed here": f"which was changed here; move the file away to take the version of {one.pin.origin}",
         "gone there": f"which {one.pin.source} no longer has",
         "unreachable": one.reason,
     }.get(one.state, one.state)

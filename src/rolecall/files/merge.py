@@ -179,9 +179,7 @@ def _move_to(folder: str, commit: str, lock: IO[str]) -> None:
     moved = git.ask(folder, *words, holding=(lock.fileno(),))
     if moved.code:
         _undo_unchecked(folder)
-        raise UsageError(
-            f"nothing can be merged into {folder}: {moved.err}", hint="Put that right, then go on."
-        )
+        raise UsageError(f"nothing can be merged into {folder}: {moved.err}", hint="Fix that, then continue.")
 
 
 def refuse_overlaps(folder: str, works: Iterable[Work]) -> None:
@@ -201,7 +199,7 @@ def _refuse(mine: set[str], theirs: Iterable[str], folder: str) -> None:
         listed = ", ".join(shared[:10]) + (", …" if shared[10:] else "")
         raise UsageError(
             f"{folder} has uncommitted changes in files that are to be merged: {listed}",
-            hint="They were left alone. Commit or stash them, then go on.",
+            hint="They were left alone. Commit or stash them, then continue.",
         )
 
 
@@ -238,7 +236,7 @@ def commit_work(work: Work) -> bool:
     if (now := git.branch(path)) != work.branch:
         raise UsageError(
             f"the thread's worktree has {now or 'no branch'} checked out instead of {work.branch}",
-            hint=f"Go back to it: `git -C {quote(path)} switch {work.branch}`; or merge by hand what is meant.",
+            hint=f"Go back to it: `git -C {quote(path)} switch {work.branch}`; or merge the right branch by hand.",
         )
     if git.run(path, "ls-files", "--unmerged").text:
         raise UsageError(f"{path} has conflicts that are not resolved", hint="Resolve them there first.")
@@ -297,7 +295,7 @@ def _undo_unchecked(folder: str) -> str:
         git.run(folder, "update-ref", "-d", _UNCHECKED)
         raise UsageError(
             f"{folder} has other commits on top of a merge that did not pass its check",
-            hint=f"Undo that merge by hand: `git -C {quote(folder)} revert -m 1 {after[:12]}`. Then go on.",
+            hint=f"Undo that merge by hand: `git -C {quote(folder)} revert -m 1 {after[:12]}`. Then continue.",
         )
     paths = _names(folder, before, after)
     update = ("update-index", "--add", "--remove", "-z", "--stdin")
@@ -338,7 +336,7 @@ def _names(folder: str, *commits: str) -> list[str]:
 
 
 def _conflicts(folder: str, ours: str, theirs: str, told: bytes) -> Iterator[ConflictingFile]:
-    """The conflicts that `git merge-tree -z` told: a tree, the stages of each file, then messages."""
+    """The conflicts in the output of `git merge-tree -z`: a tree, the stages of each file, then messages."""
     fields = [os.fsdecode(field) for field in told.split(b"\0")]
     tree, end = fields[0], fields.index("")
     paths = dict.fromkeys(record.partition("\t")[2] for record in fields[1:end])

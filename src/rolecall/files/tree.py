@@ -291,7 +291,7 @@ class Trees:
 
     @contextmanager
     def _lock_writing(self, top: str, source: str | None) -> Iterator[int]:
-        """Hold the lock of whoever writes into a folder. Git inherits the descriptor and with it the lock."""
+        """Hold the lock for writing into a folder. Git inherits the descriptor and with it the lock."""
         index = _index_of(self.prepare(source or top), top)
         with open(f"{index}.writing", "w", encoding="ascii") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -193,7 +193,9 @@ def _dump(path: str, document: Any, before: str | None) -> str | None:
     if path.endswith(".toml"):
         text = tomlkit.dumps(document)
         if tomllib.loads(text) != document.unwrap():
-            raise UsageError(f"{path}: the server cannot be added to what is there", hint="Edit it by hand.")
+            raise UsageError(
+                f"{path}: the server cannot be added to this content", hint="Edit the file by hand."
+            )
         if text == before:
             return text
         return f"{text.rstrip()}\n" if text.strip() else None

@@ -178,7 +178,7 @@ def _note_failure(root: str, found: Findings) -> Iterator[None]:
     try:
         yield
     except RolecallError as error:
-        found.notes.append(f"{root} was not asked: {error.message}. {error.hint}".strip())
+        found.notes.append(f"{root} was not searched: {error.message}. {error.hint}".strip())
 
 
 def _load_model(embedding: Embedding) -> Embedder:

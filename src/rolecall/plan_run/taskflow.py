@@ -136,10 +136,10 @@ _ANSWERS = (
     ("another_way", "how", "What to do differently."),
     ("change_task", "change", "What the task asks for now: what to drop, relax or add."),
     ("plan_again", "why", "Which decision does not hold. The task ends; the plan is taken up again."),
-    ("stop", "why", "Why the task is left."),
+    ("stop", "why", "Why the task is given up."),
 )
 _PERSON = Role(
-    description="decides how a task goes on that has failed",
+    description="decides how to continue a task that has failed",
     prompt="Look at what was tried and why it failed. Then send the task another way, change it, or end it.",
     schema={
         "oneOf": [
@@ -228,22 +228,22 @@ Read the files as they are now, then bring the task to its end."""
 _ASK = """\
 {name} ended with `{status}`: {{{{summary}}}}
 
-The task has failed, and nobody tries again without you. How to go on?"""
+The task has failed, and nobody tries again without you. What should happen next?"""
 _WRONG = """\
 The diagnosis says that the task itself is wrong: {{cause}}
 
 What it should say: {{correction}}
 
-Nobody tries again without you. How to go on?"""
+Nobody tries again without you. What should happen next?"""
 _UNKNOWN = """\
 The task has failed, and the diagnosis could not tell why: {{cause}}
 
-Nobody tries again without you. How to go on?"""
+Nobody tries again without you. What should happen next?"""
 _ANOTHER_WAY = """\
-The attempts before this one failed. A person says how to go on, and this is added to CONTEXT:
+The attempts before this one failed. A person says how to continue, and this is added to CONTEXT:
 
 {{how}}"""
 _CHANGED = """\
-The attempts before this one failed. A person has changed the task; where this and the task disagree, this counts:
+The attempts before this one failed. A person has changed the task; if the two disagree, follow the change:
 
 {{change}}"""

@@ -37,7 +37,7 @@ class Waiting:
     is_member: bool = False
     """Whether it is a member of a group. The group bounds how many run at once, not the workflow's concurrency."""
     until: int = 0
-    """When it may go on, because its agent has reached a limit of its provider."""
+    """When it may continue, because its agent has reached a limit of its provider."""
 
 
 @dataclass(frozen=True)

@@ -348,8 +348,8 @@ _Outcome = tuple[ThreadState, Mapping[str, JsonObject]]
 def _settle(
     store: Store, slot: Slot, change: Callable[[ThreadState], _Outcome], seen: ThreadRef | None
 ) -> ThreadRef | None:
-    """Move a thread that has a slot and that nobody runs any more, and free the slot unless it can go on. With `seen`,
-    only if it has not moved since, because another machine may have taken it."""
+    """Move a thread that has a slot and that nobody runs any more, and free the slot unless it can continue. With
+    `seen`, only if it has not moved since, because another machine may have taken it."""
     while True:
         ref = read_thread(store, slot.thread)
         if seen is not None and (ref is None or ref.ref.version != seen.ref.version):

@@ -46,6 +46,6 @@ def refuse_secrets(text: str, mask: Mask) -> None:
         found += [f"line {line} holds the value of a secret of this environment"]
     if found:
         raise UsageError(
-            f"the text is not kept, because of secrets in it: {'; '.join(found)}",
+            f"the text is not kept because it contains secrets: {'; '.join(found)}",
             hint="Write what the key is for and where it is kept, and leave the key itself out.",
         )

@@ -80,7 +80,7 @@ UWF_PROGRAMS = {
 OUTSIDE = "outside"
 """The `effects` of an agent whose work has effects outside its folder, so that none of its steps is reused."""
 NOTIFIED = ("waits", "limited", "completed", "failed", "discarded")
-"""What people can be notified of. A killed thread is not: whoever killed it knows."""
+"""What people can be notified of. A killed thread sends nothing: the person who killed it knows."""
 _GATES = ("block", "warn", "off")
 _STEP = r'"([^"]+)"(?:\.|$)|([^."]+)(?:\.|$)'
 

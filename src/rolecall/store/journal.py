@@ -44,7 +44,7 @@ class Journal:
     # -- planning --
 
     def read(self, file: str) -> bytes | None:
-        """A file as it is after the change; entries of maps are left to the caller."""
+        """The content of a file after the change; the caller applies changes to single entries of maps."""
         if file in self.texts:
             text = self.texts[file]
             return None if text is None else text.encode()

@@ -36,7 +36,7 @@ class Outcome:
     took: str | None = None
     """The id of the committed step, if any."""
     until: int | None = None
-    """When the thread goes on, if its agent has reached a limit."""
+    """When the thread continues, if its agent has reached a limit."""
 
 
 def commit(

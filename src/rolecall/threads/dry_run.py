@@ -57,7 +57,7 @@ class Outlook(NamedTuple):
 
 
 class _Stop(Exception):
-    """The role must be asked, or whether it must is not known; the message says why."""
+    """The role must be asked, or it is not known whether it must be; the message says why."""
 
 
 async def look_ahead(
@@ -99,9 +99,9 @@ async def _find_known(
     """The finished step that would be taken over, and the parts of its key."""
     role, book = turn.role(way.role), turn.playbook
     if not reuse.choose(turn.workflow, way.role, chosen):
-        raise _Stop("reuse is not asked for")
+        raise _Stop("reuse is not switched on")
     if role.group is not None:
-        raise _Stop("it is played by a group, and what its members would find is not looked at")
+        raise _Stop("it is played by a group, whose members are not looked at")
     if role.knowledge is not None or way.role in book.prompts:
         raise _Stop("its prompt is made only when it is asked")
     if len(turn.messages) >= _MOST_STEPS:
@@ -128,7 +128,7 @@ async def _find_known(
         parts, has_effects = await find_parts(setup, asked, cast.agent), cast.has_effects
     known = find_step(setup.store, key_of(parts))
     if known is None:
-        raise _Stop("no finished step was asked the same with the same files")
+        raise _Stop("no finished step has the same prompt, agent and files")
     if has_effects:
         raise _Stop("its agent has effects outside the work folder")
     if refusal := reuse.find_refusal(known.step):
@@ -151,10 +151,10 @@ class _Folders:
         """The folder in which a role would work, and its files."""
         folder = os.path.join(self._cwd, location or "")
         if not os.path.isdir(folder) or find_top(folder) != find_top(self._cwd):
-            raise _Stop("its folder is not there yet, or belongs to something else")
+            raise _Stop("its folder does not exist yet, or belongs to something else")
         if kind not in self._files:
             if kind == "worktree" and git.ask(self._cwd, "status", "--porcelain").out:
-                raise _Stop("its worktree would not have the changes here that are not committed")
+                raise _Stop("its worktree would not have the uncommitted changes of this folder")
             if self._setup.trees is None:
                 raise _Stop("files are not recorded")
             try:

@@ -54,7 +54,7 @@ class Engine(Setup):
                 return
 
     async def step(self, name: str, *, cancel: Cancel) -> Outcome:
-        """Take exactly one step, or none if the thread may not go on yet."""
+        """Take exactly one step, or none if the thread may not continue yet."""
         taken = lease.hold(
             self.store, name, self.token(), cancel, lease_ms=self.lease_ms, is_shared=self.shares_process
         )

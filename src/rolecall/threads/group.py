@@ -31,7 +31,7 @@ class Fate(StrEnum):
     WAITS = "waits"
     """It waits for a person."""
     SHORT = "short"
-    """It has used up its share of a limit of the parent and can go on with more."""
+    """It has used up its share of a limit of the parent and can continue with more."""
     DONE = "done"
     FAILED = "failed"
     STOPPED = "stopped"

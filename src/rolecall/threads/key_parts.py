@@ -96,7 +96,8 @@ def _combine(
 
 
 async def _identify(setup: Setup, agent: object, asked: Question) -> Identity:
-    """The identity of an agent. A workflow counts by its definition; its own steps have keys with their agents."""
+    """The identity of an agent. For a workflow it is the definition, because the steps of that
+    workflow have keys with their own agents."""
     adapter, folder = adapter_of(agent), asked.workdir
     if adapter != "workflow":
         found = await identify(

@@ -54,7 +54,7 @@ class Held:
 async def hold(
     store: Store, name: str, token: str, cancel: Cancel, *, lease_ms: int, is_shared: bool
 ) -> AsyncIterator[tuple[Held, Cancel]]:
-    """Take a thread for one step; raise Waits if it may not go on yet. The event it yields is set when the caller
+    """Take a thread for one step; raise Waits if it may not continue yet. The event it yields is set when the caller
     cancels, or when the thread is killed or taken over."""
     held = take(store, name, token, lease_ms=lease_ms, is_shared=is_shared)
     stop = asyncio.Event()

@@ -1,7 +1,7 @@
 """Plays a role with a group: starts and runs its members, which are threads of their own, and joins their results.
 
 The roster is stored before the first member starts, and the ids of members follow from it, so after a crash the same
-members are found again: finished ones stay finished, the others go on as threads do. `group.py` decides what comes
+members are found again: finished ones stay finished, the others continue as threads do. `group.py` decides what comes
 next. The join is one step of the parent.
 """
 
@@ -355,7 +355,7 @@ class Members:
     # -- running --
 
     def _start(self, granted: Mapping[int, Amounts]) -> Iterable[int]:
-        """Start members, or continue those that can go on, each with the limits that are granted to it."""
+        """Start members, or continue those that can, each with the limits that are granted to it."""
         if granted:
             draft = self._store.draft()
             self._add(draft, granted)

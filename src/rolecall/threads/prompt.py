@@ -238,7 +238,9 @@ def _example(item: Mapping[str, Any]) -> Any:
 def _suspend(shape: Shape) -> str:
     status = shape.status_field or "$status"
     asked = render({status: SUSPEND, "reason": "what has to be decided, and between what"}).rstrip()
-    return f"If you cannot go on without a person, answer with this instead, and nothing is lost:\n\n{asked}"
+    return (
+        f"If you cannot continue without a person, answer with this instead, and nothing is lost:\n\n{asked}"
+    )
 
 
 def _reminder(schema: Mapping[str, Any]) -> str:

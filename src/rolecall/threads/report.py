@@ -453,7 +453,7 @@ def _standing(card: View) -> list[tuple[str, str]]:
         ("work folder", card["cwd"]),
         *own_folders(card),
         ("forked from", card["forkedFrom"]),
-        ("go on with", card["continue"]),
+        ("continue with", card["continue"]),
     ]
     return [(name, str(value)) for name, value in said if value not in (None, "")]
 

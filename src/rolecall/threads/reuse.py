@@ -31,14 +31,14 @@ def choose(workflow: Workflow, role: str, chosen: bool | None) -> bool | None:
 
 
 def find_refusal(step: Step) -> str:
-    """Why a finished step is not taken over although it has the key; empty if it may be."""
+    """Why a finished step with the same key is not taken over; empty if it may be."""
     tree, parts = step.tree, step.parts
     if tree is None or parts is None or parts.tree.partition(":")[0] != tree.found.tree:
         return "the files that it found, or those that it left, are not recorded"
     if tree.found.omitted != tree.left.omitted:
         return "files that are not recorded have changed, too"
     if any(CHANGED_ANYWAY in str(note) for note in step.detail.get("notes", ())):
-        return "it is read-only, yet it has changed the work folder"
+        return "its role is read-only, but it changed the work folder"
     return ""
 
 

@@ -144,7 +144,7 @@ def _begin_in(origin: Origin, agent: str, workdir: str, lost: frozenset[str]) ->
     if step is None or not session:
         return Decision(f"new: {origin.thread} has no session to begin in")
     if step.agent != agent:
-        return Decision(f"new: the session of {origin.thread} is one of {step.agent}")
+        return Decision(f"new: the session of {origin.thread} belongs to {step.agent}")
     if session in lost:
         return Decision("new: the agent does not know its session any more")
     if reason := _find_obstacle(step, session, origin.tier, workdir, None, False):

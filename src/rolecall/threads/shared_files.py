@@ -35,7 +35,7 @@ from rolecall.threads.thread import FILES_SCHEMA
 from rolecall.threads.turn import Turn
 
 MOST_BYTES = 32 * 1024**2
-"""What a step sends at most."""
+"""The most bytes that a step sends."""
 _CHUNK = 192 * 1024
 """Bytes in one node."""
 _BATCH = 16
@@ -222,7 +222,7 @@ class SharedFolder:
             self._store.ref(self._name)  # raises if the server is away: the step is taken later
             raise UsageError(
                 f"the files of the thread cannot be fetched from another machine to {path}: {error}",
-                hint="Put that right, then resume the thread.",
+                hint="Fix that, then resume the thread.",
             ) from error
         self.mark(self._store.move(self._name, ref, ref.target, {**state, **self._name_copy()}))
         ms = round((time.monotonic() - began) * 1000)
@@ -304,7 +304,7 @@ class SharedFolder:
             )
 
     def _make(self, ref: Ref, trees: Trees) -> None:
-        """Make a folder that is not there."""
+        """Make a folder that does not exist."""
         origin, tree = self._folder.origin or self._folder.source, ref.state["tree"]
         files = FirstFiles(tree, ref.state["repository"], trees.place)
         can_copy = self._folder.branch or os.path.isdir(origin)

@@ -160,7 +160,7 @@ class ThreadState(NamedTuple):
     asks: str = ""
     """The thread that plays the role, if this one is suspended because that one waits for a person."""
     until: int | None = None
-    """When the thread goes on, if its agent has reached a limit of its provider; nobody asks it before."""
+    """When the thread continues, if its agent has reached a limit of its provider; nobody asks the agent before."""
     lease: Mapping[str, Any] = {}
     """The process that runs it, as `store/holder.py` describes it."""
     ended_at: int | None = None

@@ -60,7 +60,7 @@ class Change(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """The first step at which a thread would go on differently."""
+    """The first step at which a thread would continue differently."""
 
     step: int
     """Its number; one more than that of the last step if only what follows the last step differs."""
@@ -75,14 +75,14 @@ class Difference(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """How one recorded thread would fare."""
+    """What the edited workflow would do with one recorded thread."""
 
     thread: str
     title: str
     status: str
     steps: int
     difference: Difference | None = None
-    """None if it would be as it was."""
+    """None if the thread would not differ."""
     forecast: Forecast = NOTHING
     """What the rest may use, from the step that differs on."""
     problem: str = ""

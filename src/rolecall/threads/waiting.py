@@ -53,7 +53,7 @@ def begin(setup: Setup, ref: ThreadRef, attempt: Attempt, until: int, reason: st
 
 
 async def wait(setup: Setup, outcome: Outcome, cancel: Cancel) -> bool:
-    """Sleep until the thread may go on, or until somebody has moved it. Return False if we were cancelled first."""
+    """Sleep until the thread may continue, or until somebody has moved it. Return False if we were cancelled first."""
     about = {"role": outcome.role, "until": outcome.until, "reason": outcome.reason}
     setup.watch("waits", about)
     while not cancel.is_set():

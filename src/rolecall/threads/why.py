@@ -72,7 +72,7 @@ def explain(store: Store, trees: Trees, ref: ThreadRef, at: str | None = None) -
             whose = f"step {near.step.number} of thread {near.thread}"
             if near.differs:
                 told = _describe(store, trees, near.step, step, near.differs[0])
-                text = refused or f"asked: not the same as {whose}: {told}"
+                text = refused or f"asked: differs from {whose}: {told}"
             else:
                 told = _find_obstacle(store, ref, near.step, step)
                 text = refused or f"asked although {whose} has the same key: {told}"
@@ -89,7 +89,9 @@ def _has_no_key(step: Step) -> str:
     if not step.parts.version:
         is_code = step.parts.agent.startswith("python:")
         return (
-            "what its code holds cannot be compared" if is_code else "the version of its agent is not known"
+            "the values in its code cannot be compared"
+            if is_code
+            else "the version of its agent is not known"
         )
     if step.parts.tree:
         return ""
@@ -100,7 +102,7 @@ def _has_no_key(step: Step) -> str:
 
 
 def _find_nearest(store: Store, ref: ThreadRef, step: Step) -> _Near | None:
-    """The earlier finished step of the same role with the fewest other parts, the newest among equals."""
+    """The earlier finished step of the same role with the fewest differing parts, the newest among equals."""
     assert step.parts is not None  # noqa: S101 - narrows the type
     best = None
     for other, ident in _find_earlier(store, ref, step):
@@ -139,7 +141,7 @@ def _find_obstacle(store: Store, ref: ThreadRef, before: Step, after: Step) -> s
     if workflow.roles[after.role].may_start_threads:
         return "a role that may start threads is always asked"
     if ending := before.detail.get("ending"):
-        return f"the agent ended that one with {ending!r}"
+        return f"the agent ended that step with {ending!r}"
     return "it could not be found by its key"
 
 
@@ -162,7 +164,7 @@ def _describe(store: Store, trees: Trees, before: Step, after: Step, part: str) 
     if part == "tree":
         return f"the files it found{_describe_files(trees, before, after)}"
     if part == "repetition":
-        return f"it was asked the same {now} times before, that one {was} times"
+        return f"it was asked the same thing {now} times before, the other step {was} times"
     return _WORDS[part]
 
 

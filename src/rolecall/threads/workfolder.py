@@ -105,7 +105,7 @@ def plan(
     if work is None:
         raise UsageError(
             f"the workflow works in a {kind}, and has no place to make it in",
-            hint="Whoever starts a thread has to say where: `work`.",
+            hint="Say where with the argument `work`.",
         )
     place = os.path.join(work, ident)
     parent = None if parent is None or parent.is_removed else parent

@@ -277,7 +277,7 @@ class Site:
         )
 
     async def _run(self, verb: ApiVerb, call: Call) -> Any:
-        """What a verb returns, as a reply unless a thread goes on; a `Failure` if its own process ended with one."""
+        """What a verb returns, as a reply unless a thread continues; a `Failure` if its own process ended with one."""
 
         def complete(rolecall: Rolecall) -> Ask:
             return Ask(**vars(call), rolecall=rolecall, problems=self._runner.problems)

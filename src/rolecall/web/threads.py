@@ -388,7 +388,7 @@ def kill(ask: Ask) -> Any:
 
 @post(
     "/threads/{thread}/merge",
-    "Merge a thread's branch into the one that is checked out where it was started; a conflict changes nothing.",
+    "Merge a thread's branch into the branch checked out in its start folder; a conflict changes nothing.",
     record(),
     is_slow=True,
 )
@@ -446,7 +446,7 @@ def _tell_who_was_first(thread: Thread, seen: str | None) -> Iterator[None]:
                 by = newest["output"].get("by") or {}
             said = f": {by.get('person') or newest['agent']} answered as {newest['role']}"
         raise Conflict(
-            f"thread {thread.id} went on before your answer arrived{said}",
+            f"thread {thread.id} continued before your answer arrived{said}",
             hint="Nothing was sent. Read what happened, then decide again.",
         ) from None
 

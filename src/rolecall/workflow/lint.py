@@ -435,7 +435,7 @@ class _Lint:
             return
         if loop := self._find_loop([name for name, role in self._roles.items() if role.limits == Limits()]):
             way = " -> ".join(loop if len(loop) <= 8 else [*loop[:4], "…", *loop[-3:]])
-            message = f"{way} can go round for ever: neither the workflow nor these roles have limits"
+            message = f"{way} can loop forever: neither the workflow nor these roles have limits"
             self._warn(("graph", loop[0]), message, "Add for instance `limits: {steps: 30}`.", at_key=True)
 
     def _find_dead_end(self) -> str | None:

@@ -103,7 +103,7 @@ class Group(NamedTuple):
     join: Join | int = "all"
     """How many members must be done for the group to be done: all, any, the first, or at least a number of them."""
     on_failure: OnFailure = "collect"
-    """Whether the others go on after a member has failed."""
+    """Whether the other members continue after one has failed."""
     on_limit: OnLimit = "suspend"
     """What a group does if its next member needs more than the thread's limits have left."""
     deadline: float | None = None

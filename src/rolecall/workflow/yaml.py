@@ -221,7 +221,7 @@ _GROUP_FIELDS: dict[str, Field] = {
     "at_once": Field(Number(whole=True, least=1), description="How many members run at the same time."),
     "join": Field(_JOIN, description="How many members must be done for the group to be done."),
     "on_failure": Field(
-        Choice(*get_args(OnFailure)), description="Whether the others go on after a member has failed."
+        Choice(*get_args(OnFailure)), description="Whether the other members continue after one has failed."
     ),
     "on_limit": Field(
         Choice(*get_args(OnLimit)),

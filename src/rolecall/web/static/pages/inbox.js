@@ -34,7 +34,7 @@ export default function Inbox() {
       <${Item} item=${item} isFirst=${at === 0} onDone=${reload} /></${Boundary}>`)}</ul>`;
 }
 
-// An item whose answer somebody is typing stays until they have seen that the thread went on without them.
+// An item whose answer somebody is typing stays until they have seen that the thread continued without them.
 function keepDrafts(before, items) {
   const found = [...items];
   before.forEach((old, at) => {

@@ -190,8 +190,8 @@ function Head({ data, reload }) {
       <h1>${data.title}</h1>
       <${Summary} data=${data} />
       ${data.until ? html`<p>${isLimited(data) ? html`It waits until <b>${moment(data.until)}</b>, because its agent has
-        reached a limit.` : html`Its agent had reached a limit. It may go on since <b>${moment(data.until)}</b>, but
-        nobody runs it.`}</p>` : null}
+        reached a limit.` : html`Its agent had reached a limit. The limit ended <b>${moment(data.until)}</b>, but
+        no process runs the thread.`}</p>` : null}
       ${data.reason && !data.question ? html`<p class="reason">${data.reason}</p>` : null}
       ${limits.length && !data.done ? html`<p class="limits">${limits.map(([name, most]) => html`
         <${Limit} name=${name} most=${most} used=${usedOf(data.usage || {}, name)} />`)}</p>` : null}

@@ -17,12 +17,12 @@ export function Actions({ data, reload }) {
   };
   const endWait = async () => {
     await post(`/threads/${data.thread}/resume`, { head: data.head });
-    notify("It does not wait any longer.");
+    notify("The thread no longer waits.");
     reload();
   };
   return html`<div class="actions">
     ${canRun ? html`<${ActionButton} class="main" run=${run}>Run</${ActionButton}>` : null}
-    ${can("run") && isLimited(data) ? html`<${ActionButton} run=${endWait}>Go on at once</${ActionButton}>` : null}
+    ${can("run") && isLimited(data) ? html`<${ActionButton} run=${endWait}>Continue now</${ActionButton}>` : null}
     ${can("fork") ? html`<button onClick=${() => setDialog("fork")}>Fork</button>` : null}
     <button onClick=${() => setDialog("compare")}>Compare</button>
     <a class="button" href="/api/threads/${data.thread}/report" download>Report</a>

@@ -70,7 +70,7 @@ function WentOn({ thread, question, keep, forget }) {
   const by = first && answeredBy(first);
   const who = by ? `${by.person} (${by.door})` : first && agentName(first.agent);
   return html`<div class="problem" role="alert">
-    <p><b>Nothing was sent: the thread went on before you answered.</b></p>
+    <p><b>Nothing was sent: the thread continued before you answered.</b></p>
     ${first ? html`<p>${who} answered as ${roleName(first.role)} <${When} at=${first.timestamp} />.</p>` : null}
     ${keep ? html`<p>It asks again. Read what happened first.</p>` : null}
     <p class="buttons">${keep ? html`<button onClick=${keep}>I have read it</button>` : null}
