@@ -18,6 +18,7 @@ from rolecall.agents.confined import LARGEST_FILE
 from rolecall.agents.contract import Recorder, context_for
 from rolecall.agents.toolbox import DENIES, TOOLS, Toolbox, ToolOutput, offer
 from rolecall.settings import capabilities
+from rolecall.store.schema import pattern_test
 
 ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin", "ROLE_SECRET": "handed-on"}
 
@@ -272,6 +273,12 @@ def test_a_search_is_bounded_in_matches_and_sizes(bench: Bench) -> None:
 def test_a_pattern_with_endless_ways_to_match_is_answered(bench: Bench, pattern: str) -> None:
     (bench.work / "a.txt").write_text("first aaa\n" + "a" * 60 + "!")
     assert bench.text("search", pattern=pattern) == "a.txt:1: first aaa\n"
+
+
+def test_a_search_ends_in_the_middle_of_a_file_whose_lines_take_long(bench: Bench) -> None:
+    (bench.work / "a.txt").write_text(("a" * 60 + "!\n") * 30)
+    found = filesearch.matches(str(bench.work), pattern_test(r"^(a|a)*\1b"), pattern_test(""), 0.3)
+    assert list(found) == ["[there was too much to search; narrow the files]"]
 
 
 # -- commands --

@@ -32,10 +32,15 @@ class Walk:
             prefix = "" if above == os.curdir else above + "/"
             for name in (*sorted(files), *(f"{name}/" for name in inner)):
                 self._room -= 1
-                if self._room < 0 or time.monotonic() > self._until:
+                if self._room < 0 or self.is_late():
                     self.is_cut = True
                     return
                 yield prefix + name
+
+    def is_late(self) -> bool:
+        """Whether the seconds have passed, which then end the walk."""
+        self.is_cut = self.is_cut or time.monotonic() > self._until
+        return self.is_cut
 
 
 def glob_pattern(glob: str) -> str:
@@ -72,6 +77,8 @@ def matches(
         text = _text_of(os.path.join(root, path))
         too_large += text is None
         for number, line in enumerate((text or "").split("\n"), 1):
+            if walk.is_late():  # some patterns take long for a single line
+                break
             if not has_match(line):
                 continue
             found += 1
