@@ -223,6 +223,29 @@ def test_a_workflow_of_a_pack_is_refused_with_the_command_that_allows_it(
         lock.unlink()
 
 
+def test_the_page_says_what_a_workflow_of_a_pack_may_do_as_the_command_line_does(
+    project: Project, site: Site
+) -> None:
+    folder = project.folder / ".workflows"
+    lock, chosen = folder / "lock.yaml", folder / "choose-program.yaml"
+    chosen.write_text(
+        "name: choose-program\ndescription: Choose.\nroles:\n"
+        "  worker: {prompt: Go., capabilities: [read_only], agent: 'claude:opus executable=./coder', "
+        "schema: {type: object}, extract: {baseUrl: 'https://example.com/v1', apiKeyEnv: SOME_KEY, model: m}}\n"
+        "graph: {$START: {_: {role: worker}}, worker: {_: {role: $END}}}\n"
+    )
+    lock.write_text(f"workflows: {{choose-program: {{source: ../flows, content: 'sha256:{'0' * 64}'}}}}\n")
+    try:
+        [powers] = site.get("/workflows/choose-program")["powers"]
+        assert powers["lines"][0] == (
+            "worker: runs the program of its choice: claude:opus executable=./coder; sends its answers to "
+            "https://example.com/v1 with the value of SOME_KEY"
+        )
+    finally:
+        lock.unlink()
+        chosen.unlink()
+
+
 def test_a_damaged_thread_is_shown_and_the_rest_works(project: Project, site: Site) -> None:
     project.run(project.start("loop"))
     ident = project.start("loop")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
 from textwrap import wrap
 from typing import Any
 
@@ -15,10 +14,8 @@ from rolecall.cli.asking import can_ask
 from rolecall.cli.output import colored_diff, columns_of_terminal, paint, plural, printable, say, table
 from rolecall.errors import UsageError
 from rolecall.files.packs import Comparison, diff
-from rolecall.workflow.pack import Pin, Power, Powers
+from rolecall.workflow.pack import Pin, Powers
 
-_LONGEST = 2_000
-"""How many characters of a command are shown; read a longer one in its file."""
 _YES = flag("--yes", "do not ask")
 _NAMES = argument("names", "NAME", "workflows (default: all that come from packs)", nargs="*")
 
@@ -199,7 +196,7 @@ def word_powers(powers: Powers) -> str:
     """Say everything that a workflow may do: a person decides by it."""
     width = min(columns_of_terminal(), 100)
     lines = [_head(powers)]
-    rows = list(_rows(powers))
+    rows = powers.explain()
     room = min(max(len(name) for name, _ in rows), 20)
     for name, text in rows:
         first, *rest = wrap(text, width - room - 4, break_long_words=True, break_on_hyphens=False) or [""]
@@ -215,51 +212,3 @@ def _head(powers: Powers) -> str:
     at = f", commit {pin.commit[:12]}" if pin.commit else ""
     changed = f"\n{paint('Its files have changed since they were taken from there.', 'yellow')}"
     return f"{powers.name}, from {pin.origin}{at}:{changed if powers.is_changed else ''}"
-
-
-def _rows(powers: Powers) -> Iterator[tuple[str, str]]:
-    for power in powers.roles:
-        yield _line(power.role), _line(_word_power(power))
-    if powers.python:
-        lines = plural(sum(powers.python.values()), "line")
-        yield "Python", f"runs its own code, {lines}, which can do anything you can; nothing else is known"
-    if files := (*powers.python, *powers.others):
-        yield "files", ", ".join(map(_line, files))
-    if not powers.path.endswith(".py"):
-        if powers.folders:
-            yield "folders", f"also works in {', '.join(map(_line, powers.folders))}"
-        kept = [f"{value:g} {name}" for name, value in powers.limits.items()]
-        no_cost = "" if "cost" in powers.limits else ", none on the cost"
-        yield "limits", ", ".join(kept) + no_cost if kept else "none"
-        yield "network", "not restricted: agents and commands can use it"
-    yield "prompts", f"tell the agents what to do: read {os.path.relpath(powers.path)}"
-
-
-def _word_power(power: Power) -> str:
-    """Say in one line what a role may do."""
-    kind, _, name = (power.agent or "").partition(":")
-    if power.command is not None or power.is_program:
-        what, text = "program of its choice", power.agent or ""
-        if power.command is not None:
-            what, text = "command", power.command
-        more = len(text) - _LONGEST
-        cut = f"… and {more:,} more characters, see the file" if more > 0 else ""
-        words = f"runs the {what}: {text[:_LONGEST]}{cut}"
-    elif kind in ("human", "workflow"):
-        words = "a person answers" if kind == "human" else f"is played by the workflow {name}"
-    else:
-        may = {"change files": power.changes_files, "run commands": power.runs_commands}
-        verbs = [what for what, is_so in may.items() if is_so]
-        held = f" ({', '.join(power.restrictions)})" if power.restrictions else ""
-        words = f"{power.agent or 'your agent'}: may {' and '.join(verbs) or 'only read'}{held}"
-    if power.starts_threads:
-        words += "; may start other threads"
-    if power.endpoint:
-        words += f"; sends its answers to {power.endpoint}"
-        words += f" with the value of {power.key}" if power.key else ""
-    return words
-
-
-def _line(text: str) -> str:
-    """A text of a pack on one line, so that it cannot look like another line of the list."""
-    return " ".join(text.replace("\n", "\\n").replace("\r", "\\r").split())

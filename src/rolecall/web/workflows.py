@@ -48,18 +48,7 @@ def _describe_trust(rolecall: Rolecall, name: str) -> JsonObject:
 
 
 def _word_powers(powers: Powers) -> JsonObject:
-    lines = [f"Python code runs here: {name}, {count} lines" for name, count in powers.python.items()]
-    for one in powers.roles:
-        if one.command:
-            lines.append(f"{one.role} runs the command: {one.command}")
-            continue
-        may = ["changes files"] * one.changes_files + ["runs commands"] * one.runs_commands
-        may += ["starts threads"] * one.starts_threads + list(one.restrictions)
-        may += [f"answers are read by {one.endpoint}"] if one.endpoint else []
-        lines.append(
-            f"{one.role}, played by {one.agent or 'your default agent'}: {', '.join(may) or 'only reads'}"
-        )
-    lines += [f"works in {folder}" for folder in powers.folders]
+    lines = [f"{name}: {text}" for name, text in powers.explain()]
     return {"workflow": powers.name, "from": powers.pin.origin if powers.pin else None, "lines": lines}
 
 

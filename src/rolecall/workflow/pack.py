@@ -25,6 +25,8 @@ MOST_BYTES = 20_000_000
 LARGEST = 1_000_000
 """How many files a pack may have, and how many bytes in total and in one file."""
 _DEEPEST = 8
+_LONGEST_COMMAND = 2_000
+"""How many characters of a command are shown; read a longer one in its file."""
 _NAME = r"[a-z][a-z0-9-]{0,79}"
 _DIGEST = r"sha256:[0-9a-f]{64}"
 _RELATIVE_IMPORT = re.compile(rb"^\s*from\s+\.", re.MULTILINE)
@@ -322,6 +324,31 @@ class Power(NamedTuple):
     key: str | None = None
     """The variable whose value is sent there."""
 
+    @property
+    def words(self) -> str:
+        """What it is, in one line."""
+        kind, _, name = (self.agent or "").partition(":")
+        if self.command is not None or self.is_program:
+            what, text = "program of its choice", self.agent or ""
+            if self.command is not None:
+                what, text = "command", self.command
+            more = len(text) - _LONGEST_COMMAND
+            cut = f"… and {more:,} more characters, see the file" if more > 0 else ""
+            words = f"runs the {what}: {text[:_LONGEST_COMMAND]}{cut}"
+        elif kind in ("human", "workflow"):
+            words = "a person answers" if kind == "human" else f"is played by the workflow {name}"
+        else:
+            may = {"change files": self.changes_files, "run commands": self.runs_commands}
+            verbs = [what for what, is_so in may.items() if is_so]
+            held = f" ({', '.join(self.restrictions)})" if self.restrictions else ""
+            words = f"{self.agent or 'your agent'}: may {' and '.join(verbs) or 'only read'}{held}"
+        if self.starts_threads:
+            words += "; may start other threads"
+        if self.endpoint:
+            words += f"; sends its answers to {self.endpoint}"
+            words += f" with the value of {self.key}" if self.key else ""
+        return words
+
 
 class Powers(NamedTuple):
     """What a workflow file may do, as far as its definition says."""
@@ -351,6 +378,35 @@ class Powers(NamedTuple):
     def is_changed(self) -> bool:
         """Whether its files have changed since they were taken from the pack."""
         return self.pin is not None and self.pin.content != self.content
+
+    def explain(self) -> list[tuple[str, str]]:
+        """Everything that it may do, as lines with a heading each: a person decides by it."""
+        rows = [(power.role, power.words) for power in self.roles]
+        if self.python:
+            count = sum(self.python.values())
+            lines = f"{count} line" if count == 1 else f"{count:,} lines"
+            rows.append(
+                (
+                    "Python",
+                    f"runs its own code, {lines}, which can do anything you can; nothing else is known",
+                )
+            )
+        if files := (*self.python, *self.others):
+            rows.append(("files", ", ".join(files)))
+        if not self.path.endswith(".py"):
+            if self.folders:
+                rows.append(("folders", f"also works in {', '.join(self.folders)}"))
+            kept = [f"{value:g} {name}" for name, value in self.limits.items()]
+            no_cost = "" if "cost" in self.limits else ", none on the cost"
+            rows.append(("limits", ", ".join(kept) + no_cost if kept else "none"))
+            rows.append(("network", "not restricted: agents and commands can use it"))
+        rows.append(("prompts", f"tell the agents what to do: read {os.path.relpath(self.path)}"))
+        return [(_one_line(name), _one_line(text)) for name, text in rows]
+
+
+def _one_line(text: str) -> str:
+    """A text of a pack on one line, so that it cannot look like another line of the list."""
+    return " ".join(text.replace("\n", "\\n").replace("\r", "\\r").split())
 
 
 def describe(path: str) -> list[Powers]:
