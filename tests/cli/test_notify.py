@@ -80,6 +80,16 @@ def test_a_command_gets_the_words_and_a_failure_is_only_a_note(rolecall: Rolecal
     assert "command: cannot be run" in trial.stdout
 
 
+def test_braces_in_a_title_are_not_filled_in(rolecall: Rolecall, tmp_path: Path) -> None:
+    flow = Flow(rolecall, tmp_path)
+    pipe = Pipe(tmp_path / "pipe")
+    program = executable(tmp_path / "tell", f'printf "%s\\n" "$@" > {pipe.path}')
+    rolecall("config", "set", "notify.command", json.dumps([str(program), "{title} {odd}"]), check=0)
+    flow.thread("run", flow.start(flow.script([DONE], [APPROVED]), prompt="Fill {thread} and {text}"))
+    assert pipe.read() == "Fill {thread} and {text} {odd}\n"
+    pipe.close()
+
+
 def test_of_a_long_wait_and_of_an_end_people_are_told_once(
     rolecall: Rolecall, hook: Hook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -168,6 +168,12 @@ def test_a_function_that_outgrows_its_limits_is_stopped(expression: str, reason:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kilobytes
 
 
+@pytest.mark.parametrize("expression", ["$sum", "[{'a': $sum}]", "[$string]"])
+def test_a_list_of_functions_is_refused(expression: str) -> None:
+    with pytest.raises(UsageError, match="it gives a function"):
+        condition.select(expression, start=START, steps=STEPS)
+
+
 def test_plain_conditions_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/absent")
     assert condition.evaluate(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -99,9 +100,12 @@ def _complete(settings: Mapping[str, Any], message: Mapping[str, Any]) -> dict[s
 def _fill(word: str, message: Mapping[str, Any]) -> str:
     """A word of the command, with the fields that it names in braces filled in."""
     fields = {**message, "address": message["page"] or message["command"]}
-    for name, value in fields.items():
-        word = word.replace(f"{{{name}}}", "" if value is None else str(value))
-    return word
+
+    def fill(found: re.Match[str]) -> str:
+        value = fields.get(found[1], found[0])
+        return "" if value is None else str(value)
+
+    return re.sub(r"\{(\w+)\}", fill, word)  # in one pass, because a value may have braces, too
 
 
 def _run(words: Sequence[str], text: str) -> str:

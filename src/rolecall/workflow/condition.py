@@ -47,7 +47,7 @@ _CHEAP_FUNCTIONS = frozenset((
     "lowercase", "max", "min", "not", "number", "round", "substring", "substringAfter", "substringBefore", "sum",
     "trim", "type", "uppercase",
 ))  # fmt: skip
-"""Functions whose time and memory depend on their arguments."""
+"""Functions whose time and memory are at most proportional to the size of their arguments."""
 _CHILDREN = (
     *("expression", "procedure", "arguments", "body", "predicate", "stages", "expr", "group", "lhs", "rhs"),
     *("lhs_object", "rhs_object", "rhs_terms", "terms", "condition", "then", "_else", "steps", "expressions"),
@@ -195,12 +195,14 @@ def _run(expression: str, view: JsonObject, seconds: float, *, is_list: bool) ->
 
 
 def _plain(value: Any) -> Any:
-    """A result as JSON has it; the interpreter returns lists and null as types of its own."""
+    """A result as JSON has it; the interpreter returns lists and null as types of its own, and functions."""
     from jsonata import Utils
 
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return None if value is Utils.NULL_VALUE else value
+    def replace(item: Any) -> None:
+        if item is not Utils.NULL_VALUE:
+            raise UsageError("it gives a function")
+
+    return json.loads(json.dumps(value, default=replace))
 
 
 class _TooLong(Exception):
