@@ -78,6 +78,9 @@ def test_a_copy_names_the_agents_that_are_ready_and_never_overwrites(machine: Ma
     assert path.read_text() == before
     machine("new", "../out", "--from", "answer-question", check=2)
     machine("new", "no-such", check=3)
+    refused = machine("new", "lock", "--from", "answer-question", check=2)
+    assert "lists the workflows of packs" in refused.stderr
+    assert not (machine.project / ".workflows" / "lock.yaml").exists()
 
     # With two, another agent judges; a configured one is left to the configuration.
     machine.install_codex()

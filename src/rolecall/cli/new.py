@@ -17,6 +17,7 @@ from rolecall.files.packs import packs_folder
 from rolecall.settings import config
 from rolecall.settings.settings import configured_agent
 from rolecall.workflow import gallery
+from rolecall.workflow.places import LOCK
 from rolecall.workflow.yaml import NAME
 
 
@@ -41,6 +42,8 @@ def _copy(source: str, name: str) -> Reply:
     text = gallery.read(source)
     if not NAME.fullmatch(name):
         raise UsageError(f"the name {name!r} is not in kebab-case", hint="Use a name such as fix-login-test.")
+    if f"{name}.yaml" == LOCK:
+        raise UsageError(f"{LOCK} lists the workflows of packs", hint="Give the copy another name.")
     folder = packs_folder(os.getcwd())
     path = os.path.join(folder, f"{name}.yaml")
     settings, env = config.load(), config.environment()
