@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from rolecall.hosts import event as ours
 from rolecall.hosts.event import LEAD, Caller, Event, HostAnswer, HostToolCall
 from rolecall.hosts.names import Output
 from rolecall.hosts.payload import Payload, Reader, session, text
-
-if TYPE_CHECKING:
-    pass
 
 _ENDS = ("Stop", "SubagentStop", "SessionEnd")
 _CUT = "…\n(cut here: the host takes no more from a hook. nx_context and nx_task_list show the state of the project.)"
