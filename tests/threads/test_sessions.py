@@ -160,6 +160,20 @@ def test_a_session_is_not_offered_to_another_agent(store: Store, tmp_path: Path)
     assert agent.asked[0][1] is None
 
 
+def test_an_answer_that_cannot_be_read_is_not_corrected_in_the_session_of_another_agent(
+    store: Store, tmp_path: Path
+) -> None:
+    name, speaker = start(store, book(LOOP), tmp_path), Speaker(rounds=1)
+    head = thread.find(store, name).head
+    left = {"head": head, "role": "worker", "agent": "other", "by": "other", "session": "theirs", "raw": "hm"}
+    store.move(thread.attempt_name(name), None, None, left)
+    run(engine(store, speaker), name)
+    assert speaker.asked == [] and state(store, name)["status"] == "suspended"
+    lifecycle.resume(store, thread.find(store, name), mask=Mask([]))
+    run(engine(store, speaker), name)
+    assert speaker.asked[0] == ("worker", None, False) and state(store, name)["status"] == "completed"
+
+
 def test_an_agent_without_sessions_is_told_everything_again(store: Store, tmp_path: Path) -> None:
     agent = Speaker(can_resume=False)
     name = start(store, loop("persistent"), tmp_path / "work")

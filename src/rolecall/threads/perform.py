@@ -76,8 +76,9 @@ async def _play(
             return attempt.adopt(answer.step)
 
     found = reply.parse(answer.text, role.schema)
-    can_correct = answer.session and not answer.is_unread and getattr(cast.agent, "can_resume", False)
-    if isinstance(found, reply.ReplyProblem) and can_correct:
+    is_same_agent = attempt.agent == attempt.mask.text(cast.name)  # an answer may have been left by another
+    can_correct = is_same_agent and answer.session and getattr(cast.agent, "can_resume", False)
+    if isinstance(found, reply.ReplyProblem) and can_correct and not answer.is_unread:
         attempt.fail(f"the answer could not be read: {found.reason}")
         answer = await ask(correction=prompt.correction(found, role.schema))
         found = reply.parse(answer.text, role.schema)
