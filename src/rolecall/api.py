@@ -878,7 +878,7 @@ class Thread:
 
     @property
     def status(self) -> str:
-        """`idle`, `queued`, `running`, `crashed`, `suspended`, `completed`, `failed`, `killed` or `discarded`."""
+        """`idle`, `queued`, `running`, `waiting` for members, `suspended`, `crashed`, `completed`, `failed`, …"""
         return views.status_of(self._store, self._ref).value
 
     @property

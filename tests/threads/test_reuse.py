@@ -221,12 +221,15 @@ def test_files_that_are_gone_are_not_reused(on: Stage) -> None:
     assert "not on this machine" in on.steps(second)[0].detail["notes"][0]
 
 
-def test_a_step_that_cannot_be_read_any_more_is_not_reused(on: Stage) -> None:
-    first = on.run(on.work("a"))
-    record = on.steps(first)[0].detail_id
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_step_that_cannot_be_read_any_more_is_not_reused(on: Stage, is_damaged: bool) -> None:
+    step = on.steps(on.run(on.work("a")))[0]
     on.store.close()
     with sqlite3.connect(on.folder / "store.db") as database:
-        database.execute("DELETE FROM nodes WHERE id = ?", (record,))
+        if is_damaged:
+            database.execute("UPDATE nodes SET data = x'00' WHERE id = ?", (step.id,))
+        else:
+            database.execute("DELETE FROM nodes WHERE id = ?", (step.detail_id,))
     with stage.open_store(on.folder / "store.db") as on.store:
         second = on.run(here := on.work("b"), reuse=True)
         assert on.agent.asked == ["writer", "reader", "writer"]

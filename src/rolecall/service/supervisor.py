@@ -223,7 +223,7 @@ class Supervisor:
         for name in verdict.admit:
             one = by_name[name]
             if self._leave_queue(one, queue.admit, now=now, call=queue.call_of(self.policy, one.agent)):
-                self.log(f"{name} of {one.workflow} starts after {now - one.since:,} ms")
+                self.log(f"{name} of {one.workflow} starts after {max(0, now - one.since):,} ms")
                 self._door.tell(name)
                 held = self._held[name] = _Held(Slot(one.workflow, name, now), is_ready=True)
                 held.task = asyncio.create_task(self._step(held))

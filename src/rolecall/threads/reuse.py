@@ -57,7 +57,11 @@ def origin_of(known: Known) -> Reused:
 async def take_over(attempt: Attempt, *, has_effects: bool = False) -> Result | None:
     """Take over a finished step with the same key: make its changes in the work folder and return its contents. None if
     the role must be asked; if there is such a step, a remark says why."""
-    known = find_step(attempt.store, key_of(attempt.parts)) if attempt.reuse and attempt.parts else None
+    try:
+        known = find_step(attempt.store, key_of(attempt.parts)) if attempt.reuse and attempt.parts else None
+    except (NotFound, Damaged) as error:
+        attempt.remark(f"{REFUSED}{error}")
+        return None
     if known is not None and has_effects:
         attempt.remark(f"{REFUSED}its agent has effects outside the work folder")
         return None
