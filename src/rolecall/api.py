@@ -1300,14 +1300,17 @@ class Thread:
         characters; None shows everything. `files` adds what each step changed in files, as a diff. `warn` is called
         with anything that could not be shown; `phrase` words how to continue the thread."""
         card, steps = views.gather(self._store, self._ref)
+        mask = config.mask()  # files are recorded as they are
         if files:
-            steps = list(step_files.add_diffs(self._store, self._trees, steps, warn))
-            card["attempts"] = list(step_files.add_diffs(self._store, self._trees, card["attempts"], warn))
+            steps, card["attempts"] = (
+                list(step_files.add_diffs(self._store, self._trees, entries, warn, mask=mask))
+                for entries in (steps, card["attempts"])
+            )
         if card["continue"]:
             card["continue"] = phrase(card["continue"])
         if format == "markdown":
             return report.markdown(card, steps, limit=limit)
-        return html_report.page(self._store, self._ref, card, steps, limit=limit, warn=warn)
+        return html_report.page(self._store, self._ref, card, steps, mask=mask, limit=limit, warn=warn)
 
     # -- the files of its steps --
 

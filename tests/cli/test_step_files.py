@@ -244,6 +244,23 @@ def test_show_steps_read_and_reports_list_the_files_of_each_step(work: Work) -> 
         assert "+tulips" in (work.place / name).read_text()
 
 
+@pytest.mark.parametrize("workdir", ["shared", "worktree"])
+def test_a_report_masks_secrets_in_the_changes_of_files(
+    rolecall: Rolecall, tmp_path: Path, workdir: str
+) -> None:
+    secret = "a-key-that-is-in-the-environment"
+    work = Work(rolecall, tmp_path, has_git=True)
+    work.flow.write_text(json.dumps({**FLOW, "workdir": workdir}))
+    ident = work.run(
+        writer=[{"edit": {"poem": f"{secret} blooms\n"}, "output": {"status": "done"}}], checker=CHECKER[1:]
+    )
+    for name in ("report.md", "report.html"):
+        words = ("thread", "export", ident, name, "--files")
+        rolecall(*words, cwd=tmp_path, env={"MY_API_KEY": secret}, check=0)
+        text = (tmp_path / name).read_text()
+        assert "***MASKED*** blooms" in text and secret not in text
+
+
 def test_a_long_list_of_files_is_cut(plain: Work) -> None:
     many = {f"file {number:03}": "x\n" for number in range(120)}
     ident = plain.run(writer=[{"edit": many, "output": {"status": "done"}}], checker=CHECKER[1:])

@@ -14,6 +14,7 @@ from rolecall.agents import workflow
 from rolecall.agents.protocol import Context, Reply, Usage
 from rolecall.files.tree import Trees
 from rolecall.settings.capabilities import CLASSES
+from rolecall.settings.mask import Mask
 from rolecall.store.collect import collect
 from rolecall.store.store import Node, Store
 from rolecall.threads import html_report, lifecycle, report, reuse, thread, views
@@ -137,7 +138,7 @@ def test_finished_steps_are_taken_over_with_their_files_in_another_folder(on: St
     for text in (
         str(views.read(on.store, ref, quota=10_000)["text"]),
         report.markdown(card, steps),
-        html_report.page(on.store, ref, card, steps),
+        html_report.page(on.store, ref, card, steps, mask=Mask([])),
     ):
         assert text.count(shown) == 2
         assert "reused" in text and ("2 steps, saved $0.50" in text or text.startswith("# make-it"))

@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from rolecall.errors import RolecallError
+from rolecall.settings.mask import Mask
 from rolecall.store.store import Store
 from rolecall.threads import handover
 from rolecall.threads.report import (
@@ -140,6 +141,7 @@ def page(
     card: View,
     steps: Sequence[View],
     *,
+    mask: Mask,
     limit: int | None = SHORT,
     warn: Callable[[str], object] = lambda _text: None,
 ) -> str:
@@ -153,7 +155,7 @@ def page(
         try:
             changed = handover.changed_files(folder)
             if changed is not None:
-                files, diffs[kind] = dict.fromkeys(changed), handover.diff(kind, folder)
+                files, diffs[kind] = dict.fromkeys(changed), mask.text(handover.diff(kind, folder))
         except RolecallError as error:  # the repository is missing or broken
             warn(f"the thread's {kind} is not in the report: {error.message}")
     graph = _path_taken(store, card, steps)

@@ -12,6 +12,7 @@ from rolecall.files import blame
 from rolecall.files.blame import BlamedState
 from rolecall.files.snapshot import Snapshot, StepTree, load_tree
 from rolecall.files.tree import Trees
+from rolecall.settings.mask import Mask
 from rolecall.store.store import Node, Store
 from rolecall.threads import thread, views
 from rolecall.threads.setup import HUMAN
@@ -152,12 +153,12 @@ def compare(
 
 
 def add_diffs(
-    store: Store, trees: Trees, steps: Iterable[View], warn: Callable[[str], object]
+    store: Store, trees: Trees, steps: Iterable[View], warn: Callable[[str], object], *, mask: Mask
 ) -> Iterator[View]:
     """The steps or failed attempts of a report, each with the diff of its files. `warn` is called with what is not on
     this machine."""
     for step in steps:
-        attempts = list(add_diffs(store, trees, step.get("attempts") or (), warn))
+        attempts = list(add_diffs(store, trees, step.get("attempts") or (), warn, mask=mask))
         node, diff = store.get(step["hash"]), ""
         is_attempt = "number" not in step
         tree = load_tree(node.payload.get("tree")) if is_attempt else Step(store, node).tree
@@ -166,7 +167,7 @@ def add_diffs(
         except RolecallError as error:
             what = "an attempt" if is_attempt else f"step {step['number']}"
             warn(f"the changes of {what} are not in the report: {error.message}")
-        yield {**step, "diff": diff, **({} if is_attempt else {"attempts": attempts})}
+        yield {**step, "diff": mask.text(diff), **({} if is_attempt else {"attempts": attempts})}
 
 
 def compare_threads(
