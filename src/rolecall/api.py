@@ -834,9 +834,12 @@ class Rolecall:
         """The plan, tasks and memory of the project around this folder."""
         return Project(project_paths.find(self.folder))
 
-    def query(self, question: str, *, max: int = 5, path: str | None = None) -> list[Answer]:
-        """Find the passages of this repository that best answer a question."""
-        asking = queries.Searcher(now=project_paths.now, tell=lambda _text: None)
+    def query(
+        self, question: str, *, max: int = 5, path: str | None = None, may_write: bool = True
+    ) -> list[Answer]:
+        """Find the passages of this repository that best answer a question. A damaged index is rebuilt if this
+        `may_write`, else an error."""
+        asking = queries.Searcher(now=project_paths.now, tell=lambda _text: None, may_write=may_write)
         try:
             return list(asking.ask(question, place.root_of(self.folder), limit=max, path=path).answers)
         finally:

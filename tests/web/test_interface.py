@@ -354,6 +354,27 @@ def test_a_trigger_is_fired_and_paused(tmp_path: Path) -> None:
         assert "unknown trigger" in site.post("/triggers/loop/weekly/fire", status=404)["error"]
 
 
+def test_with_a_project_file_that_cannot_be_used_nothing_is_fired(tmp_path: Path) -> None:
+    own = Project(tmp_path)
+    (own.folder / "rolecall.yaml").write_text(DAILY + "service: {spend_per_day: much}\n")
+    with served(own) as site:
+        assert "spend_per_day" in site.sign_in().get("/service")["triggersProblem"]
+        refused = site.post("/triggers/loop/daily/fire", status=400)
+        assert "rolecall.yaml cannot be used" in refused["error"]
+
+
+def test_a_search_of_a_page_that_changes_nothing_leaves_a_damaged_index_alone(tmp_path: Path) -> None:
+    own = Project(tmp_path)
+    (own.folder / "guide.md").write_text("# Lanterns\n\nLanterns hang at the gate.\n")
+    own.rolecall("knowledge", "init")
+    own.rolecall("knowledge", "sync")
+    [index] = own.folder.glob("knowledge.db")
+    index.write_bytes(b"damaged")
+    with served(own, "--read-only") as site:
+        assert "Rebuild it" in site.sign_in().get("/knowledge", q="lanterns")["problem"]
+        assert index.read_bytes() == b"damaged"
+
+
 def test_a_service_gets_what_the_page_starts(tmp_path: Path) -> None:
     project = Project(tmp_path)
     project.rolecall("serve", "--detach")

@@ -32,7 +32,7 @@ def search_knowledge(ask: Ask) -> Any:
     if not question.strip():
         return {"answers": [], "problem": None}
     try:
-        answers = ask.rolecall.query(question, max=8)
+        answers = ask.rolecall.query(question, max=8, may_write=not ask.is_read_only)
     except RolecallError as error:
         return {"answers": [], "problem": f"{error.message}. {hints.word(error.hint)}".strip()}
     return {

@@ -27,31 +27,25 @@ def show_service(ask: Ask) -> Any:
     store = ask.rolecall.store_if_any
     if not held and store is not None and store.is_shared:  # machines elsewhere may serve it
         fleet = machines.status(store)
-    triggers, problem = [], None
-    policy = None
-    if (project := _project(ask)) is not None:
-        policy = project.policy
+    triggers, problems, policy = [], list[str](), None
+    if project_file.find(ask.rolecall.folder) is not None:
+        reading = project_file.load(ask.rolecall.folder)
+        policy, problems = reading.project.policy, [str(one) for one in reading.problems]
         try:
-            triggers = [one._asdict() for one in by_hand.list_triggers(project, store)]
+            triggers = [one._asdict() for one in by_hand.list_triggers(reading.project, store)]
         except RolecallError as error:
-            problem = error.message
+            problems.append(error.message)
     return {
         "running": bool(held),
         "pid": held.get("pid") if held else None,
         "status": status,
         "fleet": fleet or None,
         "triggers": triggers,
-        "triggersProblem": problem,
+        "triggersProblem": "\n".join(problems) or None,
         "rates": {name: str(rate) for name, rate in policy.rates.items()} if policy else {},
         "spendPerDay": policy.spend_per_day if policy else None,
         "hasProject": policy is not None,
     }
-
-
-def _project(ask: Ask) -> ProjectFile | None:
-    if project_file.find(ask.rolecall.folder) is None:
-        return None
-    return project_file.load(ask.rolecall.folder).project
 
 
 @get("/service/log", f"The last {_MOST_LINES} lines of the service's log.")
@@ -97,9 +91,9 @@ def resume(ask: Ask) -> Any:
 
 
 def _find_trigger(ask: Ask) -> tuple[ProjectFile, Trigger]:
-    project = _project(ask)
-    if project is None:
+    if project_file.find(ask.rolecall.folder) is None:
         raise NotFound(
             f"{ask.rolecall.folder} has no {project_file.FILE}", hint="Triggers are written there."
         )
+    project = project_file.load(ask.rolecall.folder).require()
     return project, by_hand.find(project, ask.path["trigger"])
