@@ -251,8 +251,15 @@ def test_the_process_of_the_host_is_the_nearest_that_is_no_shell(tmp_path: Path)
 # -- damage between two events --
 
 
+SEEN = '{"s1": {"seen": "2026-01-31T09:30:00.000Z", %s}}'
+
+
 @pytest.mark.parametrize(
-    "content", ["{", "[]", '{"s1": 3}', '{"s1": {"odd": 1}}', '{"s1": {"seen": "x"}}', "[" * 99_999]
+    "content",
+    [
+        *("{", "[]", '{"s1": 3}', '{"s1": {"odd": 1}}', '{"s1": {"seen": "x"}}', "[" * 99_999),
+        *(SEEN % odd for odd in ('"process": "x"', '"agents": [1]', '"skill": ["x"]')),
+    ],
 )
 def test_a_record_of_sessions_that_is_damaged_begins_anew_and_that_is_said(
     tmp_path: Path, content: str

@@ -68,8 +68,10 @@ def load(project: str) -> Sessions:
         return {}
     try:
         found = {name: HostSession(**fields) for name, fields in json.loads(data).items()}
-        for session in found.values():
+        for session in found.values():  # a cloned repository may have such a file, too
             milliseconds(session.seen)
+            texts = session._asdict()
+            _ = {**(texts.pop("process") or {})}, {**texts.pop("agents")}, "".join(texts.values())
     except (ValueError, TypeError, AttributeError, RecursionError) as exc:
         raise state_file.DamagedFile(path, data, f"not a list of sessions: {exc}") from exc
     return found
