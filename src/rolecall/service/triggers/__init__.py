@@ -1,3 +1,3 @@
 """Triggers start threads automatically. `trigger.py` has their values, `schedule.py` computes when they are due,
-`sources.py` looks for changes, `hook.py` receives requests, `delivery.py` checks each signal against `memory.py` and
-has `firing.py` start the thread, `run.py` keeps it all running, and `by_hand.py` has what a person does to them."""
+`sources.py` looks for changes, `hook.py` receives requests, `firing.py` checks each signal against `memory.py` and
+starts the thread, `run.py` keeps it all running, and `by_hand.py` has what a person does to them."""
