@@ -163,6 +163,17 @@ def test_what_agents_write_is_never_script(project: Project, site: Site) -> None
     assert "+<b>two</b>" in part["diff"]
 
 
+def test_a_secret_in_a_file_is_masked(tmp_path: Path) -> None:
+    own = Project(tmp_path)
+    script = {"roles": {"worker": [{"edit": {"a.txt": "key = s3cret-of-mine\n"}, "output": {"status": "done"}}]}}
+    (own.folder / "leak.yaml").write_text(json.dumps(script))
+    ident = own.start("loop", script="leak.yaml")
+    own.run(ident)
+    with served(own, SOME_API_KEY="s3cret-of-mine") as site:
+        [part] = site.sign_in().get(f"/threads/{ident}/diff")["parts"]
+        assert "+key = ***MASKED***" in part["diff"] and "s3cret" not in json.dumps(part)
+
+
 def test_a_large_change_is_sent_in_parts(project: Project, site: Site) -> None:
     edits = {"aaa.txt": "small\n", "big.txt": "line\n" * 10_000, "long.txt": "x" * 2_100_000}
     script = {"roles": {"worker": [{"edit": edits, "output": {"status": "done"}}]}}

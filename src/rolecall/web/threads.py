@@ -10,6 +10,7 @@ from typing import Any
 
 from rolecall.api import Thread
 from rolecall.errors import Conflict, NotFound, RolecallError, UsageError
+from rolecall.settings import config
 from rolecall.threads.forecast import add_up
 from rolecall.threads.report import shorten
 from rolecall.threads.thread import LIMITS
@@ -206,9 +207,11 @@ def diff_files(ask: Ask) -> Any:
 def _diff(
     thread: Thread, other: Thread | None, at: str | None = None, path: str | None = None
 ) -> list[dict[str, Any]]:
-    """The changed files, with a patch of a size that a page can show."""
+    """The changed files, with a patch of a size that a page can show, in which secrets are masked."""
     parts = thread.diff_files(other, at=at or None, path=path or None, lines=None if path else _MOST_LINES)
+    mask = config.mask()
     for part in parts:
+        part["diff"] = mask.text(part["diff"])
         if len(part["diff"]) > _LONGEST_PATCH:
             end = part["diff"].rfind("\n", 0, _LONGEST_PATCH) + 1
             part |= {"diff": part["diff"][: end or _LONGEST_PATCH], "isCut": True}
