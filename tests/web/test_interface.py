@@ -165,7 +165,9 @@ def test_what_agents_write_is_never_script(project: Project, site: Site) -> None
 
 def test_a_secret_in_a_file_is_masked(tmp_path: Path) -> None:
     own = Project(tmp_path)
-    script = {"roles": {"worker": [{"edit": {"a.txt": "key = s3cret-of-mine\n"}, "output": {"status": "done"}}]}}
+    script = {
+        "roles": {"worker": [{"edit": {"a.txt": "key = s3cret-of-mine\n"}, "output": {"status": "done"}}]}
+    }
     (own.folder / "leak.yaml").write_text(json.dumps(script))
     ident = own.start("loop", script="leak.yaml")
     own.run(ident)
