@@ -406,7 +406,7 @@ def test_ids_that_are_short_wrong_or_ambiguous(shop: Shop) -> None:
 
 def test_answers_that_do_not_fit_or_that_nobody_asked_for(shop: Shop) -> None:
     thread = shop.start()
-    wrong = "rolecall: the answer does not fit what boss has to give:\n"
+    wrong = "rolecall: the answer does not fit what boss must deliver:\n"
     see = f"  See the fields and an example: `rolecall thread answer {thread}`.\n"
     for fields, misfit in (
         ("--field status=maybe --field count=3", '  /$status: "maybe" is not one of "good" or "bad"\n'),

@@ -381,7 +381,7 @@ def test_a_worktree_that_was_worked_in_and_is_gone_suspends_the_thread_until_it_
     shutil.rmtree(project.work)
     project.rolecall("thread", "run", ident, check=7)
     reason = project.state(ident)["reason"]
-    assert "is gone, and what was not committed there with it" in reason
+    assert "is gone, and so are uncommitted changes in it" in reason
     forked = project.rolecall("thread", "fork", ident, "--json", check=0)
     assert "begins without" not in forked.stderr
     assert (project.tree(json.loads(forked.stdout)["thread"]) / "ä.txt").read_text() == "two\n"
@@ -399,7 +399,7 @@ def test_a_copy_that_was_worked_in_and_is_gone_suspends_the_thread(project: Proj
     shutil.rmtree(project.work)
     project.rolecall("thread", "run", ident, check=7)
     reason = project.state(ident)["reason"]
-    assert "is gone, and what was done there with it" in reason
+    assert "is gone, and so is the work in it" in reason
     assert "fork the thread to continue in a new one" in reason
 
 

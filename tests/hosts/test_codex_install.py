@@ -175,7 +175,7 @@ def test_a_server_of_our_name_that_is_somebody_elses_is_not_touched(tmp_path: Pa
     path = Path(setup.project, ".codex", "config.toml")
     path.parent.mkdir()
     path.write_text('[mcp_servers.rolecall]\ncommand = "mine"\n')
-    with pytest.raises(UsageError, match="is there and not ours"):
+    with pytest.raises(UsageError, match="exists and is not Rolecall's"):
         install("codex", setup)
     assert path.read_text() == '[mcp_servers.rolecall]\ncommand = "mine"\n'
     assert not (path.parent / "hooks.json").exists()

@@ -300,7 +300,7 @@ def test_an_agent_of_the_users_own_is_not_written_over(machine: Machine) -> None
     mine = machine.project / ".claude" / "agents" / "tester.md"
     mine.parent.mkdir(parents=True)
     mine.write_text("---\nname: tester\ndescription: mine\n---\n")
-    assert "tester.md: this file is there and not ours" in machine.run("install", "claude", check=2)
+    assert "tester.md: this file exists and is not Rolecall's" in machine.run("install", "claude", check=2)
     assert not (machine.project / ".mcp.json").exists()
     machine.run("uninstall", "claude", "--force")
     assert mine.exists()

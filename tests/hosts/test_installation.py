@@ -158,7 +158,7 @@ def test_a_member_of_our_name_that_is_not_ours_is_refused_and_replaced_by_force(
     place.write(place.settings, '{"servers": {"rolecall": {"url": "http://mine"}}}')
     before = place.files()
     with pytest.raises(
-        UsageError, match=r"settings\.json: servers\.rolecall is there and not ours"
+        UsageError, match=r"settings\.json: servers\.rolecall exists and is not Rolecall's"
     ) as caught:
         place.install()
     assert "replace it" in caught.value.hint
@@ -275,7 +275,7 @@ def test_what_others_added_to_our_toml_table_stays_until_it_is_removed(place: Pl
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ('[mcp_servers.rolecall]\ncommand = "mine"\n', "is there and not ours"),
+        ('[mcp_servers.rolecall]\ncommand = "mine"\n', "exists and is not Rolecall's"),
         ("mcp_servers = 1\n", "mcp_servers is not an object"),
         ("[a]\nb = \n", "line 2"),
     ],
@@ -321,7 +321,7 @@ def test_what_an_older_version_wrote_was_not_changed_by_hand_whatever_its_words_
 
 def test_a_file_in_our_place_that_is_not_ours_is_refused_and_never_removed(place: Place) -> None:
     place.write(place.agent, "my own tester")
-    with pytest.raises(UsageError, match="is there and not ours"):
+    with pytest.raises(UsageError, match="exists and is not Rolecall's"):
         place.install()
     assert not place.settings.exists()
     assert place.remove(force=True) == {"tester.md": "same"}

@@ -365,7 +365,7 @@ def test_of_many_repositories_those_that_can_be_asked_are(
     found = {Path(each["repository"]).name for each in reply["results"]}
     assert found == {"repo", "damaged"}
     notes = {name: [note for note in reply["notes"] if f"/{name} " in note] for name in names}
-    assert "not there any more" in notes["gone"][0] and "forget it" in notes["gone"][0]
+    assert "no longer exists" in notes["gone"][0] and "forget it" in notes["gone"][0]
     assert "Embed everything again" in notes["other-model"][0]
     assert "HTTP 401" in notes["down"][0]
     assert "has no knowledge.yaml" in notes["without-settings"][0]

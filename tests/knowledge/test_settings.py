@@ -72,7 +72,7 @@ def test_what_is_wrong_is_named(text: str, told: str) -> None:
 @pytest.mark.parametrize("key", ["baseUrl", "apiKey", "apiKeyEnv"])
 def test_where_a_key_goes_is_not_for_a_file_in_git_to_say(key: str) -> None:
     told = problems(f"include: ['*']\nembedding: {{provider: mine, model: x, {key}: 'http://evil.example'}}")
-    assert f"`{key}` does not belong into a file that others can change" in told
+    assert f"`{key}` does not belong in a file that others can change" in told
     assert f"providers.NAME.{key}" in told
 
 

@@ -114,7 +114,7 @@ def test_a_task_of_an_owner_whom_nobody_knows_that_comes_later_can_never_begin(c
     crew.score(**{"engineer: Early": [DONE | {"run": late}]})
     crew.task("Early", owner="engineer")
     row = crew.run(check=6)["rows"][2]
-    assert (row["status"], row["reason"]) == ("never", "is of 'The Boss', whom nobody knows")
+    assert (row["status"], row["reason"]) == ("never", "has the owner 'The Boss', whom nobody knows")
 
 
 def test_a_list_that_is_damaged_meanwhile_stops_the_run_and_nothing_that_was_answered_is_asked_again(
@@ -218,7 +218,7 @@ def test_a_cycle_that_is_closed_meanwhile_is_not_called_complete(crew: Crew) -> 
     crew.score(engineer=[DONE | {"run": [*AS_LEAD, "task", "close"]}])
     crew.task("One", owner="engineer")
     done = crew.rolecall("plan", "run", "--format", "text", cwd=crew.project, check=0)
-    assert done.stdout.endswith("there are no tasks any more: the cycle was closed meanwhile\n")
+    assert done.stdout.endswith("there are no tasks any more: the cycle has been closed\n")
 
 
 # -- texts --

@@ -352,7 +352,7 @@ def test_a_storm_of_requests_of_one_hook_is_bounded_and_leaves_room_for_another(
 def test_it_listens_on_loopback_unless_the_project_says_otherwise(stage: Stage) -> None:
     assert stage.project(PLAIN).hooks.host == "127.0.0.1"
     served(stage, PLAIN, lambda port: asked(port, bearer()))
-    assert any("requests are heard at http://127.0.0.1:" in line for line in stage.said)
+    assert any("listening for requests at http://127.0.0.1:" in line for line in stage.said)
 
 
 def test_a_port_that_is_taken_is_told_and_had_once_it_is_free(stage: Stage) -> None:

@@ -143,7 +143,7 @@ def test_the_detail_of_such_a_step_may_be_a_text(rolecall: Rolecall, shared: Fol
         ("step['prev'] = step['start']", "prev is"),
         (
             """step['output'] = uwf('cas', 'put', '944RT37WX1PQ5', '{"n": "x"}')['hash']""",
-            "its output is not what planner has to give",
+            "its output is not what planner must deliver",
         ),
         ("step['output'] = '0000000000000'", "its output is not in the store"),
         ("step['detail'] = '0000000000000'", "its detail is not in the store"),

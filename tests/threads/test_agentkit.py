@@ -300,7 +300,10 @@ def test_a_step_need_not_be_put_by_the_kit(bench: Bench) -> None:
         ("step['totals'] = {}", "totals is {}, not"),
         ("node = draft.put_text('no step')", "is not a step, or its detail is not in the store"),
         ("node = '0000000000000'", "it is not in the store"),
-        ("step['output'] = draft.put_text('words')", "its output has another type than first has to give"),
+        (
+            "step['output'] = draft.put_text('words')",
+            "its output does not have the type that first must deliver",
+        ),
         ("print('a word at the end')\nsys.exit(0)", "printed 'a word at the end'"),
         ("sys.exit('I give up')", "I give up"),
     ],

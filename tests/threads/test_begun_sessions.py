@@ -99,7 +99,7 @@ def test_only_the_first_turn_of_the_role_begins_there(store: Store, tmp_path: Pa
     [
         (None, "resumed: bounded, from step 1 of {thread}"),
         ("write", "new: bounded, and a.txt has changed since"),
-        ("remove", "new: bounded, and a.txt is gone since"),
+        ("remove", "new: bounded, and a.txt has been removed since"),
     ],
 )
 def test_a_bounded_session_is_left_when_its_files_have_changed(

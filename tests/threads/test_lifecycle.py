@@ -150,7 +150,7 @@ def test_two_who_resume_at_once_are_told_apart(store: Store, name: str) -> None:
 
 def test_a_person_plays_a_role_and_is_held_to_its_schema(store: Store, name: str) -> None:
     ref = thread.find(store, name)
-    with pytest.raises(InvalidPayload, match="does not fit what worker has to give"):
+    with pytest.raises(InvalidPayload, match="does not fit what worker must deliver"):
         commit.answer(store, ref, book(LOOP), {"$status": "perhaps"}, body="", mask=NONE)
     commit.answer(store, ref, book(LOOP), {"$status": "done"}, body="By hand.", mask=NONE)
     commit.answer(store, thread.find(store, name), book(LOOP), {"$status": "end"}, body="", mask=NONE)

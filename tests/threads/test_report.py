@@ -310,7 +310,7 @@ def test_durations_read_easily(ms: int | None, shown: str) -> None:
 
 
 def test_a_step_is_read_with_its_tools_in_brief_and_what_went_against_the_rules() -> None:
-    note = "writer is read-only, yet the work folder has changed: added x"
+    note = "writer is read-only, but the work folder has changed: added x"
     text = report.step_markdown(step(turns=[TURN] * 20, notes=[note], children=["01CHILD"]))
     assert "- `shell` `ls` → a b" in text
     assert text.count("- `shell`") == 12
@@ -319,7 +319,7 @@ def test_a_step_is_read_with_its_tools_in_brief_and_what_went_against_the_rules(
     whole = report.detail_markdown(step(turns=[TURN], sessionReason="new: ephemeral"))
     assert "- session: s-1 · new: ephemeral" in whole and whole.count("`shell`") == 1
     page = html_report.render(card(), [step(notes=[note], children=["01CHILD"])])
-    assert "yet the work folder has changed" in page and "Played by thread 01CHILD" in page
+    assert "but the work folder has changed" in page and "Played by thread 01CHILD" in page
 
 
 def test_a_file_is_on_one_line_whatever_its_name() -> None:

@@ -173,7 +173,7 @@ def test_a_role_is_read_only_also_by_what_it_inherits(store: Store, tmp_path: Pa
     name = start(store, book(LOOP), tmp_path / "work")
     run(engine(store, write, environment={capabilities.VARIABLE: "read_only"}), name, steps=1)
     (worker,) = steps(store, name)
-    assert "worker is read-only, yet the work folder has changed: added new.txt" in worker.detail["notes"][0]
+    assert "worker is read-only, but the work folder has changed: added new.txt" in worker.detail["notes"][0]
 
 
 # -- threads, and the way to the store --

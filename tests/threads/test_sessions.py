@@ -99,7 +99,7 @@ def test_the_tier_of_a_role_decides_whether_its_session_goes_on_and_the_step_say
         ("nothing", "s1", "resumed: bounded, from step 1"),
         ("another file", "s1", "resumed: bounded, from step 1"),
         ("its file", None, "new: bounded, and a.py has changed since"),
-        ("remove", None, "new: bounded, and a.py is gone since"),
+        ("remove", None, "new: bounded, and a.py has been removed since"),
     ],
 )
 def test_a_bounded_session_goes_on_only_while_nobody_has_changed_its_files(

@@ -105,7 +105,7 @@ def test_code_fences_in_the_text_survive_an_outer_fence() -> None:
 
 
 def test_long_preamble_is_refused_with_the_line() -> None:
-    assert "begins only in line 41" in problem("prose\n" * 40 + ANSWER).reason
+    assert "does not begin until line 41" in problem("prose\n" * 40 + ANSWER).reason
 
 
 # -- forms that are refused --

@@ -66,7 +66,7 @@ def test_a_role_that_stands_twice_is_an_error_at_the_index(folder: Path) -> None
     )
     (folder / "roles" / "reader.md").write_text(READER)
     assert told(folder) == [
-        "index.yaml:3:3: error: the role 'reader' also stands in roles/reader.md. Keep one of them."
+        "index.yaml:3:3: error: the role 'reader' is also defined in roles/reader.md. Keep one of them."
     ]
 
 
@@ -87,7 +87,7 @@ def test_problems_have_the_places_of_the_roles_file(folder: Path) -> None:
         ("---\n- a\n---\n", "roles/reader.md:1:1: error: the frontmatter of a role must be a mapping"),
         (
             "---\ngoal: G\nmeta: {}\n---\n",
-            "roles/reader.md:2:1: error: the prompt of a role's file is its text. The",
+            "roles/reader.md:2:1: error: the text of a role's file is its prompt. The",
         ),
         ("---\na: [\n---\n", "roles/reader.md:3:1: error: not valid YAML"),
         ("Just a text.\n", "roles/reader.md:1:1: error: 'schema' is missing in roles.reader"),

@@ -276,7 +276,11 @@ PROBLEMS: dict[str, tuple[tuple[str, str], str, list[str]]] = {
     "edge to start": (("failed: $FAIL", "failed: $START"), "26:13: error", ["only begins a thread"]),
     "no start": (("  $START: worker\n", ""), "22:1: error", ["no $START"]),
     "start status": (("$START: worker", "$START: {go: worker}"), "23:12: error", ["no status 'go'", "'new'"]),
-    "edges out of the end": (("graph:", "graph:\n  $END: worker"), "23:3: error", ["$END has no edges out"]),
+    "edges out of the end": (
+        ("graph:", "graph:\n  $END: worker"),
+        "23:3: error",
+        ["$END cannot have outgoing edges"],
+    ),
     "edges out of no role": (
         ("graph:", "graph:\n  workr: $END"),
         "23:3: error",
@@ -472,7 +476,7 @@ def test_edges_out_of_the_end_are_reported_beside_a_role_of_that_name() -> None:
     )
     assert [line.split(": ", 2)[2].split(". ")[0] for line in found(result)] == [
         "the role name '$END' is reserved",
-        "$END has no edges out of it",
+        "$END cannot have outgoing edges",
     ]
 
 
@@ -486,7 +490,7 @@ def test_unreachable_and_forgotten_roles_are_told_apart() -> None:
     )
     assert [line.split(". ")[0] for line in found(result)] == [
         "w.yaml:4:3: error: the role 'forgotten' is defined but not in the graph",
-        "w.yaml:5:3: error: the role 'deadend' has no edge out of it",
+        "w.yaml:5:3: error: the role 'deadend' has no outgoing edge",
         "w.yaml:30:3: error: the role 'island' cannot be reached from $START",
     ]
 

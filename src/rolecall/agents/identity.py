@@ -218,7 +218,7 @@ def version_in(text: str) -> str:
 
 
 def recall(cache: str, what: str, path: str) -> str:
-    """What is remembered of a file, as long as its time and size are the same; empty if nothing is. One program may be
+    """What is remembered about a file while its time and size stay the same; empty if nothing is. One program may be
     several by the names of the links to it."""
     known = _read(cache).get(f"{what} {os.path.abspath(path)}")
     return str(known[1]) if known and known[0] == _stamp(path) else ""

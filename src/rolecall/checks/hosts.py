@@ -59,7 +59,7 @@ def check_hosts(setups: Sequence[HostSetup], *, blocks_edits: bool) -> list[Chec
             found += [program.result(), *tried]
             if len({one.scope for one in present[host]}) > 1:
                 text = (
-                    "the hooks of the project and those of the user are there, so each runs twice: calls are logged"
+                    "the hooks are installed for the project and for the user, so each runs twice: calls are logged"
                     " twice, and the model sees everything twice"
                 )
                 fix = Hint("Keep one of them", "uninstall_scope", host=host)

@@ -86,7 +86,7 @@ async def check(
             last = ended.stderr.strip().rpartition("\n")[2][:300]
             why = f"the process that loaded it ended without a word (exit code {ended.code})"
             why += f": {last}" if last else ""
-        hint = "A workflow file only defines: what takes time or ends the process belongs into its functions."
+        hint = "A workflow file only defines: what takes time or ends the process belongs in its functions."
         return [Report(path, None, (Problem("error", why, path, 1, 1, hint),)) for path in batch]
 
     batches = [together, *alone] if together else alone

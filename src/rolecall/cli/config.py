@@ -88,7 +88,7 @@ def set_value(options: Namespace) -> Reply:
     config_file.change(file, edit)
     if path[-1] == "apiKey":
         variable = settings.key_of((*path[:-1], "apiKeyEnv"))
-        warn(f"the key now stands in {file}; better keep it in .env there and name it with {variable}")
+        warn(f"the key is now in {file}; better keep it in .env there and name it with {variable}")
     shown = hide_secrets({path[-1]: value}, MASKED)[path[-1]]
     return Reply({"key": options.key, "value": shown}, f"{options.key} = {_as_typed(shown)}")
 

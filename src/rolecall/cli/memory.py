@@ -117,7 +117,7 @@ def read(options: Namespace) -> Reply | None:
     "join two notes; a commit removes what was joined",
     "rolecall memory merge retry-limits api-limits\n"
     "rolecall memory merge retry-limits api-limits --into call-limits",
-    argument("first", "A", "a note, which takes the other in"),
+    argument("first", "A", "the note to merge into"),
     argument("second", "B", "the other note, which is removed"),
     argument("--into", "NAME", "join both in a new note and remove both"),
     PROJECT,

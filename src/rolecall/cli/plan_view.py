@@ -165,7 +165,7 @@ def _result(
     if rows:
         yield table(list(zip(*filled.values(), strict=True)), tuple(filled), ("tokens", "cost $", "ended"))
     if not board.tasks:
-        yield "there are no tasks any more: the cycle was closed meanwhile"
+        yield "there are no tasks any more: the cycle has been closed"
         return
     done = sum(task["status"] == "completed" for task in board.tasks.values())
     yield f"{done} of {len(board.tasks)} tasks are completed"

@@ -46,7 +46,7 @@ def _fleet(parser: ArgumentParser) -> None:
         "--lease",
         type=_lease,
         metavar="SECONDS",
-        help="if it is silent for so long, others take over its threads (default: 60)",
+        help="after this much silence, other machines take over its threads (default: 60)",
     )
 
 

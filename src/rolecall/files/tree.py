@@ -57,7 +57,7 @@ _SMALL = 500
 _TICK_NS = 50_000_000
 """Longer than a time stamp of any file system lasts."""
 _MOST_LOOSE = 1_000
-"""With more objects in files of their own, they are packed."""
+"""If more objects than this are in files of their own, they are packed."""
 _ATTRIBUTES = "* -text -eol -filter -ident -working-tree-encoding\n"
 _CONFIG = "[core]\n\tbare = false\n\tautocrlf = false\n\tuntrackedCache = false\n"
 FORMATS = {
@@ -73,16 +73,16 @@ _NESTED = "160000"
 _WRITTEN = ("core.fsync=objects", "core.fsyncMethod=writeout-only")
 _FLUSHED = ("core.fsync=objects", "core.fsyncMethod=batch")
 _IS_LARGE = "large"
-"""Instead of how a folder looks: git looks at it."""
+"""Stands for the digest of a folder that git has to look at."""
 _REFUSED_SECONDS = 3_600
-"""A folder that was too large is not looked at again for so long."""
+"""How long a folder that was too large is not looked at again."""
 
 
 class TooManyFiles(StorageError):
     """A folder has more files than a snapshot records."""
 
     is_known = False
-    """Whether an earlier look found that, and the folder was not looked at again."""
+    """Whether an earlier check found this; the folder was not checked again."""
 
 
 class Trees:

@@ -229,7 +229,7 @@ def _put(document: Any, piece: FileMember | Items, force: bool) -> str:
         _set(document, piece, dict(piece.value))
     elif not piece.is_ours(there):
         raise UsageError(
-            f"{piece.path}: {'.'.join(piece.keys)} is there and not ours",
+            f"{piece.path}: {'.'.join(piece.keys)} exists and is not Rolecall's",
             hint=Hint("Rename it, or replace it", "force"),
         )
     else:
@@ -312,7 +312,8 @@ def _put_own_file(text: str | None, piece: OwnFile, *, force: bool) -> tuple[str
     if _SIGNED.search(text):
         return text, "changed by hand, so it stays as it is; --force replaces it"
     raise UsageError(
-        f"{piece.path}: this file is there and not ours", hint=Hint("Rename it, or replace it", "force")
+        f"{piece.path}: this file exists and is not Rolecall's",
+        hint=Hint("Rename it, or replace it", "force"),
     )
 
 

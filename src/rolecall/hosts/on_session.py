@@ -58,7 +58,7 @@ def _warn_elsewhere(project: str, cwd: str) -> str:
         return ""
     return (
         f"Rolecall was installed here for {root}, and this session works in {folder}: edits here are not checked,"
-        f" and plan and tasks are those of {root}. `rolecall install` in this folder puts that right."
+        f" and plan and tasks are those of {root}. `rolecall install` in this folder fixes that."
     )
 
 

@@ -91,7 +91,7 @@ def summarize(project: str, kit: Kit, now: ProjectState) -> str:
 
 
 def describe(project: str, session: HostSession, kit: Kit, budget: int = LONG) -> str:
-    """Everything that a model which has forgotten it all needs: skill, plan, tasks, agents, knowledge."""
+    """Everything that a model needs after its context was compacted: skill, plan, tasks, agents, knowledge."""
     now = ProjectState(project)
     lines = []
     if session.skill:

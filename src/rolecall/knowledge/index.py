@@ -107,7 +107,8 @@ class IndexReader:
         _check_place(path)
         if not os.path.exists(path):
             raise NotFound(
-                f"{path} is not there: nothing has been indexed yet", hint=Hint("Index it", "sync_knowledge")
+                f"{path} does not exist: nothing has been indexed yet",
+                hint=Hint("Index it", "sync_knowledge"),
             )
         with _translate_errors(path):
             self._identity = _identify(path)
@@ -259,7 +260,7 @@ def _has_tables(db: sqlite3.Connection) -> bool:
 def _read_state(db: sqlite3.Connection, path: str) -> IndexState:
     found = dict(db.execute("SELECT key, value FROM meta"))
     if not found:
-        raise Outdated(f"{path} was never written to its end", hint=REBUILD)
+        raise Outdated(f"{path} was not written completely", hint=REBUILD)
     return IndexState(**found)
 
 

@@ -104,7 +104,7 @@ class Searcher:
             with _note_failure(root, found):
                 if not os.path.isdir(root):
                     hint = Hint("If it is gone for good, forget it", "forget_repository", repo=root)
-                    raise NotFound("it is not there any more", hint=hint)
+                    raise NotFound("it no longer exists", hint=hint)
                 knowledge = self._open_current(root, found)
                 if by != "words":
                     knowledge.check_model()

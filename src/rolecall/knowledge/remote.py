@@ -188,7 +188,7 @@ class Remote:
             entries = json.loads(data)["data"]
             by_number = {entry.get("index", at): entry["embedding"] for at, entry in enumerate(entries)}
             if sorted(by_number) != list(range(len(entries))):
-                raise ValueError("the numbers of the vectors are not those of the texts")
+                raise ValueError("the vectors are not numbered like the texts")
             matrix = np.array([by_number[number] for number in range(len(entries))], np.float32)
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise self._wrong(f"something that is not a list of vectors ({self._excerpt(data)})") from error

@@ -124,7 +124,7 @@ _EMBEDDING = Record(
         ),
         **{
             key: Refused(
-                f"`{key}` does not belong into a file that others can change",
+                f"`{key}` does not belong in a file that others can change",
                 f"Set `providers.NAME.{key}` in your own configuration, and `provider: NAME` here.",
             )
             for key in ("baseUrl", "apiKey", "apiKeyEnv")

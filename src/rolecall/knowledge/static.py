@@ -102,6 +102,6 @@ def _load() -> tuple[tokenizers.Tokenizer, NDArray[np.float16]]:
         size = int.from_bytes(file.read(8), "little")
         table = json.loads(file.read(min(size, 1 << 20)))["embedding.weight"]
     if table["dtype"] != "F16" or table["shape"][1] != DIMENSIONS:
-        raise Damaged(f"{weights} holds other weights than expected", hint="Install wordllama 0.3.9 again.")
+        raise Damaged(f"{weights} has unexpected weights", hint="Install wordllama 0.3.9 again.")
     rows = np.memmap(weights, np.float16, "r", 8 + size + table["data_offsets"][0], tuple(table["shape"]))
     return tokenizers.Tokenizer.from_file(tokenizer), rows

@@ -130,7 +130,7 @@ class _Sync:
                 f"the model was {state.model}: everything is embedded again by {self.embedder.name}"
             )
         elif state.recipe != recipe:
-            report.notes.append("passages are made in another way than before: everything is indexed again")
+            report.notes.append("files are now split into passages differently: everything is indexed again")
         else:
             return False
         return True

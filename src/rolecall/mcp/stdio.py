@@ -47,7 +47,7 @@ def serve(toolbox: Toolbox, instructions: str) -> None:
             is_wrong = True
         if is_wrong:  # otherwise it would end or hang without a message
             raise UsageError(
-                f"standard {name} is closed or leads the other way",
+                f"standard {name} is closed, or open in the wrong direction",
                 hint="A host has to start the server with a pipe to it and one from it; --http needs none.",
             )
     source, sink = _take_pipe()
@@ -228,7 +228,7 @@ def _take_pipe() -> tuple[int, int]:
 
 @contextmanager
 def _ending_on_sigterm() -> Iterator[int]:
-    """On SIGTERM, end the program cleanly and then by the signal itself, so that its sender sees that. Yield a
+    """On SIGTERM, end the program cleanly and then by the signal itself, so that the sender sees it. Yield a
     descriptor that becomes readable after a signal."""
 
     def end(_number: int, _frame: Any) -> None:

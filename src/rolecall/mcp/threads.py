@@ -27,7 +27,7 @@ TOOLS = (
     _tool(
         "workflow_show",
         "show_workflow",
-        "Show a workflow: its roles, what each has to give, and who comes after whom.",
+        "Show a workflow: its roles, what each must deliver, and which role follows which.",
         _WORKFLOW,
     ),
     _tool(
@@ -53,7 +53,7 @@ TOOLS = (
     _tool(
         "thread_step",
         "step_thread",
-        "Take one step of a thread: the agent of the role that is due works, which may take minutes. "
+        "Take one step of a thread: the agent of the next role works, which may take minutes. "
         "Cancelling the call stops the agent; the thread stays where it was and can be stepped again.",
         _THREAD,
         effect="changes",
@@ -63,7 +63,7 @@ TOOLS = (
     _tool(
         "thread_show",
         "show_thread",
-        "Show how a thread stands: status, role that is due, limits, what it has used.",
+        "Show the state of a thread: status, next role, limits, what it has used.",
         _THREAD,
     ),
     _tool(

@@ -180,7 +180,7 @@ def _prepare(case: Case, door: _Door) -> None:
 
 
 def _run_step(case: Case, number: int, door: _Door) -> Iterator[CaseFailure]:
-    """Carry out a step and return what is not as expected, or not as it must always be."""
+    """Carry out a step and return every violation of its expectations and of those that always apply."""
     step, expectations, before = case.all_steps[number], case.expected_after(number), _read_files(door.root)
     files: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()

@@ -115,7 +115,7 @@ def remove(
     if into and into.name not in old and git.read_index(top, target):
         raise UsageError(
             f"git's index has {target}, which is not on the disk",
-            hint="Commit that it is gone, or choose another name.",
+            hint="Commit its removal, or choose another name.",
         )
 
     def run(*words: str) -> None:
@@ -166,5 +166,5 @@ def _refuse_under_way(top: str) -> None:
 def _no_commit(top: str, why: str) -> StorageError:
     return StorageError(
         f"git made no commit in {top}: {why}",
-        hint="Nothing was removed. Put that right (finish a merge that is under way, perhaps), then try again.",
+        hint="Nothing was removed. Fix that (for example, finish a merge that is in progress), then try again.",
     )

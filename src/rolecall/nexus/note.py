@@ -99,7 +99,7 @@ def clean(text: str) -> str:
     """Normalize the text of a new note, and refuse one that cannot be stored."""
     kept = text.removeprefix("\ufeff").strip("\n").rstrip() + "\n"
     if not kept.strip():
-        raise UsageError("the text is empty", hint="Say in it what is to be remembered.")
+        raise UsageError("the text is empty", hint="Write what to remember into it.")
     if "\0" in kept:
         raise UsageError("the text holds a NUL character", hint="Notes are plain text.")
     refuse_oversize(kept)

@@ -67,7 +67,7 @@ def new_memory(name: str, category: str | None = None) -> str:
     words = topic_of(full).split("-")
     reason = _objection(full)
     if not reason and (dated := list(_passing(words))):
-        reason = f"has a date or a version in it ({', '.join(dated)}), which belongs into the text"
+        reason = f"has a date or a version in it ({', '.join(dated)}), which belongs in the text"
     if not reason and not FEWEST_WORDS <= len(words) <= MOST_WORDS:
         reason = f"names its subject with {len(words)} word{'s' * (len(words) != 1)}"
     if reason:

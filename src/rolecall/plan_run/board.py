@@ -173,7 +173,7 @@ class Board:
         if not self.is_asked_for(number):
             return LeftTask(BLOCKED, "was not asked for")
         if number not in self.jobs:
-            return LeftTask(NEVER, f"is of {task.get('owner')!r}, whom nobody knows")
+            return LeftTask(NEVER, f"has the owner {task.get('owner')!r}, whom nobody knows")
         if number in redone:
             is_redone = self.begun(self.tasks[redone[number]]) is not None
             if is_redone or self._only is None:

@@ -43,7 +43,7 @@ def wants_color(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def has_display(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether a browser with windows can be opened here."""
+    """Whether a graphical browser can be opened here."""
     return sys.platform == "darwin" or bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
 
 

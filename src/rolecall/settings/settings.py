@@ -143,7 +143,7 @@ EXTRACT_OF_PROJECT = Section(
     {
         **EXTRACT.fields,
         "apiKey": Refused(
-            "a key does not belong into the project's file",
+            "a key does not belong in the project's file",
             "Name a variable of the environment with `apiKeyEnv`; this file is shared.",
         ),
     },

@@ -253,7 +253,7 @@ class _Reader:
             raise _Unreadable(place, f"the alias *{anchor} has no anchor &{anchor} before it")
         node = self._anchors[anchor]
         if node is None:
-            raise _Unreadable(place, f"the alias *{anchor} stands inside its own anchor")
+            raise _Unreadable(place, f"the alias *{anchor} is inside its own anchor")
         self._budget.aliased_left -= node.weight
         if self._budget.aliased_left < 0:
             message = f"the aliases expand to more than {MAX_ALIASED:,} values and characters"

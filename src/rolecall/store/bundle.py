@@ -119,7 +119,7 @@ def import_from(
         except NotFound as exc:
             raise NotFound(
                 f"there are no nodes in {path}",
-                hint="Name a bundle, or a folder in the files layout: its nodes lie in cas/.",
+                hint="Name a bundle, or a folder in the files layout: its nodes are in cas/.",
             ) from exc
         with Store(backend) as source:
             if take_files:

@@ -223,7 +223,7 @@ class PostgresBackend(SqlTables):
                     raise
                 raise StorageError(
                     f"the connection to {self._server} broke during a commit, which may have happened or not",
-                    hint="Look whether the ref moved or the node is there before doing it again.",
+                    hint="Check whether the ref moved or the node exists before you try again.",
                 ) from exc
         except BaseException:
             if not self._db.closed:

@@ -468,7 +468,7 @@ def payload_of(record: Record) -> Any:
     except InvalidValue as exc:
         raise InvalidValue(
             f"node {record.id} cannot be read: {exc.message}",
-            hint="It is as it was put, by a program with other limits; read it with that one.",
+            hint="Another program with other limits stored it; read it with that program.",
         ) from exc
 
 

@@ -82,11 +82,11 @@ def check(
         raise _not_ours("its output is not in the store") from exc
     if step.is_ours:
         if store.type(node.type).schema not in allowed:
-            raise _not_ours(f"its output has another type than {role} has to give")
+            raise _not_ours(f"its output does not have the type that {role} must deliver")
     else:
         schema = SUSPENSION_SCHEMA if is_suspension(node.payload) else allowed[0]
         if misfits := Type(schema).misfits(node.payload):
-            raise _not_ours(f"its output is not what {role} has to give: {'; '.join(map(str, misfits))}")
+            raise _not_ours(f"its output is not what {role} must deliver: {'; '.join(map(str, misfits))}")
     for what, value in (("output", step.output), ("answer", step.raw), ("report", step.body)):
         if mask.value(value) != value:
             raise _not_ours(f"its {what} holds a secret")

@@ -256,7 +256,7 @@ class Attempt:
             await process.end_leftovers(run)
         if "left" not in self.note.tree and self._fetched:
             self.note = self.note._replace(tree={})
-            self.fail("the machine that ran this attempt is gone, and the files that it changed with it")
+            self.fail("the machine that ran this attempt is gone, and so are the files that it changed")
             return
         if "left" not in self.note.tree:  # otherwise another process died while it put the files back
             await self.leave_files()
@@ -513,7 +513,7 @@ class Attempt:
         try:
             self._write(note)
         except Conflict:
-            self._keep_beside("the thread was taken over before this answer came")
+            self._keep_beside("the thread was taken over before this answer arrived")
             raise
         return Answer(note.raw, note.session, note.step)
 

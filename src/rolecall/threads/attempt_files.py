@@ -14,8 +14,8 @@ from rolecall.files.tree import TooManyFiles, Trees, find_top
 from rolecall.settings.repository import root_around
 from rolecall.threads.turn import Turn
 
-CHANGED_ANYWAY = "is read-only, yet the work folder has changed"
-"""In the remark about a role that must not write and did."""
+CHANGED_ANYWAY = "is read-only, but the work folder has changed"
+"""Part of the remark about a read-only role that changed files."""
 
 
 class AttemptFiles:

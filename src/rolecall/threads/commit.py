@@ -188,11 +188,11 @@ def answer(
     way = next_of(turn)
     if not isinstance(way, Next):
         why = f": {way.reason}" if isinstance(way, Suspended | Stuck) else ""
-        raise UsageError(f"no role of thread {ref.id} is due{why}", hint=thread.continuation(ref) or "")
+        raise UsageError(f"no role of thread {ref.id} has its turn{why}", hint=thread.continuation(ref) or "")
     if misfits := Shape(turn.role(way.role).schema).misfits(output):
         listed = "".join(f"\n  {misfit}" for misfit in misfits)
         raise InvalidPayload(
-            f"the answer does not fit what {way.role} has to give:{listed}",
+            f"the answer does not fit what {way.role} must deliver:{listed}",
             misfits,
             hint=Hint("See the fields and an example", "show_question", thread=ref.id),
         )

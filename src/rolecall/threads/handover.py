@@ -127,7 +127,7 @@ def changed_files(folder: WorkFolder) -> list[str] | None:
 def diff(kind: str, folder: WorkFolder) -> str:
     """A unified diff of all changes, committed or not, including new files."""
     if not os.path.isdir(folder.path):
-        raise UsageError(f"the thread's {kind} {folder.path} is not there")
+        raise UsageError(f"the thread's {kind} {folder.path} does not exist")
     if folder.branch:
         return _diff_from_base(folder).out.decode("utf-8", "replace")
     if began := _compare_with_start(folder):
@@ -217,7 +217,7 @@ def merge(store: Store, ref: ThreadRef) -> dict[str, Any]:
             if git.commit(source, "MERGE_HEAD") is None:
                 raise UsageError(
                     f"git did not begin to merge {branch} into {into}: {result.err}",
-                    hint=f"{source} is as it was. Put that right, by a commit of your own perhaps, and merge again.",
+                    hint=f"{source} is as it was. Fix that, for example with a commit of your own, and merge again.",
                 )
             conflicts = git.ask(source, "diff", "--name-only", "--diff-filter=U", "-z").words
             git.run(source, "merge", "--abort")

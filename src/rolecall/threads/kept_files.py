@@ -33,7 +33,7 @@ def collect(store: Store, *, delete: bool, grace_ms: int) -> Collected:
 
 
 def verify(store: Store) -> list[Fault]:
-    """The trees that steps name and that are not whole. In a store that several machines share, a tree that is not here
+    """The incomplete trees that steps name. In a store that several machines share, a tree that is not here
     at all is on another one."""
     named, place = name_trees(store, skip_damaged=True), trees_of(store).place
     return [

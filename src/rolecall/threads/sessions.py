@@ -173,7 +173,7 @@ def _find_obstacle(
         try:
             changed = os.stat(os.path.join(workdir, name)).st_mtime_ns // 1_000_000
         except OSError:
-            return f"bounded, and {name} is gone since"
+            return f"bounded, and {name} has been removed since"
         if changed > step.payload["completed_at"]:
             return f"bounded, and {name} has changed since"
     return None

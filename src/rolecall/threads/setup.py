@@ -58,11 +58,11 @@ Recaller = Callable[[Recall, str, str], Awaitable[Recalled]]
 
 
 async def no_knowledge(_wanted: Recall, _question: str, _folder: str) -> Recalled:
-    raise UsageError("the role wants the repository's knowledge", hint="This engine has none to search.")
+    raise UsageError("the role wants the repository's knowledge", hint="This engine has no index to search.")
 
 
 def no_workflows(name: str, _folder: str) -> str:
-    raise NotFound(f"there is no workflow {name!r}", hint="This engine has none to look in.")
+    raise NotFound(f"there is no workflow {name!r}", hint="This engine has no registry of workflows.")
 
 
 async def close_nothing() -> None:

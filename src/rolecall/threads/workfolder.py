@@ -424,8 +424,8 @@ def _make_missing(store: Store, name: str, chain: Chain, kind: str, folder: Work
     elif not os.path.isdir(path):  # a folder that a person has restored is accepted
         lost = f"the thread's {what} {quote(path)} is gone"
         if not folder.branch:
-            raise UsageError(f"{lost}, and what was done there with it; {_ONWARD}")
+            raise UsageError(f"{lost}, and so is the work in it; {_ONWARD}")
         back = f"git -C {quote(folder.source)} worktree add {quote(path)} {folder.branch}"
         raise UsageError(
-            f"{lost}, and what was not committed there with it; `{back}` brings back what was; {_ONWARD}"
+            f"{lost}, and so are uncommitted changes in it; `{back}` restores what was committed; {_ONWARD}"
         )

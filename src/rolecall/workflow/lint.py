@@ -149,7 +149,7 @@ class _Lint:
         for source in graph:
             path = ("graph", source)
             if source in RESERVED and source != START:
-                self._error(path, f"{source} has no edges out of it", "Remove this entry.", at_key=True)
+                self._error(path, f"{source} cannot have outgoing edges", "Remove this entry.", at_key=True)
             elif source != START and source not in self._roles:
                 hint = did_you_mean(source, self._roles, what="Roles")
                 message = f"the graph has edges out of {source!r}, which is not a role"
@@ -187,7 +187,7 @@ class _Lint:
                     self._error(("graph", name), message, at_key=True)
             elif name in targets:
                 hint = f"Add `{name}: {END}` or another target to the graph."
-                self._error(("roles", name), f"the role {name!r} has no edge out of it", hint, at_key=True)
+                self._error(("roles", name), f"the role {name!r} has no outgoing edge", hint, at_key=True)
             elif name not in teams:
                 hint = "Lead to it from another role, or remove it."
                 message = f"the role {name!r} is defined but not in the graph"

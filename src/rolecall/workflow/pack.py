@@ -314,7 +314,7 @@ class Power(NamedTuple):
     command: str | None = None
     """A command that runs without asking any agent."""
     is_program: bool = False
-    """Whether the workflow chooses what is started as the agent, or its arguments, so that no restriction is sure."""
+    """Whether the workflow chooses what is started as the agent, or its arguments, so that no restriction can be relied on."""
     changes_files: bool = True
     runs_commands: bool = True
     starts_threads: bool = False

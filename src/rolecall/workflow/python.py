@@ -558,7 +558,7 @@ def _run_file(path: str) -> ModuleType:
     path = os.path.realpath(path)
     if not os.path.isfile(path):
         raise FileGone(
-            f"the workflow file {path} is not there",
+            f"the workflow file {path} does not exist",
             hint="Bring it back, or fork the thread with another one.",
         )
     name = "_rolecall_" + re.sub(r"\W", "_", path)

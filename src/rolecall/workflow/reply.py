@@ -445,7 +445,7 @@ def _nothing_found(lines: list[str], blocks: list[_Block], shape: Shape) -> Repl
     late = next((block for block in blocks if not block.is_early and shape.is_mentioned_in(block.text)), None)
     if late is not None:
         return ReplyProblem(
-            f"the frontmatter begins only in line {late.opening + 1}: the answer must begin with it"
+            f"the frontmatter does not begin until line {late.opening + 1}: the answer must begin with it"
         )
     if any(block.is_early for block in blocks):
         return ReplyProblem("the frontmatter has none of the expected fields", shape.misfits({}))

@@ -155,5 +155,5 @@ def _render(text: str, view: JsonObject, what: str) -> str:
         hint = f"{exc.hint} {_FORK_HINT}".lstrip()
         raise UsageError(f"{what} cannot be written: {exc.message}{why}.", hint=hint) from None
     if text.strip() and not rendered.strip():
-        raise UsageError(f"{what} came out blank (template: {text.strip()[:200]!r}).", hint=_FORK_HINT)
+        raise UsageError(f"{what} is blank (template: {text.strip()[:200]!r}).", hint=_FORK_HINT)
     return rendered

@@ -641,7 +641,7 @@ def _add_role_files(root: YamlNode, workflow_file: str, include: yaml12.Include)
     for name in names:
         file, role = os.path.join(folder, name), name.removesuffix(".md")
         if role in roles.value:
-            message = f"the role {role!r} also stands in {file}"
+            message = f"the role {role!r} is also defined in {file}"
             problems.append(Problem("error", message, *roles.key_places[role], "Keep one of them."))
         elif node := _read_role_file(file, include, problems):
             roles.add(role, node, node.place)
@@ -677,7 +677,7 @@ def _read_role_file(file: str, include: yaml12.Include, problems: list[Problem])
     if given := node.value.keys() & {"prompt", "goal"}:
         hint = "The text below the frontmatter is the prompt; leave the key out."
         where = node.key_places[given.pop()]
-        problems.append(Problem("error", "the prompt of a role's file is its text", *where, hint))
+        problems.append(Problem("error", "the text of a role's file is its prompt", *where, hint))
     elif prompt:
         where = Place(file, line + 1, 1)
         node.value["prompt"] = prompt

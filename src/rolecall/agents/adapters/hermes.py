@@ -34,8 +34,8 @@ DENIES: Mapping[str, tuple[str, ...]] = {
 """The toolsets to deny for each class of actions."""
 
 _ASK = (
-    "Your task stands in the file {path}. Read all of that file, to its last line, and do what it says as if"
-    " it stood here. Your last message is the answer that it asks for."
+    "Your task is in the file {path}. Read all of that file, to its last line, and do what it says as if"
+    " it were written here. Your last message is the answer that it asks for."
 )
 _USAGE = "usage.json"
 _SESSION = re.compile(r"^session_id: (\S+)$", re.MULTILINE)

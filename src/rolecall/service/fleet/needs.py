@@ -160,7 +160,7 @@ class Here:
         """Describe what this machine lacks for a step; empty if nothing."""
         for file in need.files:
             if not os.path.exists(file):
-                return f"{file} is not there"
+                return f"{file} does not exist"
         for copy in need.copies:
             if not is_newest(copy.path, copy.copy):
                 return f"the newest files of {copy.path} are on {copy.host}"
@@ -190,9 +190,11 @@ class Here:
 def _find_obstacle(place: Place) -> str:
     """Say why a folder cannot be made here; empty if it can."""
     if not shares_trees(config.load()):
-        return f"{place.path} is not there, and threads' files are not shared with this machine (trees.share)"
+        return (
+            f"{place.path} does not exist, and threads' files are not shared with this machine (trees.share)"
+        )
     if place.source and not os.path.exists(place.source):
-        return f"{place.source} is not there"
+        return f"{place.source} does not exist"
     if place.base and git.commit(place.source, place.base) is None:
         return f"{place.source} does not have the commit {place.base[:12]}"
     above = place.path

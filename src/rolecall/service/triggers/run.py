@@ -245,9 +245,11 @@ class Triggers:
             try:
                 self.port = await server.open(wanted.host, wanted.port)
                 self._server, self._served = server, wanted
-                self._say(f"hooks: requests are heard at {self._address()}")
+                self._say(f"hooks: listening for requests at {self._address()}")
             except OSError as error:  # tried again in the next round
-                problem = f"requests are not heard at {wanted.host}:{wanted.port}: {error.strerror or error}"
+                problem = (
+                    f"cannot listen for requests at {wanted.host}:{wanted.port}: {error.strerror or error}"
+                )
         self._problem("hooks", problem)
 
     def _address(self) -> str:
