@@ -137,7 +137,7 @@ def reader(store: str | None = None, *, folder: Folder = ".") -> Rolecall:
 
 
 _OVERDUE_MS = 60_000
-"""How long after the end of a provider's limit somebody must have run a thread that waited for it."""
+"""How long after the end of a provider's limit a thread that waited for it counts as abandoned."""
 _MOST_IDLE = 500
 """How many idle threads are looked at for that."""
 
@@ -676,7 +676,7 @@ class Rolecall:
         return packs.add(self.folder, source, names)
 
     def compare_workflows(self, names: Sequence[str] = (), *, ref: str | None = None) -> list[Comparison]:
-        """Compare workflows that were taken from elsewhere, by default all, with what their sources have now."""
+        """Compare workflows of packs, by default all, with what their sources have now."""
         return packs.compare(self.folder, names, ref=ref)
 
     def update_workflows(self, chosen: Sequence[Comparison]) -> None:

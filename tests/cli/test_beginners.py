@@ -101,7 +101,7 @@ WRONG_FILES = {
         "run ./poem.yaml -p x",
         2,
         "rolecall: {folder}/poem.yaml has 1 problem:\n"
-        "  {folder}/poem.yaml:1:7: error: the name 'write-poem' is not that of the file, 'poem'. "
+        "  {folder}/poem.yaml:1:7: error: the name 'write-poem' differs from the file's name, 'poem'. "
         "Write `name: poem`, or rename the file.\n",
         {"poem.yaml": WRITE},
     ),

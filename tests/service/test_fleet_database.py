@@ -524,7 +524,7 @@ def test_what_steps_need_is_read_back_as_it_was() -> None:
 def test_a_machine_lacks_what_is_not_there_and_says_what(tmp_path: Path) -> None:
     here = Here()
     assert here.lacks(Need("", (str(tmp_path),))) == ""
-    assert here.lacks(Need("", (str(tmp_path / "gone"),))) == f"{tmp_path / 'gone'} is not there"
+    assert here.lacks(Need("", (str(tmp_path / "gone"),))) == f"{tmp_path / 'gone'} does not exist"
     assert "no-such-program" in here.lacks(Need("command:no-such-program", ()))
     assert here.lacks(Need("command:sh -c true", ())) == ""
     assert "there is no agent 'nobody'" in here.lacks(Need("nobody", ()))

@@ -274,7 +274,7 @@ def test_a_machine_says_what_it_lacks_to_make_a_folder(store: Store, disks: Disk
     assert Here().lacks(need) == ""
     run_git(disks.repo, "checkout", "--quiet", "--orphan", "other")
     disks.use("gamma")
-    assert Here().lacks(need).endswith("repo is not there")
+    assert Here().lacks(need).endswith("repo does not exist")
     run_git(disks.place, "init", "--quiet", "repo")
     assert "does not have the commit" in Here().lacks(need)
 

@@ -245,7 +245,7 @@ def test_an_index_file_is_named_by_its_folder_and_imports_what_lies_beside_it(tm
         ("x = 1\n", "has no workflow"),
         (WORKER.replace("workflow = ", "x = y = ") + "other = Workflow('a-b', {}, moderator)",
          r"several workflows \(y, other\)"),
-        (WORKER.replace("do-things", "do-other"), "the name 'do-other' is not that of the file, 'do-things'"),
+        (WORKER.replace("do-things", "do-other"), "the name 'do-other' differs from the file's name, 'do-things'"),
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_used_says_where_and_why(tmp_path: Path, text: str, said: str) -> None:
@@ -315,7 +315,7 @@ def test_a_file_that_cannot_be_loaded_is_one_problem_at_its_line(
 
 
 def test_a_file_that_is_gone_and_a_name_that_is_none_are_told(tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match="is not there"):
+    with pytest.raises(NotFound, match="does not exist"):
         load_python(str(tmp_path / "gone.py"))
     with pytest.raises(UsageError, match="names no workflow"):
         load_python("nothing")

@@ -746,7 +746,7 @@ def test_the_name_must_be_that_of_the_file(tmp_path: Path) -> None:
     wrong.write_text(SOUND)
     (problem,) = yaml.load_file(wrong).problems
     assert problem[2:5] == (str(wrong), 1, 7)
-    assert "'do-work' is not that of the file, 'do-play'" in problem.message
+    assert "'do-work' differs from the file's name, 'do-play'" in problem.message
 
 
 def with_include(folder: Path, path: str) -> yaml.Definition:

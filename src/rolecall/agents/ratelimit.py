@@ -1,4 +1,4 @@
-"""Finds in a provider's error that a limit is reached, and when it ends.
+"""Recognises a provider's error that says a limit is reached, and finds when the limit ends.
 
 Most agents report limits only as text. The time may be a moment ("resets 3pm (Europe/London)", "|1762952400"), a date,
 or a duration ("try again in 2 days 3 hours", "Retry-After: 30"). Callers must not pass what an agent or a command

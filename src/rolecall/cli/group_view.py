@@ -89,7 +89,7 @@ class GroupBlock:
         self._told = 0
 
     def event(self, body: JsonObject) -> str:
-        """Take in an event of a member. Return a line to print for good, if it has failed or waits."""
+        """Process an event of a member. Return a line that stays on the screen if the member has failed or waits."""
         number, kind = body["number"], body["kind"]
         if kind == "over":
             return self._end(number, body["body"])
@@ -131,7 +131,7 @@ class GroupBlock:
         return self._tell(number, reason.removeprefix(f"{self.role}: "))
 
     def merge(self, kind: str, body: JsonObject) -> str:
-        """Count a member whose files were merged or set aside. Return a line to print for good in the second case."""
+        """Count a member whose files were merged or set aside. Return a line about one that was set aside."""
         self._tally[kind] += 1
         return (
             self._tell(body["number"], f"set aside: {body['reason']}") if kind == "member_set_aside" else ""

@@ -79,7 +79,7 @@ def _waits_for_person(rolecall: Rolecall, entry: Entry) -> bool:
 
 
 def _has_unanswered(rolecall: Rolecall, entry: Entry) -> bool:
-    """Whether a thread waits for members whom a person has to answer."""
+    """Whether a thread waits for members that wait for a person."""
     group = rolecall.thread(entry["thread"]).current_group() if entry["status"] == "waiting" else None
     return any(member["status"] == "waiting" for member in group["members"]) if group else False
 

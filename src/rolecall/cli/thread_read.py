@@ -172,7 +172,7 @@ class ThreadListing(NamedTuple):
 
 
 def _below_parents(entries: list[Entry]) -> Iterator[Entry]:
-    """The entries with members in the order of their numbers below their threads, if these are among them."""
+    """The entries, with members below their threads in the order of their numbers, if those threads are listed."""
     listed = {entry["thread"] for entry in entries}
     below: dict[str, list[Entry]] = {}
     for entry in reversed(entries):

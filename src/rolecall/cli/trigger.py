@@ -105,7 +105,7 @@ def pause(options: Namespace) -> Reply:
 
 @verb(
     "trigger resume",
-    "let a paused trigger start threads again; what happened meanwhile is not made up for",
+    "let a paused trigger start threads again; signals during the pause are lost",
     "rolecall trigger resume hello/morning",
     _TRIGGER,
     STORE,

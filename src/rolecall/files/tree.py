@@ -174,7 +174,7 @@ class Trees:
         return Snapshot(tree, os.path.basename(ours), tuple(named))
 
     def _private_in(self, top: str) -> tuple[str, ...]:
-        """What is ours in a folder. Threads' own folders are in our home, so what is around it does not count."""
+        """Rolecall's own files below `top`. A folder around it, such as the home, does not count."""
         return tuple(own for own in self._private if own.startswith(f"{top}/"))
 
     def prepare(self, source: str, name: str = "") -> str:
@@ -249,7 +249,7 @@ class Trees:
         except NotFound as error:
             return error.message
         is_half_written = partial(self._is_half_written, (after, before), top)
-        # So that nobody removes objects meanwhile, and a git whose process has died has ended.
+        # Nobody removes objects while the lock is held, and a git whose parent has died has ended.
         with hold(ours, fcntl.LOCK_SH), self._lock_writing(top, source) as lock:
             now = self.take(top, source=source)
             if not self.is_whole(after):

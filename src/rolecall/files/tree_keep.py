@@ -88,8 +88,7 @@ def find_lost(place: str, named: Named) -> Iterator[Lost]:
 
 
 def write_bundle(place: str, named: Named, folder: str) -> list[Lost]:
-    """Write the named trees with all their objects into the folder of a bundle, and return those that are not whole,
-    which are left out."""
+    """Write the named trees with all their objects into a bundle's folder; leave out and return incomplete ones."""
     lost = list(find_lost(place, named))
     left_out = {(each.repository, each.tree) for each in lost}
     for repository, trees in named.items():

@@ -164,7 +164,7 @@ def _keep(
                 return f"The user's words were kept in {path}."
     if not text:
         return f"The user wants {what} of this conversation kept. Say in one or two sentences which, and call {call}."
-    request = f"Call {call} at once with these words as `text`; if a note on the subject exists, put it into that one."
+    request = f"Call {call} at once with these words as `text`; if a note on the subject exists, add them to that note."
     if not name or add is None:
         return f"The user wants {what} kept: {_quote(action.text)} {request}"
     try:

@@ -29,7 +29,7 @@ class Wording(NamedTuple):
     register: str = ""
     """Shows progress; empty if the host has no means to."""
     question: str = ""
-    """Precedes a question, which is written out as for a host without a tool for it."""
+    """Precedes a question that is written out as text, as for a host without a question tool."""
     agents: Mapping[str, str] = {}
     """Roles for which the host has its own agent."""
     has_hyphens: bool = True

@@ -102,8 +102,8 @@ TOOLS = (
         _THREAD,
         {
             "text": text(
-                "The answer to the question of a suspended thread, or a word to the role that failed; empty to let "
-                "that one try again."
+                "The answer to the question of a suspended thread, or a message to the role that failed; empty to "
+                "let the role try again."
             ),
             "output": {"type": "object", "description": "The role's output, as its schema wants it."},
             "body": text("Free text that goes with the output."),

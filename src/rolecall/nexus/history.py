@@ -127,7 +127,9 @@ def writing(project: Folder) -> Iterator[None]:
             try:
                 note = msgspec.json.decode(data, type=_Note)
             except ValueError as exc:
-                raise state_file.DamagedFile(path, data, f"it is not a note of ours: {exc}") from exc
+                raise state_file.DamagedFile(
+                    path, data, f"it is not a note that Rolecall wrote: {exc}"
+                ) from exc
             past = load(project)
             is_added = note.cycle < len(past.cycles)
             if is_added and past.cycle(note.cycle).completed_at == note.completed_at:

@@ -119,7 +119,7 @@ class ServerChild:
         try:
             frame = json.loads(line)
         except ValueError as exc:
-            raise Unanswered(f"the server sent what is not JSON: {line[:200]!r}") from exc
+            raise Unanswered(f"the server sent something that is not JSON: {line[:200]!r}") from exc
         # The reply to a message that could not be parsed has no id.
         if not isinstance(frame, dict) or frame.get("id") not in (self._count, None):
             raise Unanswered(f"the server answered something else: {line[:200]!r}")

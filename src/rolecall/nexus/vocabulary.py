@@ -226,7 +226,7 @@ def check(vocabulary: Vocabulary, reader: VocabularyReader) -> None:
         reader.report(file_of(part), (part, *path), message)
 
     for index, one in enumerate(vocabulary.capabilities.values()):
-        # RESTRICTIONS decides what is enforced, so a file that differs would promise something that is not.
+        # RESTRICTIONS decides what is enforced, so a different file would promise restrictions that do not exist.
         enforced = RESTRICTIONS.get(one.id)
         if enforced is not None and set(one.blocks_semantic_classes) != set(enforced):
             message = f"{one.id} is enforced as {', '.join(enforced)}, and the file names others"

@@ -140,7 +140,7 @@ _ANSWERS = (
 )
 _PERSON = Role(
     description="decides how to continue a task that has failed",
-    prompt="Look at what was tried and why it failed. Then send the task another way, change it, or end it.",
+    prompt="Look at what was tried and why it failed. Then redirect the task, change it, or end it.",
     schema={
         "oneOf": [
             _object(

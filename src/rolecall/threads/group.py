@@ -25,7 +25,7 @@ Amounts = Mapping[str, float]
 
 
 class Fate(StrEnum):
-    """What has become of a member that was started."""
+    """The outcome so far of a member that was started."""
 
     OPEN = "open"
     WAITS = "waits"
@@ -89,12 +89,12 @@ class Standing:
     reason: str = ""
     """The reason of the latest failure in full."""
     lacks: str = ""
-    """The limit that kept a member from starting, if the group is to be suspended for it."""
+    """The limit that kept a member from starting, if it suspends the group."""
 
     def note(
         self, number: int, fate: Fate, *, amounts: Amounts, reason: str = "", is_new: bool = True
     ) -> None:
-        """Record what has become of a member. `amounts` are reserved for it or, if it has ended, used by it. What is
+        """Record the outcome of a member. `amounts` are reserved for it or, if it has ended, used by it. What is
         not new does not count for the breaker: a person has resumed the group since."""
         for place in (self.open, self.waits, self.short):
             place.pop(number, None)

@@ -318,8 +318,8 @@ class Members:
         return fate
 
     def _amounts_used(self, ref: ThreadRef, reserved: Amounts) -> Amounts:
-        """What a member has used of the limited amounts. An agent that did not tell its cost may have spent all that
-        was reserved for it."""
+        """What a member has used of the limited amounts. An agent that did not report its cost may have spent all
+        that was reserved for it."""
         used, last = self._usage_of(ref), Chain(self._store, ref.head).last
         has_agent = last is None or not is_unpaid(last.agent)
         if last is not None and last.reused and not last.payload.get("attempt"):
@@ -454,7 +454,7 @@ class Members:
         return abandoned
 
     async def _stop(self, reason: str) -> None:
-        """End the unfinished members for good, and wait until what they have used is on record."""
+        """End the unfinished members for good, and wait until what they have used is recorded."""
         numbers = [*self._standing.open, *self._standing.waits, *self._standing.short]
         leases: dict[ThreadId, Mapping[str, Any]] = {}
         for number in numbers:

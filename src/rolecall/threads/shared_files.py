@@ -81,7 +81,7 @@ class SharedFolder:
 
     async def send(self, snapshot: Snapshot | None, workdir: str) -> Sent | None:
         """Store what other machines need to make the folder as it is; None if they have it, or if the thread stays on
-        this machine anyway. The `snapshot` of the work folder is not that of the whole folder if a role works in a part
+        this machine anyway. The `snapshot` of the work folder does not cover the whole folder if a role works in a part
         of it, or elsewhere."""
         known = self._ref.state if self._ref else {}
         if "reason" in known or (self._ref is None and self._trees is None):
@@ -313,7 +313,7 @@ class SharedFolder:
         workfolder.make(self._kind if can_copy else "fork", self._folder._replace(files=files))
 
     def _update(self, tree: str, ref: Ref, trees: Trees) -> None:
-        """Bring a folder up to date that has the files of an older `tree`."""
+        """Bring a folder with the files of an older `tree` up to date."""
         self._write_mark({"from": tree, "to": ref.state["tree"]})
         before, after = (Snapshot(one, ref.state["repository"]) for one in (tree, ref.state["tree"]))
         if problem := trees.advance(before, after, self._folder.path, source=self._folder.source):

@@ -94,7 +94,7 @@ class Summary(NamedTuple):
 @dataclass(slots=True)
 class _Known:
     head: str = ""
-    """The step up to which it is counted."""
+    """The last step that has been counted."""
     updated: int = 0
     workflow: str = ""
     title: str = ""

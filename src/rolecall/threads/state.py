@@ -158,7 +158,7 @@ class ThreadState(NamedTuple):
     onward: Onward | None = None
     """What continues a suspended thread; None if a person's answer does."""
     asks: str = ""
-    """The thread that plays the role, if this one is suspended because that one waits for a person."""
+    """The thread that plays the role, if this thread is suspended because the other waits for a person."""
     until: int | None = None
     """When the thread continues, if its agent has reached a limit of its provider; nobody asks the agent before."""
     lease: Mapping[str, Any] = {}

@@ -122,7 +122,8 @@ REUSED_RECORD_SCHEMA = {
     **KEY_RECORD_SCHEMA,
     "properties": {**KEY_RECORD_SCHEMA["properties"], "reused": {"type": "object"}},
 }
-"""The `detail` of a step that was taken over from another, which it names without a link: that one may be deleted."""
+"""The `detail` of a step that was taken over from another, which it names without a link, because the other
+step may be deleted."""
 _BY = {"type": "object", "additionalProperties": _TEXT}
 BY_RECORD_SCHEMA = {
     **REUSED_RECORD_SCHEMA,

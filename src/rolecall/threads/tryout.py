@@ -63,7 +63,7 @@ class Difference(NamedTuple):
     """The first step at which a thread would continue differently."""
 
     step: int
-    """Its number; one more than that of the last step if only what follows the last step differs."""
+    """Its number; one more than the last step's if only what follows that step differs."""
     role: str | None
     """The role that took the step; None after the last step."""
     changes: tuple[Change, ...]
@@ -131,7 +131,7 @@ class Tryout:
         if chain.start.member is not None:
             raise UsageError("it is a member of a group, whose thread can be tried instead")
         steps = list(number_steps(ref, chain))[::-1]
-        # A fork has another start if its workflow or its prompt is another one.
+        # A fork with another workflow or prompt has another start.
         head, last, number = steps[0][0].start if steps else chain.start.id, START, 0
         for step, number in steps:
             if step.role not in (PERSON, FORK):

@@ -175,7 +175,7 @@ _FATES = {
     **dict.fromkeys((Status.KILLED, Status.DISCARDED), "stopped"),
     **dict.fromkeys((Status.QUEUED, Status.IDLE, Status.CRASHED, Status.WAITING), "open"),
 }
-"""What has become of a member, by its status; a suspended one waits for a person or has failed."""
+"""The outcome of a member, by its status; a suspended member waits for a person or has failed."""
 
 
 def _count(group: View) -> View:

@@ -54,7 +54,7 @@ _HEADER = "x-rolecall"
 _SIGN_OUT = "/api/signout"
 _LARGEST_BODY = 2_000_000
 _SHARED = 0.3
-"""Seconds for which pages share a count of the inbox; less than they wait after an event before they ask for it."""
+"""Seconds for which pages share a count of the inbox; shorter than the pause between an event and their request."""
 _KEY = re.compile(r"[A-Za-z0-9_-]{16,100}")
 _SIGN_IN_FAILED = (
     "<!doctype html><html lang=en><meta charset=utf-8><title>Rolecall</title>"
@@ -108,7 +108,7 @@ class _Counted(NamedTuple):
     """The newest event before it."""
     problems: Mapping[str, str]
     until: float
-    """When it grows old."""
+    """When it expires."""
 
 
 class Site:

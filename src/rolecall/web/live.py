@@ -90,7 +90,7 @@ class LiveEvents:
         self._watched = tuple(watched)
         self._seen = self._stamps()
         self._notices: list[tuple[float, _Frame]] = []
-        """Recent notices, each with the time when it grows old."""
+        """Recent notices, each with the time when it expires."""
         self._streams: set[PageStream] = set()
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None

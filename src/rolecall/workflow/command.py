@@ -65,7 +65,7 @@ def tags(words: Sequence[str]) -> Iterator[FieldTag]:
 
 
 def source_of(words: Sequence[str]) -> str:
-    """The role that names the command, or a part of it: that of the last tag. Empty if the command has no tags."""
+    """The role in the command's last tag, which supplies the command or a part of it; empty if there are no tags."""
     return next((tag.role for tag in reversed([*tags(words)])), "")
 
 

@@ -40,7 +40,7 @@ _CONFLICT = {
 
 
 def output_schema(workflow: Workflow, role: str) -> JsonObject:
-    """The schema of a step's output: that of the role, or for a group that of its joined members."""
+    """The schema of a step's output: the role's schema, or for a group the schema of its joined members."""
     group = workflow.roles[role].group
     if group is None:
         return workflow.roles[role].schema

@@ -758,7 +758,7 @@ class _Earlier:
         ways: Sequence[Edge] = [edge] if name == source else self._workflow.graph.get(name, ())
         if self._is_ordered and name != source:
             is_met = name in self._reach(START)
-            # On a way back to the role, it delivers again, and its latest output is another one.
+            # If the path returns to the role, the role delivers again, and its latest output is a different one.
             ways = [
                 way
                 for way in ways

@@ -85,7 +85,7 @@ class Unit(NamedTuple):
         return self.main.endswith(".py")
 
     def require_plain(self) -> Unit:
-        """Return it, or raise an error if it has a file that cannot be taken."""
+        """Return this workflow, or raise an error if it has a file that cannot be taken."""
         for path, why in self.refused.items():
             raise UsageError(f"{path} {why}", hint="A pack has plain files only.")
         if self.main == f"{self.name}.py" and _RELATIVE_IMPORT.search(self.files[self.main]):
@@ -211,7 +211,7 @@ _PINS: form.Record[dict[str, Any]] = form.Section("the lock file", {"workflows":
 
 def read_pins(folder: str) -> dict[str, Pin]:
     """The lock file of a folder of workflows: each workflow that was taken from elsewhere. Raise an error if it cannot
-    be read, because nobody can tell then which workflows those are."""
+    be read, because then nobody knows which workflows those are."""
     path = os.path.join(folder, LOCK)
     if not has_lock(folder):
         return {}
@@ -314,7 +314,7 @@ class Power(NamedTuple):
     command: str | None = None
     """A command that runs without asking any agent."""
     is_program: bool = False
-    """Whether the workflow chooses what is started as the agent, or its arguments, so that no restriction can be relied on."""
+    """Whether the workflow chooses the agent's program or its arguments, so that no restriction can be relied on."""
     changes_files: bool = True
     runs_commands: bool = True
     starts_threads: bool = False

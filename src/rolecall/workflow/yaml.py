@@ -595,7 +595,7 @@ def _check_name(name: str, implied: str | None, at: At) -> None:
         hint = "Name what it does: solve-issue, review-code."
         at.report(f"the name {name!r} does not begin with a verb", hint, severity="warning")
     if implied is not None and name != implied:
-        message = f"the name {name[:80]!r} is not that of the file, {implied!r}"
+        message = f"the name {name[:80]!r} differs from the file's name, {implied!r}"
         at.report(message, f"Write `name: {implied}`, or rename the file.")
 
 

@@ -120,7 +120,9 @@ def obstacles(setup: HostSetup) -> list[Obstacle]:
         return [Obstacle(text, f"Enable it in {place}, or take it out there.")]
     if _words(theirs.get("command"), "mcp"):
         return []
-    text = f"OpenCode takes the server {SERVER} of {place}, which is not ours, in the place of ours"
+    text = (
+        f"OpenCode takes the server {SERVER} of {place}, which is not Rolecall's, instead of Rolecall's own"
+    )
     return [Obstacle(text, f"Give it another name in {place}.")]
 
 

@@ -172,7 +172,7 @@ def after_trouble(memory: TriggerMemory, slot: int, problem: str, now: int) -> T
 
 
 def resume(memory: TriggerMemory, now: int) -> TriggerMemory:
-    """The memory of a trigger that is resumed after a pause; signals missed in between are not made up for."""
+    """The memory of a trigger that is resumed after a pause; signals during the pause are lost."""
     return replace(memory, is_paused=False, since=now, seen="", seen_at=now, problem="", problem_at=0)
 
 

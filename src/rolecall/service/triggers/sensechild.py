@@ -59,7 +59,7 @@ def _call(function: Any) -> JsonObject | None:
     try:
         plain: JsonObject = json.loads(json.dumps(signal, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
-        raise _Misfit(f"`{FUNCTION}` returned what is not plain data: {error}") from error
+        raise _Misfit(f"`{FUNCTION}` returned something that is not plain data: {error}") from error
     return plain
 
 
