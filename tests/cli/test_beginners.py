@@ -262,8 +262,8 @@ WRONG_WORDS = {
     "no repository for a worktree": Mistake(
         "run ./own-tree.yaml -p x",
         2,
-        "rolecall: {folder} is in no git repository, so it cannot have worktrees (fatal: not a git repository (or any "
-        "of the parent directories): .git)\n"
+        "rolecall: {folder} is not in a git repository, so it cannot have worktrees (fatal: not a git repository (or "
+        "any of the parent directories): .git)\n"
         "  Start the thread in a repository, or use `workdir: copy`, which needs none.\n",
         {"own-tree.yaml": OWN_TREE},
     ),

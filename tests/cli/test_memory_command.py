@@ -376,5 +376,5 @@ def test_outside_git_the_project_has_to_be_named(rolecall: Rolecall, tmp_path: P
     assert "--project" in done.stderr
     rolecall("memory", "add", "retry-limits", "-m", LIMITS, "--project", str(tmp_path), check=0)
     done = rolecall("memory", "gc", "--delete", "retry-limits", "--project", str(tmp_path), check=2)
-    assert "is in no git repository" in done.stderr
+    assert "is not in a git repository" in done.stderr
     assert json.loads(rolecall("memory", "list", "--project", str(tmp_path), "--json", check=0).stdout)

@@ -262,7 +262,7 @@ def test_a_role_that_shares_works_where_the_thread_was_started(project: Project)
 @pytest.mark.parametrize(
     ("place", "told"),
     [
-        ("plain", "is in no git repository, so it cannot have worktrees"),
+        ("plain", "is not in a git repository, so it cannot have worktrees"),
         ("empty", "has no commit"),
         ("bare", "bare repository"),
         ("untracked", "'new' is not in the commit"),

@@ -815,7 +815,7 @@ def assert_stays(project: Path, why: str, todo: str) -> None:
 def test_outside_git_deletion_is_refused(tmp_path: Path) -> None:
     put(tmp_path, "retry-limits.md", RETRIES)
     put(tmp_path, "release-steps.md", RELEASES)
-    assert_stays(tmp_path, "is in no git repository", "Put the project under git")
+    assert_stays(tmp_path, "is not in a git repository", "Put the project under git")
 
 
 def test_a_note_that_git_does_not_have_is_not_deleted_and_the_hint_makes_it_possible(project: Path) -> None:

@@ -247,7 +247,7 @@ def test_the_branch_is_the_whole_name_of_what_is_checked_out(tmp_path: Path) -> 
 
 
 def test_a_folder_outside_of_every_repository_is_in_no_project(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="lies in no git repository") as raised:
+    with pytest.raises(UsageError, match="is not in a git repository") as raised:
         project_paths.find(tmp_path)
     assert isinstance(raised.value.hint, Hint)
     assert raised.value.hint.code == "name_project"

@@ -213,7 +213,7 @@ async def write_file(box: Toolbox, path: str, content: str) -> str:
 
 
 @_tool(
-    "Replace one piece of a text file of the work folder, which must occur in it exactly once.",
+    "Replace a piece of a text file in the work folder. The piece must occur exactly once in the file.",
     ["path", "old", "new"],
     path=_PATH,
     old=_text("The piece as it is in the file, with its spaces and line breaks.", minLength=1),

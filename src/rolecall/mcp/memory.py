@@ -51,7 +51,7 @@ TOOLS = (
     _tool(
         "memory_merge",
         "merge_notes",
-        "Join two notes in the first one, or in a new one; what is joined is removed by a git commit.",
+        "Merge two notes into the first one, or into a new one; a git commit removes the merged notes.",
         {"first": text("The note to merge into."), "second": text("The other note.")},
         {"into": text("The name of a new note for the text of both.")},
         effect="changes",

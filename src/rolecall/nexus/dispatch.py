@@ -119,7 +119,7 @@ TOOLS: Mapping[str, Tool] = {
         "Add a task to the running cycle. It is ready once every task it depends on is completed.",
         {
             "title": _needed(_TEXT, "What is to be done, in one line."),
-            "context": _needed(_TEXT, "What the one who does it has to know."),
+            "context": _needed(_TEXT, "What the agent needs to know to do it."),
             "deps": Argument(_NUMBERS, "Ids of the tasks that have to be completed before."),
             "approach": Argument(_TEXT, "How to go about it."),
             "acceptance": Argument(_TEXT, "What has to hold when it is done."),

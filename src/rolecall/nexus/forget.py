@@ -69,7 +69,7 @@ def find_kept(project: Folder, name: str) -> Kept:
         told = f" ({found.err})" if "not a git repository" not in found.err else ""
         hint = "Put the project under git and commit it; or remove the file by hand."
         raise UsageError(
-            f"{path} is in no git repository{told}, so removing it could not be undone", hint=hint
+            f"{path} is not in a git repository{told}, so removing it could not be undone", hint=hint
         )
     top = os.path.realpath(found.text)
     inner = os.path.relpath(os.path.join(os.path.realpath(folder), file), top)

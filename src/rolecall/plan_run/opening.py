@@ -23,7 +23,7 @@ from rolecall.workflow.playbook import Playbook
 from rolecall.workflow.route import status_of
 
 _LATER = "9999"
-"""Later than any time: the file itself shows that it was written after an agent had ended."""
+"""A time after all others, for a file whose own time shows that it was written after an agent had ended."""
 
 
 class FirstSession(NamedTuple):

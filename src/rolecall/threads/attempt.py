@@ -229,7 +229,7 @@ class Attempt:
         return self.note.reused
 
     async def _remember_question(self) -> None:
-        """Make the prompt again that the note is about, because the step stores it."""
+        """Make the note's prompt again, because the step stores it."""
         if self.role not in self.turn.playbook.functions:
             await self._assemble(self.note.since, self.note.recalled)
         found = self.tree.found.tree if self.tree else ""

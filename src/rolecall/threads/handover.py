@@ -303,7 +303,7 @@ def _worktree_of(store: Store, ref: ThreadRef) -> WorkFolder:
     if folder is None:
         raise UsageError(
             f"thread {ref.id} has no worktree to merge",
-            hint=Hint("Take what a thread did in a copy from there by hand", "diff_folder", thread=ref.id),
+            hint=Hint("Copy the thread's changes out of its copy by hand", "diff_folder", thread=ref.id),
         )
     _refuse_running(store, ref)
     for why in _find_newer(store, ref):

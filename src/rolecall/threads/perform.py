@@ -1,4 +1,4 @@
-"""Asks the agent of a role and parses its answer; `attempt.py` keeps the records of that."""
+"""Asks the agent of a role and parses its answer; `attempt.py` records the attempts."""
 
 from __future__ import annotations
 

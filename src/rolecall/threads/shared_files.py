@@ -127,7 +127,7 @@ class SharedFolder:
         """This machine's copy of the folder, as the state of the ref names it."""
         mark = workfolder.read_mark(self._folder.path)
         if "copy" not in mark:
-            # Marked before the ref names it, so that after a crash the ref names no copy that is nowhere.
+            # Marked before the ref names it, so that even after a crash the ref never names a missing copy.
             mark = {"copy": os.urandom(8).hex()}
             self._write_mark(mark)
         return {"copy": mark["copy"], "host": holder.name_of_host(holder.process(os.getpid()))}

@@ -143,7 +143,7 @@ def _plan_worktree(
         )
     if inside != "true" or not top:
         raise UsageError(
-            f"{cwd} is in no git repository, so it cannot have worktrees ({answer.err})",
+            f"{cwd} is not in a git repository, so it cannot have worktrees ({answer.err})",
             hint="Start the thread in a repository, or use `workdir: copy`, which needs none.",
         )
     if parent is not None and not (parent.branch and git.has_branch(top, parent.branch)):

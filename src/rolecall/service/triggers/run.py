@@ -273,7 +273,7 @@ class Triggers:
             result = await self._delivery.deliver(trigger, Signal(data, signed=digest))
         except Exception as error:  # the store failed, or no process could start; the caller may retry
             self._say(f"{trigger.id}: {error}")
-            why = error.message if isinstance(error, RolecallError) else "it cannot be handled just now"
+            why = error.message if isinstance(error, RolecallError) else "it cannot be handled at the moment"
             return hook.HookAnswer(503, {"error": why})
         finally:
             self._waiting[trigger.id] -= 1
