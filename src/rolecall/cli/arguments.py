@@ -20,7 +20,7 @@ from rolecall.threads.thread import LIMITS
 
 def parse_agent(text: str) -> str:
     """Complete the name of an agent that is relative to this folder."""
-    from rolecall.threads.casting import agent_from  # imports every adapter
+    from rolecall.threads.casting import agent_from  # only --agent needs it
 
     return agent_from(os.getcwd(), text)
 

@@ -99,7 +99,7 @@ def word(hint: str) -> str:
     if not isinstance(hint, Hint):
         return hint
     if hint.code == "set_default_agent":
-        from rolecall.checks.agents import first_installed  # imports every adapter
+        from rolecall.checks.agents import first_installed  # only this hint needs it
 
         agent = first_installed()
         hint = Hint(hint.advice, hint.code, before=hint.before, agent=agent or hint.arguments["agent"])

@@ -159,7 +159,7 @@ class _Report(NamedTuple):
 
 
 def _check(rolecall: Rolecall, text: str) -> _Report:
-    from rolecall.checks import agents  # imports every adapter, which no other verb needs
+    from rolecall.checks import agents  # no other verb needs it
 
     try:
         found = rolecall.find_workflow(text)

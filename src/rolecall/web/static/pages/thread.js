@@ -61,10 +61,10 @@ export default function Thread({ thread: given }) {
       <${WorkflowGraph} data=${data} graph=${graph.data} steps=${steps.list} /></${Boundary}>
     <${CurrentWork} work=${work} data=${data} />
     <${SendComments} thread=${data} onDone=${reload} />
-    <${Views} data=${data} steps=${steps} reload=${reload} />`;
+    <${Views} data=${data} steps=${steps} />`;
 }
 
-function Views({ data, steps, reload }) {
+function Views({ data, steps }) {
   const tab = route.value.query.tab || "chain";
   const choose = (name) => setQuery({ tab: name === "chain" ? "" : name });
   const top = useRef(null);
@@ -73,7 +73,7 @@ function Views({ data, steps, reload }) {
   return html`<div ref=${top} class="views-top"></div>
     <${Tabs} label="Views of the thread" chosen=${tab} choose=${choose} tabs=${TABS} />
     <div role="tabpanel" class=${isLinked ? "linked" : ""} aria-label=${tab}><${Boundary} what="This view" key=${tab}>
-      ${tab === "chain" ? html`<${Chain} data=${data} steps=${steps} reload=${reload} />` : null}
+      ${tab === "chain" ? html`<${Chain} data=${data} steps=${steps} />` : null}
       ${tab === "time" ? html`<${Time} steps=${steps} />` : null}
       ${tab === "files" ? html`<${Files} data=${data} />` : null}
       ${tab === "task" ? html`<${Prose} html=${data.promptHtml} class="card" />` : null}
@@ -284,7 +284,7 @@ function CurrentWork({ work, data }) {
     ${work?.text ? html`<pre class="says" ref=${box} tabindex="0">${work.text}</pre>` : null}</section>`;
 }
 
-function Chain({ data, steps, reload }) {
+function Chain({ data, steps }) {
   const { role, step: wanted } = route.value.query;
   const isFurtherBack = wanted && steps.before && steps.list.at(-1).number > Number(wanted);
   useEffect(() => { if (isFurtherBack) steps.older(500); }, [isFurtherBack && steps.before]);
@@ -299,7 +299,7 @@ function Chain({ data, steps, reload }) {
     </${Empty}>`}
     <ol class="chain" reversed>${shown.map((step, at) => html`
       <${Boundary} what=${`Step ${step.number}`} key=${step.hash}>
-        <${StepCard} step=${step} data=${data} isOpen=${at < 2} reload=${reload}
+        <${StepCard} step=${step} data=${data} isOpen=${at < 2}
           isWanted=${wanted === String(step.number)} />
       </${Boundary}>`)}</ol>
     ${steps.before ? html`<${More} load=${() => steps.older()}>Show earlier steps</${More}>`

@@ -10,7 +10,7 @@ import { ForkDialog } from "./actions.js";
 
 const filesOf = (step) => (step.changes?.length || 0) + (step.moreChanges || 0);
 
-export function StepCard({ step, data, isOpen: isOpenFirst, isWanted, reload }) {
+export function StepCard({ step, data, isOpen: isOpenFirst, isWanted }) {
   const [isOpen, setOpen] = useState(isOpenFirst || isWanted);
   const title = useRef(null);
   useEffect(() => {
@@ -29,7 +29,7 @@ export function StepCard({ step, data, isOpen: isOpenFirst, isWanted, reload }) 
         <span class="step-no">${step.number}</span><b>${roleName(step.role)}</b>
         ${step.status ? html`<span class="outcome">${step.status}</span>` : null}</button>
       <${StepFacts} step=${step} isPerson=${isPerson} /></div>
-    ${isOpen ? html`<${Details} step=${step} data=${data} reload=${reload} />` : null}
+    ${isOpen ? html`<${Details} step=${step} data=${data} />` : null}
   </li>`;
 }
 
@@ -49,7 +49,7 @@ function StepFacts({ step, isPerson }) {
     <${When} at=${step.timestamp} /></span>`;
 }
 
-function Details({ step, data, reload }) {
+function Details({ step, data }) {
   const { data: found, error } = useGet(`/steps/${step.hash}`);
   const [tab, choose] = useState("answer");
   const [isForking, setForking] = useState(false);
@@ -69,8 +69,7 @@ function Details({ step, data, reload }) {
       ${tab === "attempts" ? html`<${Attempts} attempts=${found.attempts} />` : null}</div>
     ${me.value.readOnly ? null : html`<p class="buttons end">
       <button onClick=${() => setForking(true)}>Fork here</button></p>`}
-    ${isForking ? html`<${ForkDialog} data=${data} at=${step.number} onClose=${() => setForking(false)}
-      reload=${reload} />` : null}`;
+    ${isForking ? html`<${ForkDialog} data=${data} at=${step.number} onClose=${() => setForking(false)} />` : null}`;
 }
 
 function Answer({ found, step }) {
