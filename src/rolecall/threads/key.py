@@ -41,7 +41,8 @@ class Parts(NamedTuple):
     """The version of the agent's program; empty if it is not known."""
     restrictions: Sequence[str] = ()
     tree: str = ""
-    """The files that the role found; empty if not all of them were recorded."""
+    """The files that the role found, as far as snapshots have them; empty without a snapshot, or if a nested
+    repository had uncommitted files."""
     session: str = ""
     """The role's last turn in the session that it continues: its key, and what was answered."""
     repetition: int = 0

@@ -31,7 +31,7 @@ class Question(NamedTuple):
     below_top: str
     """The work folder, relative to the folder that the tree covers."""
     tree: str
-    """The files that it finds; empty if not all of them are recorded."""
+    """The files that it finds, as in `Parts`."""
     task: str
     """The task, with the text that a prompt written in Python adds to it."""
     instruction: str
