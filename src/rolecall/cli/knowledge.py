@@ -127,12 +127,12 @@ def query(options: Namespace) -> int:
     if options.path is not None and (wrong := problem(options.path)):
         raise UsageError(f"the pattern {options.path!r} {wrong}", hint="Patterns are as in a .gitignore.")
     may_write = "file_modification" not in denied_classes(config.restrictions())
-    desk = queries.Searcher(now=now, tell=_note, may_write=may_write)
+    searcher = queries.Searcher(now=now, tell=_note, may_write=may_write)
     by = "words" if options.words else ""
     if options.everywhere:
-        found = desk.ask_all(options.text, limit=options.max, path=options.path, by=by)
+        found = searcher.ask_all(options.text, limit=options.max, path=options.path, by=by)
     else:
-        found = desk.ask(options.text, _root(options), limit=options.max, path=options.path, by=by)
+        found = searcher.ask(options.text, _root(options), limit=options.max, path=options.path, by=by)
     for note in found.notes:
         _note(note)
     results: list[dict[str, Any]] = []
