@@ -416,8 +416,12 @@ def test_nothing_of_a_repository_runs_and_no_address_is_a_command(stage: Stage) 
         f"ext::sh -c {touch}",
         "../flows#--upload-pack=touch x",
         "https://me:secret@example.com/x",
+        "ssh://me:secret@example.com/x",
+        "https://[::1/x",
     ):
-        assert stage("workflow", "add", source, check=3 if source.startswith("ext") else 2).stderr
+        code = 3 if source.startswith(("ext", "https://[")) else 2
+        told = stage("workflow", "add", source, check=code).stderr
+        assert told and "secret" not in told
 
     lock = stage.project / ".workflows" / "lock.yaml"
     text = lock.read_text()

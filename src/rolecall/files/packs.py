@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import unified_diff
 from typing import Literal, NamedTuple
-from urllib.parse import urlsplit
 
 from rolecall.errors import Hint, NotFound, RolecallError, StorageError, UsageError
 from rolecall.files import git
@@ -166,7 +165,8 @@ def parse_source(text: str, *, folder: str, project: str) -> Source:
             f"{place!r} is neither a folder nor the address of a git repository",
             hint="For example ../flows, https://example.com/flows.git or git@example.com:flows.git#v1.",
         )
-    if place.startswith("http") and "@" in urlsplit(place).netloc:
+    login = re.match(r"(\w+)://([^/]*)@", place)
+    if login and (login[1].startswith("http") or ":" in login[2]):  # the name alone is needed for ssh
         raise UsageError(
             "the address contains a name or a password, which would be written into the lock file",
             hint="Leave it out, and let a git credential helper supply it.",
