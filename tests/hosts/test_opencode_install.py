@@ -118,7 +118,7 @@ def test_each_sample_is_an_event_and_the_one_before_a_tool_is_an_edit(tmp_path: 
     ("text", "told"),
     [
         ('{"mcp": {"rolecall": {"enabled": false}}}', "does not start our server"),
-        ('{"mcp": {"rolecall": {"type": "local", "command": ["their-server"]}}}', "which is not ours"),
+        ('{"mcp": {"rolecall": {"type": "local", "command": ["their-server"]}}}', "which is not Rolecall's"),
         ('// "mcp": {"rolecall": {"enabled": false}}\n{"url": "http://x", /* y */ "a": [1,],}', ""),
         ('{"mcp": {"rolecall": {"type": "local", "command": ["/opt/v/bin/rolecall", "mcp"]}}}', ""),
         *(('{"mcp": {"other": {"enabled": false}}}', ""), ("{", ""), ('{"mcp": []}', ""), ("[]", "")),
