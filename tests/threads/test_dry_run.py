@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
 from itertools import takewhile
 from pathlib import Path
@@ -144,6 +145,18 @@ def test_only_files_that_a_step_changed_must_be_on_this_machine(rc: Rolecall, tm
     outlook = look(rc)
     assert (len(outlook.reused), outlook.asks) == (1, "developer")
     assert "are not on this machine" in outlook.reason
+    assert [step.reused is not None for step in run(rc).steps[:2]] == [True, False]
+
+
+def test_a_damaged_step_is_not_promised(rc: Rolecall, tmp_path: Path) -> None:
+    step = run(rc).steps[1]
+    write(tmp_path, BASE)
+    with sqlite3.connect(rc.store.backend.address.removeprefix("sqlite:")) as database:
+        database.execute("UPDATE nodes SET data = x'00' WHERE id = ?", (step.id,))
+    database.close()
+    outlook = look(rc)
+    assert (len(outlook.reused), outlook.asks) == (1, "developer")
+    assert f"node {step.id} is damaged" in outlook.reason
     assert [step.reused is not None for step in run(rc).steps[:2]] == [True, False]
 
 

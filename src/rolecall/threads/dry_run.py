@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from rolecall.agents.presence import adapter_of
-from rolecall.errors import RolecallError
+from rolecall.errors import Damaged, NotFound, RolecallError
 from rolecall.files import git
 from rolecall.files.snapshot import Snapshot
 from rolecall.files.tree import find_top
@@ -126,12 +126,16 @@ async def _find_known(
         if adapter_of(cast.agent) == "workflow":
             raise _Stop("it is played by another workflow, whose steps are not looked at")
         parts, has_effects = await find_parts(setup, asked, cast.agent), cast.has_effects
-    known = find_step(setup.store, key_of(parts))
+    try:
+        known = find_step(setup.store, key_of(parts))
+        refusal = reuse.find_refusal(known.step) if known else ""
+    except (NotFound, Damaged) as error:
+        raise _Stop(error.message) from error
     if known is None:
         raise _Stop("no finished step has the same prompt, agent and files")
     if has_effects:
         raise _Stop("its agent has effects outside the work folder")
-    if refusal := reuse.find_refusal(known.step):
+    if refusal:
         raise _Stop(refusal)
     trees, tree = setup.trees, known.step.tree
     if tree and tree.left.tree != tree.found.tree and not (trees and trees.is_whole(tree.left)):
