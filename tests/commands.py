@@ -130,7 +130,8 @@ class Child:
         large = imports or (_KNOWLEDGE if "knowledge" in words else ())
         self._line.connect(_server(*large).address)
         sent = socket.send_fds(self._line, [data], [*streams])
-        self._line.sendall(data[sent:])
+        if sent < len(data):  # sending nothing fails, too, if the process has ended already
+            self._line.sendall(data[sent:])
         self.pid = self._read_number()
         self.returncode: int | None = None
 
