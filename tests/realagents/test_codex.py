@@ -337,7 +337,7 @@ def test_what_was_done_before_the_endpoint_failed_is_kept(stage: Stage, model: M
 def test_an_agent_held_to_a_schema_answers_with_it(stage: Stage, model: ModelServer) -> None:
     model.add('{"status": "done"}')
     reply = stage.run(codex(is_typed=True), schema=SCHEMA, record="typed")
-    assert reply.text == '---\n{"status": "done"}\n---\n'
+    assert reply.text == "---\nstatus: done\n---\n"
     assert model.turns[0].body["text"]["format"]["schema"] == SCHEMA
 
 
