@@ -66,3 +66,9 @@ def test_every_page_is_in_the_navigation_of_the_site_or_of_the_gallery() -> None
     gallery = (ROOT / "docs" / "gallery" / "index.md").read_text("utf-8")
     listed = {*re.findall(r"[\w/-]+\.md", site), *(f"gallery/{name}" for name in _LINK.findall(gallery))}
     assert {str(page.relative_to(ROOT / "docs")) for page in PAGES if page.parent != ROOT} - listed == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_row_of_a_table_is_a_line(page: Path) -> None:
+    joined = re.findall(r"^.*\|[ -]*---.*$", _FENCE.sub("", page.read_text("utf-8")), re.MULTILINE)
+    assert [line for line in joined if not re.fullmatch(r" *\|?[ :|-]+", line)] == []
