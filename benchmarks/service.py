@@ -1,7 +1,7 @@
 """The service: many threads through it, how soon one starts, whether a long queue costs, and what it costs at rest.
 
-The agent is scripted and answers at once, so what is left is the service's own work: admission, a process for every
-step, the step through the pipe, the commit. The floor of a step is the engine in one process on the same store.
+The agent is scripted and answers at once, so what is left is the service's own work: admission, a process for the
+step, its notes through a socket, the commit. The floor of a step is the engine in one process on the same store.
 """
 
 from __future__ import annotations
@@ -96,13 +96,13 @@ class Service:
         read, write = os.pipe()
         words = [str(self._scripts / "rolecall"), "serve", "--concurrency", str(concurrency), "--at-once"]
         words += [str(concurrency), "--ready-fd", str(write), "--store", str(self.home / "store.db")]
-        with open(self.folder / "serve.out", "wb") as output:
+        with open(self.home / "serve.out", "wb") as output:
             child = subprocess.Popen(
                 words, env=self._environ, cwd=self.folder, stdout=output, stderr=output, pass_fds=[write]
             )
         os.close(write)
         with open(read, "rb") as ready:
-            assert ready.read() == b"ready", (self.folder / "serve.out").read_text()
+            assert ready.read() == b"ready", (self.home / "serve.out").read_text()
         try:
             yield [child.pid, control.ask(str(self.home), {"do": "status"})["zygote"]]
         finally:
@@ -245,7 +245,7 @@ def load(service: Service, *, threads: int) -> None:
         before, began = sum(map(_with_children, processes)), time.perf_counter()
         service.until(threads)
         wall = time.perf_counter() - began
-        cpu = sum(map(_with_children, processes)) - before
+        cpu = sum(map(_with_children, [*processes, *_children(processes[1])])) - before
         memory, once = sum(map(_resident, processes)), sum(map(_proportional, processes))
     steps = threads * _STEPS
     floor = _in_process(service, count=min(steps, 500))
@@ -283,6 +283,11 @@ def _status(service: Service, name: str) -> Any:
 def _with_children(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(int(field) for field in fields[11:15]) / _TICK
+
+
+def _children(pid: int) -> list[int]:
+    """The children of a process, such as workers that wait for another step."""
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def _in_process(service: Service, *, count: int) -> float:

@@ -60,8 +60,9 @@ def against_python(folder: str, command: Command, *, rounds: int, steps: int) ->
     long, long_id = played(os.path.join(folder, "many.db"), steps)
     crowded = os.path.join(folder, "crowd.db")
     crowd(crowded, _THREADS)
-    stepped, stepped_id = played(os.path.join(folder, "stepped.db"), 1)
-    quoted, quoted_id = played(os.path.join(folder, "quoted.db"), 1)
+    # In folders of their own: to the step of one, the store of the other is a file that has changed.
+    stepped, stepped_id = played(os.path.join(tempfile.mkdtemp(dir=folder), "store.db"), 1)
+    quoted, quoted_id = played(os.path.join(tempfile.mkdtemp(dir=folder), "store.db"), 1)
     plain = ("--agent", _agent(folder, "as always"))
     harder = ("--agent", _agent(folder, '"as always"'))
     works: dict[str, tuple[float | None, tuple[str, ...]]] = {

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from refuser import arm, counts_down
 
 from rolecall.service import worker
-from rolecall.service.worker import warm_up
+from rolecall.service.worker import run
 
 __all__ = ["run", "warm_up"]
 
 
-def run(words: Mapping[str, Any], notes: int) -> None:
+def warm_up() -> None:
+    worker.warm_up()
     arm(counts_down)
-    worker.run(words, notes)

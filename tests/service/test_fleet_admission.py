@@ -68,7 +68,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, postgres_server: Any) -> Ite
 @pytest.mark.parametrize(
     "same_test",
     [
-        test_supervisor.test_each_step_has_a_process_of_its_own_and_a_session_of_its_own,
+        test_supervisor.test_steps_that_run_at_once_have_processes_and_sessions_of_their_own,
         test_supervisor.test_a_workflow_that_leads_to_fail_fails_its_thread,
         test_kill.test_the_agent_of_a_thread_that_is_killed_ends_and_its_worker_too,
         test_kill.test_an_answer_that_comes_after_the_kill_becomes_no_step_and_no_further_role_is_called,

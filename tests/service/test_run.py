@@ -46,7 +46,8 @@ def plain(service: Service, text: str) -> str:
     text = re.sub(r"""("?pid"?): [0-9]+""", r"\1: 0", text)
     text = re.sub(r"""("?run"?): ["']?[0-9a-f]{16}["']?""", r"\1: RUN", text)
     text = re.sub(r"""(, |\n +)"?minutes"?: [0-9.e-]+""", "", text)  # none at all when it was quick
-    return re.sub(r"[0-9]+\.[0-9]s", "0.0s", text)
+    text = re.sub(r"[0-9]+\.[0-9]s", "0.0s", text)
+    return text.replace(", 0.0s", "")  # none at all when it was quick
 
 
 ENDINGS = {

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fakeagent import executable
@@ -47,12 +46,22 @@ def test_a_queued_thread_lives_its_life_and_every_transition_is_an_event(service
     service.assert_clean()
 
 
-def test_each_step_has_a_process_of_its_own_and_a_session_of_its_own(service: Service) -> None:
-    tell: dict[str, Any] = {"run": [["sh", "-c", "echo $PPID $(ps -o sess= -p $PPID) >> pids"]]}
-    name = service.enter(service.workflow(), service.script(done(**tell), done(**tell), done("end", **tell)))
-    assert service.ended(name) == ["completed"]
+def test_steps_that_run_at_once_have_processes_and_sessions_of_their_own(service: Service) -> None:
+    gates = [service.work / f"gate-{number}" for number in range(2)]
+    names = []
+    for gate in gates:
+        os.mkfifo(gate)
+        tell = [["sh", "-c", "echo $PPID $(ps -o sess= -p $PPID) >> pids"], ["cat", gate.name]]
+        names.append(service.enter(service.workflow(), service.script(done("end", run=tell), name=gate.name)))
+    for name in names:
+        service.event(name, "process", count=2)
+    leases = [str(service.state(name)["lease"]["pid"]) for name in names]
+    for gate in gates:
+        gate.write_text("go on")
+    assert service.ended(*names) == ["completed"] * 2
     pairs = [line.split() for line in (service.work / "pids").read_text().splitlines()]
-    assert len({pid for pid, _ in pairs}) == 3
+    assert sorted(pid for pid, _ in pairs) == sorted({*leases})
+    assert len(pairs) == 2
     assert all(pid == session for pid, session in pairs)
 
 

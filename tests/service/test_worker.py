@@ -1,15 +1,18 @@
-"""The process of a step: whatever it does ends its own thread only."""
+"""The process of a step: whatever it does ends its own thread only, and reaches no other step."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from textwrap import indent
 
 import pytest
-from servicestage import STEPS, Service, done, gone, is_living, served
+from servicestage import PATIENCE, STEPS, Service, done, gone, is_living, served
 
 from rolecall.threads import thread
 
@@ -191,6 +194,98 @@ def test_a_process_that_keeps_the_steps_line_open_does_not_keep_its_thread(servi
     """A fork has everything its parent had, the socket too, and may move to a session of its own."""
     body = "if os.fork() == 0:\n    os.setsid()\n    time.sleep(600)\n    os._exit(0)"
     assert outcome(service, role(service, "fork-away", body))[0] == "completed"
+
+
+# -- a process that takes several steps --
+
+TELL = [["sh", "-c", "echo $PPID $ROLECALL_RUN >> told"]]
+"""Adds the id of the step's process and the mark of what it starts to a file."""
+
+
+def told(service: Service) -> list[list[str]]:
+    """What the steps have told since this was last asked."""
+    file = service.work / "told"
+    lines = [line.split() for line in file.read_text().splitlines()]
+    file.unlink()
+    return lines
+
+
+def test_a_process_whose_step_ended_well_takes_the_next_one(service: Service) -> None:
+    steps = [*[done(run=TELL)] * 5, done("end", run=TELL)]
+    names = [service.enter(service.workflow(), service.script(*steps, name=f"several-{n}")) for n in range(2)]
+    assert service.ended(*names) == ["completed"] * 2
+    lines = told(service)
+    assert len(lines) == 12
+    assert len({pid for pid, *_ in lines}) < len(lines)
+    # The environment of one step does not reach the next one.
+    marks = [[name for name in names if name in mark.split("/")] for _, mark in lines]
+    assert sorted(marks) == sorted([[name] for name in names * 6])
+
+
+def test_a_process_that_was_killed_takes_no_other_step(service: Service) -> None:
+    gate = service.work / "gate"
+    os.mkfifo(gate)
+    waits = [*TELL, ["cat", "gate"]]
+    script = service.script(done(run=TELL), done(run=waits), done("end", run=TELL), name="killed")
+    name = service.enter(service.workflow(), script)
+    service.event(name, "process", count=3)
+    os.kill(int(service.state(name)["lease"]["pid"]), signal.SIGKILL)
+    service.event(name, "crashed")
+    gate.write_text("go on")
+    assert service.ended(name) == ["completed"]
+    _, (killed, _), *later = told(service)
+    assert len(later) == 2  # the same step once more, and the last one
+    assert killed not in [pid for pid, _ in later]
+
+
+def test_a_process_that_dies_before_it_reads_its_order_costs_the_thread_nothing(service: Service) -> None:
+    script = service.script(done("end", run=TELL), name="idle")
+    assert service.ended(service.enter(service.workflow(), script)) == ["completed"]
+    ((idle, _),) = told(service)
+    with suppress(ProcessLookupError):  # on a busy machine it may have ended by now
+        os.kill(int(idle), signal.SIGSTOP)  # it waits for an order, and holds no lock
+    name = service.enter(service.workflow(), script)
+    deadline = time.monotonic() + PATIENCE
+    while service.status()["running"] == [] and service.thread_status(name) != "completed":
+        assert time.monotonic() < deadline
+    with suppress(ProcessLookupError):
+        os.kill(int(idle), signal.SIGKILL)
+    assert service.ended(name) == ["completed"]
+    assert service.kinds(name) == ["queued", "started", "step", "completed"]
+    assert idle not in [pid for pid, _ in told(service)]
+
+
+def test_what_a_role_in_python_does_to_its_process_reaches_no_other_step(service: Service) -> None:
+    """Its code may change anything, so its process takes no further step."""
+    body = """
+import rolecall
+assert "LEFT_BEHIND" not in os.environ and not hasattr(rolecall, "left_behind")
+assert os.getcwd() != "/"
+os.environ["LEFT_BEHIND"] = rolecall.left_behind = "yes"
+os.chdir("/")
+open(os.path.join(context.workdir, "told"), "a").write(f"{os.getpid()}\\n")
+"""
+    flow = role(service, "change-process", body, after='END if len(context.steps) == 3 else "worker"')
+    assert outcome(service, flow) == ("completed", "")
+    changed = [pid for (pid,) in told(service)]
+    assert len(set(changed)) == 3
+    look = [["sh", "-c", "echo $PPID ${LEFT_BEHIND:-nothing} $(readlink /proc/$PPID/cwd) >> told"]]
+    script = service.script(done(run=look), done("end", run=look), name="look")
+    assert service.ended(service.enter(service.workflow(), script)) == ["completed"]
+    for pid, left, folder in told(service):
+        assert pid not in changed
+        assert (left, folder) == ("nothing", str(service.folder))
+
+
+def test_a_process_that_an_agent_leaves_behind_ends_before_the_next_step(service: Service) -> None:
+    hide = "env -i setsid sleep 600 > /dev/null 2>&1 < /dev/null & echo $! > hidden"
+    look = "ps -o stat= -p $(cat hidden) | grep -v Z > left || true"
+    script = service.script(
+        done(run=[["sh", "-c", hide]]), done("end", run=[["sh", "-c", look]]), name="hides"
+    )
+    assert service.ended(service.enter(service.workflow(), script)) == ["completed"]
+    assert (service.work / "left").read_text() == ""
+    assert not is_living(int((service.work / "hidden").read_text()))
 
 
 # -- what a step can do --

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from stat import S_IFIFO, S_IFMT, S_IFSOCK, S_ISDIR
+from typing import NamedTuple
 
 from rolecall.files import git
 from rolecall.files.tree import find_top
@@ -29,8 +29,7 @@ Mark = tuple[str, tuple[int, ...]]
 """Git's status of an entry, then its mode, size and time, which are empty if it no longer exists."""
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """The files of a folder at one moment."""
 
     head: str

@@ -1,7 +1,7 @@
-"""The process of one step: a fork of the zygote that takes exactly one step of one thread and exits.
+"""A step in a process of its own: a fork of the zygote that takes one step at a time.
 
-It opens the store itself. Every process it starts carries the thread's id as a mark, by which the leftovers of a step
-that died are found. Through a pipe it reports new events of threads, its lease, and how its step ended.
+It opens the store itself. Every process that a step starts carries the thread's id as a mark, by which the leftovers of
+a step that died are found. Through a socket it reports new events of threads, its lease, and how its step ended.
 """
 
 from __future__ import annotations
@@ -45,16 +45,17 @@ class StepOrder:
     """On a fleet, how far the database's clock is ahead of this machine's monotonic clock."""
 
 
-def run(words: Mapping[str, Any], notes: int) -> None:
-    """Take the step that an order asks for; `notes` is the pipe to the service."""
-    url, durability = _settings or config.store_settings()
-    take_step(StepOrder(**words), notes, open_backend(url, durability=durability))
+def run(words: Mapping[str, Any], notes: int) -> bool:
+    """Take the step that an order asks for and return whether it ended well; `notes` is the line to the service."""
+    global _backend
+    if _backend is None:
+        url, durability = _settings or config.store_settings()
+        _backend = open_backend(url, durability=durability)
+    return take_step(StepOrder(**words), notes, _backend)
 
 
-def take_step(order: StepOrder, notes: int, backend: Backend, **clock: Any) -> None:
-    # The engine passes its environment on, so every process of the step carries this mark.
-    mark = process.add_mark(config.child_environment(), order.thread)[process.RUN_VARIABLE]
-    config.set_variables({process.RUN_VARIABLE: mark})
+def take_step(order: StepOrder, notes: int, backend: Backend, **clock: Any) -> bool:
+    global _warm
 
     def note(kind: str, value: Any) -> None:
         os.write(notes, json.dumps([kind, value]).encode() + b"\n")
@@ -65,14 +66,30 @@ def take_step(order: StepOrder, notes: int, backend: Backend, **clock: Any) -> N
     store = Store(booking, **clock)
     if _warm is not None:
         store.learn_types(_warm)
-    # The loop is not closed, because the process ends here.
-    note("report", asyncio.new_event_loop().run_until_complete(_step(store, order)))
+    # The engine passes its environment on, so every process of the step carries the mark.
+    config.set_variables(process.add_mark(_outside, order.thread))
+    loop, cancel = asyncio.new_event_loop(), asyncio.Event()
+    # Not `loop.add_signal_handler`, which takes as long as a commit.
+    signal.signal(signal.SIGTERM, lambda _number, _frame: loop.call_soon_threadsafe(cancel.set))
+    report = loop.run_until_complete(_step(store, order, cancel))
+    note("report", report)
+    loop.run_until_complete(asyncio.sleep(0))  # cancelled tasks end
+    if report or cancel.is_set() or asyncio.all_tasks(loop):
+        return False  # the loop is not closed, because the process ends
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    loop.close()
+    _warm = store
+    return True
 
 
+_backend: Backend | None = None
+"""The store, once a step has been taken."""
 _settings: StoreSettings | None = None
 """The store's address, as it was when the zygote started."""
+_outside: Mapping[str, str] = {}
+"""The mark that the zygote was started with, if any."""
 _warm: Store | None = None
-"""The store of the warm-up, kept for the types that it has compiled."""
+"""The store of the warm-up or of the last step, kept for the types that it has compiled."""
 _MODULES = ("threads.members", *(f"agents.adapters.{name}" for name in ("command", "claude", "codex")))
 """What many steps import, beyond those of the trial step."""
 _WORKFLOW = """\
@@ -86,8 +103,9 @@ graph: {$START: worker, worker: {done: $END}}
 
 def warm_up() -> None:
     """Take a trial step, so that everything a step imports and compiles is loaded before a worker is forked."""
-    global _settings, _warm
+    global _settings, _outside, _warm
     _settings = config.store_settings()
+    _outside = {process.RUN_VARIABLE: mark} if (mark := config.run()) else {}
     for name in _MODULES:
         import_module(f"rolecall.{name}")
     with TemporaryDirectory(prefix="rolecall-") as folder, Rolecall(MEMORY, folder=folder) as rolecall:
@@ -97,14 +115,12 @@ def warm_up() -> None:
             json.dumps({"roles": {"worker": [{"output": {"$status": "done"}}]}}), encoding="utf-8"
         )
         started = rolecall.start(str(flow), "Warm up.", agent=f"scripted:{script}")
-        asyncio.run(_step(rolecall.store, StepOrder(started.id, "warm-up", "here")))
+        asyncio.run(_step(rolecall.store, StepOrder(started.id, "warm-up", "here"), asyncio.Event()))
         _warm = rolecall.store
 
 
-async def _step(store: Store, order: StepOrder) -> dict[str, str]:
+async def _step(store: Store, order: StepOrder, cancel: asyncio.Event) -> dict[str, str]:
     """Take the step; return an empty result, or the error that prevented it."""
-    cancel = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, cancel.set)
     thread = Thread(Rolecall(store), ThreadId(order.thread))
     try:
         await thread.advance(

@@ -1,6 +1,8 @@
 """Steps in their own processes, from the service's side: start one, read its notes, end it, report how it ended.
 
-The caller decides what that means for the thread. Nothing here knows queues or policies, so a fleet uses the same code.
+While a step runs, it has a process to itself. A process whose step ended well takes another step later; one that was
+told to end, or whose step failed, never does. The caller decides what the end of a step means for the thread. Nothing
+here knows queues or policies, so a fleet uses the same code.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ _KEPT = 4_000
 GRACE = 5.0
 """Seconds between asking a step to stop and killing it."""
 _START_PATIENCE = 60.0
+_IDLE_SECONDS = 5.0
+"""How long a worker waits for another step."""
 
 
 class Ended(NamedTuple):
@@ -54,12 +58,53 @@ class Ended(NamedTuple):
 
 
 class Worker:
-    """A running step."""
+    """A process that takes one step at a time."""
 
-    def __init__(self, zygote: Zygote, pid: int) -> None:
+    def __init__(self, zygote: Zygote, limits: WorkerLimits) -> None:
+        self.limits = limits
+        self.pid = 0
+        self.is_told_to_end = False
+        """Whether it was sent a signal, which it may not have received yet."""
+        self.notes = 0
+        """How many notes of its step have arrived."""
         self._zygote = zygote
-        self.pid = pid
+        self._line = _Pipe(self._hear, *(end.detach() for end in socket.socketpair()))
+        self._output = _Pipe(self._keep, *os.pipe())
+        self._unread = self._tail = b""
+        self._heard: Callable[[str, Any], None]
+        self._report: Mapping[str, str] | None = None
+        self._has_lease = False
+        self._over: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+        """The exit status of the process, or 0 as soon as it can take another step."""
+        self.has_ended = False
         self._ending: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Fork the process. Calls must not overlap."""
+        try:
+            ends = self._line.theirs, self._output.theirs
+            self.pid, exited = await self._zygote.fork(self.limits, *ends)
+        except ConnectionError:
+            self.close()
+            raise
+        self._line.close_theirs()
+        self._output.close_theirs()
+        exited.add_done_callback(self._end)
+
+    async def step(self, order: StepOrder, heard: Callable[[str, Any], None]) -> Ended:
+        """Take a step and wait for its end."""
+        self._heard, self.notes, self._report, self._tail = heard, 0, None, b""
+        self._over = asyncio.get_running_loop().create_future()
+        if self.has_ended:
+            self._over.set_result(None)
+        self._line.write(json.dumps(asdict(order)).encode() + b"\n")
+        code = await self._over
+        return Ended(self._report, code, self._tail.decode("utf-8", "replace"))
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether it can take another step: its last one ended well and left the thread, and nobody told it to end."""
+        return self._report == {} and not (self._has_lease or self.is_told_to_end or self.has_ended)
 
     def stop(self, *, grace: float = GRACE) -> None:
         """Ask it to stop, and kill it if it does not."""
@@ -69,15 +114,43 @@ class Worker:
             await asyncio.sleep(grace)
             self.kill()
 
+        self.is_told_to_end = True
         if self._ending is None:
             self._ending = asyncio.create_task(end())
 
     def kill(self) -> None:
+        self.is_told_to_end = True
         self._zygote.signal(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
+        """Give it no more orders, which ends it."""
         if self._ending is not None:
             self._ending.cancel()
+        self._line.close()
+        self._output.close()
+
+    def _hear(self, data: bytes) -> None:
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for kind, value in map(json.loads, lines):
+            self.notes += 1
+            if kind == "report":
+                self._report = value
+            elif kind == "notify":
+                notify.tell([value])
+            elif kind == "idle":
+                self._over.set_result(0)
+            else:
+                self._has_lease = bool(value) if kind == "lease" else self._has_lease
+                self._heard(kind, value)
+
+    def _keep(self, data: bytes) -> None:
+        self._tail = (self._tail + data)[-_KEPT:]
+
+    def _end(self, exited: asyncio.Future[int | None]) -> None:
+        self.has_ended = True
+        self.close()
+        if not self._over.done():
+            self._over.set_result(exited.result())
 
 
 class Workers:
@@ -90,6 +163,8 @@ class Workers:
         self._zygote: Zygote | None = None
         self._starting = asyncio.Lock()
         self.running: dict[str, Worker] = {}
+        self._idle: dict[Worker, asyncio.TimerHandle] = {}
+        """Workers that wait for a step, the latest last."""
 
     async def open(self) -> None:
         await self._ready_zygote()
@@ -107,44 +182,47 @@ class Workers:
     ) -> Ended:
         """Take one step of a thread in its own process and wait for its end. Whatever happens, nothing that it started
         is left when this returns. `heard` gets its notes: `event` with the id of a thread, and `lease`."""
-        report: Mapping[str, str] | None = None
-        unread, tail = b"", b""
-
-        def hear(data: bytes) -> None:
-            nonlocal report, unread
-            *lines, unread = (unread + data).split(b"\n")
-            for kind, value in map(json.loads, lines):
-                if kind == "report":
-                    report = value
-                elif kind == "notify":
-                    notify.tell([value])
-                else:
-                    heard(kind, value)
-
-        def keep(data: bytes) -> None:
-            nonlocal tail
-            tail = (tail + data)[-_KEPT:]
-
-        notes, output = _Pipe(hear), _Pipe(keep)
-        try:
-            async with self._starting:
-                zygote = await self._ready_zygote()
-                worker = Worker(zygote, await zygote.fork(order, limits, notes.theirs, output.theirs))
+        while True:
+            worker = self._take_idle(limits)
+            is_new = worker is None
+            if worker is None:
+                async with self._starting:
+                    worker = Worker(await self._ready_zygote(), limits)
+                    await worker.start()
             self.running[order.thread] = worker
-            notes.close_theirs()
-            output.close_theirs()
             try:
-                code = await zygote.exit_of(worker.pid)
+                ended = await worker.step(order, heard)
             finally:
-                worker.close()
                 del self.running[order.thread]
-        finally:
-            notes.close()
-            output.close()
-        if report is None:
-            # Only its own processes: another machine on this host may have the thread by now.
-            await end_leftovers(add_mark(self._environ, order.thread)[RUN_VARIABLE])
-        return Ended(report, code, tail.decode("utf-8", "replace"))
+                self._put_back(worker)
+            if ended.report is not None:
+                return ended
+            if is_new or worker.notes or worker.is_told_to_end:
+                break  # otherwise it died before it read the order
+        # Only its own processes: another machine on this host may have the thread by now.
+        await end_leftovers(add_mark(self._environ, order.thread)[RUN_VARIABLE])
+        return ended
+
+    def _take_idle(self, limits: WorkerLimits) -> Worker | None:
+        while self._idle:
+            worker, timer = self._idle.popitem()
+            timer.cancel()
+            if worker.can_go_on and worker.limits == limits:
+                return worker
+            worker.close()
+        return None
+
+    def _put_back(self, worker: Worker) -> None:
+        """Keep a worker for another step, for a while."""
+
+        def end() -> None:
+            del self._idle[worker]
+            worker.close()
+
+        if worker.can_go_on:
+            self._idle[worker] = asyncio.get_running_loop().call_later(_IDLE_SECONDS, end)
+        else:
+            worker.close()
 
     async def _ready_zygote(self) -> Zygote:
         if self._zygote is None or not self._zygote.is_alive:
@@ -153,19 +231,25 @@ class Workers:
 
 
 class _Pipe:
-    """A pipe that a worker writes to, read as data arrives and once more after the worker has ended."""
+    """A pipe or socket whose other end a worker has, read as data arrives and once more when it is closed."""
 
-    def __init__(self, take: Callable[[bytes], None]) -> None:
+    def __init__(self, take: Callable[[bytes], None], ours: int, theirs: int) -> None:
         self._take = take
-        self._ours, self.theirs = os.pipe()
-        os.set_blocking(self._ours, False)
-        asyncio.get_running_loop().add_reader(self._ours, self._read)
+        self._ours, self.theirs = ours, theirs
+        os.set_blocking(ours, False)
+        asyncio.get_running_loop().add_reader(ours, self._read)
+
+    def write(self, line: bytes) -> None:
+        with suppress(BrokenPipeError):  # the zygote reports its end
+            os.write(self._ours, line)
 
     def _read(self) -> bool:
         try:
             data = os.read(self._ours, 65536)
         except BlockingIOError:
             return False
+        except ConnectionResetError:  # it died before it read an order
+            data = b""
         if not data:
             asyncio.get_running_loop().remove_reader(self._ours)
             return False
@@ -178,10 +262,12 @@ class _Pipe:
             self.theirs = -1
 
     def close(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._ours)
-        while self._read():
-            pass
-        os.close(self._ours)
+        if self._ours >= 0:
+            asyncio.get_running_loop().remove_reader(self._ours)
+            while self._read():
+                pass
+            os.close(self._ours)
+            self._ours = -1
         self.close_theirs()
 
 
@@ -219,28 +305,25 @@ class Zygote:
     def pid(self) -> int:
         return self._child.pid
 
-    async def fork(self, order: StepOrder, limits: WorkerLimits, notes: int, output: int) -> int:
-        """Start a worker and return its process id. Calls must not overlap: the next answer belongs to this order."""
+    async def fork(
+        self, limits: WorkerLimits, line: int, output: int
+    ) -> tuple[int, asyncio.Future[int | None]]:
+        """Start a worker; return its process id, and its exit status as soon as it is known, or None if the zygote dies
+        before reporting it. Calls must not overlap: the next answer belongs to this order."""
         answer = self._next_answer()
-        words = {"order": asdict(order), "limits": asdict(limits)}
+        words = {"limits": asdict(limits)}
         try:
-            socket.send_fds(self._control, [json.dumps(words).encode() + b"\n"], [notes, output])
+            socket.send_fds(self._control, [json.dumps(words).encode() + b"\n"], [line, output])
         except OSError:
             self._lose()
         pid = (await answer)["started"]
-        self._exits.setdefault(pid, asyncio.get_running_loop().create_future())
-        return pid
+        exited = self._exits.setdefault(pid, asyncio.get_running_loop().create_future())
+        exited.add_done_callback(lambda _: self._exits.pop(pid))
+        return pid, exited
 
     def signal(self, pid: int, number: int) -> None:
         with suppress(OSError):  # when the zygote is gone, so are its workers
             self._control.sendall(json.dumps({"pid": pid, "signal": number}).encode() + b"\n")
-
-    async def exit_of(self, pid: int) -> int | None:
-        """The exit status of a worker; None if the zygote died before reporting it."""
-        try:
-            return await self._exits[pid]
-        finally:
-            self._exits.pop(pid, None)
 
     async def close(self) -> None:
         """End the zygote and any remaining workers."""

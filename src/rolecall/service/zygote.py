@@ -2,13 +2,14 @@
 
     python -m rolecall.service.zygote CONTROL ENTRY
 
-CONTROL is the number of a socket to the service, ENTRY the module whose `run` takes a step. A line of JSON orders a
-worker, and carries the pipes for its notes and its output; one answer has its process id, and a later one its exit
-status. The zygote takes no step itself and has one thread, so it is safe to fork. If the service dies, it ends its
-workers.
+CONTROL is the number of a socket to the service, ENTRY the module whose `run` takes a step. A line of JSON with its
+limits orders a worker, and carries the socket for its orders and notes and the pipe for its output; one answer has its
+process id, and a later one its exit status. The zygote takes no step itself and has one thread, so it is safe to fork.
+If the service dies, it ends its workers.
 
-On Linux, processes that a step leaves behind become children of the zygote when the step's process ends, however they
-detached themselves, and are ended before the service learns of the step's end.
+A worker takes one step after another, but only while each leaves it as it was; otherwise it ends. On Linux, processes
+that a step leaves behind become children of its worker, however they detached themselves, and of the zygote when the
+worker ends. They are ended before the service learns of the step's end.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Mapping
@@ -36,6 +38,12 @@ _STRAY_PATIENCE = 1.0
 _BROKEN = 70
 _CPU_SPARE = 5
 """Seconds of processor time between SIGXCPU and SIGKILL."""
+_MOST_STEPS, _MOST_SECONDS, _MOST_KB = 50, 5.0, 64 * 1024
+"""After so many steps, so much processor time or so much more memory, a worker ends: its limits are those of a step."""
+_HARMLESS = {"rolecall", "jsonata", *sys.stdlib_module_names}
+"""Packages that a step may import and leave behind."""
+_THREAD_PATIENCE = 1.0
+"""Seconds in which the threads of a step that has ended may end too."""
 
 
 def main() -> None:
@@ -84,7 +92,7 @@ class _Zygote:
                 if "signal" in order:
                     self._signal(order["pid"], order["signal"])
                 else:
-                    self._fork(order, *files)
+                    self._fork(order["limits"], *files)
         for pid in self._workers:
             self._signal(pid, signal.SIGKILL)
         while self._workers:
@@ -98,13 +106,13 @@ class _Zygote:
         except ProcessLookupError:  # it is not in its own process group yet
             os.kill(pid, number)
 
-    def _fork(self, order: Mapping[str, Any], notes: int, output: int) -> None:
+    def _fork(self, limits: Mapping[str, int | None], line: int, output: int) -> None:
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become_worker(order, notes, output, parent)
+            self._become_worker(limits, line, output, parent)
         self._workers.add(pid)
-        os.close(notes)
+        os.close(line)
         os.close(output)
         self._tell(started=pid)
 
@@ -137,8 +145,10 @@ class _Zygote:
 
     # -- in the worker --
 
-    def _become_worker(self, words: Mapping[str, Any], notes: int, output: int, parent: int) -> NoReturn:
-        """Take the step in a session of its own, with output that the service reads, and limits that also apply to
+    def _become_worker(
+        self, limits: Mapping[str, int | None], line: int, output: int, parent: int
+    ) -> NoReturn:
+        """Take steps in a session of its own, with output that the service reads, and limits that also apply to
         every child."""
         code = _BROKEN
         try:
@@ -153,10 +163,9 @@ class _Zygote:
             os.close(nothing)
             os.close(output)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            memory, minutes = words["limits"]["memory_mb"], words["limits"]["cpu_minutes"]
-            if (
-                memory is not None
-            ):  # not the address space, because V8 reserves far more of it than it ever uses
+            memory, minutes = limits["memory_mb"], limits["cpu_minutes"]
+            # Not the address space, because V8 reserves far more of it than it ever uses.
+            if memory is not None:
                 _limit(resource.RLIMIT_DATA, memory * 1024 * 1024)
             if minutes is not None:  # SIGXCPU, whose name gives the reason, comes shortly before SIGKILL
                 _limit(resource.RLIMIT_CPU, minutes * 60, spare=_CPU_SPARE)
@@ -165,7 +174,7 @@ class _Zygote:
             if os.getppid() != parent:
                 os._exit(1)
             self._adopt_orphans()
-            self._entry.run(words["order"], notes)
+            self._take_steps(line)
             code = 0
         except BaseException:
             traceback.print_exc()
@@ -174,6 +183,41 @@ class _Zygote:
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)
+
+    def _take_steps(self, line: int) -> None:
+        """Take a step for each order, until one does not end well or leaves something behind."""
+        modules, memory = set(sys.modules), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        with open(line, "rb", closefd=False) as orders:
+            for number, order in enumerate(orders, 1):
+                is_well = self._entry.run(json.loads(order), line)
+                used = resource.getrusage(resource.RUSAGE_SELF)
+                is_fresh = (
+                    number < _MOST_STEPS
+                    and used.ru_utime + used.ru_stime < _MOST_SECONDS
+                    and used.ru_maxrss < memory + _MOST_KB
+                )
+                # Elsewhere, processes that a step leaves behind are not known to be its own.
+                if not (is_well and is_fresh and self._libc is not None and _is_clean(modules)):
+                    return
+                os.write(line, b'["idle", null]\n')
+
+
+def _is_clean(modules: set[str]) -> bool:
+    """Whether nothing of a step is left in this process: no thread, no child, and no code of a user, which may have
+    changed anything. `modules` are those that were imported before."""
+    deadline = time.monotonic() + _THREAD_PATIENCE
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread():
+            thread.join(max(0.0, deadline - time.monotonic()))
+    added = {name.partition(".")[0] for name in sys.modules.keys() - modules}
+    if threading.active_count() > 1 or added - _HARMLESS:
+        return False
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:  # a process of an agent that ended after the agent
+            pass
+    except ChildProcessError:
+        return True
+    return False
 
 
 def _children() -> set[int]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rolecall.errors import Hint, InvalidPayload, UsageError
 from rolecall.settings.mask import Mask
@@ -23,8 +22,7 @@ from rolecall.workflow.reply import Shape
 from rolecall.workflow.route import Ended, Failed, Next, Route, Stuck, Suspended
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """The state of a thread after one or more steps."""
 
     thread: str

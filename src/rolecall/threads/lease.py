@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rolecall.agents.protocol import Cancel
 from rolecall.errors import Conflict, Hint, StorageError, UsageError
@@ -29,8 +29,7 @@ class Waits(Exception):
         self.ref = ref
 
 
-@dataclass(frozen=True)
-class Held:
+class Held(NamedTuple):
     """A thread that this process runs: no other process moves its head as long as the lease is ours."""
 
     store: Store

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rolecall.threads.state import GROUP
 from rolecall.workflow.model import SUSPEND, Role
@@ -28,8 +27,7 @@ Deliver what your role is asked for and nothing else. Leave the work of other ro
 you could do it yourself."""
 
 
-@dataclass(frozen=True)
-class PastStep:
+class PastStep(NamedTuple):
     """An earlier step as the next role sees it."""
 
     number: int
@@ -42,8 +40,7 @@ class PastStep:
     """Whether something of its output was left out."""
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """One named part of a prompt."""
 
     name: str
@@ -52,8 +49,7 @@ class Part:
     """The number of the earlier step that `show_step` rendered as this text."""
 
 
-@dataclass(frozen=True)
-class Prompt:
+class Prompt(NamedTuple):
     """The prompt of a step, in the parts it is stored in."""
 
     parts: tuple[Part, ...]

@@ -5,8 +5,6 @@ The two steps have the same key, so the role would be asked the same thing, of t
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from rolecall.agents.protocol import Usage
 from rolecall.errors import Damaged, NotFound
 from rolecall.files.snapshot import StepTree
@@ -102,7 +100,7 @@ async def _take_step(attempt: Attempt, known: Known, *, is_begun: bool = False) 
             return None
         if attempt.tree is None or attempt.tree.left.tree != tree.left.tree:
             attempt.remark("other files have changed while the step was taken over")
-            result = replace(result, is_exact=False)
+            result = result._replace(is_exact=False)
     attempt.note_taken(files)
     return result
 

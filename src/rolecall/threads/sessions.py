@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from rolecall.agents.protocol import Usage
 from rolecall.settings.mask import Mask
@@ -26,8 +25,7 @@ LOOK_BACK = 200
 REREAD = "Others may have worked here since your last turn: read the files again before you change anything."
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """The session in which to ask the agent, and the reason, which the step records."""
 
     reason: str
@@ -38,8 +36,7 @@ class Decision:
     total: Usage | None = None
 
 
-@dataclass(frozen=True)
-class Fork:
+class Fork(NamedTuple):
     """The point at which a thread was forked from another one."""
 
     at: str
@@ -48,8 +45,7 @@ class Fork:
     """Sessions that the other thread has used since then; None if that is unknown."""
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """The step of an earlier thread whose session a role continues in its first turn."""
 
     thread: str = ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import lru_cache
 from itertools import count
 from typing import Any
@@ -44,7 +43,7 @@ class StepsAbove:
                         shown = _leave_out_list(output[field.name], field.path)
                         is_cut = is_cut or shown != output[field.name]
                         output[field.name] = shown
-                self._read.append((step.id, replace(step.past, output=output, is_cut=is_cut)))
+                self._read.append((step.id, step.past._replace(output=output, is_cut=is_cut)))
             yield self._read[place]
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from rolecall.errors import InvalidValue, UsageError
@@ -33,8 +32,7 @@ MAX_LINES = 100_000
 """The maximum number of lines; very many short lines would take many times their size in memory."""
 
 
-@dataclass(frozen=True)
-class ParsedReply:
+class ParsedReply(NamedTuple):
     """The output and the body of an answer."""
 
     output: JsonObject
@@ -45,16 +43,14 @@ class ParsedReply:
     """Corrections that were made while reading."""
 
 
-@dataclass(frozen=True)
-class Suspension:
+class Suspension(NamedTuple):
     """The agent cannot continue without a person."""
 
     reason: str
     body: str = ""
 
 
-@dataclass(frozen=True)
-class ReplyProblem:
+class ReplyProblem(NamedTuple):
     """Why an answer has no usable output."""
 
     reason: str
@@ -292,7 +288,7 @@ def _read(block: _Block, lines: list[str], shape: Shape) -> ParsedReply | Suspen
     body = "\n\n".join(part for part in (result.body, _body(block, lines)) if part)
     if isinstance(result, Suspension):
         return _suspend(result.reason or body.partition("\n\n")[0], body)
-    return replace(result, body=body, repairs=(*repairs, *result.repairs))
+    return result._replace(body=body, repairs=(*repairs, *result.repairs))
 
 
 def _load(block: _Block, shape: Shape) -> tuple[JsonObject | ReplyProblem, tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""The process of one step on a fleet machine: has its own connection, and waits while the server is unavailable."""
+"""The process of a step on a fleet machine: has its own connection, and waits while the server is unavailable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from rolecall.store.clock import steady_ms
 __all__ = ["run", "warm_up"]
 
 
-def run(words: JsonObject, notes: int) -> None:
+_backend: Any = None
+"""The store, once a step has been taken."""
+
+
+def run(words: JsonObject, notes: int) -> bool:
+    global _backend
     order = StepOrder(**words)
-    backend: Any = SharedBackend(config.store_settings().url, size=1)
-    worker.take_step(order, notes, backend, now=lambda: steady_ms() + order.clock_ahead_ms)
+    _backend = _backend or SharedBackend(config.store_settings().url, size=1)
+    return worker.take_step(order, notes, _backend, now=lambda: steady_ms() + order.clock_ahead_ms)
