@@ -67,7 +67,7 @@ VALUES = {
     "rolecall.workflow.reply": {"Shape"},
     "rolecall.workflow.route": {"STATUS_KEYS", "Next", "status_of"},
     "rolecall.workflow.template": "*",
-    "rolecall.workflow.yaml": {"NAME", "json_schema", "read_text"},
+    "rolecall.workflow.yaml": {"NAME", "SANDBOX", "json_schema", "read_text"},
     # the store's own words
     "rolecall.store.backend": {"Event"},
     "rolecall.store.canonical": {"JsonObject", "Schema"},

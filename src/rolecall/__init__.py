@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rolecall.api import Event, Project, Rolecall, Run, Thread, open
     from rolecall.errors import AgentError, ExtractError, RolecallError, UsageError
     from rolecall.threads import agentkit
-    from rolecall.workflow.model import END, Limits
+    from rolecall.workflow.model import END, Limits, Sandbox
     from rolecall.workflow.playbook import Message, RoleResult, ThreadContext
     from rolecall.workflow.python import Joined, MemberResult, Role, Workflow, compile
 
@@ -36,6 +36,7 @@ __all__ = [
     "Rolecall",
     "RolecallError",
     "Run",
+    "Sandbox",
     "Thread",
     "ThreadContext",
     "Usage",
@@ -56,7 +57,7 @@ _HOMES = {
     "rolecall.workflow.python": ("Joined", "MemberResult", "Role", "Workflow", "compile"),
     "rolecall.errors": ("AgentError", "ExtractError", "RolecallError", "UsageError"),
     "rolecall.workflow.playbook": ("Message", "RoleResult", "ThreadContext"),
-    "rolecall.workflow.model": ("END", "Limits"),
+    "rolecall.workflow.model": ("END", "Limits", "Sandbox"),
 }
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept any name

@@ -22,6 +22,7 @@ from rolecall.agents.contract import ANSWER, WRITTEN, AgentContract, Recorder, c
 from rolecall.agents.program import Json as Record
 from rolecall.agents.program import McpServer
 from rolecall.agents.protocol import Context, Reply, Usage, ask
+from rolecall.agents.sandbox import Policy, find_layers
 from rolecall.errors import AgentError, UsageError
 from rolecall.settings import capabilities
 
@@ -718,6 +719,31 @@ def test_another_folder_environment_or_launch_is_another_process(
 
     first, second = stage.scene(agent, scene)
     assert first.text != second.text
+    assert stage.leftovers() == []
+
+
+@pytest.mark.skipif(not find_layers().can_restrict_files, reason="no sandbox can be made here")
+def test_a_process_is_used_again_only_in_the_same_sandbox_and_each_step_is_told_what_it_enforces(
+    stage: Stage,
+) -> None:
+    agent = stage.agent([{"tell_pid": True}])
+
+    def policy(*more: str) -> Policy:
+        write = (str(stage.workdir), str(stage.folder), *more)
+        return Policy(write=write, layers=find_layers())
+
+    policies = [policy(), policy(), policy(str(stage.folder.parent))]
+
+    async def scene() -> list[str]:
+        contexts = [stage.context(sandbox=each) for each in (*policies, None)]
+        return [(await ask(agent, "Go on.", context=context)).session or "" for context in contexts]
+
+    stage.scene(agent, scene)
+    started = [body["run"] for body in stage.recorder.bodies("process")]
+    assert started[0] == started[1]
+    assert len(set(started)) == 3
+    assert policies[0].enforced
+    assert policies[0].enforced == policies[1].enforced == policies[2].enforced
     assert stage.leftovers() == []
 
 

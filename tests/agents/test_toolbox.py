@@ -16,6 +16,7 @@ import pytest
 from rolecall.agents import filesearch, process, toolbox
 from rolecall.agents.confined import LARGEST_FILE
 from rolecall.agents.contract import Recorder, context_for
+from rolecall.agents.sandbox import Policy, find_layers
 from rolecall.agents.toolbox import DENIES, TOOLS, Toolbox, ToolOutput, offer
 from rolecall.settings import capabilities
 from rolecall.store.schema import pattern_test
@@ -34,10 +35,12 @@ class Bench:
         (self.outside / "secret.txt").write_text("the secret")
         self.recorder = Recorder()
         self.touched: list[str] = []
+        self.sandbox: Policy | None = None
 
     def use(self, name: str, *words: str, **arguments: Any) -> ToolOutput:
         async def scene() -> ToolOutput:
-            context = replace(context_for(self.work, self.recorder, env=ENV), capabilities=words)
+            context = context_for(self.work, self.recorder, env=ENV)
+            context = replace(context, capabilities=words, sandbox=self.sandbox)
             return await asyncio.wait_for(Toolbox(context, self.touched.append).use(name, arguments), 60)
 
         return asyncio.run(scene())
@@ -391,3 +394,33 @@ def test_a_wrong_call_is_explained_to_the_model(bench: Bench) -> None:
         return await box.use("read_file", "not an object")
 
     assert asyncio.run(scene()).is_error
+
+
+# -- in a sandbox --
+
+
+def test_what_a_sandbox_forbids_the_tools_of_files_refuse_too(bench: Bench) -> None:
+    (bench.work / "hidden").mkdir()
+    (bench.work / "hidden/key.txt").write_text("the key")
+    (bench.work / "a.txt").write_text("the text")
+    bench.sandbox = Policy(hide=(str(bench.work / "hidden"),))
+    assert "cannot be changed" in bench.refusal("write_file", path="b.txt", content="x")
+    assert "cannot be changed" in bench.refusal("edit_file", path="a.txt", old="text", new="x")
+    assert "cannot be changed" in bench.refusal("delete_file", path="a.txt")
+    assert "hidden from this role" in bench.refusal("read_file", path="hidden/key.txt")
+    assert bench.text("search", pattern="the") == "a.txt:1: the text\n"
+    assert bench.text("list_files", pattern="**/*") == "a.txt"
+    bench.sandbox = Policy(write=(str(bench.work),), protect=(str(bench.work / "a.txt"),))
+    assert "cannot be changed" in bench.refusal("delete_file", path="a.txt")
+    assert "was created" in bench.text("write_file", path="b.txt", content="x")
+
+
+@pytest.mark.skipif(not find_layers().can_restrict_files, reason="no sandbox can be made here")
+def test_a_role_that_may_only_read_may_run_commands_in_a_sandbox(bench: Bench) -> None:
+    (bench.work / "a.txt").write_text("the text")
+    bench.sandbox = Policy(layers=find_layers())
+    result = bench.use("run_command", "read_only", shell="echo x > a.txt; cat a.txt")
+    assert "the text" in result.text
+    assert (bench.work / "a.txt").read_text() == "the text"
+    assert "write_file" in bench.use("write_file", "read_only", path="a.txt", content="x").text
+    assert bench.sandbox.enforced

@@ -73,6 +73,8 @@ def test_list_has_options_with_their_types(rolecall: Rolecall, env: dict[str, st
 
 
 def test_list_has_the_restrictions_that_each_can_enforce(rolecall: Rolecall, env: dict[str, str]) -> None:
+    assert listed(rolecall, env)["command"]["restrictions"]["read_only"] is True  # the kernel does
+    env["ROLECALL_SANDBOX"] = "off"
     rows = listed(rolecall, env)
     assert rows["claude"]["restrictions"] == dict.fromkeys(RESTRICTIONS, True)
     assert rows["command"]["restrictions"]["read_only"] is False

@@ -192,11 +192,6 @@ WRONG_WORDS = {
         "--verson", 2, "rolecall: unknown option --verson; did you mean --version?\n"
     ),
     "a word that is no command": Mistake("list", 2, "  `rolecall thread list` lists threads, "),
-    "an agent that cannot be restricted": Mistake(
-        "run review-change -p x --agent command:cat",
-        2,
-        "rolecall: the agent 'command:cat' cannot be held to 'no_file_edit', as the role 'scout' must be\n",
-    ),
     "an agent that explains itself on standard output": Mistake(
         "run ./write-poem.yaml -p x --agent \"command:sh -c 'echo come back later; exit 1'\"",
         7,
@@ -342,6 +337,15 @@ def test_a_mistake_is_answered_with_what_to_do(shop: Shop, mistake: Mistake) -> 
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     shop.refuse(mistake.words, mistake.code, mistake.told)
+
+
+def test_an_agent_that_neither_it_nor_the_kernel_can_restrict_is_refused(shop: Shop) -> None:
+    shop.env["ROLECALL_SANDBOX"] = "off"
+    shop.refuse(
+        "run review-change -p x --agent command:cat",
+        2,
+        "rolecall: the agent 'command:cat' cannot be held to 'no_file_edit', as the role 'scout' must be\n",
+    )
 
 
 def test_an_agent_that_is_installed_is_proposed(shop: Shop, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_without_a_workflow_the_home_decides_and_nothing_is_created(machine: Mac
     shown = machine.doctor(code=0)
     assert shown["ready"]
     assert checks_of(shown) == dict.fromkeys(
-        ("python", "home", "configuration", "store", "git", "extract"), "ok"
+        ("python", "home", "configuration", "store", "sandbox", "git", "extract"), "ok"
     )
     assert (shown["agents"], shown["roles"], shown["fix"]) == ([], [], [])
     assert not machine.rolecall.home.exists()
@@ -183,7 +183,7 @@ def test_a_role_that_nobody_plays_is_a_problem_of_the_role(machine: Machine) -> 
     machine.write("b-second", agent="clod")
     machine.write("c-third", agent="command:true", capabilities="read_only")
     machine.write("d-fourth", agent="claude:modle=opus")
-    shown = machine.doctor(code=1)
+    shown = machine.doctor(code=1, ROLECALL_SANDBOX="off")
     problems = [role["problem"] for role in shown["roles"]]
     assert "no agent is named" in problems[0]
     assert problems[1] == "there is no agent 'clod'"
@@ -399,6 +399,7 @@ def test_validate_warns_of_what_an_agent_cannot_do(
 ) -> None:
     fake_claude(machine.bin)
     machine.write(agent=agent, capabilities=capabilities)
+    machine.env["ROLECALL_SANDBOX"] = "off"
     [problem] = machine.validate()["problems"]
     assert part in problem["message"]
     assert (problem["severity"], problem["line"]) == ("warning", 5)

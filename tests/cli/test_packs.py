@@ -251,6 +251,31 @@ def test_the_list_has_every_file_program_and_address_of_a_pack(stage: Stage) -> 
         rolecall.start(".workflows/do-much/do-inner.yaml", "x")
 
 
+def test_the_list_says_which_roles_run_in_a_sandbox_and_which_without(stage: Stage) -> None:
+    held = WORK.format(name="do-work", agent=SAYS_OK).replace(
+        "graph:\n  $START: worker\n  worker: $END\n",
+        "  reader: {prompt: Read., schema: {type: object}, capabilities: [read_only], sandbox: off}\n"
+        "  person: {prompt: Answer., schema: {type: object}, agent: human}\n"
+        "graph: {$START: worker, worker: reader, reader: person, person: $END}\n"
+        "sandbox: {write: [~/.bashrc], network: [example.com:443]}\n",
+    )
+    stage.publish("workflows/do-work.yaml", held)
+    stage("workflow", "add", "../flows", "do-work")
+    told = " ".join(stage("workflow", "trust", "do-work", "--yes").stderr.split())
+    for line in (
+        "; in a sandbox: writes only to ~/.bashrc, connects only to example.com:443 ",
+        "reader your agent: may run commands (read_only); without a sandbox ",
+        "person a person answers ",
+        "network not restricted for reader: agents and commands can use it ",
+    ):
+        assert line in told, told
+
+    stage.publish("workflows/do-work.yaml", held.replace("sandbox: off", "sandbox: {network: none}"))
+    stage("workflow", "update", "--yes")
+    told = " ".join(stage("workflow", "trust", "do-work", "--yes").stderr.split())
+    assert "network only as the sandboxes of its roles say " in told, told
+
+
 def test_a_workflow_of_a_pack_takes_no_name_in_other_projects(stage: Stage) -> None:
     stage.publish(
         "workflows/do-much/answer-question.yaml", WORK.format(name="answer-question", agent=SAYS_OK)

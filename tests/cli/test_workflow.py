@@ -139,6 +139,31 @@ def test_what_show_writes_as_yaml_is_the_same_workflow(
     assert rolecall.json("workflow", "put", str(copy)) == put
 
 
+def test_a_sandbox_is_put_shown_drawn_and_checked(rolecall: Rolecall, project: Path, tmp_path: Path) -> None:
+    bare = rolecall.json("workflow", "put", "solve-issue.yaml", cwd=project)
+    file = project / "solve-issue.yaml"
+    text = SOLVE.replace("agent: human", "agent: claude\n    sandbox: {network: none, memory: 2GB}", 1)
+    text = text.replace("agent: human", "agent: claude\n    capabilities: [read_only]\n    sandbox: off", 1)
+    file.write_text(f"{text}sandbox: {{}}\n")
+    put = rolecall.json("workflow", "put", "solve-issue.yaml", cwd=project)
+    shown = rolecall.json("workflow", "show", "solve-issue")["payload"]
+    assert (shown["sandbox"], shown["roles"]["reviewer"]["sandbox"]) == ({}, "off")
+    assert shown["roles"]["planner"]["sandbox"] == {"network": "none", "memory": 2_000_000_000}
+    copy = tmp_path / "solve-issue.yaml"
+    copy.write_text(rolecall("workflow", "show", "solve-issue", "--yaml", check=0).stdout)
+    assert rolecall.json("workflow", "put", str(copy)) == put
+    drawn = rolecall("workflow", "graph", "solve-issue", check=0).stdout
+    assert "planner (sandbox)" in drawn and "reviewer (no sandbox)" in drawn
+    done = rolecall("workflow", "validate", "solve-issue.yaml", cwd=project)
+    line = text[: text.index("sandbox: off")].count("\n") + 1
+    warning = (
+        f"{file}:{line}:14: warning: the role 'reviewer' has no sandbox, so only its agent's own settings"
+    )
+    assert warning in done.stdout
+    file.write_text(SOLVE)
+    assert rolecall.json("workflow", "put", "solve-issue.yaml", cwd=project) == bare
+
+
 def test_list_shows_the_projects_own_and_the_registered(rolecall: Rolecall, project: Path) -> None:
     assert rolecall.json("workflow", "list", cwd=project) == []
     put = rolecall.json("workflow", "put", "solve-issue.yaml", cwd=project)

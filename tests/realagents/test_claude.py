@@ -11,11 +11,12 @@ import pytest
 from modelserver import Calls, Hangs, ModelServer, Says, Sends, When
 
 from realagents import toolserver
+from realagents.confined import Confined, planted
 from realagents.stage import Bell, Stage, file_text, installed
 from rolecall.agents.adapters.claude import DENIES, Claude, claude
 from rolecall.agents.contract import ANSWER
 from rolecall.agents.program import McpServer
-from rolecall.agents.protocol import Usage
+from rolecall.agents.protocol import Reply, Usage
 from rolecall.settings import capabilities
 
 PROGRAM = installed("claude")
@@ -328,3 +329,20 @@ def test_the_program_has_every_flag_the_adapter_uses(stage: Stage) -> None:
     command = [PROGRAM, *Claude.help_arguments]
     told = subprocess.run(command, env=stage.env, capture_output=True, text=True, check=True, timeout=60)
     assert [flag for flag in Claude.needed_flags if flag not in told.stdout] == []
+
+
+class TestSandbox(Confined):
+    key = "ANTHROPIC_API_KEY"
+    settings = ".claude/settings.json"
+
+    def run(self, stage: Stage, prompt: str = "Go on.", **context: Any) -> Reply:
+        return stage.run(claude(), prompt, **context)
+
+    def shell(self, command: str) -> Calls:
+        return shell(command)
+
+    def test_its_own_sandbox_is_off_inside_ours(self, stage: Stage, model: ModelServer) -> None:
+        planted(stage, self.settings, '{"sandbox": {"enabled": true, "failIfUnavailable": true}}')
+        model.add(shell("echo shell > b.txt"), ANSWER)
+        assert self.run(stage, sandbox=self.plan(stage)).text == ANSWER
+        assert file_text(stage.work / "b.txt") == "shell\n"

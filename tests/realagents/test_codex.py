@@ -12,11 +12,12 @@ import pytest
 from modelserver import Calls, Closes, Hangs, ModelServer, Says, Sends, When
 
 from realagents import toolserver
+from realagents.confined import KEY, Confined, planted
 from realagents.stage import Bell, Stage, file_text, installed
 from rolecall.agents.adapters.codex import Codex, codex
 from rolecall.agents.contract import ANSWER
 from rolecall.agents.program import McpServer
-from rolecall.agents.protocol import Usage
+from rolecall.agents.protocol import Reply, Usage
 
 PROGRAM = installed("codex")
 CONFIGURATION = """
@@ -364,3 +365,25 @@ def test_the_program_has_every_flag_the_adapter_uses(stage: Stage) -> None:
     command = [PROGRAM, *Codex.help_arguments]
     told = subprocess.run(command, env=stage.env, capture_output=True, text=True, check=True, timeout=60)
     assert [flag for flag in Codex.needed_flags if flag not in told.stdout] == []
+
+
+class TestSandbox(Confined):
+    key = "SCRIPTED_KEY"
+    settings = ".codex/config.toml"
+
+    def run(self, stage: Stage, prompt: str = "Go on.", **context: Any) -> Reply:
+        return stage.run(codex(), prompt, **context)
+
+    def shell(self, command: str) -> Calls:
+        return shell(command)
+
+    def test_without_a_provider_of_its_own_the_key_of_openai_stays_outside(
+        self, stage: Stage, model: ModelServer
+    ) -> None:
+        planted(stage, self.settings, f'model = "gpt-5.5"\nopenai_base_url = "{model.base_url}"\n')
+        stage.env["CODEX_API_KEY"] = KEY
+        model.add("The word is elm.", "elm")
+        first = self.run(stage, sandbox=self.plan(stage, network="none"))
+        second = self.run(stage, session=first.session, sandbox=self.plan(stage, network="none"))
+        assert (second.text, second.session) == ("elm", first.session)
+        assert [turn.headers["authorization"] for turn in model.turns] == [f"Bearer {KEY}"] * 2

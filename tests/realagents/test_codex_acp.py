@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from modelserver import Calls, Hangs, ModelServer, Says, Sends, When
 
 from realagents import toolserver
 from realagents.acp_stage import AcpStage
+from realagents.confined import Confined
 from realagents.stage import FOLDER, file_text, installed
 from rolecall.agents.adapters.acp import Acp, acp
 from rolecall.agents.contract import ANSWER
@@ -303,3 +305,14 @@ def _comes(path: Path) -> bool:
         ["sh", "-c", 'until [ -e "$0" ]; do sleep 0.02; done', str(path)], timeout=60, check=False
     )
     return ended.returncode == 0
+
+
+class TestSandbox(Confined):
+    key = "SCRIPTED_KEY"
+    settings = ".codex/config.toml"
+
+    def run(self, stage: AcpStage, prompt: str = "Go on.", **context: Any) -> Reply:
+        return stage.asked(codex(), prompt, **context)
+
+    def shell(self, command: str) -> Calls:
+        return shell(command)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from modelserver import Calls, ModelServer
 
+from realagents.confined import Confined
 from realagents.duties import TINY, Duties, Servers
 from realagents.stage import Stage, file_text, installed
 from rolecall.agents.adapters.copilot import copilot
+from rolecall.agents.protocol import Reply
 
 PROGRAM = installed("copilot")
 
@@ -87,3 +90,15 @@ def test_what_a_subagent_says_is_not_the_answer_and_it_may_not_more_than_the_rol
     assert file_text(stage.work / "a.txt") is None
     assert reply.usage is not None
     assert reply.usage.turns == 4
+
+
+class TestSandbox(Confined):
+    is_wrapped = True
+    key = "COPILOT_PROVIDER_API_KEY"
+    settings = ".copilot/mcp-config.json"
+
+    def run(self, stage: Stage, prompt: str = "Go on.", **context: Any) -> Reply:
+        return stage.run(copilot(), prompt, **context)
+
+    def shell(self, command: str) -> Calls:
+        return TestCopilot().shell(command)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from modelserver import Calls, ModelServer
 
+from realagents.confined import Confined
 from realagents.duties import TINY, Duties
 from realagents.stage import Stage, file_text, installed
 from rolecall.agents.adapters.gemini import gemini
 from rolecall.agents.contract import ANSWER
+from rolecall.agents.protocol import Reply
 
 PROGRAM = installed("gemini")
 MODEL = "gemini-2.5-pro"  # without a name the program first asks a model which one to take
@@ -88,3 +91,14 @@ def test_subagents_are_held_to_the_restrictions_of_the_role(stage: Stage, model:
     stage.run(gemini(model=MODEL), capabilities=("no_file_edit",))
     assert "Write it." in model.turns[1].text
     assert file_text(stage.work / "a.txt") is None
+
+
+class TestSandbox(Confined):
+    key = "GEMINI_API_KEY"
+    settings = ".gemini/settings.json"
+
+    def run(self, stage: Stage, prompt: str = "Go on.", **context: Any) -> Reply:
+        return stage.run(gemini(model=MODEL), prompt, **context)
+
+    def shell(self, command: str) -> Calls:
+        return TestGemini().shell(command)

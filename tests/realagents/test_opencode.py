@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from modelserver import Calls, ModelServer, Says, Sends
 
+from realagents.confined import Confined
 from realagents.duties import TINY, Duties, Servers
 from realagents.stage import Stage, file_text, installed
 from rolecall.agents.adapters.opencode import opencode
 from rolecall.agents.contract import ANSWER
-from rolecall.agents.protocol import Usage
+from rolecall.agents.protocol import Reply, Usage
 
 PROGRAM = installed("opencode")
 
@@ -22,7 +23,7 @@ PROGRAM = installed("opencode")
 def stage(model: ModelServer, tmp_path: Path) -> Stage:
     switches = ("AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "DEFAULT_PLUGINS")
     # It takes PWD for the folder to work in: a wrong one must not lead it astray.
-    env = {f"OPENCODE_DISABLE_{switch}": "1" for switch in switches} | {"PWD": "/"}
+    env = {f"OPENCODE_DISABLE_{switch}": "1" for switch in switches} | {"PWD": "/", "SCRIPTED_KEY": "dummy"}
     stage = Stage(model, tmp_path, env)
     settle(stage)
     return stage
@@ -32,7 +33,7 @@ def settle(stage: Stage, **more: object) -> None:
     known = {"limit": {"context": 2_000_000, "output": 8_000}, "cost": {"input": 1, "output": 2}}
     provider: dict[str, Any] = {
         "npm": "@ai-sdk/openai-compatible",
-        "options": {"baseURL": stage.server.base_url, "apiKey": "dummy"},
+        "options": {"baseURL": stage.server.base_url, "apiKey": "{env:SCRIPTED_KEY}"},
         "models": {name: {"name": name, **known} for name in ("fake-model", "another-model")},
     }
     settings = {
@@ -95,3 +96,14 @@ def test_an_answer_that_ran_out_of_room_is_a_limit(stage: Stage, model: ModelSer
     model.add(Sends(stream.encode(), headers={"Content-Type": "text/event-stream"}))
     reply = stage.run(opencode(), record="limit")
     assert (reply.ending, reply.text) == ("limit", "As I was")
+
+
+class TestSandbox(Confined):
+    key = "SCRIPTED_KEY"
+    settings = ".config/opencode/opencode.json"
+
+    def run(self, stage: Stage, prompt: str = "Go on.", **context: Any) -> Reply:
+        return stage.run(opencode(), prompt, **context)
+
+    def shell(self, command: str) -> Calls:
+        return TestOpenCode().shell(command)

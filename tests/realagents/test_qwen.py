@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from modelserver import Calls, ModelServer
 
+from realagents.confined import Confined
 from realagents.duties import TINY, Duties, Servers
 from realagents.stage import Stage, file_text, installed
 from rolecall.agents.adapters.qwen import qwen
+from rolecall.agents.protocol import Reply
 
 PROGRAM = installed("qwen")
 
@@ -83,3 +85,15 @@ def test_subagents_are_held_to_the_restrictions_of_the_role(stage: Stage, model:
     stage.run(qwen(), capabilities=("no_file_edit",))
     assert any("Write it." in turn.text for turn in model.turns[1:])
     assert file_text(stage.work / "a.txt") is None
+
+
+class TestSandbox(Confined):
+    is_wrapped = True
+    key = "OPENAI_API_KEY"
+    settings = ".qwen/settings.json"
+
+    def run(self, stage: Stage, prompt: str = "Go on.", **context: Any) -> Reply:
+        return stage.run(qwen(), prompt, **context)
+
+    def shell(self, command: str) -> Calls:
+        return TestQwen().shell(command)

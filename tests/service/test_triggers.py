@@ -872,3 +872,24 @@ def test_what_will_be_run_is_told_line_by_line(stage: Stage) -> None:
         "hello/called: by a request with the secret as a bearer token (secret in $S) at "
         "http://127.0.0.1:0/hooks/hello/called",
     ]
+
+
+# -- sandboxes --
+
+
+@pytest.mark.parametrize(("sandbox", "is_seen"), [("", False), ("sandbox: off, ", True)])
+def test_a_command_of_the_project_sees_no_secrets_unless_its_trigger_says_so(
+    stage: Stage, sandbox: str, is_seen: bool
+) -> None:
+    program = "cat $HOME/.ssh/key; echo $HOOK_SECRET | wc -c; cat value"
+    triggers = stage.triggers(
+        f'moved: {{command: [sh, -c, "{program}"], {sandbox}every: 1m, prompt: "{{{{output}}}}"}}'
+    )
+    key = Path(stage.env["HOME"], ".ssh", "key")
+    key.parent.mkdir()
+    key.write_text("the key\n")
+    stage.write("value", "0")
+    played(looks_of(stage, triggers, "1", "2"))
+    [prompt] = stage.prompts()
+    assert prompt.splitlines()[-1] == "2"
+    assert ("the key" in prompt, "24\n" in prompt) == (is_seen, is_seen)

@@ -20,7 +20,7 @@ from rolecall.threads.key import (
     load_parts,
 )
 from rolecall.threads.prompt import PastStep
-from rolecall.workflow.model import Group, Limits, Recall, Role
+from rolecall.workflow.model import Group, Limits, Recall, Role, Sandbox, sandbox_payload
 
 ROLE = Role(
     description="Reviews",
@@ -113,6 +113,13 @@ def test_what_a_role_is_asked_belongs_to_its_definition(change: Any) -> None:
 )
 def test_how_a_role_is_played_does_not(change: Any) -> None:
     assert digest_role("reviewer", ROLE._replace(**change)) == digest_role("reviewer", ROLE)
+
+
+def test_a_sandbox_belongs_to_the_definition_only_where_there_is_one() -> None:
+    before = "a6dd51355b95dad8c1150a9b"  # as it was when roles had no sandboxes
+    assert digest_role("reviewer", ROLE) == before
+    written = [None, *map(sandbox_payload, (Sandbox(), Sandbox(is_off=True), Sandbox(network="none")))]
+    assert len({digest_role("reviewer", ROLE, one) for one in written}) == len(written)
 
 
 def test_a_changed_text_changes_its_own_part_of_the_prompt() -> None:

@@ -56,7 +56,10 @@ def test_words_that_restrict_nothing_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("spec", ["command:cat", "external:cat", "workflow:other"])
-def test_an_agent_that_cannot_be_held_back_is_refused_before_the_run(spec: str) -> None:
+def test_an_agent_that_cannot_be_held_back_is_refused_before_the_run(
+    spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(capabilities.SANDBOX_VARIABLE, "off")
     with pytest.raises(UsageError, match="cannot be held to 'read_only'"):
         casting.cast({}, book(READ_ONLY), "worker", override=spec)
 

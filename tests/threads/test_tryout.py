@@ -357,6 +357,13 @@ def test_answers_of_people_and_forks_are_part_of_the_way(tmp_path: Path) -> None
         (lambda new: new["roles"]["reviewers"].update(join="any"), 3, "the group's join"),
         (lambda new: new["roles"]["checker"].update(workdir="copy"), 4, "the work folder: copy, was shared"),
         (lambda new: new["roles"]["checker"].update(agent="human"), 4, "the agent: human, was none"),
+        (
+            lambda new: new["roles"]["developer"].update(sandbox={"network": "none", "write": []}),
+            2,
+            "the sandbox: writes nothing, no network, was none",
+        ),
+        (lambda new: new["roles"]["reviewers"].update(sandbox="off"), 3, "the sandbox: off, was none"),
+        (lambda new: new.update(sandbox={}), 1, "the sandbox: the defaults, was none"),
     ],
 )
 def test_what_a_prompt_does_not_show_counts_as_well(tmp_path: Path, edit: Edit, step: int, what: str) -> None:

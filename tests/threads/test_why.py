@@ -57,6 +57,12 @@ def stage(store: Store, tmp_path: Path) -> Stage:
             "role",
             "the role as defined: its prompt",
         ),
+        (
+            {"text": f"{LOOP}sandbox: {{network: none}}\n"},
+            "1",
+            "role",
+            "the role as defined: its sandbox",
+        ),
         ({"task": "Do more"}, "1", "task", "the task"),
         ({"report": "Worked hard."}, "2", "history", "the earlier steps that it was shown"),
         ({"file": "y"}, "1", "tree", "the files it found: 1 differs: a"),

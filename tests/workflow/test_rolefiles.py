@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rolecall.workflow.model import Sandbox
 from rolecall.workflow.yaml import Definition, load_file
 
 INDEX = "name: review-text\ngraph: {$START: reader, reader: $END}\n"
@@ -104,7 +105,7 @@ def test_a_schema_may_be_included_from_the_workflows_folder_but_not_from_outside
     (folder / "roles" / "reader.md").write_text("---\nmeta: !include ../verdict.json\n---\nRead.\n")
     assert loaded(folder).require().roles["reader"].prompt == "Read."
     (folder / "roles" / "reader.md").write_text("---\nmeta: !include ../../outside.json\n---\nRead.\n")
-    assert "leads outside the folder of the workflow" in told(folder)[0]
+    assert "leads outside the folder of the file" in told(folder)[0]
 
 
 def test_other_files_and_other_workflows_are_left_alone(folder: Path) -> None:
@@ -116,3 +117,14 @@ def test_other_files_and_other_workflows_are_left_alone(folder: Path) -> None:
         "name: single\nroles: {a: {goal: A., meta: {type: object}}}\ngraph: {$START: a, a: $END}\n"
     )
     assert list(load_file(folder / "single.yaml").require().roles) == ["a"]
+
+
+def test_a_sandbox_in_a_roles_file_is_read_and_its_problems_are_named_there(folder: Path) -> None:
+    file = folder / "roles" / "reader.md"
+    file.write_text(READER.replace("agent: claude\n", "agent: claude\nsandbox: {network: none}\n"))
+    workflow = loaded(folder).workflow
+    assert workflow is not None and workflow.roles["reader"].sandbox == Sandbox(network="none")
+    file.write_text(READER.replace("agent: claude\n", "agent: claude\nsandbox: {write: [.]}\n"))
+    [problem] = loaded(folder).errors
+    assert (problem.file, problem.line, problem.column) == (str(file), 4, 19)
+    assert "is read_only, but its sandbox lets it write to '.'" in problem.message

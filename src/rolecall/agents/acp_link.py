@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from acp.client.connection import ClientSideConnection
     from acp.schema import AgentCapabilities
 
+    from rolecall.agents.sandbox import Policy
+
 _LONGEST_LINE = 32 * 1024 * 1024
 _NOISE = 4_000
 _MOST_IDLE = 4
@@ -41,12 +43,17 @@ class AgentStart:
     launch: Launch
     folder: Path
     env: Mapping[str, str]
+    sandbox: Policy | None = None
+    agent: str = ""
+    """Its name, by which we know what it needs in a sandbox."""
+    own: tuple[str, ...] = ()
+    """The variables that the adapter gives it."""
 
     def is_like(self, other: AgentStart) -> bool:
         # The run's mark differs from step to step but makes no difference to the agent.
         ours, theirs = ({**start.env, RUN_VARIABLE: ""} for start in (self, other))
         is_same = (self.words, self.launch, self.folder) == (other.words, other.launch, other.folder)
-        return is_same and ours == theirs
+        return is_same and ours == theirs and self.sandbox == other.sandbox
 
 
 class Wire:
@@ -136,8 +143,16 @@ class Link:
         for name, text in launch.files.items():
             Path(folder, name).write_text(text, encoding="utf-8")
         words = [*start.words, *(word.replace(FOLDER, folder) for word in launch.args)]
+        sandbox = start.sandbox
+        if sandbox is not None:
+            from rolecall.agents import needs  # most roles have no sandbox
+
+            entry = needs.enter(
+                sandbox, start.agent, words, env=start.env, folder=start.folder, own=start.own
+            )
+            words, sandbox = await self._stack.enter_async_context(entry)
         self.talk = await self._stack.enter_async_context(
-            conversation(words, cwd=start.folder, env=start.env, max_line=_LONGEST_LINE)
+            conversation(words, cwd=start.folder, env=start.env, max_line=_LONGEST_LINE, sandbox=sandbox)
         )
         self.wire = Wire(self.talk, self._hear)
 
@@ -148,6 +163,13 @@ class Link:
                 await self.connection.close()
         finally:
             await self._stack.aclose()
+
+    def tell_enforced(self, sandbox: Policy | None) -> None:
+        """Note in the policy of a call what the sandbox enforces in which the process was started."""
+        self.talk.note_enforced()
+        if sandbox is not None and self.start.sandbox is not None:
+            lines = self.start.sandbox.enforced
+            sandbox.enforced.extend(line for line in lines if line not in sandbox.enforced)
 
     def listen(self, reader: AcpReader | None, session: str | None = None) -> None:
         """Send a session's updates and permission requests to `reader` from now on."""

@@ -54,6 +54,8 @@ class Wish:
     """The agent's environment."""
     folder: Path = Path()
     """The work folder."""
+    is_confined: bool = False
+    """Whether it runs in a sandbox of ours."""
 
     @property
     def model_flag(self) -> tuple[str, ...]:
@@ -122,6 +124,8 @@ def _launch_codex(wish: Wish) -> Launch:
     if wish.tools:  # disable other tool servers, because they run outside the sandbox
         off = codex.servers_off(wish.env, wish.folder, wish.server_names)
         settings += [f"mcp_servers={off}", "features.plugins=false", "features.apps=false"]
+    if wish.is_confined:  # its own sandbox cannot be set up inside ours; the last setting of a key counts
+        settings += ['approval_policy="never"', f'sandbox_mode="{codex.UNCONFINED}"']
     return Launch(args=tuple(word for setting in settings for word in ("-c", setting)))
 
 
@@ -132,6 +136,7 @@ def _launch_claude(wish: Wish) -> Launch:
         "strictMcpConfig": bool(wish.tools),  # the user's own tool servers could bypass a restriction
         "promptSuggestions": False,  # it would cost a model request after every answer
         **({"model": wish.model} if wish.model else {}),
+        **(claude.WITHOUT_SANDBOX if wish.is_confined else {}),
     }
     meta = {"claudeCode": {"options": options}}
     return Launch(env={"DISABLE_AUTOUPDATER": "1"}, meta=meta, mode="default")

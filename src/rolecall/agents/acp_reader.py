@@ -103,7 +103,8 @@ class AcpReader(Reader):
         super().__init__(context)
         self._preset = preset
         self._servers = frozenset(servers)
-        self._denied = frozenset(capabilities.denied_classes(context.capabilities))
+        denied = capabilities.denied_classes(context.capabilities, sandboxed=context.is_confined)
+        self._denied = frozenset(denied)
         self._tools: dict[str, _Tool] = {}
         self._message: str | None = None
         self._has_break = True

@@ -2,7 +2,8 @@
 
 A path, with its links and `..` resolved, must be inside the folder. A write replaces the whole file, so it never
 changes an outside file through a hard link. Git's own files can be read but not written, because their hooks and
-settings can run commands later. A program that swaps in a link between the check and the write is not stopped.
+settings can run commands later. A program that swaps in a link between the check and the write is not stopped. What a
+role's sandbox forbids to its processes is refused here too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,10 @@ import os
 import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # most roles have no sandbox
+    from rolecall.agents.sandbox import Policy
 
 LARGEST_FILE = 16 * 1024 * 1024
 
@@ -20,11 +25,18 @@ class Refused(Exception):
 
 
 class Folder:
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, sandbox: Policy | None = None) -> None:
         self.root = os.path.realpath(root)
+        self._sandbox = sandbox
+
+    def may_read(self, path: str) -> bool:
+        """Whether the role's sandbox, if it has one, lets a file of the folder be read."""
+        return self._sandbox is None or self._sandbox.may_read(os.path.join(self.root, path))
 
     def read(self, given: str) -> bytes:
         path = self._resolve(given)
+        if not self.may_read(path):
+            raise Refused(f"{given!r} is hidden from this role")
         found = os.stat(path)
         if stat.S_ISDIR(found.st_mode):
             raise Refused(f"{given!r} is a folder, not a file")
@@ -39,7 +51,7 @@ class Folder:
     def write(self, given: str, content: bytes) -> bool:
         """Write a whole file, creating its parent folders. Return whether the file is new."""
         path = self._resolve(given)
-        self._refuse_git(path, given)
+        self._check_writable(path, given)
         mode = None
         with suppress(FileNotFoundError):
             found = os.stat(path)
@@ -68,7 +80,7 @@ class Folder:
         if name in ("", ".", ".."):
             raise Refused(f"{given!r} is not a file")
         path = os.path.join(self._resolve(above, shown=given, is_folder=True), name)
-        self._refuse_git(path, given)
+        self._check_writable(path, given)
         if stat.S_ISDIR(os.lstat(path).st_mode):
             raise Refused(f"{given!r} is a folder; only files can be deleted")
         os.unlink(path)
@@ -86,7 +98,9 @@ class Folder:
             raise Refused("the work folder itself is not a file")
         return real
 
-    def _refuse_git(self, path: str, given: str) -> None:
+    def _check_writable(self, path: str, given: str) -> None:
+        if self._sandbox is not None and not self._sandbox.may_write(path):
+            raise Refused(f"{given!r} cannot be changed by this role")
         # Some file systems ignore case.
         if ".git" in os.path.relpath(path, self.root).lower().split(os.sep):
             raise Refused(f"{given!r} belongs to git and cannot be changed by this tool")

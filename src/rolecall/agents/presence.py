@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 from rolecall.agents.adapter_table import ADAPTERS
 from rolecall.errors import NotFound
@@ -80,3 +81,19 @@ def find_program(
     found = [file for file in files if os.path.isfile(file)]
     runnable = next((path for path in found if os.access(path, os.X_OK)), None)
     return runnable or next(iter(found), None), runnable is not None
+
+
+def find_interpreters(path: str, env: Mapping[str, str], folder: Path) -> list[str]:
+    """The programs that a script names in its first line."""
+    try:
+        with open(path, "rb") as file:
+            line = file.readline(256).decode("utf-8", "replace")
+    except OSError:
+        return []
+    words = line[2:].split() if line.startswith("#!") else []
+    found = words[:1]
+    if words and os.path.basename(words[0]) == "env":
+        named = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), "")
+        inner, _ = find_program(named, env=env, folder=folder) if named else (None, False)
+        found += [inner] if inner else []
+    return found

@@ -5,6 +5,8 @@ size limit; `conversation` exchanges lines with it instead. When it exits, runs 
 it started is ended too: its process group and session, and on Linux every process that carries the run's mark in its
 environment, which also finds daemons that called setsid. Not covered: a process that left the session *and* cleared its
 environment, another user's process, and outside Linux any process that left the group. Adapters interpret the output.
+
+With a `Policy`, the child runs inside a sandbox (sandbox.py), which tells what it enforces before the program starts.
 """
 
 from __future__ import annotations
@@ -17,14 +19,16 @@ import signal
 import subprocess
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rolecall.agents.presence import find_program
 from rolecall.agents.protocol import Cancel, Ending
 from rolecall.errors import AgentError
+
+if TYPE_CHECKING:  # most roles have no sandbox
+    from rolecall.agents.sandbox import Policy
 
 RUN_VARIABLE = "ROLECALL_RUN"
 """Holds the run ids of a child and of the runs it is nested in, separated by slashes."""
@@ -48,8 +52,7 @@ class Started(NamedTuple):
     run: str
 
 
-@dataclass(frozen=True)
-class Exit:
+class Exit(NamedTuple):
     """How a child ended and what it printed."""
 
     ending: Ending
@@ -88,6 +91,7 @@ async def run(
     on_text: Callable[[str], None] | None = None,
     max_output: int = DEFAULT_MAX_OUTPUT,
     grace: float = DEFAULT_GRACE,
+    sandbox: Policy | None = None,
 ) -> Exit:
     """Run `argv` until it exits, `timeout` seconds have passed or `cancel` is set.
 
@@ -96,51 +100,73 @@ async def run(
     """
     if cancel is not None and cancel.is_set():
         return Exit("interrupted", f"{argv[0]!r} was cancelled before it started", None, "", "")
-    child = _Child(argv, cwd=cwd, env=env)
-    stdout = _Output(max_output, on_text)
-    ending: Ending | None = None
-    try:
-        # Before reading any output, so that the start is reported before the text.
-        if on_start is not None:
-            on_start(child.started)
-        stdin = await child.connect(stdout)
-        stdin.write(prompt.encode("utf-8", "replace"))
-        stdin.write_eof()
-
-        signs = [child.exited.wait(), stdout.failed.wait(), *([cancel.wait()] if cancel else [])]
-        waits = [asyncio.ensure_future(sign) for sign in signs]
+    if sandbox is not None and sandbox.seconds is not None:
+        timeout = min(timeout or sandbox.seconds, sandbox.seconds)
+    async with _open_proxy(sandbox, env) as sandbox:
+        child = _Child(argv, cwd=cwd, env=env, sandbox=sandbox)
+        stdout = _Output(max_output, on_text)
+        ending: Ending | None = None
         try:
-            await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            # Before reading any output, so that the start is reported before the text.
+            if on_start is not None:
+                on_start(child.started)
+            stdin = await child.connect(stdout)
+            stdin.write(prompt.encode("utf-8", "replace"))
+            stdin.write_eof()
+
+            signs = [child.exited.wait(), stdout.failed.wait(), *([cancel.wait()] if cancel else [])]
+            waits = [asyncio.ensure_future(sign) for sign in signs]
+            try:
+                await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+            if child.exited.is_set():
+                await child.drain(stdout)
+            elif stdout.failure is not None or (cancel is not None and cancel.is_set()):
+                ending = "interrupted"
+            else:
+                ending = "timeout"
         finally:
-            for wait in waits:
-                wait.cancel()
-        if child.exited.is_set():
-            await child.drain(stdout)
-        elif stdout.failure is not None or (cancel is not None and cancel.is_set()):
-            ending = "interrupted"
-        else:
-            ending = "timeout"
-    finally:
-        left = await child.end(grace, stdout)
-    if stdout.failure is not None:
-        raise stdout.failure
-    return child.exit(ending, stdout, timeout=timeout, left=left)
+            left = await child.end(grace, stdout)
+        if stdout.failure is not None:
+            raise stdout.failure
+        return child.exit(ending, stdout, timeout=timeout, left=left)
 
 
 @asynccontextmanager
 async def conversation(
-    argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], max_line: int, grace: float = DEFAULT_GRACE
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    max_line: int,
+    grace: float = DEFAULT_GRACE,
+    sandbox: Policy | None = None,
 ) -> AsyncIterator[Conversation]:
     """Start `argv` and keep it running; leaving the block ends everything it started.
 
     Because this is an async generator, an event loop that shuts down ends a child that was not closed.
     """
-    talk = Conversation(_Child(argv, cwd=cwd, env=env), max_line)
-    try:
-        await talk.open()
-        yield talk
-    finally:
-        talk.left = await talk.child.end(grace)
+    async with _open_proxy(sandbox, env) as sandbox:
+        talk = Conversation(_Child(argv, cwd=cwd, env=env, sandbox=sandbox), max_line)
+        try:
+            await talk.open()
+            yield talk
+        finally:
+            talk.left = await talk.child.end(grace)
+
+
+@asynccontextmanager
+async def _open_proxy(sandbox: Policy | None, env: Mapping[str, str]) -> AsyncIterator[Policy | None]:
+    """Open the proxy that a sandbox needs, unless the caller has opened it."""
+    if sandbox is None or not sandbox.needs_proxy:
+        yield sandbox
+        return
+    from rolecall.agents import proxy  # most sandboxes need none
+
+    async with proxy.serve(sandbox, env) as sandbox:
+        yield sandbox
 
 
 async def end_leftovers(run: str, *, grace: float = DEFAULT_GRACE) -> tuple[int, ...]:
@@ -262,6 +288,10 @@ class Conversation:
         self._stdin.write(line)
         await self._stdin.drain()
 
+    def note_enforced(self) -> None:
+        """Note in the policy what the sandbox has enforced, once the child has answered."""
+        self.child.read_report()
+
     async def exit(self) -> Exit | None:
         """Return how the child ended by itself, or None while it runs."""
         with suppress(TimeoutError):
@@ -270,13 +300,16 @@ class Conversation:
         if not self.child.exited.is_set():
             return None
         await self.child.drain()
+        self.child.read_report()
         return self.child.exit(None)
 
 
 class _Child:
     """A started process with its pipes, for one call of run() or one conversation."""
 
-    def __init__(self, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], sandbox: Policy | None = None
+    ) -> None:
         self.program = argv[0]
         if not cwd.is_dir():
             raise _cannot_start(
@@ -291,6 +324,20 @@ class _Child:
             raise _cannot_start(f"the program {self.program!r} is not executable", f"chmod +x {self.program}")
 
         run_id = os.urandom(8).hex()
+        self._sandbox = sandbox
+        self._report: int | None = None
+        self._own = ExitStack()
+        """The child's own temporary folder."""
+        fds: tuple[int, ...] = ()
+        if sandbox is not None:
+            from rolecall.store import scratch  # a program without a sandbox does without it
+
+            tmp = self._own.enter_context(scratch.folder("rolecall-tmp-"))
+            self._report, told = os.pipe()
+            self._own.callback(os.close, self._report)
+            fds = (told,)
+            env = sandbox.choose_environment(env, tmp)
+            argv = sandbox.wrap([path, *argv[1:]], cwd=cwd, env=env, tmp=tmp, report=told)
         try:
             self.popen = subprocess.Popen(  # noqa: S603 -- running the user's agent is the purpose; no shell is involved
                 list(argv),
@@ -304,16 +351,22 @@ class _Child:
                     "PWD": str(cwd),
                 },  # some programs trust PWD more than the kernel
                 start_new_session=True,
+                pass_fds=fds,
             )
         except (OSError, ValueError) as error:
+            self._own.close()
             hint = "Run it by hand in that folder; a script needs a first line such as #!/bin/sh."
             if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
                 hint = "Allow more open files: `ulimit -n 1024`, for example."
             message = f"{self.program!r} cannot be started in {str(cwd)!r}: {error}"
             raise _cannot_start(message, hint) from error
+        finally:
+            for fd in fds:
+                os.close(fd)
         self.started = Started(self.popen.pid, run_id)
         self.exited = asyncio.Event()
         self._stderr = _Output(_MAX_STDERR, None, head=False)
+        self._refusal = ""
         self._readers: list[asyncio.ReadTransport] = []
         self._writer: asyncio.WriteTransport | None = None
 
@@ -376,8 +429,25 @@ class _Child:
                 asyncio.get_running_loop().call_soon(pipe.close)
             with suppress(subprocess.TimeoutExpired):  # it is reported as `left`
                 self.popen.wait(_LINGER)
+            self.read_report()
+            self._own.close()
         await asyncio.sleep(0)  # the pipes close in the loop's next iteration
         return left
+
+    def read_report(self) -> None:
+        """Note what the sandbox has enforced, and why it has refused to start the program, if it has."""
+        if self._sandbox is None or self._report is None:
+            return
+        os.set_blocking(self._report, False)
+        told = b""
+        with suppress(BlockingIOError):  # the child was ended before it could tell
+            while piece := os.read(self._report, _PIPE_SIZE):
+                told += piece
+        lines = told.decode("utf-8", "replace").splitlines()
+        self._report = None
+        self._sandbox.enforced.extend(line for line in lines if line not in self._sandbox.enforced)
+        refusals = (line.removeprefix("refused: ") for line in lines if line.startswith("refused: "))
+        self._refusal = "; ".join(refusals)
 
     def exit(
         self,
@@ -396,6 +466,8 @@ class _Child:
         elif code is not None and code < 0:
             known = {number.value: number.name for number in signal.Signals}
             ending, reason = "killed", f"{program!r} was ended by {known.get(-code, f'signal {-code}')}"
+        elif self._refusal:
+            ending, reason = "failed", f"{program!r} was not started, because of its sandbox: {self._refusal}"
         else:
             ending, reason = "failed" if code else "completed", f"{program!r} exited with status {code}"
         if ending in ("failed", "killed") and stderr.strip():
@@ -445,19 +517,28 @@ def _send(number: signal.Signals, members: Sequence[int], *, leader: int | None)
 
 
 def _is_member(pid: int, run: str, leader: int | None) -> bool:
-    mark = RUN_VARIABLE.encode() + b"="
     try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            stat = file.read()
-        # The command name is in parentheses and may contain anything, so fields are counted after it.
-        state, _, group, session = stat[stat.rindex(b")") + 2 :].split(maxsplit=4)[:4]
-        if state in (b"Z", b"X"):
-            return False
-        if leader is not None and leader in (int(group), int(session)):
-            return True
-        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
-            entries = file.read().split(b"\0")
+        if leader is not None and leader in (os.getpgid(pid), os.getsid(pid)):
+            stat = _read(f"/proc/{pid}/stat")
+            # The command name is in parentheses and may contain anything, so fields are counted after it.
+            return stat[stat.rindex(b")") + 2 :].split(maxsplit=1)[0] not in (b"Z", b"X")
+        environ = _read(f"/proc/{pid}/environ")  # empty if it has ended and was not waited for
     except OSError:  # it has ended, or belongs to another user
         return False
-    runs = [b"/%b/" % entry.removeprefix(mark) for entry in entries if entry.startswith(mark)]
+    if run.encode() not in environ:  # as for almost every process of the machine
+        return False
+    mark = RUN_VARIABLE.encode() + b"="
+    runs = [b"/%b/" % entry.removeprefix(mark) for entry in environ.split(b"\0") if entry.startswith(mark)]
     return any(b"/%b/" % run.encode() in nested for nested in runs)
+
+
+def _read(path: str) -> bytes:
+    """Read a file of /proc. There may be hundreds of them, and `open` takes several times as long."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        parts = []
+        while part := os.read(file, 65536):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(file)

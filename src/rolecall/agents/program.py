@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -194,6 +195,7 @@ class Program:
     can_fork: ClassVar[bool] = False
     deniable: ClassVar[frozenset[str]] = frozenset()
     """The classes of actions (`capabilities.CLASSES`) that `call` can deny."""
+    runs_in_sandbox: ClassVar[bool] = True
     signed_in: ClassVar[tuple[str, ...]] = ()
     """Signs of being signed in: variables, and paths in the user's home as `~/…`. An entry that ends in `?` is a
     setting that may contain a key; if it exists, the state is unknown."""
@@ -226,28 +228,41 @@ class Program:
         return [*(["--model", self.model] if self.model else []), *self.args]
 
     async def __call__(self, prompt: str, context: Context) -> Reply:
-        capabilities.check_supported(self.name, context.capabilities, self.deniable)
+        by_kernel = context.sandbox.layers.deniable if context.sandbox else ()
+        capabilities.check_supported(self.name, context.capabilities, self.deniable, by_kernel=by_kernel)
         reader = self.reader(context)
         lines = Lines(reader)
         with scratch.folder() as folder:
             reader.folder = folder
             call = self.call(prompt, context, folder)
+            env = {**context.env, **call.env}
 
             def note_start(child: Started) -> None:
                 context.emit("process", child._asdict())
                 reader.transcript.in_session(call.session)
 
-            exit = await run_process(
-                call.argv,
-                cwd=context.workdir,
-                env={**context.env, **call.env},
-                prompt=call.stdin,
-                timeout=self.timeout,
-                cancel=context.cancel,
-                on_start=note_start,
-                on_text=lines.feed,
-                max_output=_KEPT_OUTPUT,
-            )
+            async with AsyncExitStack() as stack:
+                argv, sandbox = call.argv, context.sandbox
+                if sandbox is not None:
+                    from rolecall.agents import needs  # most roles have no sandbox
+
+                    entry = needs.enter(
+                        sandbox, self.name, argv,
+                        env=env, folder=context.workdir, own=call.env, write=[str(folder)],
+                    )  # fmt: skip
+                    argv, sandbox = await stack.enter_async_context(entry)
+                exit = await run_process(
+                    argv,
+                    cwd=context.workdir,
+                    env=env,
+                    prompt=call.stdin,
+                    timeout=self.timeout,
+                    cancel=context.cancel,
+                    on_start=note_start,
+                    on_text=lines.feed,
+                    max_output=_KEPT_OUTPUT,
+                    sandbox=sandbox,
+                )
             lines.feed("\n")
             if exit.ending in ("timeout", "interrupted"):
                 return reader.answer(exit.ending, exit.reason, hint=exit.hint)

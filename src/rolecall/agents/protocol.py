@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args
 
 from rolecall.errors import AgentError
 from rolecall.errors import Ending as Ending
 from rolecall.store.canonical import JsonObject
+
+if TYPE_CHECKING:  # most roles have no sandbox
+    from rolecall.agents.sandbox import Policy
 
 ENDINGS: tuple[Ending, ...] = get_args(Ending)
 ANSWERED: tuple[Ending, ...] = ("completed", "refused", "limit")
@@ -53,8 +56,7 @@ class Forgetful:
         self._kept.setdefault(session, []).append(text)
 
 
-@dataclass(frozen=True)
-class Played:
+class Played(NamedTuple):
     """The state of another workflow's thread after it ran."""
 
     thread: str
@@ -91,7 +93,7 @@ class PastStep(Protocol):
     def body(self) -> str: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)  # which saves a millisecond of every start
 class Context:
     """Everything an adapter knows besides the prompt."""
 
@@ -122,6 +124,15 @@ class Context:
     memory: Memory = field(default_factory=Forgetful)
     play: Play | None = None
     """Runs another workflow as the role's agent; None without an engine."""
+    sandbox: Policy | None = None
+    """What the agent's processes may reach; None: everything. Only adapters that start them in it (`runs_in_sandbox`)
+    get one."""
+
+    @property
+    def is_confined(self) -> bool:
+        """Whether the kernel keeps the agent's processes to what they may write and execute, so that its own means need
+        not."""
+        return self.sandbox is not None and self.sandbox.layers.can_restrict_files
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Each tool is a function with its description for the model. Tools that the role's restrictions deny (DENIES) are not
 offered. File tools cannot leave the work folder (confined.py). A command starts there but can access
-everything the user can; `no_shell_exec` denies commands to a role.
+everything the user can, unless the role has a sandbox; `no_shell_exec` denies commands to a role.
 
 Every result is text of limited size. A failed call tells the model why, so that it can try something else.
 """
@@ -78,9 +78,9 @@ def _tool(description: str, required: Sequence[str], **properties: Any) -> Calla
     return add
 
 
-def offer(restrictions: Iterable[str]) -> list[Tool]:
+def offer(restrictions: Iterable[str], *, sandboxed: bool = False) -> list[Tool]:
     """Return the tools that a role with these capabilities may use."""
-    denied = capabilities.denied_tools(DENIES, restrictions)
+    denied = capabilities.denied_tools(DENIES, restrictions, sandboxed=sandboxed)
     return [tool for tool in TOOLS if tool.name not in denied]
 
 
@@ -92,10 +92,11 @@ class Toolbox:
         self, context: Context, touches: Callable[[str], None], *, patience: float = _PATIENCE
     ) -> None:
         self.patience = patience
-        self.folder = Folder(context.workdir)
+        self.folder = Folder(context.workdir, context.sandbox)
         self.context = context
         self.touches = touches
-        self.tools = {tool.name: tool for tool in offer(context.capabilities)}
+        tools = offer(context.capabilities, sandboxed=context.is_confined)
+        self.tools = {tool.name: tool for tool in tools}
 
     async def use(self, name: str, arguments: Any) -> ToolOutput:
         """Carry out one of the model's calls. An error becomes a result too."""
@@ -160,7 +161,7 @@ async def list_files(box: Toolbox, pattern: str = "*") -> str:
         walk = Walk(box.folder.root, box.patience)
         found: list[str] = []
         for path in walk:
-            if not fits(path.rstrip("/")):
+            if not fits(path.rstrip("/")) or not box.folder.may_read(path):
                 continue
             if len(found) == _MOST_LISTED:
                 return "\n".join([*found, f"[only the first {_MOST_LISTED} are shown; narrow the pattern]"])
@@ -179,7 +180,11 @@ async def list_files(box: Toolbox, pattern: str = "*") -> str:
     files=_text("Which files, as for list_files. Default: all, `**/*`.", maxLength=_LONGEST_PATTERN),
 )
 async def search(box: Toolbox, pattern: str, files: str = "**/*") -> str:
-    is_searched = _compile_glob(files)
+    fits = _compile_glob(files)
+
+    def is_searched(path: str) -> bool:
+        return fits(path) and box.folder.may_read(path)
+
     try:
         has_match = pattern_test(pattern)
     except ValueError as error:
@@ -264,6 +269,7 @@ async def run_command(
             timeout=seconds,
             on_start=lambda child: context.emit("process", child._asdict()),
             max_output=_COMMAND_OUTPUT,
+            sandbox=context.sandbox,
         )
     except AgentError as error:  # the program could not be started
         raise Refused(f"{error.message}. {error.hint}") from error

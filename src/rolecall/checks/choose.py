@@ -6,13 +6,14 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from rolecall.agents.confinement import configured_layers
 from rolecall.agents.presence import program_of
 from rolecall.checks.doctor import AgentFinding, DoctorPlace, examine, known_agents
 from rolecall.errors import UsageError
-from rolecall.settings.capabilities import check_supported
 from rolecall.settings.settings import Settings, agent_for
+from rolecall.threads.sandboxing import check_role
 from rolecall.threads.setup import Cast
 from rolecall.workflow.model import START, Role, Workflow
 
@@ -63,7 +64,7 @@ def choose(
     chosen: dict[str, AgentChoice] = {}
     is_second = False
     for name in roles:
-        able = [cast.name for cast in ready if _can_play(cast, workflow.roles[name])]
+        able = [cast.name for cast in ready if _can_play(cast, workflow, name)]
         others = [agent for agent in able if agent != (default or ready[0].name)]
         is_judge = bool(others and _JUDGES.search(name)) and name not in first
         is_second = is_judge and not is_second
@@ -72,9 +73,19 @@ def choose(
     return chosen
 
 
-def _can_play(cast: Cast, role: Role) -> bool:
+def can_be_held_to(agent: Any, restriction: str) -> bool:
+    """Whether an agent, or the kernel for it, can enforce a restriction on this machine."""
+    workflow = Workflow("", roles={"": Role(capabilities=(restriction,))})
     try:
-        check_supported(cast.name, role.capabilities, getattr(cast.agent, "deniable", ()))
+        check_role("", agent, workflow, "", layers=configured_layers)
+    except UsageError:
+        return False
+    return True
+
+
+def _can_play(cast: Cast, workflow: Workflow, role: str) -> bool:
+    try:
+        check_role(cast.name, cast.agent, workflow, role, layers=configured_layers)
     except UsageError:
         return False
     return True

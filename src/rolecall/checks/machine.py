@@ -15,8 +15,9 @@ from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from rolecall.agents import ADAPTERS
+from rolecall.agents.sandbox import Layers
 from rolecall.errors import Hint, NotFound, RolecallError, UsageError
-from rolecall.settings import config
+from rolecall.settings import capabilities, config
 from rolecall.settings.mask import secrets_of
 from rolecall.settings.settings import Endpoint, Settings, extract_endpoint, problems
 from rolecall.store.store import Store
@@ -74,6 +75,57 @@ def check_home(open_store: Callable[[str], Store], *, url: str | None = None) ->
     except RolecallError as error:
         checks.append(Check("store", "problem", error.message, error.hint))
     return checks
+
+
+_NO_NAMESPACES = {
+    "/proc/sys/kernel/unprivileged_userns_clone": ("0", "sudo sysctl -w kernel.unprivileged_userns_clone=1"),
+    "/proc/sys/user/max_user_namespaces": ("0", "sudo sysctl -w user.max_user_namespaces=10000"),
+    "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": (
+        "1",
+        "Install bubblewrap, or: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+    ),
+}
+"""Settings of the kernel that forbid user namespaces: the value that does, and what changes it."""
+
+
+def check_sandbox(layers: Layers, env: Mapping[str, str]) -> Check:
+    """Say what the kernel can enforce, and what keeps it from enforcing more."""
+    weak = "restricted roles rely on the agents' own settings"
+    if not sys.platform.startswith("linux"):
+        return Check("sandbox", "ok", f"not Linux: {weak}")
+    if env.get(capabilities.SANDBOX_VARIABLE) == "off":
+        name = capabilities.SANDBOX_VARIABLE
+        return Check("sandbox", "warning", f"switched off by {name}: {weak}", f"unset {name}")
+    has = [f"Landlock {layers.landlock}"] if layers.landlock else []
+    if layers.namespaces:
+        how = " by bubblewrap" if layers.namespaces == "bubblewrap" else ""
+        pids = ", process ids" if layers.has_pids else ""
+        has.append(f"namespaces{how} for mounts{pids} and the network")
+    missing = (
+        []
+        if layers.landlock
+        else ["the kernel has no Landlock, so `read` and `no_shell_exec` are not enforced"]
+    )
+    fix = ""
+    if not layers.namespaces:
+        found = [(path, change) for path, (value, change) in _NO_NAMESPACES.items() if _read(path) == value]
+        why = f" ({found[0][0].removeprefix('/proc/sys/').replace('/', '.')})" if found else ""
+        missing.append(f"no user namespaces{why}, so `network` is not enforced")
+        fix = (
+            found[0][1]
+            if found
+            else "Install bubblewrap, or allow user namespaces where this container is started."
+        )
+    text = ", ".join(has) or f"nothing can be enforced: {weak}"
+    return Check("sandbox", "warning" if missing else "ok", "; ".join([text, *missing]), fix)
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
 
 
 async def check_extract(

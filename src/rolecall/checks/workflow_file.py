@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rolecall.agents import process
+from rolecall.agents.confinement import configured_layers, confine
 from rolecall.checks import agents as agent_check
 from rolecall.errors import Hint, NotFound, RolecallError
 from rolecall.settings import config
@@ -24,7 +25,7 @@ from rolecall.settings.stores import open_store
 from rolecall.settings.yaml12 import Problem
 from rolecall.store.canonical import JsonObject
 from rolecall.workflow import gallery, registry, versions
-from rolecall.workflow.model import Workflow, from_payload, schema_ids_of
+from rolecall.workflow.model import Sandbox, Workflow, from_payload, schema_ids_of
 from rolecall.workflow.playbook import Playbook
 
 PATIENCE = 20.0
@@ -67,6 +68,14 @@ async def check(
     together = [path for path in paths if not path.endswith(".py")]
     gate = asyncio.Semaphore(AT_ONCE)
 
+    # A file of the project must not do more than define: it writes nothing and connects to nobody. It sees our home and
+    # every variable, because the agents of the configuration are looked up.
+    layers = configured_layers(env)
+    policy = None
+    if layers.can_restrict_files:
+        narrow = Sandbox(write=(), network="none" if layers.namespaces else "all", env=("*",))
+        policy = confine(narrow, folder, environment=env, private=(), layers=lambda: layers)
+
     async def check_batch(batch: list[str]) -> list[Report]:
         async with gate:
             ended = await process.run(
@@ -74,9 +83,10 @@ async def check(
                 [sys.executable, "-P", "-m", "rolecall.checks.workflow_file"],
                 cwd=Path(folder),
                 env={**env, "PYTHONDONTWRITEBYTECODE": "1"},
-                prompt=json.dumps({"paths": batch, "folder": folder, "keep": keep}),
+                prompt=json.dumps({"sources": _keep_copies(batch, keep), "folder": folder}),
                 timeout=patience,
                 max_output=_MAX_ANSWER,
+                sandbox=policy,
             )
         try:
             if ended.ending != "timeout":
@@ -93,6 +103,19 @@ async def check(
     answers = await asyncio.gather(*map(check_batch, batches))
     reports = {report.path: report for answer in answers for report in answer}
     return [reports[path] for path in paths]
+
+
+def _keep_copies(paths: Sequence[str], keep: str) -> list[tuple[str, str]]:
+    """Each path, with that of the file to load: a copy in `keep` of a workflow in Python that may be loaded."""
+    found = []
+    for path in paths:
+        source = path
+        if keep and path.endswith(".py"):
+            with suppress(RolecallError, OSError):  # the child meets the same problem, and reports it
+                registry.check_trust(path)
+                source = versions.keep(path, keep)
+        found.append((path, source))
+    return found
 
 
 def _read_report(path: str, answer: JsonObject) -> Report:
@@ -118,13 +141,13 @@ def main() -> None:
     # Output that a file prints, even from C code, must not end up in the answer.
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    reports = [_check_file(path, order["folder"], order["keep"]) for path in order["paths"]]
+    reports = [_check_file(path, source, order["folder"]) for path, source in order["sources"]]
     answer.write(json.dumps(reports))
     answer.flush()
     os._exit(0)  # even if the file has started threads
 
 
-def _check_file(path: str, folder: str, keep: str) -> JsonObject:
+def _check_file(path: str, source: str, folder: str) -> JsonObject:
     def find(name: str) -> Playbook:
         """Load another workflow that plays a role, from the project, from the store or from the gallery."""
         path = None
@@ -149,7 +172,6 @@ def _check_file(path: str, folder: str, keep: str) -> JsonObject:
     agents: list[Problem] = []
     try:
         registry.check_trust(path)
-        source = versions.keep(path, keep) if keep and path.endswith(".py") else path
         checked = registry.check_file(source)
         problems = [problem._replace(file=problem.file.replace(source, path)) for problem in checked.problems]
         if (book := checked.playbook) is not None:

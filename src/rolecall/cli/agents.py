@@ -17,6 +17,7 @@ from rolecall import agents
 from rolecall.agents.presence import adapter_of, check_present, program_of
 from rolecall.agents.protocol import Context, ask
 from rolecall.agents.protocol import Reply as AgentReply
+from rolecall.checks.choose import can_be_held_to
 from rolecall.checks.doctor import AgentFinding, DoctorPlace, examine, known_agents, preset_agents
 from rolecall.cli import Reply, argument, flag, hints, verb
 from rolecall.cli.asking import can_ask
@@ -25,7 +26,7 @@ from rolecall.cli.output import format_of, printable, table
 from rolecall.cli.thread_play import View, attend
 from rolecall.errors import AgentError, UsageError
 from rolecall.settings import config
-from rolecall.settings.capabilities import RESTRICTIONS, check_supported
+from rolecall.settings.capabilities import RESTRICTIONS
 from rolecall.settings.mask import Mask
 from rolecall.settings.settings import Settings
 from rolecall.store.canonical import JsonObject
@@ -126,16 +127,10 @@ def _row(name: str, agent: Any, finding: AgentFinding | None) -> dict[str, Any]:
         "version": finding.version if finding else None,
         "install": getattr(agent, "install", "") or None,
         "options": options,
-        "restrictions": None if agent is None else {word: _supports(agent, word) for word in RESTRICTIONS},
+        "restrictions": None
+        if agent is None
+        else {word: can_be_held_to(agent, word) for word in RESTRICTIONS},
     }
-
-
-def _supports(agent: Any, restriction: str) -> bool:
-    try:
-        check_supported("", [restriction], agent.deniable)
-    except UsageError:
-        return False
-    return True
 
 
 def _enforced_text(restrictions: Mapping[str, bool]) -> str:

@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from rolecall.agents.sandbox import find_layers
 from rolecall.api import Rolecall, reader
 from rolecall.checks import machine
 from rolecall.checks.choose import find_programs
@@ -62,6 +63,7 @@ def doctor(options: Namespace) -> Reply:
     except RolecallError:  # the checks report it; without a configuration the roles' agents are unknown
         diagnosis = Diagnosis(tuple(checks), (), {})
     else:
+        checks.append(machine.check_sandbox(find_layers(config.cache_folder(), again=True), place.env))
         try:
             blocks_edits = unplanned_edits(settings) == "block"
             checks += check_hosts(setups_here(), blocks_edits=blocks_edits)

@@ -243,10 +243,13 @@ def sync_folder(path: str) -> None:
 
 
 def storage_error(exc: OSError, path: str) -> StorageError:
+    from rolecall.settings import config  # hooks seldom need it
+
     file = exc.filename if isinstance(exc.filename, str) else path
-    return StorageError(
-        f"{file}: {exc.strerror or exc}", hint="Check the disk and who may write there, then try again."
-    )
+    hint = "Check the disk and who may write there, then try again."
+    if exc.errno == errno.EROFS and config.run():
+        hint = "A role writes this only if `write` of its sandbox names `.nexus`."
+    return StorageError(f"{file}: {exc.strerror or exc}", hint=hint)
 
 
 # -- damaged files --

@@ -32,11 +32,15 @@ RESTRICTIONS: Mapping[str, tuple[str, ...]] = {
     "read_only": (*FILES, *SHELL_WRITES),
 }
 CLASSES = tuple(sorted({name for names in RESTRICTIONS.values() for name in names}))
+IMPLY_SANDBOX = ("read_only", "no_file_edit", "no_shell_exec")
+"""Restrictions that imply a sandbox where the machine can enforce one."""
 
 VARIABLE = "ROLECALL_RESTRICTIONS"
 """The variable with the role's restrictions, set for every process of an agent. Our own verbs obey it in any shell."""
 THREADS_VARIABLE = "ROLECALL_MAY_START_THREADS"
 """The variable that tells every process of an agent that its role may start threads."""
+SANDBOX_VARIABLE = "ROLECALL_SANDBOX"
+"""With the value `off`, this machine counts as one that cannot enforce sandboxes."""
 STORE_VARIABLES = ("ROLECALL_HOME", "ROLECALL_STORE")
 """The variables that lead to the store of threads."""
 BY_OURSELVES = (*TASK_CREATION, *TASK_UPDATE)
@@ -50,15 +54,20 @@ def restrictions(capabilities: Iterable[str]) -> tuple[str, ...]:
     return tuple(word for word in capabilities if word in RESTRICTIONS)
 
 
-def denied_classes(capabilities: Iterable[str]) -> tuple[str, ...]:
-    """The denied classes of actions, in the order of CLASSES."""
+def denied_classes(capabilities: Iterable[str], *, sandboxed: bool = False) -> tuple[str, ...]:
+    """The classes of actions that an agent is to deny, in the order of CLASSES. In a sandbox the kernel denies writing
+    through a shell, so the agent may keep its shell."""
     found = {name for word in restrictions(capabilities) for name in RESTRICTIONS[word]}
+    found -= set(SHELL_WRITES) if sandboxed else set()
     return tuple(name for name in CLASSES if name in found)
 
 
-def denied_tools(table: Mapping[str, tuple[str, ...]], capabilities: Iterable[str]) -> tuple[str, ...]:
+def denied_tools(
+    table: Mapping[str, tuple[str, ...]], capabilities: Iterable[str], *, sandboxed: bool = False
+) -> tuple[str, ...]:
     """What an agent's `table` lists for the denied classes of actions, each once."""
-    tools = (tool for name in denied_classes(capabilities) for tool in table.get(name, ()))
+    classes = denied_classes(capabilities, sandboxed=sandboxed)
+    tools = (tool for name in classes for tool in table.get(name, ()))
     return tuple(dict.fromkeys(tools))
 
 
@@ -68,11 +77,16 @@ def must_not_write(capabilities: Iterable[str]) -> bool:
 
 
 def check_supported(
-    agent: str, capabilities: Iterable[str], deniable: Collection[str], *, role: str = ""
+    agent: str,
+    capabilities: Iterable[str],
+    deniable: Collection[str],
+    *,
+    by_kernel: Collection[str] = (),
+    role: str = "",
 ) -> None:
-    """Refuse a `role` whose restrictions this agent cannot enforce."""
+    """Refuse a `role` whose restrictions neither this agent nor the kernel can enforce."""
     for word in restrictions(capabilities):
-        if not set(RESTRICTIONS[word]) <= {*deniable, *BY_OURSELVES}:
+        if not set(RESTRICTIONS[word]) <= {*deniable, *by_kernel, *BY_OURSELVES}:
             raise UsageError(
                 f"the agent {agent!r} cannot be held to {word!r}{f', as the role {role!r} must be' if role else ''}",
                 hint=Hint(

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from rolecall.agents import process, protocol
 from rolecall.errors import (
@@ -42,6 +41,7 @@ from rolecall.threads.thread import (
     DETAIL_SCHEMA,
     ERROR_SCHEMA,
     PROMPT_SCHEMA,
+    SANDBOX_ATTEMPT_SCHEMA,
     SUSPENSION_SCHEMA,
     TREE_ATTEMPT_SCHEMA,
     Reused,
@@ -52,7 +52,7 @@ from rolecall.workflow.model import SUSPEND, on_crash_of
 from rolecall.workflow.route import Next
 
 _OF_SESSION = ("head", "role", "by", "session", "session_total")
-_OF_ANSWER = ("since", "recalled", "raw", "detail", "children", "unread", "tree", "parts")
+_OF_ANSWER = ("since", "recalled", "raw", "detail", "children", "unread", "tree", "parts", "sandbox")
 _MOST_RUNS = 8
 """How many run ids a note keeps. An agent may start a process for every command; the newest ids find the others."""
 _NOT_SEARCHED = "The repository cannot be searched for this task: look for yourself."
@@ -60,8 +60,7 @@ _LITERAL = 60
 """Parts of a prompt up to this length are stored inline rather than as nodes."""
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """The text that an agent gave, and its session."""
 
     text: str
@@ -74,8 +73,7 @@ class Answer:
     """The contents of a finished step that is taken over, if nobody was asked."""
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """The contents of the step to be committed."""
 
     output: Mapping[str, Any]
@@ -122,6 +120,7 @@ class Attempt:
         recall: Recaller = no_knowledge,
         trees: Trees | None = None,
         reuse: bool | None = None,
+        repeat: int | None = None,
     ) -> None:
         """`is_owner` is False in an external agent's process, because the process that started it owns the note.
         `is_answer` is True for a person's answer: on a machine that shares the store it needs no work folder.
@@ -148,6 +147,7 @@ class Attempt:
         self._origin = origin
         self._recall = recall
         self.reuse = reuse
+        self.repeat = repeat
         """Whether a finished step is to be taken over; None if nobody says."""
 
         self._ref = read_note(store, self.thread)
@@ -383,8 +383,13 @@ class Attempt:
             session_reason=self.session.reason,
             tree=self.note.tree,
             parts=self.dump_parts(),
+            sandbox=self.note.sandbox,
         )
         self._write(note, "step_started", {"role": self.role, "agent": self.agent, "number": self.number})
+
+    def note_sandbox(self, use: Mapping[str, Any]) -> None:
+        """Note the sandbox of the agent's processes, and how it is enforced."""
+        self.note = self.note._replace(sandbox=dict(self.mask.value(make_plain(use))))
 
     def note_reuse(self, step: str, of_thread: str) -> None:
         """Say in the note which finished step is taken over; `write_note` keeps it."""
@@ -490,6 +495,7 @@ class Attempt:
             self._recalled,
             self._steps_shown_since,
             self._origin,
+            self.repeat or 0,
         )
 
     def dump_parts(self) -> dict[str, Any]:
@@ -661,9 +667,10 @@ class Attempt:
             "number": self.number,
             **self.put_context(draft),
         }
-        return draft.put_as(
-            TREE_ATTEMPT_SCHEMA if note.tree else ATTEMPT_SCHEMA, drop_empty(fields, keep=("agent",))
-        )
+        schema = TREE_ATTEMPT_SCHEMA if note.tree else ATTEMPT_SCHEMA
+        if note.sandbox:
+            schema = SANDBOX_ATTEMPT_SCHEMA
+        return draft.put_as(schema, drop_empty(fields, keep=("agent",)))
 
     # -- the contents of the step --
 
@@ -682,6 +689,7 @@ class Attempt:
             "session_total": note.session_total,
             "children": note.children,
             "tree": note.tree,
+            "sandbox": note.sandbox,
         }
 
     def _prompt_part(self, draft: Draft, part: prompt.Part) -> dict[str, Any]:

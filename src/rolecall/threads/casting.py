@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from rolecall.agents import ADAPTERS, SPOKEN, make, parse_argument, resolve
+from rolecall.agents.confinement import configured_layers
 from rolecall.agents.presence import check_present
 from rolecall.errors import RolecallError, UsageError
-from rolecall.settings import capabilities, config
+from rolecall.settings import config
 from rolecall.settings.form import did_you_mean
 from rolecall.settings.settings import (
     OUTSIDE,
@@ -21,7 +23,9 @@ from rolecall.settings.settings import (
     tier_model,
     unknown_agent,
 )
+from rolecall.threads.sandboxing import check_role
 from rolecall.threads.setup import HUMAN, Cast
+from rolecall.workflow.model import sandbox_of
 from rolecall.workflow.playbook import Playbook, players
 
 _UNBOUND = ("env", "mcp")
@@ -42,11 +46,9 @@ def cast(
     enforce the role's restrictions; it `names_role` unless the caller does. `tiers` are the model tiers of roles that
     have one."""
     made = _make(settings, book, role, override, environment, (tiers or {}).get(role, ""))
-    deniable = getattr(made.agent, "deniable", None)
-    if deniable is not None and made.name != HUMAN:  # the author of a plain function is responsible for it
-        capabilities.check_supported(
-            made.name, book.workflow.roles[role].capabilities, deniable, role=role if names_role else ""
-        )
+    if made.name != HUMAN:
+        find_layers = partial(configured_layers, environment)
+        check_role(made.name, made.agent, book.workflow, role, layers=find_layers, names_role=names_role)
     return made
 
 
@@ -123,9 +125,12 @@ def assign(book: Playbook, agents: Mapping[str, str], folder: str) -> Playbook:
 
 def miscast(book: Playbook, override: str | None) -> list[tuple[str, RolecallError]]:
     """The roles whose agent is unknown or missing, with the reason."""
-    settings, found = config.load(), []
+    settings, found = config.load(), list[tuple[str, RolecallError]]()
     for role, played in players(book):
         if role in book.functions:
+            sandbox = sandbox_of(played.workflow, role)
+            if sandbox is not None and not sandbox.is_off and not sandbox.best_effort:
+                found.append((role, _cannot_hold(role)))
             continue
         try:
             made = cast(settings, played, role, override=override)
@@ -135,6 +140,13 @@ def miscast(book: Playbook, override: str | None) -> list[tuple[str, RolecallErr
         except RolecallError as error:
             found.append((role, error))
     return found
+
+
+def _cannot_hold(role: str) -> UsageError:
+    return UsageError(
+        f"the sandbox of the role {role!r} has no effect, because its function runs in Rolecall's own process",
+        hint="Give the role the line `sandbox: off`, or let an agent or a command play it.",
+    )
 
 
 def refuse_miscast(book: Playbook, override: str | None) -> None:

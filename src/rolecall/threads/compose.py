@@ -8,8 +8,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
+from rolecall.agents.confinement import configured_layers, private_places
 from rolecall.agents.presence import check_present
 from rolecall.errors import ExtractError, RolecallError, UsageError
 from rolecall.files.tree import Trees
@@ -95,6 +97,8 @@ def engine(
         find_workflow=find_workflow,
         trees=trees_of(store, is_shared=shares_trees(settings)) if keeps_trees(settings) else None,
         work=config.work_folder(),
+        layers=partial(configured_layers, environment),
+        private=private_places(store.backend.address, environment),
         cache=config.cache_folder(),
         recall=recall,
         close=agents.close,

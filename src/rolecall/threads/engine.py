@@ -8,7 +8,7 @@ agent and parses its answer, `commit.py` writes the step.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from rolecall.agents.protocol import Cancel
@@ -30,7 +30,6 @@ from rolecall.threads.turn import Turn, name_of, next_of
 from rolecall.workflow.route import Failed, Next, Route, Suspended
 
 
-@dataclass(frozen=True, kw_only=True)
 class Engine(Setup):
     """Takes the steps of threads."""
 
@@ -86,6 +85,7 @@ class Engine(Setup):
                 recall=self.recall,
                 trees=self.trees,
                 reuse=reuse.choose(turn.workflow, way.role, state.reuse),
+                repeat=state.repeat,
             )
         except UsageError as error:  # its work folder is missing
             return self._settle(held, Suspended(f"{way.role}: {error.message}"), RESUME)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rolecall.agents import process
 from rolecall.agents.protocol import Cancel
@@ -47,6 +47,9 @@ from rolecall.threads.state import (
     read_threads,
 )
 from rolecall.threads.thread import Chain
+
+if TYPE_CHECKING:
+    from rolecall.agents.sandbox import Policy
 
 CHECK_SECONDS = 1800
 """How long the check of a merge may take."""
@@ -312,7 +315,13 @@ def _worktree_of(store: Store, ref: ThreadRef) -> WorkFolder:
 
 
 async def prepare_check(
-    thread: str, command: Sequence[str], *, cwd: str, env: Mapping[str, str], cancel: Cancel | None
+    thread: str,
+    command: Sequence[str],
+    *,
+    cwd: str,
+    env: Mapping[str, str],
+    cancel: Cancel | None,
+    sandbox: Policy | None = None,
 ) -> merge_files.Check | None:
     """Prepare the command that checks each merge of a thread; None without a command. A check that a dead process left
     running is ended."""
@@ -330,6 +339,7 @@ async def prepare_check(
                 timeout=CHECK_SECONDS,
                 cancel=cancel,
                 max_output=MOST_OUTPUT,
+                sandbox=sandbox,
             )
         except AgentError as error:  # it cannot be started, which is nobody's fault
             raise UsageError(f"the check cannot run: {error.message}", hint=error.hint) from error

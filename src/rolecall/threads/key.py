@@ -27,6 +27,10 @@ OF_ROLE = (
 )
 """The fields of a role that its result depends on."""
 
+ROUND = 1_000_000
+"""What each earlier repeat of an evaluation adds to `repetition`: more than one thread and its groups can ask the same
+thing."""
+
 
 class Parts(NamedTuple):
     """Everything that the result of a step depends on. Long parts are digests."""
@@ -46,7 +50,8 @@ class Parts(NamedTuple):
     session: str = ""
     """The role's last turn in the session that it continues: its key, and what was answered."""
     repetition: int = 0
-    """How many times the very same thing was asked before, in this thread or of earlier members of the group."""
+    """How many times the very same thing was asked before, in this thread or of earlier members of the group; and
+    `ROUND` for each earlier repeat of an evaluation."""
 
     def dump(self, found: str = "") -> dict[str, Any]:
         """The stored form. It has the tree only if that is not just the one that the step `found`."""
@@ -105,13 +110,12 @@ def digest(value: Any) -> str:
     return _sha256(value)[:_DIGEST] if value else ""
 
 
-def digest_role(name: str, role: "Role") -> str:
+def digest_role(name: str, role: "Role", sandbox: Any = None) -> str:
     """The digest of a role as it is defined. Limits, its agent, its folder and how a group plays it are not part of
-    it."""
+    it. `sandbox` is the stored form of the sandbox that the workflow gives it, if any."""
     fields = {field: getattr(role, field) for field in OF_ROLE}
-    return digest(
-        [name, {key: [*value] if isinstance(value, tuple) else value for key, value in fields.items()}]
-    )
+    plain = {key: [*value] if isinstance(value, tuple) else value for key, value in fields.items()}
+    return digest([name, plain] if sandbox is None else [name, plain, sandbox])
 
 
 def digest_prompt(

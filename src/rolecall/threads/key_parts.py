@@ -13,12 +13,22 @@ from rolecall.agents.presence import adapter_of
 from rolecall.errors import RolecallError
 from rolecall.store import canonical
 from rolecall.store.store import Store
-from rolecall.threads.key import Parts, describe_step, digest, digest_prompt, digest_role, key_name, key_of
+from rolecall.threads.key import (
+    ROUND,
+    Parts,
+    describe_step,
+    digest,
+    digest_prompt,
+    digest_role,
+    key_name,
+    key_of,
+)
 from rolecall.threads.prompt import PastStep
 from rolecall.threads.sessions import LOOK_BACK, Origin
 from rolecall.threads.setup import Setup
 from rolecall.threads.thread import FORK, Step
 from rolecall.threads.turn import Turn
+from rolecall.workflow.model import sandbox_of, sandbox_payload
 from rolecall.workflow.playbook import RoleFunction
 
 
@@ -41,6 +51,8 @@ class Question(NamedTuple):
     """The earlier steps that a prompt shows to a session that has seen those up to this number."""
     origin: Origin | None
     """The step of an earlier thread in whose session the role begins."""
+    repeat: int = 0
+    """How many times an evaluation asked the same before, in other threads."""
 
 
 class Known(NamedTuple):
@@ -83,8 +95,9 @@ def _combine(
     setup: Setup, asked: Question, agent: Identity, prompt: dict[str, str], session: str = ""
 ) -> Parts:
     role, tree, below = asked.turn.defined.roles[asked.role], asked.tree, asked.below_top
+    sandbox = sandbox_of(asked.turn.defined, asked.role)
     parts = Parts(
-        role=digest_role(asked.role, role),
+        role=digest_role(asked.role, role, None if sandbox is None else sandbox_payload(sandbox)),
         prompt=prompt,
         agent=agent.agent,
         version=agent.version,
@@ -178,21 +191,22 @@ def _digest_steps(asked: Question) -> str:
 
 
 def _count_repetitions(store: Store, asked: Question, parts: Parts) -> int:
-    """How many times the very same thing was asked before: of earlier members of the group, or in this thread."""
-    turn = asked.turn
+    """How many times the very same thing was asked before: of earlier members of the group, in this thread, or in the
+    earlier repeats of an evaluation, for each of which a whole round is counted."""
+    turn, before = asked.turn, asked.repeat * ROUND
     if (member := turn.chain.start.member) is not None:
         group = turn.defined.roles[member.group.role].group
         if group is not None and group.roles:
-            return group.roles[: member.number - 1].count(member.role)
+            return before + group.roles[: member.number - 1].count(member.role)
         if member.group.items is None:
-            return member.number - 1
-        return _find_repeated(store, member.group.items).get(member.number, 0)
-    key = key_of(parts)
+            return before + member.number - 1
+        return before + _find_repeated(store, member.group.items).get(member.number, 0)
+    key = key_of(parts._replace(repetition=before))
     if asked.role not in turn.totals.get("roles", {}) or not key or store.ref(key_name(key)) is None:
-        return 0
+        return before
     earlier = (step.parts for step in islice(turn.chain, LOOK_BACK) if step.role == asked.role)
     same = (one.repetition + 1 for one in earlier if one is not None and one._replace(repetition=0) == parts)
-    return next(same, 0)
+    return next(same, before)
 
 
 @lru_cache(maxsize=8)

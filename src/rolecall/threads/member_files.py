@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+from rolecall.agents.confinement import confine
 from rolecall.agents.protocol import Cancel
 from rolecall.errors import UsageError
 from rolecall.files import git, merge
@@ -24,7 +25,7 @@ from rolecall.threads.setup import Setup
 from rolecall.threads.state import ThreadRef, WorkFolder
 from rolecall.threads.turn import Outputs, Turn
 from rolecall.workflow import command
-from rolecall.workflow.model import Group, member_workdir
+from rolecall.workflow.model import Group, member_workdir, sandbox_of
 
 
 class Place(NamedTuple):
@@ -97,7 +98,11 @@ class MemberFiles:
 
         env = self._setup.environment_of(self._turn.workflow.roles[self._role])
         words = command.expand(self._group.check, Outputs(self._turn, {}).get) if self._group.check else ()
-        check = await prepare_check(self._parent.id, words, cwd=cwd, env=env, cancel=cancel)
+        policy = confine(
+            sandbox_of(self._turn.workflow, self._role), cwd, environment=env, private=self._setup.private,
+            layers=self._setup.layers,
+        )  # fmt: skip
+        check = await prepare_check(self._parent.id, words, cwd=cwd, env=env, cancel=cancel, sandbox=policy)
         results: dict[int, Merged | SetAside] = {}
         for number, work in works.items():
             results[number] = result = await merge_one(folder, work, check, cancel)

@@ -10,12 +10,13 @@ from typing import Any
 from rolecall.agents import process, protocol
 from rolecall.errors import AgentError, ExtractError, RolecallError
 from rolecall.settings import capabilities
-from rolecall.threads import prompt, reuse
+from rolecall.threads import prompt, reuse, sandboxing
 from rolecall.threads.attempt import Answer, Attempt, Result
 from rolecall.threads.sessions import StoredMemory
 from rolecall.threads.setup import Cast, Setup
 from rolecall.threads.turn import contain, unless
 from rolecall.workflow import reply
+from rolecall.workflow.model import sandbox_of
 
 Play = Callable[[Attempt, protocol.Cancel, str, str, str | None], Any]
 """(attempt, cancel, workflow, prompt, session) -> the outcome of the child thread that plays the role."""
@@ -102,10 +103,17 @@ async def _ask(
         attempt.stay_in_session()
     text = correction if correction is not None else await attempt.make_prompt(cast)
     role, run, decision = attempt.turn.role(attempt.role), setup.token(), attempt.session
-    words = tuple(dict.fromkeys((*role.capabilities, *setup.restrictions_of(role))))
-    deniable = getattr(cast.agent, "deniable", None)
-    if deniable is not None:  # the role's restrictions were checked earlier; our own process may add some
-        capabilities.check_supported(cast.name, words, deniable)
+    inherited, sandbox = setup.restrictions_of(role), sandbox_of(attempt.turn.workflow, attempt.role)
+    words = tuple(dict.fromkeys((*role.capabilities, *inherited)))
+    # The role's own restrictions were checked earlier; our own process may add some.
+    workflow = attempt.turn.workflow
+    sandboxing.check_role(
+        cast.name, cast.agent, workflow, attempt.role, layers=setup.layers, inherited=inherited, names_role=False
+    )  # fmt: skip
+    policy = sandboxing.make_policy(
+        sandbox, words, cast.agent, workdir=attempt.workdir, environment=setup.environment,
+        private=setup.private, layers=setup.layers, may_start_threads=role.may_start_threads,
+    )  # fmt: skip
 
     if correction is None:
         await attempt.find_files()
@@ -116,6 +124,7 @@ async def _ask(
         if attempt.note.reused:  # refused because of the files: they are not what they were a moment ago
             await attempt.find_files()
             await attempt.find_parts(setup, cast)
+    attempt.note_sandbox(sandboxing.describe_use(sandbox, words, policy))
     attempt.note_asking(cast.name, run=run)
     context = protocol.Context(
         thread=attempt.thread, role=attempt.role, start=attempt.turn.task, workdir=Path(attempt.workdir),
@@ -124,18 +133,22 @@ async def _ask(
         attempt=attempt.tries, capabilities=words,
         env=process.add_mark(_environment_of_agent(setup, attempt, cast), run),
         memory=StoredMemory(setup.store, setup.mask), play=partial(play, attempt, cancel) if play else None,
+        sandbox=policy,
     )  # fmt: skip
-    attempt.files.watch(attempt.tree, must_stay=capabilities.must_not_write(words))
+    may_write = sandbox is not None and bool(sandbox.write)
+    attempt.files.watch(attempt.tree, must_stay=capabilities.must_not_write(words) and not may_write)
     try:
         with contain(f"the agent {cast.name!r}"):  # adapters are third-party code and may raise anything
             given = await protocol.ask(cast.agent, text, context=context)
     except AgentError as error:
+        attempt.note_sandbox(sandboxing.describe_use(sandbox, words, policy))
         await attempt.leave_files()
         if not error.is_session_lost or decision.session is None:
             raise
         attempt.fail(error.message, error)
         attempt.lost_sessions |= {decision.session}
         return await _ask(setup, attempt, cast, cancel, play)
+    attempt.note_sandbox(sandboxing.describe_use(sandbox, words, policy))
     await attempt.leave_files()
     return attempt.note_answer(given)
 

@@ -96,6 +96,17 @@ def facts(step: View) -> list[str]:
     return [word for word in said if word]
 
 
+def sandbox_text(view: View) -> str:
+    """What the processes of a step or an attempt could reach, and how that was enforced; empty without a sandbox."""
+    use = view.get("sandbox")
+    if not use:
+        return ""
+    if use["rules"] == "off":
+        return "no sandbox (off)"
+    how = ", ".join(line.removeprefix("files: ") for line in use.get("enforced", ()))
+    return f"sandbox: {use['rules']} · {how or 'no process was started'}"
+
+
 def reused_text(reused: View) -> list[str]:
     """Where a step was taken over from, and what that saved."""
     saved = saved_text(reused.get("saved") or {})
@@ -251,6 +262,8 @@ def step_markdown(
         )
     if goal:
         parts.append(f"<prompt>\n{goal.strip()}\n</prompt>")
+    if sandbox := sandbox_text(step):
+        parts.append(f"*{sandbox}*")
     if step.get("edgePrompt", "").strip():
         parts.append(_quote(shorten(step["edgePrompt"].strip(), _BRIEF_EDGE)))
     parts += [f"> **Note:** {note}" for note in step.get("notes") or ()]
@@ -389,6 +402,7 @@ def attempt_markdown(attempt: View, *, with_prompt: bool = False, limit: int | N
         f"### Failed attempt: {attempt['role']}",
         f"*{' · '.join([*facts(attempt), attempt['hash']])}*",
         shorten(attempt["error"], limit),
+        *([f"*{sandbox}*"] if (sandbox := sandbox_text(attempt)) else []),
     ]
     if attempt.get("raw"):
         parts.append(code_block(shorten(attempt["raw"], limit)))

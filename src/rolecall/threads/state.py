@@ -152,6 +152,10 @@ class ThreadState(NamedTuple):
     reuse: bool | None = None
     """Whether finished steps with the same key are taken over: True wherever the workflow allows it, False never, None
     where the workflow says so."""
+    eval: str = ""
+    """The evaluation run that it belongs to."""
+    repeat: int | None = None
+    """How many times the evaluation asked the same before, in other threads; None for none."""
     service: QueuePlace | None = None
     reason: str = ""
     """Why it is suspended, failed, killed or discarded."""
@@ -188,7 +192,10 @@ class ThreadState(NamedTuple):
     def news(self) -> str:
         """The event to notify people of when a thread reaches this state; empty if there is none. A thread that plays
         a role of another, or is a member of a group, does not notify of its end, and its parent does not repeat its
-        questions. A killed thread sends nothing: whoever killed it knows."""
+        questions. A killed thread sends nothing: whoever killed it knows. Nor does one of an evaluation, which has
+        hundreds."""
+        if self.eval:
+            return ""
         if self.until is not None:
             return "limited" if self.member or not self.parent else ""
         if self.status == Status.SUSPENDED:
@@ -294,6 +301,8 @@ class Note(NamedTuple):
     """The id of the step that an external agent put into the store."""
     reused: Mapping[str, str] = {}
     """The finished step that is being taken over, and its thread: the files are between those it found and left."""
+    sandbox: Mapping[str, Any] = {}
+    """The sandbox of the agent's processes, as `sandboxing.describe_use` stores it."""
     unread: bool = False
     """Whether only the extract model can find the output in the answer."""
 

@@ -130,6 +130,14 @@ BY_RECORD_SCHEMA = {
     "properties": {**REUSED_RECORD_SCHEMA["properties"], "by": _BY},
 }
 """The `detail` of a step that a person took, with who it was and where from."""
+TREE_SCHEMA = _type("rolecall.tree", {"tree": _TREE})
+"""Recorded files that something else than a step names, such as a task of an evaluation."""
+_SANDBOX = _type("rolecall.sandbox", {"rules": _TEXT}, {"enforced": {"type": "array", "items": _TEXT}})
+SANDBOX_RECORD_SCHEMA = {
+    **BY_RECORD_SCHEMA,
+    "properties": {**BY_RECORD_SCHEMA["properties"], "sandbox": _SANDBOX},
+}
+"""The `detail` of a step whose role has a sandbox: its rules, and how they were enforced."""
 ATTEMPT_SCHEMA = _type(
     "rolecall.attempt",
     {"start": _REF, "head": _REF, "role": _TEXT, "agent": _TEXT, "started_at": _INTEGER, "cwd": _TEXT},
@@ -154,6 +162,10 @@ ATTEMPT_SCHEMA = _type(
 TREE_ATTEMPT_SCHEMA = {
     **ATTEMPT_SCHEMA,
     "properties": {**ATTEMPT_SCHEMA["properties"], "tree": _TREE},
+}
+SANDBOX_ATTEMPT_SCHEMA = {
+    **TREE_ATTEMPT_SCHEMA,
+    "properties": {**TREE_ATTEMPT_SCHEMA["properties"], "sandbox": _SANDBOX},
 }
 DETAIL_SCHEMA = _type(
     "rolecall.detail",
@@ -691,6 +703,7 @@ def put_step(draft: Draft, fields: Mapping[str, Any]) -> str:
         record["work"] = fields["detail"]
     # The oldest type that has all its fields, because a node's id also depends on its type.
     newer = (
+        ("sandbox", SANDBOX_RECORD_SCHEMA),
         ("by", BY_RECORD_SCHEMA),
         ("reused", REUSED_RECORD_SCHEMA),
         ("parts", KEY_RECORD_SCHEMA),
@@ -712,6 +725,7 @@ def _record_types() -> frozenset[str]:
         KEY_RECORD_SCHEMA,
         REUSED_RECORD_SCHEMA,
         BY_RECORD_SCHEMA,
+        SANDBOX_RECORD_SCHEMA,
     )
     return frozenset(node_id(META, canonical.encode(schema)) for schema in schemas)
 

@@ -26,11 +26,22 @@ from rolecall.threads.thread import FORK, PERSON, Chain, Step, read_roster
 from rolecall.threads.turn import Turn, count_steps_for, next_of
 from rolecall.threads.views import number_steps
 from rolecall.workflow import registry, versions
-from rolecall.workflow.model import END, FAIL, START, SUSPEND, Workflow, member_roles, workdir_of
+from rolecall.workflow.model import (
+    END,
+    FAIL,
+    START,
+    SUSPEND,
+    Workflow,
+    describe_sandbox,
+    member_roles,
+    runs_processes,
+    sandbox_of,
+    workdir_of,
+)
 from rolecall.workflow.playbook import Playbook
 from rolecall.workflow.route import Ended, Failed, Next, Route, Stuck, Suspended
 
-Kind = Literal["route", "role", "restrictions", "agent", "prompt", "folder", "group", "limit"]
+Kind = Literal["route", "role", "restrictions", "sandbox", "agent", "prompt", "folder", "group", "limit"]
 _OF_GROUP = ("roles", "join", "on_failure", "merge", "check")
 """What decides how the results of a group's members become one; how many run at once and for how long does not."""
 
@@ -49,6 +60,7 @@ class Change(NamedTuple):
             "route": f"{_word_way(self.now)}, {_word_way(self.was, is_past=True)} before",
             "role": f"the role's {_enumerate(self.parts)}",
             "restrictions": "the restrictions",
+            "sandbox": "the sandbox",
             "agent": "the agent",
             "prompt": f"the {_enumerate(self.parts)}",
             "folder": "the work folder",
@@ -219,6 +231,10 @@ class Edit:
             words = [_enumerate(sorted(restrictions(one.roles[name].capabilities))) for one in (old, new)]
             if words[0] != words[1]:
                 yield Change("restrictions", (), *words)
+            boxes = [sandbox_of(one, name) for one in (old, new)]
+            has_processes = name not in self.new.functions and runs_processes(new.roles[name])
+            if boxes[0] != boxes[1] and has_processes:
+                yield Change("sandbox", (), *(describe_sandbox(box) if box else "" for box in boxes))
             if workdir_of(old, name) != workdir_of(new, name):
                 yield Change("folder", (), workdir_of(old, name), workdir_of(new, name))
 

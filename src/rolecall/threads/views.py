@@ -260,6 +260,7 @@ def step_entry(step: Step, number: int) -> View:
         "usage": payload.get("usage") or {},
         **({"reused": payload["reused"]} if "reused" in payload else {}),
         **({"saved": saved} if (saved := step.saved) else {}),
+        **({"sandbox": payload["sandbox"]} if "sandbox" in payload else {}),
         **_changes_in(payload),
     }
 
@@ -396,6 +397,7 @@ def attempts_from(store: Store, node: str | None, *, with_texts: bool) -> Iterat
             view["raw"] = store.get(raw).payload if raw else ""
             view["prompt"] = thread.prompt_text(store, prompt) if prompt else ""
             view["turns"] = thread.turns_of(store, payload.get("detail"))
+            view |= {"sandbox": payload["sandbox"]} if "sandbox" in payload else {}
             view |= _changes_in(payload)
         yield view
         node = payload.get("previous")

@@ -10,13 +10,14 @@ from rolecall.errors import RolecallError, UsageError
 from rolecall.files.tree import Trees
 from rolecall.store.store import Store
 from rolecall.threads import thread, views
-from rolecall.threads.key import OF_ROLE, differences, key_of
+from rolecall.threads.key import OF_ROLE, ROUND, differences, key_of
 from rolecall.threads.reuse import REFUSED, choose
 from rolecall.threads.setup import HUMAN
 from rolecall.threads.state import GROUP, ThreadRef, load
 from rolecall.threads.thread import Chain, Step
 from rolecall.threads.views import View
 from rolecall.workflow import registry
+from rolecall.workflow.model import sandbox_of
 from rolecall.workflow.route import status_of
 
 _MOST_THREADS = 200
@@ -71,7 +72,7 @@ def explain(store: Store, trees: Trees, ref: ThreadRef, at: str | None = None) -
             found["differs"], found["part"] = near.differs, next(iter(near.differs), None)
             whose = f"step {near.step.number} of thread {near.thread}"
             if near.differs:
-                told = _describe(store, trees, near.step, step, near.differs[0])
+                told = describe_part(store, trees, near.step, step, near.differs[0])
                 text = refused or f"asked: differs from {whose}: {told}"
             else:
                 told = _find_obstacle(store, ref, near.step, step)
@@ -145,8 +146,8 @@ def _find_obstacle(store: Store, ref: ThreadRef, before: Step, after: Step) -> s
     return "it could not be found by its key"
 
 
-def _describe(store: Store, trees: Trees, before: Step, after: Step, part: str) -> str:
-    """What differs in one part, in words."""
+def describe_part(store: Store, trees: Trees, before: Step, after: Step, part: str) -> str:
+    """What differs in one part of the keys of two steps, in words."""
     assert before.parts is not None and after.parts is not None  # noqa: S101 - narrows the types
     was, now = before.parts.get(part), after.parts.get(part)
     if part == "role":
@@ -163,6 +164,8 @@ def _describe(store: Store, trees: Trees, before: Step, after: Step, part: str) 
         return f"its restrictions: {', '.join(now) or 'none'}, was {', '.join(was) or 'none'}"
     if part == "tree":
         return f"the files it found{_describe_files(trees, before, after)}"
+    if part == "repetition" and now // ROUND != was // ROUND:
+        return f"it is repeat {now // ROUND + 1} of an evaluation, the other step repeat {was // ROUND + 1}"
     if part == "repetition":
         return f"it was asked the same thing {now} times before, the other step {was} times"
     return _WORDS[part]
@@ -170,8 +173,11 @@ def _describe(store: Store, trees: Trees, before: Step, after: Step, part: str) 
 
 def _changed_fields(store: Store, before: Step, after: Step) -> list[str]:
     starts = (Chain(store, step.id).start for step in (before, after))
-    was, now = (registry.read_node(store, start.workflow)[0].roles.get(after.role) for start in starts)
-    return [name for name in OF_ROLE if getattr(was, name, None) != getattr(now, name, None)]
+    workflows = [registry.read_node(store, start.workflow)[0] for start in starts]
+    was, now = (workflow.roles.get(after.role) for workflow in workflows)
+    changed = [name for name in OF_ROLE if getattr(was, name, None) != getattr(now, name, None)]
+    boxes = [sandbox_of(workflow, after.role) for workflow in workflows if after.role in workflow.roles]
+    return changed if boxes[:1] == boxes[1:] else [*changed, "sandbox"]
 
 
 def _describe_files(trees: Trees, before: Step, after: Step) -> str:

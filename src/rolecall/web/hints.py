@@ -24,7 +24,7 @@ BUTTONS = {
 }
 """The button or page for each action that has one."""
 
-COMMANDS = {"trust_workflow": "rolecall workflow trust {workflow}"}
+COMMANDS = {"check_machine": "rolecall doctor", "trust_workflow": "rolecall workflow trust {workflow}"}
 """What only a person at a terminal can do."""
 
 

@@ -19,10 +19,12 @@ from rolecall.workflow.model import (
     Edge,
     Limits,
     Role,
+    Sandbox,
     Workflow,
     given,
     group_payload,
     recall_payload,
+    sandbox_payload,
 )
 
 _FIRST_KEYS = ("title", "description", "type", "const", "enum", "$status", "status", "properties", "required")
@@ -65,7 +67,7 @@ def to_document(workflow: Workflow) -> JsonObject:
     sources = [START, *order, *sorted(workflow.graph.keys() - {START, *order})]
     edges = {source: _edges(workflow.graph[source]) for source in sources if source in workflow.graph}
     conditions = {name: _without_empty(one._asdict()) for name, one in sorted(workflow.conditions.items())}
-    return _without_empty(
+    found = _without_empty(
         {
             "name": workflow.name,
             "description": workflow.description,
@@ -79,6 +81,7 @@ def to_document(workflow: Workflow) -> JsonObject:
             "reuse": workflow.reuse,
         }
     )
+    return {**found, **_sandbox(workflow.sandbox)}
 
 
 def to_yaml(workflow: Workflow) -> str:
@@ -99,12 +102,19 @@ def _role(role: Role, title: str) -> JsonObject:
         "knowledge": role.knowledge and recall_payload(role.knowledge),
         "may_start_threads": role.may_start_threads or None,
         "group": None,
+        "sandbox": None,
     }
     if role.group is None:
-        return {**_without_empty(fields), "schema": schema}
+        return {**_without_empty(fields), **_sandbox(role.sandbox), "schema": schema}
     group = dict(group_payload(role.group))
     fields |= {"agent": group.pop("agents", role.agent)} | group
-    return {**_without_empty(fields), **({} if role.group.roles else {"schema": schema})}
+    fields = {**_without_empty(fields), **_sandbox(role.sandbox)}
+    return fields if role.group.roles else {**fields, "schema": schema}
+
+
+def _sandbox(sandbox: Sandbox | None) -> JsonObject:
+    """The key `sandbox`, if there is one; empty, it means the defaults."""
+    return {} if sandbox is None else {"sandbox": sandbox_payload(sandbox)}
 
 
 def _sort_keys(value: Any) -> Any:

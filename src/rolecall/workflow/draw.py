@@ -16,7 +16,7 @@ from typing import NamedTuple
 from unicodedata import east_asian_width
 
 from rolecall.workflow.document import roles_in_order
-from rolecall.workflow.model import END, FAIL, START, Limits, Workflow
+from rolecall.workflow.model import END, FAIL, START, Limits, Workflow, runs_processes, sandbox_of
 
 LONGEST_LABEL = 40
 OTHERWISE = "otherwise"
@@ -119,6 +119,14 @@ def caption(workflow: Workflow, place: str) -> str:
     return " + ".join(group.roles) or f"× {group.times or 'each'}"
 
 
+def sandbox_mark(workflow: Workflow, place: str) -> str:
+    """`sandbox` or `no sandbox` if the workflow says so for the processes of a role; otherwise empty."""
+    if place not in workflow.roles or not runs_processes(workflow.roles[place]):
+        return ""
+    sandbox = sandbox_of(workflow, place)
+    return "" if sandbox is None else "no sandbox" if sandbox.is_off else "sandbox"
+
+
 def limits_text(limits: Limits) -> str:
     """Limits in words, such as `30 steps, 2.5 cost`; empty without limits."""
     return ", ".join(f"{value} {name}" for name, value in limits._asdict().items() if value is not None)
@@ -146,10 +154,11 @@ def _title(workflow: Workflow) -> str:
 
 
 def _name(workflow: Workflow, place: str) -> str:
-    about = caption(workflow, place)
-    return (
+    about, mark = caption(workflow, place), sandbox_mark(workflow, place)
+    name = (
         place if not about else one_line(f"{place} {about}" if about[0] == "×" else f"{place}: {about}", 60)
     )
+    return f"{name} ({mark})" if mark else name
 
 
 @dataclass
@@ -368,7 +377,8 @@ class _Layout:
         if role is None:
             return ""
         agents = ", ".join(role.group.agents) if role.group else ""
-        return one_line(" ".join(filter(None, (caption(self._workflow, place), agents or role.agent))))
+        about = one_line(" ".join(filter(None, (caption(self._workflow, place), agents or role.agent))))
+        return ", ".join(filter(None, (about, sandbox_mark(self._workflow, place))))
 
     def _add_chain(self, line: Line) -> _Chain:
         ends = [self.boxes[line.source], self.boxes[line.target]]

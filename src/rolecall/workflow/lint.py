@@ -6,11 +6,12 @@ columns. Whatever is certain to fail or to mislead is an error; whatever may be 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from rolecall.errors import UsageError
-from rolecall.settings.capabilities import RESTRICTIONS, must_not_write, restrictions
+from rolecall.settings.capabilities import IMPLY_SANDBOX, RESTRICTIONS, must_not_write, restrictions
 from rolecall.settings.form import did_you_mean
 from rolecall.store.canonical import JsonObject, Schema
 from rolecall.workflow import command, condition, group, outcome, template
@@ -26,10 +27,13 @@ from rolecall.workflow.model import (
     Group,
     Limits,
     Role,
+    Sandbox,
     Workflow,
     group_payload,
     member_roles,
     member_workdir,
+    runs_processes,
+    sandbox_of,
 )
 from rolecall.workflow.outcome import Resolved, Variant
 
@@ -42,7 +46,7 @@ UNDECLARED_FIELDS = (*STATUS_KEYS, *STANDARD_FIELDS, "reason")
 
 _OF_MEMBERS = (
     *("prompt", "procedure", "output", "capabilities", "agent", "resume", "extract", "knowledge"),
-    *("may_start_threads", "limits", "reuse", "stand_in"),
+    *("may_start_threads", "limits", "reuse", "stand_in", "sandbox"),
 )
 """Keys that a team leaves to the roles of its members."""
 _MOST_ORDERED = 300
@@ -104,6 +108,7 @@ def check(
     lint.check_loops()
     lint.check_roles({*functions, *prompts})
     lint.check_groups(functions)
+    lint.check_sandboxes(functions)
     return lint.findings
 
 
@@ -516,6 +521,51 @@ class _Lint:
             for number, word in enumerate(role.capabilities):
                 self._check_capability(word, (*path, "capabilities", number))
 
+    # -- sandboxes --
+
+    def check_sandboxes(self, functions: Collection[str]) -> None:
+        written: dict[Path, Sandbox | None] = {("sandbox",): self._workflow.sandbox}
+        written |= {("roles", name, "sandbox"): role.sandbox for name, role in self._roles.items()}
+        for path, box in written.items():
+            names = (box.env if box else None) or ()
+            for number in [number for number, name in enumerate(names) if name in names[:number]]:
+                message = f"the variable {names[number]!r} is named twice"
+                self._warn((*path, "env", number), message, "Keep one of them.")
+        for name, role in self._roles.items():
+            sandbox = sandbox_of(self._workflow, name)
+            if sandbox is None or (role.group and role.group.roles):  # the roles of a team have their own
+                continue
+            path = ("sandbox",) if role.sandbox is None else ("roles", name, "sandbox")
+            if name not in functions and runs_processes(role):
+                self._check_restrictions(name, role, sandbox, path)
+            elif sandbox.is_off:
+                pass
+            elif role.sandbox is not None:
+                who = (
+                    "a Python function plays" if name in functions else "only people or other workflows play"
+                )
+                message = f"the role {name!r} has no processes for a sandbox, because {who} it"
+                self._warn(path, message, "Remove `sandbox`.", at_key=True)
+            elif not sandbox.best_effort and (name in functions or not _is_for_people(role)):
+                who = "a Python function" if name in functions else "another workflow"
+                message = (
+                    f"the sandbox cannot hold the role {name!r}, which {who} plays, so no thread can start"
+                )
+                self._warn(path, message, f"Give {name!r} the line `sandbox: off`.", at_key=True)
+
+    def _check_restrictions(self, name: str, role: Role, sandbox: Sandbox, path: Path) -> None:
+        """Compare a sandbox with the restrictions of a role to which it applies."""
+        held = [word for word in role.capabilities if word in IMPLY_SANDBOX]
+        if sandbox.is_off and held:
+            only = f"only its agent's own settings enforce {', '.join(held)}"
+            hint = "Remove `sandbox: off` to let the kernel enforce it."
+            self._warn(path, f"the role {name!r} has no sandbox, so {only}", hint)
+        for number, place in enumerate(sandbox.write or ()):
+            if must_not_write(held) and _is_around_work_folder(place):
+                message = f"the role {name!r} is read_only, but its sandbox lets it write to {place!r}"
+                own = "" if role.sandbox else f", or give {name!r} a `sandbox` of its own"
+                self._error((*path, "write", number), message, f"Leave the work folder out of `write`{own}.")
+
     # -- groups --
 
     def check_groups(self, functions: Collection[str]) -> None:
@@ -819,5 +869,17 @@ def _quote(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names))
 
 
+def _is_around_work_folder(path: str) -> bool:
+    """Whether a path of a sandbox is the work folder, a part of it, or certainly a folder around it."""
+    if path.startswith("~"):
+        return False
+    parts = os.path.normpath(path).split("/")
+    return not any(parts) or (parts[0] != "" and (parts[0] != ".." or parts[-1] == ".."))
+
+
 def _letters(word: str) -> str:
     return "".join(filter(str.isalpha, word.casefold()))
+
+
+def _is_for_people(role: Role) -> bool:
+    return set(role.group.agents if role.group and role.group.agents else (role.agent,)) == {"human"}

@@ -6,10 +6,12 @@ workflow as a node, with each role's schema as a separate node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any, Literal, NamedTuple, get_args
 
+from rolecall.errors import UsageError
 from rolecall.store.canonical import JsonObject, Schema
 
 START = "$START"
@@ -76,6 +78,31 @@ class Recall(NamedTuple):
     """Use only files that match this pattern, as in a .gitignore."""
     is_required: bool = False
     """Whether the role must not begin without the passages."""
+
+
+class Sandbox(NamedTuple):
+    """What the processes of a role may reach. The kernel enforces it."""
+
+    write: tuple[str, ...] | None = None
+    """Where they may write, besides temporary files and the agent's own state: paths relative to the work folder,
+    absolute or below `~/`. None: the work folder, or nothing for a role with `read_only` or `no_file_edit`."""
+    read: tuple[str, ...] | None = None
+    """What they may read, besides the work folder and what programs need to run. None: everything except secret
+    places."""
+    network: Literal["all", "none"] | tuple[str, ...] = "all"
+    """Whom they may connect to: everybody, nobody, or each `host:port` of a list."""
+    env: tuple[str, ...] | None = None
+    """The variables that they get besides the basic ones; a name may end with `*`. None: all except secret ones."""
+    memory: int | None = None
+    """The bytes that each process may use."""
+    processes: int | None = None
+    """How many processes may run at the same time."""
+    seconds: float | None = None
+    """How long each call of the agent may take."""
+    best_effort: bool = False
+    """Whether a role may run although the machine cannot enforce all of it."""
+    is_off: bool = False
+    """Whether the role runs without a sandbox; written `sandbox: off`."""
 
 
 Join = Literal["all", "any", "first"]
@@ -148,6 +175,8 @@ class Role(NamedTuple):
     stand_in: str | None = None
     """The agent that plays the role while its own has reached a limit of its provider; None: nobody, the thread
     waits."""
+    sandbox: Sandbox | None = None
+    """What its processes may reach; None uses the workflow's setting."""
 
 
 class Workflow(NamedTuple):
@@ -169,6 +198,8 @@ class Workflow(NamedTuple):
     """The default for roles without their own `on_crash`; None means keep."""
     reuse: bool | None = None
     """The default for roles without their own `reuse`; None leaves it to the thread."""
+    sandbox: Sandbox | None = None
+    """The default for roles without their own `sandbox`; None leaves it to their restrictions."""
 
 
 def is_any_status(source: str, status: str) -> bool:
@@ -189,6 +220,34 @@ def reuse_of(workflow: Workflow, role: str) -> bool | None:
     """Whether the steps of a role are reused, or None if the workflow does not say."""
     own = workflow.roles[role].reuse
     return workflow.reuse if own is None else own
+
+
+def sandbox_of(workflow: Workflow, role: str) -> Sandbox | None:
+    """The sandbox of a role, or None if the workflow does not say. A role's own replaces the workflow's as a whole."""
+    own = workflow.roles[role].sandbox
+    return workflow.sandbox if own is None else own
+
+
+def runs_processes(role: Role) -> bool:
+    """Whether the role has processes of its own: not if only people, other workflows or a team play it."""
+    group = role.group or Group()
+    agents = [*(group.agents or (role.agent,)), role.stand_in or "human"]
+    return not group.roles and any(
+        (one or "").partition(":")[0] not in ("human", "workflow") for one in agents
+    )
+
+
+_HOST_AND_PORT = r"(\[[0-9A-Fa-f:.]+\]|(?:\*\.)?\w(?:[\w.-]*\w)?):([0-9]{1,5})"
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """The host and the port of an entry in a sandbox's `network`; an IPv6 address is in brackets there."""
+    found = re.fullmatch(_HOST_AND_PORT, address, re.ASCII)
+    if found is None or not 0 < int(found[2]) < 65536:
+        wrong = "has no port" if re.fullmatch(r"[\w.-]+", address) else "is not a host and a port"
+        wrong = "has a port that is not from 1 to 65535" if found else wrong
+        raise UsageError(f"{address[:80]!r} {wrong}", hint="Write host:port, such as example.com:443.")
+    return found[1].strip("[]"), int(found[2])
 
 
 def member_roles(workflow: Workflow, role: str) -> tuple[str, ...]:
@@ -320,6 +379,23 @@ _GROUP = {
     },
     "additionalProperties": False,
 }
+_LISTED = {"type": "array", "items": _TEXT}
+_SANDBOX = {
+    "oneOf": [
+        {"const": "off"},
+        {
+            "type": "object",
+            "properties": {
+                **dict.fromkeys(("write", "read", "env"), _LISTED),
+                "network": {"oneOf": [{"const": "none"}, _TEXTS]},
+                **dict.fromkeys(("memory", "processes"), _COUNT),
+                "seconds": _AMOUNT,
+                "best_effort": {"const": True},
+            },
+            "additionalProperties": False,
+        },
+    ]
+}
 _ADDED: dict[str, Schema] = {
     "workdir": _WORKDIR,
     "knowledge": _RECALL,
@@ -328,9 +404,10 @@ _ADDED: dict[str, Schema] = {
     "on_crash": {"type": "string", "enum": list(get_args(OnCrash))},
     "reuse": {"type": "boolean"},
     "stand_in": _TEXT,
+    "sandbox": _SANDBOX,
 }
 """Fields of a role that were added to the type one after the other."""
-_OF_WORKFLOW = ("workdir", "on_crash", "reuse")
+_OF_WORKFLOW = ("workdir", "on_crash", "reuse", "sandbox")
 """Those that a workflow has as well."""
 
 
@@ -373,6 +450,7 @@ def to_payload(workflow: Workflow, schema_ids: Mapping[str, str]) -> JsonObject:
         "version": workflow.version or None,
         "python": workflow.python,
         **{key: getattr(workflow, key) for key in _OF_WORKFLOW},
+        "sandbox": None if workflow.sandbox is None else sandbox_payload(workflow.sandbox),
     }
     return payload | {key: value for key, value in optional.items() if value is not None}
 
@@ -392,6 +470,7 @@ def _role_payload(role: Role, schema_id: str) -> JsonObject:
         "knowledge": role.knowledge and recall_payload(role.knowledge),
         "may_start_threads": role.may_start_threads or None,
         "group": role.group and group_payload(role.group),
+        "sandbox": None if role.sandbox is None else sandbox_payload(role.sandbox),
     }
     return payload | {key: value for key, value in optional.items() if value is not None}
 
@@ -399,6 +478,52 @@ def _role_payload(role: Role, schema_id: str) -> JsonObject:
 def recall_payload(recall: Recall) -> JsonObject:
     payload = {"tokens": recall.tokens, "path": recall.path, "required": recall.is_required or None}
     return {key: value for key, value in payload.items() if value is not None}
+
+
+def sandbox_payload(sandbox: Sandbox) -> JsonObject | Literal["off"]:
+    """The fields of a sandbox that are not at their defaults."""
+    if sandbox.is_off:
+        return "off"
+    given = {key: value for key, value in sandbox._asdict().items() if value != Sandbox._field_defaults[key]}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in given.items()}
+
+
+def describe_sandbox(sandbox: Sandbox, restrictions: Collection[str] | None = None) -> str:
+    """A sandbox in words, such as `no network, at most 40 processes`; with the restrictions of its role, also what they
+    add and where it may write by default."""
+    if sandbox.is_off:
+        return "off"
+    words: list[str] = []
+    if sandbox.write is None and restrictions is not None:
+        is_held = not {"read_only", "no_file_edit"}.isdisjoint(restrictions)
+        words.append("writes nothing" if is_held else "writes only to its work folder")
+    elif sandbox.write is not None:
+        words.append(f"writes only to {', '.join(sandbox.write)}" if sandbox.write else "writes nothing")
+    if sandbox.read is not None:
+        words.append(f"reads only {', '.join(('its work folder', *sandbox.read))}")
+    if "no_shell_exec" in (restrictions or ()):
+        words.append("no commands")
+    if sandbox.network != "all":
+        is_none = sandbox.network == "none"
+        words.append("no network" if is_none else f"connects only to {', '.join(sandbox.network)}")
+    if sandbox.env is not None:
+        words.append(f"gets only {', '.join(('basic variables', *sandbox.env))}")
+    if sandbox.memory is not None:
+        words.append(f"{sandbox.memory / 1e6:,.0f} MB for each process")
+    if sandbox.processes is not None:
+        words.append(f"at most {sandbox.processes:,} processes")
+    if sandbox.seconds is not None:
+        words.append(f"{sandbox.seconds:g} s for each call")
+    if sandbox.best_effort:
+        words.append("as far as the machine can enforce it")
+    return ", ".join(words) or "the defaults"
+
+
+def read_sandbox(payload: JsonObject | Literal["off"]) -> Sandbox:
+    if isinstance(payload, str):
+        return Sandbox(is_off=True)
+    fields: JsonObject = {key: tuple(one) if isinstance(one, list) else one for key, one in payload.items()}
+    return Sandbox(**fields)
 
 
 def group_payload(group: Group) -> JsonObject:
@@ -441,7 +566,8 @@ def from_payload(payload: JsonObject, schemas: Mapping[str, JsonObject]) -> Work
         conditions={name: Condition(**entry) for name, entry in (payload.get("conditions") or {}).items()},
         limits=Limits(**(payload.get("limits") or {})),
         python=payload.get("python"),
-        **{key: payload[key] for key in _OF_WORKFLOW if key in payload},
+        **{key: payload[key] for key in _OF_WORKFLOW if key in payload and key != "sandbox"},
+        sandbox=read_sandbox(payload["sandbox"]) if "sandbox" in payload else None,
     )
 
 
@@ -458,6 +584,7 @@ def _read_role(payload: JsonObject, schema: JsonObject) -> Role:
         knowledge=recall and Recall(recall["tokens"], recall.get("path"), recall.get("required", False)),
         may_start_threads=payload.get("may_start_threads", False),
         group=read_group(payload["group"]) if "group" in payload else None,
+        sandbox=read_sandbox(payload["sandbox"]) if "sandbox" in payload else None,
         **{key: payload[key] for key in _AS_STORED if key in payload},
     )
 

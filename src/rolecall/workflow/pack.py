@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from rolecall.errors import Conflict, Hint, RolecallError, StorageError, UsageError
 from rolecall.settings import capabilities, config, form
-from rolecall.workflow.model import Workflow
+from rolecall.workflow.model import Sandbox, Workflow, describe_sandbox, sandbox_of
 from rolecall.workflow.places import ENDINGS, LOCK, has_lock, is_index, name_of, places_around
 
 MOST_FILES = 1_000
@@ -323,6 +323,12 @@ class Power(NamedTuple):
     """The model that reads its answers, by its address, provider or name, if the workflow says anything about it."""
     key: str | None = None
     """The variable whose value is sent there."""
+    sandbox: Sandbox | None = None
+    """What its processes may reach, if the workflow says."""
+
+    @property
+    def has_processes(self) -> bool:
+        return (self.agent or "").partition(":")[0] not in ("human", "workflow")
 
     @property
     def words(self) -> str:
@@ -347,6 +353,9 @@ class Power(NamedTuple):
         if self.endpoint:
             words += f"; sends its answers to {self.endpoint}"
             words += f" with the value of {self.key}" if self.key else ""
+        if self.sandbox is not None and self.has_processes:
+            is_off = self.sandbox.is_off
+            words += "; without a sandbox" if is_off else f"; in a sandbox: {describe_sandbox(self.sandbox)}"
         return words
 
 
@@ -399,7 +408,13 @@ class Powers(NamedTuple):
             kept = [f"{value:g} {name}" for name, value in self.limits.items()]
             no_cost = "" if "cost" in self.limits else ", none on the cost"
             rows.append(("limits", ", ".join(kept) + no_cost if kept else "none"))
-            rows.append(("network", "not restricted: agents and commands can use it"))
+            active = [power for power in self.roles if power.has_processes]
+            free = [power.role for power in active if (power.sandbox or Sandbox()).network == "all"]
+            whose = "" if len(free) == len(active) else f" for {', '.join(dict.fromkeys(free))}"
+            words = f"not restricted{whose}: agents and commands can use it"
+            rows.append(
+                ("network", words if free or not active else "only as the sandboxes of its roles say")
+            )
         rows.append(("prompts", f"tell the agents what to do: read {os.path.relpath(self.path)}"))
         return [(_one_line(name), _one_line(text)) for name, text in rows]
 
@@ -468,6 +483,7 @@ def describe_roles(workflow: Workflow) -> Iterator[Power]:
                 is_program=kind in ("acp", "scripted") or (not is_played and _chooses_program(argument)),
                 endpoint=endpoint,
                 key=key,
+                sandbox=sandbox_of(workflow, name),
             )
 
 

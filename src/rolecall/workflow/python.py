@@ -21,13 +21,24 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from traceback import extract_tb
 from types import ModuleType
-from typing import Any, Generic, NamedTuple, TypedDict, TypeVar, Union, Unpack, cast, overload
+from typing import Any, Generic, Literal, NamedTuple, TypedDict, TypeVar, Union, Unpack, cast, overload
 
 from rolecall.errors import Hint, RolecallError, UsageError
 from rolecall.settings.yaml12 import Place, Problem, refusal
 from rolecall.store.canonical import JsonObject, Schema
 from rolecall.workflow import document, typed, yaml
-from rolecall.workflow.model import Join, Limits, Merge, OnCrash, OnFailure, OnLimit, Resume, Workdir
+from rolecall.workflow.model import (
+    Join,
+    Limits,
+    Merge,
+    OnCrash,
+    OnFailure,
+    OnLimit,
+    Resume,
+    Sandbox,
+    Workdir,
+    sandbox_payload,
+)
 from rolecall.workflow.model import Workflow as StoredWorkflow
 from rolecall.workflow.places import name_of
 from rolecall.workflow.playbook import (
@@ -65,6 +76,7 @@ class RoleOptions(TypedDict, total=False):
     on_crash: OnCrash
     reuse: bool
     stand_in: str
+    sandbox: Sandbox | JsonObject | Literal["off"]
 
 
 class GroupOptions(TypedDict, total=False):
@@ -231,6 +243,7 @@ class Workflow:
     workdir: Workdir | None = None
     on_crash: OnCrash | None = None
     reuse: bool | None = None
+    sandbox: Sandbox | JsonObject | Literal["off"] | None = None
 
     def __post_init__(self) -> None:
         self.place = _caller(3)
@@ -326,6 +339,7 @@ class _Reader:
             "workdir": self._plain(workflow.workdir, "workdir"),
             "on_crash": self._plain(workflow.on_crash, "on_crash"),
             "reuse": self._plain(workflow.reuse, "reuse"),
+            "sandbox": self._plain(workflow.sandbox, "sandbox"),
         }
         return {key: value for key, value in given.items() if value is not None}
 
@@ -431,6 +445,8 @@ class _Reader:
         """The value as the store will return it: tuples become lists, and nothing is shared with the caller."""
         if isinstance(value, Limits):
             value = {key: limit for key, limit in value._asdict().items() if limit is not None}
+        elif isinstance(value, Sandbox):
+            value = sandbox_payload(value)
         try:
             return json.loads(json.dumps(value, allow_nan=False, default=_mapping_as_dict))
         except (TypeError, ValueError, RecursionError) as exc:

@@ -54,9 +54,11 @@ from rolecall.workflow.model import (
     Recall,
     Resume,
     Role,
+    Sandbox,
     Workdir,
     Workflow,
     is_any_status,
+    split_address,
 )
 from rolecall.workflow.places import is_index, name_of
 
@@ -189,6 +191,118 @@ _RECALL = Record(
             Flag(), to="is_required", description="Whether the role must not begin without passages (false)."
         ),
     },
+)
+_PATHS = ListOf(
+    Text(
+        "a path",
+        pattern=r"(?!\$|~(?!/)).*",
+        is_line=True,
+        hint="Relative to the work folder, absolute, or below your home as ~/…; variables are not replaced.",
+    ),
+    "a list of paths",
+)
+
+
+def _check_address(text: str) -> str:
+    split_address(text)
+    return text
+
+
+class _Network(ListOf[str]):
+    """`all`, `none` or a list of addresses."""
+
+    def read(self, value: Any, at: At) -> Any:
+        return value if value in ("all", "none") else super().read(value, at)
+
+    def schema(self) -> Schema:
+        return {"anyOf": [{"enum": ["all", "none"]}, super().schema()]}
+
+
+_SIZE = re.compile(r"([0-9]{1,16}(?:\.[0-9]{1,9})?) ?(?:([KMGT])(i?)B)?")
+_LEAST_MEMORY, _MOST_MEMORY = 10**6, 2**50
+
+
+class _Size(Form[int]):
+    """A number of bytes, or a text such as 512MB, 1.5 GB or 2GiB."""
+
+    def read(self, value: Any, at: At) -> int | Unreadable:
+        found = _SIZE.fullmatch(str(value)) if type(value) in (int, str) else None
+        if found is None:
+            return at.expect("a size such as 512MB or 2GB, or a number of bytes", value)
+        number, prefix, is_binary = found.groups()
+        size = int(float(number) * (1024 if is_binary else 1000) ** " KMGT".index(prefix or " "))
+        if not _LEAST_MEMORY <= size <= _MOST_MEMORY:
+            hint = "A number without a unit is in bytes." if not prefix else ""
+            return at.expect("from 1MB to 1000TB", value, hint)
+        return size
+
+    def schema(self) -> Schema:
+        number = {"type": "integer", "minimum": _LEAST_MEMORY, "maximum": _MOST_MEMORY}
+        return {"anyOf": [number, {"type": "string", "pattern": f"^{_SIZE.pattern}$"}]}
+
+
+class _SandboxForm(Record[Sandbox]):
+    """What a role's processes may reach, or `off`."""
+
+    def read(self, value: Any, at: At) -> Sandbox | Unreadable:
+        return Sandbox(is_off=True) if value is False or value == "off" else super().read(value, at)
+
+    def schema(self) -> Schema:
+        return {"anyOf": [{"enum": ["off"]}, super().schema()]}
+
+
+SANDBOX = Field(
+    _SandboxForm(
+        Sandbox,
+        "a sandbox",
+        {
+            "write": Field(
+                _PATHS,
+                nullable=False,
+                description="Where processes may write; the work folder, or nothing for a restricted role.",
+            ),
+            "read": Field(
+                _PATHS,
+                nullable=False,
+                description="What they may read besides the work folder and programs; all but secret places.",
+            ),
+            "network": Field(
+                _Network(
+                    Converted(Text(), _check_address),
+                    "all, none or a list of host:port",
+                    least=1,
+                    hint="For example [api.example.com:443].",
+                ),
+                nullable=False,
+                description="Whom they may connect to: all, none, or a list of host:port (all).",
+            ),
+            "env": Field(
+                ListOf(Text("the name of a variable, which may end with *", pattern=r"[A-Za-z_]\w*\*?|\*")),
+                nullable=False,
+                description="The variables that they get besides the basic ones; all but secret ones.",
+            ),
+            "memory": Field(_Size(), nullable=False, description="What each process may use, such as 2GB."),
+            "processes": Field(
+                Number(whole=True, least=1, most=2**22),  # as many as Linux can count
+                nullable=False,
+                description="How many may run at the same time.",
+            ),
+            "seconds": Field(
+                Number("a number above 0, at most 1,000,000,000", above=0, most=10**9),
+                nullable=False,
+                description="How long each call of the agent may take.",
+            ),
+            "best_effort": Field(
+                Flag(),
+                nullable=False,
+                description="Whether the role may run although the machine cannot enforce all of it (false).",
+            ),
+        },
+        wanted="a mapping or off",
+        hint="`sandbox: {}` means the defaults.",
+    ),
+    nullable=False,
+    description="What the processes of a role may reach, enforced by the kernel; `off`: no sandbox.",
 )
 _SCHEMA_KEYS = ("schema", "meta", "frontmatter")
 _AGENT = Text("the name of an agent", least=1, hint="Options of an agent belong in the configuration.")
@@ -324,6 +438,7 @@ _ROLE = _RoleForm(
         "may_start_threads": Field(
             Flag(), description="Whether the agent may start and move threads itself."
         ),
+        "sandbox": SANDBOX,
         **_GROUP_FIELDS,
     },
 )
@@ -469,6 +584,7 @@ _WORKFLOW = Section(
         "workdir": _WORKDIR,
         "on_crash": _ON_CRASH,
         "reuse": _REUSE,
+        "sandbox": SANDBOX,
     },
 )
 
@@ -613,7 +729,7 @@ def load_file(path: str | os.PathLike[str], *, has_any_name: bool = False) -> De
     except UsageError as exc:
         return Definition(None, (Problem("error", exc.message, file, 1, 1, exc.hint),))
     name = None if has_any_name else name_of(os.path.abspath(file))
-    include = _includer(file)
+    include = includer(file)
     if not is_index(file):
         return parse(text, source=file, include=include, name=name)
     return parse(
@@ -688,19 +804,19 @@ def _read_role_file(file: str, include: yaml12.Include, problems: list[Problem])
 # -- reading files --
 
 
-def _includer(workflow_file: str) -> yaml12.Include:
-    """A function that reads included files, and refuses those outside the workflow's folder even if linked."""
-    root = os.path.realpath(os.path.dirname(os.path.abspath(workflow_file)))
+def includer(file: str) -> yaml12.Include:
+    """A function that reads the files that `file` includes, and refuses those outside its folder even if linked."""
+    root = os.path.realpath(os.path.dirname(os.path.abspath(file)))
 
     def include(path: str, written_in: str) -> tuple[str, str]:
         if os.path.isabs(path) or not path or "\0" in path:
             raise UsageError(f"!include {path!r} must be a path relative to the file it is written in")
         real = os.path.realpath(os.path.join(os.path.dirname(written_in), path))
         if os.path.commonpath([root, real]) != root:
-            raise UsageError(f"!include {path!r} leads outside the folder of the workflow")
+            raise UsageError(f"!include {path!r} leads outside the folder of the file")
         try:
             # Named by its real path below the folder, so that a file with two names counts as one.
-            name = os.path.join(os.path.dirname(workflow_file), os.path.relpath(real, root))
+            name = os.path.join(os.path.dirname(file), os.path.relpath(real, root))
             return name, read_text(real)
         except FileNotFoundError:
             raise UsageError(f"!include {path!r}: the file does not exist") from None

@@ -53,6 +53,7 @@ class Acp:
     deniable: ClassVar[frozenset[str]] = frozenset()
     """The default for an unknown command; an agent with a preset has its own set."""
     install: ClassVar[str] = ""
+    runs_in_sandbox: ClassVar[bool] = True
 
     _label: str = field(init=False, repr=False, compare=False, default="")
     _preset: Preset = field(init=False, repr=False, compare=False, default=UNKNOWN)
@@ -74,7 +75,8 @@ class Acp:
         return self.argv[0]
 
     async def __call__(self, prompt: str, context: Context) -> Reply:
-        capabilities.check_supported(self.name, context.capabilities, self.deniable)
+        by_kernel = context.sandbox.layers.deniable if context.sandbox else ()
+        capabilities.check_supported(self.name, context.capabilities, self.deniable, by_kernel=by_kernel)
         if context.cancel.is_set():
             raise AgentError(f"{self.name} was cancelled before it started", ending="interrupted")
         link = await self._links.take(self._start(context), context.session)
@@ -85,6 +87,7 @@ class Acp:
             context.emit("process", link.talk.started._asdict())
             reply = await self._ask(link, reader, prompt)
             is_kept = reply.ending in ANSWERED or reply.is_session_lost
+            link.tell_enforced(context.sandbox)
         finally:
             await (self._links.give(link) if is_kept else self._links.end(link))
         return note_leftovers(reply, link.talk.left)
@@ -98,18 +101,23 @@ class Acp:
 
     def _start(self, context: Context) -> AgentStart:
         env = {**context.env, **self.env}
-        tools = capabilities.denied_tools(self._preset.denies, context.capabilities)
-        wish = Wish(tools, self.model, self._servers(context), env, context.workdir)
+        denies, is_confined = self._preset.denies, context.is_confined
+        tools = capabilities.denied_tools(denies, context.capabilities, sandboxed=is_confined)
+        wish = Wish(tools, self.model, self._servers(context), env, context.workdir, is_confined)
         launch = self._preset.launch(wish)
-        return AgentStart(self.argv, launch, context.workdir, {**env, **launch.env})
+        env |= launch.env
+        own = (*self.env, *launch.env)
+        return AgentStart(self.argv, launch, context.workdir, env, context.sandbox, self._label, own)
 
     async def _ask(self, link: Link, reader: AcpReader, prompt: str) -> Reply:
         """Send the prompt and wait for an answer, a failed link, cancellation or the timeout, whichever comes first."""
-        cancel = reader.context.cancel
+        cancel, sandbox, timeout = reader.context.cancel, reader.context.sandbox, self.timeout
+        if sandbox is not None and sandbox.seconds is not None:
+            timeout = min(timeout or sandbox.seconds, sandbox.seconds)
         asked = asyncio.ensure_future(self._exchange(link, reader, prompt))
         signs = [asyncio.ensure_future(sign.wait()) for sign in (link.wire.failed, cancel)]
         try:
-            await asyncio.wait({asked, *signs}, timeout=self.timeout, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({asked, *signs}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             if link.wire.failure is not None:
                 raise link.wire.failure
             if asked.done():
@@ -118,7 +126,7 @@ class Acp:
             await link.stop(asked)
             if is_cancelled:
                 return reader.answer("interrupted", f"{self.name} was cancelled")
-            reason = f"{self.name} ran longer than {self.timeout:g} s and was ended"
+            reason = f"{self.name} ran longer than {timeout:g} s and was ended"
             return reader.answer("timeout", reason, hint=MORE_TIME)
         finally:
             for waiting in (asked, *signs):

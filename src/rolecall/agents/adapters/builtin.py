@@ -23,6 +23,8 @@ from rolecall.settings.settings import PROTOCOLS
 @dataclass(frozen=True, kw_only=True)
 class Builtin:
     name: ClassVar[str] = "builtin"
+    runs_in_sandbox: ClassVar[bool] = True
+    """Its commands do; its file tools, which run in our own process, refuse what the sandbox forbids."""
     can_resume: ClassVar[bool] = True
     can_fork: ClassVar[bool] = True
     deniable: ClassVar[frozenset[str]] = frozenset(capabilities.CLASSES)

@@ -41,6 +41,9 @@ DENIES: Mapping[str, tuple[str, ...]] = {
 }
 """The tools to deny for each class of actions, for subagents too."""
 
+WITHOUT_SANDBOX = {"sandbox": {"enabled": False}}
+"""Its own sandbox, which a user may have switched on, cannot be set up inside ours."""
+
 _ENDINGS: Mapping[str, Ending] = {
     "api_error": "api_failure",
     "max_turns": "limit",
@@ -174,7 +177,7 @@ class Claude(Program):
     needed_flags = (
         "--print", "--output-format", "--verbose", "--resume", "--fork-session", "--disallowedTools",
         "--allowedTools", "--tools", "--mcp-config", "--strict-mcp-config", "--append-system-prompt",
-        "--json-schema", "--model", "--permission-mode",
+        "--json-schema", "--model", "--permission-mode", "--settings",
     )  # fmt: skip
     can_fork = True
     deniable = frozenset(DENIES)
@@ -197,7 +200,7 @@ class Claude(Program):
     """Enforce the role's schema with the agent's own option instead of frontmatter."""
 
     def call(self, prompt: str, context: Context, folder: Path) -> ProgramCall:
-        denied = set(capabilities.denied_tools(DENIES, context.capabilities))
+        denied = set(capabilities.denied_tools(DENIES, context.capabilities, sandboxed=context.is_confined))
         allowed = [tool for tool in (*_EDITING, *_SHELL, *_OTHERS) if tool not in denied]
         allowed += [f"mcp__{server.name}" for server in self.mcp]
         argv = [self.command, "--print", "--output-format", "stream-json", "--verbose"]
@@ -213,6 +216,8 @@ class Claude(Program):
         # Unknown servers' tools cannot be denied by name, so the servers are left out.
         if self.mcp or denied.intersection((*_EDITING, *_SHELL)):
             argv += ["--strict-mcp-config"]
+        if context.is_confined:
+            argv += ["--settings", json.dumps(WITHOUT_SANDBOX)]
         if self.is_typed and context.schema:
             argv += ["--json-schema", json.dumps(dict(context.schema))]
         for flag, value in (
@@ -222,6 +227,8 @@ class Claude(Program):
         ):
             argv += [flag, str(value)] if value else []
         env = {"DISABLE_AUTOUPDATER": "1", **self.env}
+        if context.is_confined:  # it does not ask for TMPDIR
+            env["CLAUDE_CODE_TMPDIR"] = str(folder)
         return ProgramCall([*argv, *self.last_arguments], stdin=prompt, env=env)
 
 

@@ -4,6 +4,8 @@ All settings are passed as `-c` overrides, because the program reads the user's 
 has no list of forbidden tools; a restriction is a sandbox level or a disabled feature. Tool servers run outside its
 sandbox, so a restricted role gets none of the user's: every server in the program's files is disabled. Its usage
 figures cover the whole session and have no costs.
+
+In a sandbox of ours, its own cannot be set up, because it needs mounts; it is switched off, because ours holds.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from rolecall.errors import UsageError
 from rolecall.settings import capabilities
 from rolecall.workflow.reply import render
 
-SANDBOXES = ("read-only", "workspace-write", "danger-full-access")
+UNCONFINED = "danger-full-access"
+SANDBOXES = ("read-only", "workspace-write", UNCONFINED)
 
 DENIES: Mapping[str, Mapping[str, str]] = {
     **{name: {"sandbox_mode": '"read-only"'} for name in (*capabilities.FILES, *capabilities.SHELL_WRITES)},
@@ -210,11 +213,10 @@ class Codex(Program):
     def settings(self, context: Context) -> dict[str, str]:
         """Return the settings of a run, as TOML values by dotted key."""
         settings = {**_ALWAYS, "sandbox_mode": _toml(self.sandbox)}
+        classes = capabilities.denied_classes(context.capabilities, sandboxed=context.is_confined)
         if self.system:
             settings["developer_instructions"] = _toml(self.system)
-        denials = [
-            DENIES[name] for name in capabilities.denied_classes(context.capabilities) if name in DENIES
-        ]
+        denials = [DENIES[name] for name in classes if name in DENIES]
         if denials:  # the whole table first, then our own servers
             ours = [server.name for server in self.mcp]
             settings["mcp_servers"] = servers_off({**context.env, **self.env}, context.workdir, ours)
@@ -230,6 +232,8 @@ class Codex(Program):
             settings |= {f"mcp_servers.{server.name}.{key}": value for key, value in table.items()}
         for denial in denials:
             settings |= denial
+        if context.is_confined:
+            settings["sandbox_mode"] = _toml(UNCONFINED)
         return settings
 
     def reader(self, context: Context) -> CodexReader:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
 
 from rolecall.agents.process import Exit
 from rolecall.agents.process import run as run_process
 from rolecall.agents.protocol import DEFAULT_TIMEOUT, Context, Reply
 from rolecall.agents.transcript import LiveText
 from rolecall.errors import AgentError, UsageError
+
+if TYPE_CHECKING:  # most roles have no sandbox
+    from rolecall.agents.sandbox import Policy
 
 _LIMITED = 75
 """The exit status of a temporary failure in sysexits.h: the error output says when to try again."""
@@ -34,7 +37,8 @@ class Command:
     """Variables added to its environment."""
 
     deniable: ClassVar[frozenset[str]] = frozenset()
-    """Empty, because an arbitrary program cannot be restricted from here."""
+    """Empty, because an arbitrary program cannot be restricted from here. The kernel can, in a sandbox."""
+    runs_in_sandbox: ClassVar[bool] = True
 
     @property
     def program(self) -> str:
@@ -48,24 +52,41 @@ class Command:
         self, argv: Sequence[str], prompt: str, context: Context, on_text: LiveText | None = None
     ) -> Exit:
         """Run the command in the work folder; raise AgentError unless it exits with 0."""
+        env = {**context.env, **self.env}
         ended = await run_process(
             argv,
             cwd=context.workdir,
-            env={**context.env, **self.env},
+            env=env,
             prompt=prompt,
             timeout=self.timeout,
             cancel=context.cancel,
             on_start=lambda child: context.emit("process", child._asdict()),
             on_text=on_text,
+            sandbox=self.confine(argv, context, env),
         )
         if ended.code == _LIMITED:
             raise AgentError(ended.reason, ending="api_failure", text=ended.stdout)
         if ended.ending == "failed" and not ended.stderr.strip() and (said := ended.stdout.strip()):
             # Without an error output, the last line of the answer is the best explanation.
-            ended = replace(ended, reason=f"{ended.reason}: {said.splitlines()[-1][-_MAX_QUOTE:]}")
+            ended = ended._replace(reason=f"{ended.reason}: {said.splitlines()[-1][-_MAX_QUOTE:]}")
         if ended.ending != "completed":
             raise ended.error()
         return ended
+
+    def confine(self, argv: Sequence[str], context: Context, env: Mapping[str, str]) -> Policy | None:
+        """The sandbox for a call."""
+        if context.sandbox is None:
+            return None
+        from rolecall.agents.needs import confine  # most roles have no sandbox
+
+        return confine(
+            context.sandbox, "", argv[0],
+            env=env, folder=context.workdir, own=self.env, write=self.find_state(env),
+        )  # fmt: skip
+
+    def find_state(self, env: Mapping[str, str]) -> list[str]:  # noqa: ARG002 -- for subclasses
+        """The places that the program may write, whatever its role may."""
+        return []
 
 
 def command(

@@ -9,6 +9,7 @@ and the adapter's own servers, but not the user's servers.
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -122,7 +123,7 @@ class Copilot(Program):
 
     def call(self, prompt: str, context: Context, folder: Path) -> ProgramCall:
         new = "" if context.session else str(uuid.uuid4())
-        denied = set(capabilities.denied_tools(DENIES, context.capabilities))
+        denied = set(capabilities.denied_tools(DENIES, context.capabilities, sandboxed=context.is_confined))
         allowed = ["--allow-all-tools"]
         if denied.intersection(_KINDS):
             left = [kind for kind in _KINDS if kind not in denied]
@@ -137,7 +138,15 @@ class Copilot(Program):
         if self.mcp:
             path = write_file(folder, "mcp.json", mcp_config(self.mcp, tools=["*"]))
             argv += ["--additional-mcp-config", f"@{path}"]
-        return ProgramCall([*argv, *self.last_arguments], stdin=prompt, env=self.env, session=new)
+        env = {**context.env, **self.env}
+        cache = os.path.join(
+            env.get("XDG_CACHE_HOME") or os.path.join(env.get("HOME", ""), ".cache"), "copilot"
+        )
+        own = {**self.env}
+        if context.is_confined and not os.path.isdir(cache):
+            # It unpacks its code there and runs it later, so a program in a sandbox must not write it.
+            own["COPILOT_CACHE_HOME"] = str(folder)
+        return ProgramCall([*argv, *self.last_arguments], stdin=prompt, env=own, session=new)
 
 
 copilot = Copilot

@@ -4,7 +4,7 @@ Based on its documentation: a failed run ends with an exit code and a message on
 endpoint failure looks like any other. Only recent versions report usage.
 
 Restrictions: `--mode ask`, which reads and answers. It cannot deny only the shell. Finer rules and tool servers are
-read only from the user's and the project's files, which we do not change.
+read only from the user's and the project's files, which we do not change. In a sandbox the kernel restricts it instead.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ class Cursor(Program):
 
     def call(self, prompt: str, context: Context, folder: Path) -> ProgramCall:  # noqa: ARG002 -- no file is needed
         argv = [self.command, "--print", "--output-format", "stream-json", "--trust"]
-        modes = {DENIES[name] for name in capabilities.denied_classes(context.capabilities) if name in DENIES}
+        denied = () if context.is_confined else capabilities.denied_classes(context.capabilities)
+        modes = {DENIES[name] for name in denied if name in DENIES}
         argv += [f"--mode={mode}" for mode in modes] or ["--force", "--approve-mcps"]
         if context.session:
             argv += [f"--resume={context.session}"]

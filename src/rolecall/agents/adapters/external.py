@@ -9,7 +9,8 @@ in Python; others put a node with uwf's fields (start, prev, role, output, detai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -29,6 +30,12 @@ class External(Command):
 
     has_flags: bool = False
     """Whether the program gets thread, role and instruction as options, as in uwf."""
+
+    def find_state(self, env: Mapping[str, str]) -> list[str]:
+        """Our home and the store, because the program stores the step itself."""
+        home = env.get("ROLECALL_HOME") or os.path.join(env.get("HOME", ""), ".rolecall")
+        store = env.get("ROLECALL_STORE", "")
+        return [home, *([] if not store or "://" in store else [os.path.dirname(store)])]
 
     async def __call__(self, prompt: str, context: Context) -> Reply:
         words = [context.thread, context.role]

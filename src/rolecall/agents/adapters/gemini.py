@@ -127,7 +127,7 @@ class Gemini(Program):
     def call(self, prompt: str, context: Context, folder: Path) -> ProgramCall:
         # In an untrusted folder the program silently resets the approval mode.
         argv = [self.command, "--output-format", "stream-json", "--approval-mode", "yolo", "--skip-trust"]
-        denied = set(capabilities.denied_tools(DENIES, context.capabilities))
+        denied = set(capabilities.denied_tools(DENIES, context.capabilities, sandboxed=context.is_confined))
         if denied:
             self.check_policies()
             argv += ["--admin-policy", write_file(folder, "policy.toml", rule(sorted(denied), "deny", 999))]

@@ -103,7 +103,7 @@ class Hermes(Program):
             argv = [self.command, "chat", "--quiet", "--yolo", "--resume", context.session, "--query", ask]
         else:
             argv = [self.command, "--oneshot", ask, "--usage-file", str(folder / _USAGE)]
-        denied = set(capabilities.denied_tools(DENIES, context.capabilities))
+        denied = set(capabilities.denied_tools(DENIES, context.capabilities, sandboxed=context.is_confined))
         left = [one for one in (*_FILES, *_SHELL) if one not in denied]
         if not left:
             raise UsageError(

@@ -167,7 +167,7 @@ class OpenCode(Program):
     def call(self, prompt: str, context: Context, folder: Path) -> ProgramCall:  # noqa: ARG002 -- no file is needed
         # Without --dir it works in the folder named by PWD, which may differ from the current folder.
         argv = [self.command, "run", "--format", "json", "--auto", "--dir", str(context.workdir)]
-        denied = set(capabilities.denied_tools(DENIES, context.capabilities))
+        denied = set(capabilities.denied_tools(DENIES, context.capabilities, sandboxed=context.is_confined))
         if denied:
             argv += ["--agent", RESTRICTED]
         if context.session:

@@ -82,7 +82,7 @@ class Qwen(Program):
 
     def call(self, prompt: str, context: Context, folder: Path) -> ProgramCall:
         argv = [self.command, "--output-format", "stream-json", "--approval-mode", "yolo"]
-        denied = set(capabilities.denied_tools(DENIES, context.capabilities))
+        denied = set(capabilities.denied_tools(DENIES, context.capabilities, sandboxed=context.is_confined))
         if denied:
             argv += ["--exclude-tools", *sorted(denied)]
         if denied.intersection((*_EDITING, *_SHELL)):

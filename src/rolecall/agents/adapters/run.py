@@ -44,15 +44,17 @@ class CheckedCommand(Command):
 
         try:
             argv = command.expand(self.argv, latest)
+            env = {**context.env, **self.env}
             ended = await run_process(
                 argv,
                 cwd=context.workdir,
-                env={**context.env, **self.env},
+                env=env,
                 timeout=self.timeout,
                 cancel=context.cancel,
                 on_start=lambda child: context.emit("process", child._asdict()),
                 on_text=LiveText(context.emit),
                 max_output=_LONG,
+                sandbox=self.confine(argv, context, env),
             )
             if ended.ending not in ("completed", "failed", "killed"):
                 raise ended.error()

@@ -100,6 +100,7 @@ class Visit:
 @dataclass(frozen=True)
 class Script:
     name: ClassVar[str] = "scripted"
+    runs_in_sandbox: ClassVar[bool] = True
 
     path: Path
     roles: Mapping[str, tuple[Visit, ...]]
@@ -251,7 +252,7 @@ def from_argument(argument: str) -> Script:
 
 
 def _edit(context: Context, path: str, change: str | ScriptedEdit) -> ToolCall:
-    folder = Folder(context.workdir)
+    folder = Folder(context.workdir, context.sandbox)
     try:
         if isinstance(change, ScriptedEdit):
             text = folder.read(path).decode("utf-8") if (context.workdir / path).is_file() else ""
@@ -282,6 +283,7 @@ async def _run(context: Context, command: ScriptedCommand) -> ToolCall:
         timeout=_RUN_TIMEOUT,
         cancel=context.cancel,
         on_start=lambda child: context.emit("process", child._asdict()),
+        sandbox=context.sandbox,
     )
     if ended.ending not in ("completed", "failed"):
         raise ended.error()

@@ -19,9 +19,11 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from rolecall.agents import process
+from rolecall.agents.confinement import confine_project
 from rolecall.errors import AgentError, UsageError
 from rolecall.service.triggers.trigger import Command, Files, Sense, matcher
 from rolecall.store.canonical import JsonObject
+from rolecall.workflow.model import Sandbox
 
 FOLDER = "senses"
 _MOST_SEEN = 200_000
@@ -62,8 +64,9 @@ async def look_at_command(source: Command, folder: str, env: Mapping[str, str]) 
             timeout=source.timeout,
             max_output=_MAX_OUTPUT,
             on_text=lambda text: digest.update(text.encode("utf-8", "surrogatepass")),
+            sandbox=confine_project(source.sandbox, folder, env, owner="the trigger's command"),
         )
-    except AgentError as error:
+    except (AgentError, UsageError) as error:
         return Look(problem=_line(f"{error.message}. {error.hint}"))
     if ended.ending != "completed":
         return Look(problem=_line(ended.reason))
@@ -81,7 +84,7 @@ def sense_file(folder: str, name: str) -> str:
 
 async def look_with_sense(source: Sense, folder: str, env: Mapping[str, str]) -> Look:
     path = sense_file(folder, source.name)
-    answer = await call_sense(path, folder, env, timeout=source.timeout)
+    answer = await call_sense(path, folder, env, timeout=source.timeout, sandbox=source.sandbox)
     if answer.error:
         return Look(problem=_line(f"{os.path.relpath(path, folder)}:{answer.line}: {answer.error}"))
     return Look(answer.signal)
@@ -95,11 +98,21 @@ class SenseAnswer(NamedTuple):
 
 
 async def call_sense(
-    path: str, folder: str, env: Mapping[str, str], *, timeout: float, is_called: bool = True
+    path: str,
+    folder: str,
+    env: Mapping[str, str],
+    *,
+    timeout: float,
+    is_called: bool = True,
+    sandbox: Sandbox | None = None,
 ) -> SenseAnswer:
     """Run a sense; without `is_called` the file is only loaded."""
     if not os.path.isfile(path):
         return SenseAnswer(error=f"the file {path} does not exist")
+    try:
+        policy = confine_project(sandbox, folder, env, owner="the sense")
+    except UsageError as error:
+        return SenseAnswer(error=error.message)
     ended = await process.run(
         # -P: a file of the project must not shadow a module that is imported.
         [sys.executable, "-P", "-m", "rolecall.service.triggers.sensechild"],
@@ -108,6 +121,7 @@ async def call_sense(
         prompt=json.dumps({"path": path, "is_called": is_called}),
         timeout=timeout,
         max_output=2 * 1024 * 1024,
+        sandbox=policy,
     )
     if ended.ending == "timeout":
         return SenseAnswer(error=f"it took longer than {timeout:g} s")

@@ -23,6 +23,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from rolecall.store.schema import pattern_test
+from rolecall.workflow.model import Sandbox
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 DURATION = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,3})?)\s*(s|m|min|h|d)\s*")
@@ -80,6 +81,8 @@ class Command:
 
     argv: tuple[str, ...]
     timeout: float = 60.0
+    sandbox: Sandbox | None = None
+    """What it may reach; None: it writes the project's folder and sees no secrets, where that can be enforced."""
     names: ClassVar[tuple[str, ...] | None] = ("output", "scheduled")
 
     def __str__(self) -> str:
@@ -92,6 +95,8 @@ class Sense:
 
     name: str
     timeout: float = 60.0
+    sandbox: Sandbox | None = None
+    """As that of a command."""
     names: ClassVar[tuple[str, ...] | None] = None
 
     def __str__(self) -> str:

@@ -40,6 +40,7 @@ from rolecall.settings.form import (
 )
 from rolecall.store.canonical import Schema
 from rolecall.workflow import template
+from rolecall.workflow.yaml import SANDBOX
 
 
 class _Duration(Form[float]):
@@ -121,6 +122,7 @@ _FIELDS = Section(
             _Duration(), description="How long to wait after a thread before another may start."
         ),
         "timeout": Field(_Duration(0.1), description="Of a command or a sense (1m)."),
+        "sandbox": SANDBOX,
     },
     hint="For example `{every: 1h, prompt: Look around.}`.",
 )
@@ -191,7 +193,9 @@ def _read_source(written: Collection[str], given: Mapping[str, Any], at: At) -> 
         (at / "timeout").report("only a command or a sense has a timeout")
     if found and found[0] not in given:
         return None
-    timeout = {"timeout": given["timeout"]} if "timeout" in given else {}
+    if "sandbox" in written and found not in (["command"], ["sense"]):
+        (at / "sandbox").report("only a command or a sense has a sandbox")
+    own = {key: given[key] for key in ("timeout", "sandbox") if key in given}
     match found:
         case ["files"]:
             patterns = given["files"]
@@ -207,11 +211,11 @@ def _read_source(written: Collection[str], given: Mapping[str, Any], at: At) -> 
                 return None
             return Files(patterns)
         case ["command"]:
-            return Command(given["command"], **timeout)
+            return Command(given["command"], **own)
         case ["http"]:
             return cast(Hook, given["http"])
         case ["sense"]:
-            return Sense(given["sense"], **timeout)
+            return Sense(given["sense"], **own)
     return Clock()
 
 

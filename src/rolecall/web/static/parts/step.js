@@ -78,7 +78,15 @@ function Answer({ found, step }) {
   return html`<${Output} output=${found.output} step=${step} />
     <${Prose} html=${found.bodyHtml} />
     ${found.notes?.length ? html`<ul class="faint">${found.notes.map((note) => html`<li>${note}</li>`)}</ul>` : null}
+    ${found.sandbox ? html`<p class="faint">${sandboxText(found.sandbox)}</p>` : null}
     ${children.length ? html`<p>Played by ${children}</p>` : null}`;
+}
+
+// What the step's processes could reach, and how the kernel enforced it.
+function sandboxText({ rules, enforced = [] }) {
+  if (rules === "off") return "no sandbox (off)";
+  const how = enforced.map((line) => line.replace(/^files: /, "")).join(", ");
+  return `sandbox: ${rules} · ${how || "no process was started"}`;
 }
 
 // The typed fields of an answer. The members of a group are shown as a table.
@@ -124,6 +132,7 @@ function Attempts({ attempts }) {
   return attempts.map((one) => html`<div class="attempt">
     <p><b>${one.ending || "failed"}</b> · ${agentName(one.agent)} · ${duration(one.durationMs)}</p>
     <pre tabindex="0">${one.error}</pre>
+    ${one.sandbox ? html`<p class="faint">${sandboxText(one.sandbox)}</p>` : null}
     ${one.raw ? html`<details><summary>What it said</summary><pre tabindex="0">${one.raw}</pre></details>` : null}
   </div>`);
 }

@@ -1,0 +1,86 @@
+"""Confines programs: which belong in a sandbox, and with which policy on this machine.
+
+Only those that do need `sandbox.py`; it is imported then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rolecall.settings import capabilities, config
+from rolecall.workflow.model import Sandbox
+
+if TYPE_CHECKING:
+    from rolecall.agents.sandbox import Layers, Policy
+
+
+def is_wanted(sandbox: Sandbox | None, words: Collection[str]) -> bool:
+    """Whether the processes of a role belong in a sandbox: it says so, or its restrictions imply one."""
+    if sandbox is not None:
+        return not sandbox.is_off
+    return not set(capabilities.IMPLY_SANDBOX).isdisjoint(words)
+
+
+def configured_layers(environment: Mapping[str, str] | None = None) -> Layers:
+    """What this machine can enforce; nothing if the user has switched it off."""
+    from rolecall.agents.sandbox import Layers, find_layers
+
+    known = config.environment() if environment is None else environment
+    is_off = known.get(capabilities.SANDBOX_VARIABLE) == "off"
+    return Layers() if is_off else find_layers(config.cache_folder())
+
+
+def private_places(address: str, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Our home and the store at a full address, which agents in a sandbox do not see."""
+    kind, path = config.store_address(address)
+    files = [path] if kind == "files" else [f"{path}{end}" for end in ("", "-wal", "-shm")]
+    return (config.home(environment), *(files if kind in ("files", "sqlite") else ()))
+
+
+def confine(
+    sandbox: Sandbox | None,
+    workdir: str,
+    words: Collection[str] = (),
+    *,
+    environment: Mapping[str, str],
+    private: Sequence[str],
+    layers: Callable[[], Layers],
+    may_start_threads: bool = False,
+) -> Policy | None:
+    """The policy for a program that starts in `workdir`; None if it runs without one."""
+    if not is_wanted(sandbox, words):
+        return None
+    from rolecall.agents.sandbox import plan
+
+    return plan(
+        sandbox,
+        words,
+        workdir=Path(workdir),
+        env=environment,
+        private=private,
+        layers=layers(),
+        may_start_threads=may_start_threads,
+    )
+
+
+def confine_project(
+    sandbox: Sandbox | None, folder: str, environment: Mapping[str, str], *, owner: str
+) -> Policy | None:
+    """The policy for a command that a project brings. If `owner` does not say otherwise, it may write the project's
+    folder and sees no secrets, as far as the machine can enforce it."""
+    from rolecall.agents.sandbox import check_enforceable
+
+    layers = configured_layers(environment)
+    if sandbox is not None:
+        check_enforceable(sandbox, layers, owner=owner)
+    elif not layers.can_restrict_files:
+        return None
+    return confine(
+        sandbox or Sandbox(),
+        folder,
+        environment=environment,
+        private=private_places(config.full_store_address(environ=environment), environment),
+        layers=lambda: layers,
+    )

@@ -1,0 +1,454 @@
+"""What the agents' programs need in a sandbox, besides what their role may reach.
+
+A program may write the folder with its state, login and sessions, but not the settings in it that run commands later,
+outside of any sandbox: those stay read-only, and one that does not exist is made, empty, because only an existing file
+can be protected.
+
+Where a program can be told another address of its model, it is given that of our own proxy and a stand-in for the key
+(proxy.py). Imported only for roles with a sandbox.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from glob import glob
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from rolecall.agents.presence import find_interpreters, find_program
+from rolecall.agents.sandbox import Endpoint, Needs, Policy
+
+_HELPERS = ("git", "rg")
+"""Programs that agents start by themselves, even if the model may start none."""
+_ADDRESS_VARIABLE = "ROLECALL_MODEL_ADDRESS"
+"""Has the proxy's address, for programs that find that of their model in their settings."""
+_ADDRESS = re.compile(r"""base_?url["']?\s*[:=]\s*["']?(https?://[^"'\s,}]+)""", re.IGNORECASE)
+_KEY_NAME = re.compile(
+    r"""(?:env_key|key_env|api_key_env(?:_var)?)["']?\s*[:=]\s*["']?([A-Za-z_]\w*)|\{env:([A-Za-z_]\w*)\}"""
+)
+
+
+class State(NamedTuple):
+    """Where a program keeps what lasts, and what it asks for its model."""
+
+    write: tuple[str, ...]
+    held: tuple[str, ...] = ()
+    """What runs commands later, relative to the first folder. Made if it is missing; a folder ends with a slash."""
+    protect: tuple[str, ...] = ()
+    """More of that, and instructions for later sessions; protected if it exists."""
+    read: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+    """The user's files that may name endpoints and the variables with their keys. Not the project's, which an agent
+    may have written."""
+    content: str = ""
+    """The variable with more settings."""
+    base_urls: tuple[str, ...] = ()
+    """The variables that name the endpoint."""
+    hosts: tuple[str, ...] = ()
+    """The endpoint and where a login is renewed, if nothing names another one."""
+    more_hosts: tuple[str, ...] = ()
+    """Endpoints beside the one that is named."""
+    endpoints: tuple[Endpoint, ...] = ()
+    """The endpoints for which it gets a stand-in of the key; it does not need to reach them itself."""
+
+
+@asynccontextmanager
+async def enter(
+    policy: Policy,
+    agent: str,
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    folder: Path,
+    own: Iterable[str] = (),
+    write: Sequence[str] = (),
+) -> AsyncIterator[tuple[list[str], Policy]]:
+    """The command and the policy with which an agent's program is started, for as long as it runs. The proxy that it
+    needs is open meanwhile."""
+    policy = confine(policy, agent, argv[0], env=env, folder=folder, own=own, write=write)
+    if not policy.needs_proxy:
+        yield list(argv), policy
+        return
+    from rolecall.agents import proxy  # most sandboxes need none
+
+    async with proxy.serve(policy, env) as policy:
+        words: list[str] = []
+        if address := policy.variables.get(_ADDRESS_VARIABLE):
+            words, variables = _REDIRECTS[agent](address, env, os.fspath(folder))
+            policy = replace(policy, variables={**policy.variables, **variables})
+        yield [argv[0], *words, *argv[1:]], policy
+
+
+def confine(
+    policy: Policy,
+    agent: str,
+    program: str,
+    *,
+    env: Mapping[str, str],
+    folder: Path,
+    own: Iterable[str] = (),
+    write: Sequence[str] = (),
+) -> Policy:
+    """The policy for an agent's program, which is started in `folder`. `own` are the variables that the adapter gives
+    it, `write` further places."""
+    needs = find_needs(agent, env=env, folder=folder)
+    path, _ = find_program(program, env=env, folder=folder)
+    installed = [] if path is None else _find_installed(path, env, folder)
+    shown = [place for place in installed if not policy.may_read(place)]
+    return policy.grant(
+        needs._replace(
+            write=(*needs.write, *write),
+            read=(*needs.read, *shown),
+            execute=tuple(_find_executables(path, env, folder)),
+            env=(*needs.env, *own),
+        )
+    )
+
+
+def find_needs(agent: str, *, env: Mapping[str, str], folder: Path) -> Needs:
+    """What an agent needs, by the name of its adapter or preset; nothing for an unknown one. Makes its folders and the
+    settings that must be protected, if they are missing."""
+    describe = STATES.get(agent)
+    if describe is None:
+        return Needs()
+    state = describe(env, os.fspath(folder))
+    held = [os.path.join(state.write[0], name) for name in state.held]
+    with suppress(OSError):  # the program cannot make them either
+        for place in state.write:
+            os.makedirs(place, mode=0o700, exist_ok=True)
+        for path in held:
+            _make(path)
+    texts = [*_read_all(state.settings), env.get(state.content, "")]
+    named = [env[name] for name in state.base_urls if env.get(name)]
+    named += [address for text in texts for address in _ADDRESS.findall(text)]
+    keys = [name for text in texts for pair in _KEY_NAME.findall(text) for name in pair if name]
+    hosts = (*(tuple(filter(None, map(endpoint_of, named))) or state.hosts), *state.more_hosts)
+    redirected = {endpoint_of(endpoint.base_url) for endpoint in state.endpoints}
+    return Needs(
+        write=state.write,
+        protect=(*held, *(os.path.join(state.write[0], name) for name in state.protect)),
+        read=state.read,
+        env=(*state.env, *keys),
+        hosts=tuple(host for host in hosts if host not in redirected),
+        endpoints=state.endpoints,
+    )
+
+
+def endpoint_of(address: str) -> str:
+    """The host and port of an address, or an empty text."""
+    try:
+        url = urlsplit(address)
+        port = url.port or (80 if url.scheme == "http" else 443)
+    except ValueError:
+        return ""
+    return f"{url.hostname}:{port}" if url.hostname else ""
+
+
+def _make(path: str) -> None:
+    if path.endswith("/"):
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    elif not os.path.lexists(path):
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        with open(path, "x", encoding="utf-8") as file:
+            file.write("{}\n" if path.endswith(".json") else "")
+
+
+def _read_all(paths: Iterable[str]) -> Iterator[str]:
+    for path in paths:
+        with suppress(OSError):
+            yield Path(path).read_text(encoding="utf-8", errors="replace")
+
+
+def _find_installed(path: str, env: Mapping[str, str], folder: Path) -> Iterator[str]:
+    """The folders with a program's files: of each link that leads to it, and of the package that it belongs to."""
+    while True:
+        yield os.path.dirname(path)
+        if not os.path.islink(path):
+            break
+        path = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
+    real = os.path.realpath(path)
+    before, modules, _ = real.partition("/node_modules/")
+    if modules:
+        yield before + modules.rstrip("/")
+    above = os.path.dirname(os.path.dirname(real))
+    if os.path.exists(os.path.join(above, "pyvenv.cfg")):
+        yield above
+    for interpreter in find_interpreters(real, env, folder):
+        yield from _find_installed(interpreter, env, folder)
+        if os.path.basename(interpreter).startswith("python"):
+            yield os.path.dirname(os.path.dirname(os.path.realpath(interpreter)))
+
+
+def _find_executables(program: str | None, env: Mapping[str, str], folder: Path) -> Iterator[str]:
+    """What a program starts by itself: parts of its own package, and a few helpers."""
+    before, modules, _ = os.path.realpath(program or "").partition("/node_modules/")
+    if modules:
+        yield before + modules
+    for name in _HELPERS:
+        helper, _ = find_program(name, env=env, folder=folder)
+        if helper:
+            yield helper
+
+
+# -- the programs --
+
+
+def _at_home(env: Mapping[str, str], name: str) -> str:
+    return os.path.join(env.get("HOME") or os.path.expanduser("~"), name)
+
+
+def _find_endpoint(
+    env: Mapping[str, str], address: str, key: str, *, default: str = ""
+) -> tuple[Endpoint, ...]:
+    """The endpoint whose address and key are in variables."""
+    base_url = env.get(address) or default
+    return (Endpoint(base_url, env[key], address, key),) if base_url and env.get(key) else ()
+
+
+def _describe_claude(env: Mapping[str, str], folder: str) -> State:
+    own = os.path.join(folder, env.get("CLAUDE_CONFIG_DIR") or _at_home(env, ".claude"))
+    cloud: tuple[str, ...] = ()
+    login: tuple[str, ...] = ()
+    if env.get("CLAUDE_CODE_USE_BEDROCK"):
+        cloud, login = ("AWS_*",), (_at_home(env, ".aws"),)
+    elif env.get("CLAUDE_CODE_USE_VERTEX"):
+        cloud, login = ("GOOGLE_*", "CLOUD_ML_REGION", "VERTEX_*"), (_at_home(env, ".config/gcloud"),)
+    endpoints = [
+        endpoint
+        for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
+        for endpoint in _find_endpoint(env, "ANTHROPIC_BASE_URL", name, default="https://api.anthropic.com")
+    ]
+    # Settings with an address or a key of their own override the variables.
+    names = ("settings.json", "settings.local.json")
+    files = [os.path.join(place, name) for place in (own, os.path.join(folder, ".claude")) for name in names]
+    if cloud or any(word in text for text in _read_all(files) for word in ("ANTHROPIC_", "apiKeyHelper")):
+        endpoints = []
+    return State(
+        write=(own,),
+        held=("settings.json", "agents/", "commands/", "skills/", "plugins/"),
+        protect=(
+            "settings.local.json", "remote-settings.json", ".claude.json", "hooks", "output-styles", "workflows",
+            "local", "CLAUDE.md", "rules",
+        ),
+        # It lists tool servers, so it is only read. The program goes on if it cannot note there what it has shown.
+        read=(_at_home(env, ".claude.json"), *login),
+        env=("ANTHROPIC_*", "CLAUDE_*", "DISABLE_*", *cloud),
+        settings=(f"{own}/settings.json",),
+        base_urls=("ANTHROPIC_BASE_URL", "ANTHROPIC_BEDROCK_BASE_URL", "ANTHROPIC_VERTEX_BASE_URL"),
+        hosts=("api.anthropic.com:443",) if endpoints else _CLAUDE_HOSTS,
+        endpoints=tuple(endpoints),
+    )  # fmt: skip
+
+
+_CLAUDE_HOSTS = ("api.anthropic.com:443", "platform.claude.com:443", "console.anthropic.com:443")
+
+
+def _describe_codex(env: Mapping[str, str], folder: str) -> State:
+    own = os.path.join(folder, env.get("CODEX_HOME") or _at_home(env, ".codex"))
+    return State(
+        write=(own,),
+        held=("config.toml", "hooks.json", "rules/", "plugins/", "skills/", "agents/"),
+        protect=(
+            "managed_config.toml", "hooks", "prompts", "packages", "bin", "AGENTS.md", "AGENTS.override.md",
+            *(os.path.basename(path) for path in glob(f"{own}/*.config.toml")),
+        ),
+        env=("CODEX_*", "OPENAI_*"),
+        settings=(f"{own}/config.toml", *glob(f"{own}/*.config.toml")),
+        base_urls=("OPENAI_BASE_URL",),
+        hosts=("api.openai.com:443", "chatgpt.com:443", "auth.openai.com:443"),
+        endpoints=tuple(_find_codex_endpoint(env, folder).values()),
+    )  # fmt: skip
+
+
+def _find_codex_endpoint(env: Mapping[str, str], folder: str) -> dict[str, Endpoint]:
+    """The endpoint of the provider that is set, by its name, if its key is in a variable."""
+    own = os.path.join(folder, env.get("CODEX_HOME") or _at_home(env, ".codex"))
+    try:
+        settings = tomllib.loads("".join(_read_all([f"{own}/config.toml"])))
+        name = settings.get("model_provider", "openai")
+        provider = settings.get("model_providers", {}).get(name, {})
+        address, variable = provider.get("base_url"), provider.get("env_key")
+        if name == "openai":
+            address, variable = settings.get("openai_base_url", "https://api.openai.com/v1"), "CODEX_API_KEY"
+        if "." in name:  # its arguments cannot name such a provider
+            return {}
+        return {name: Endpoint(str(address), env[variable], _ADDRESS_VARIABLE, variable)}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _redirect_codex(address: str, env: Mapping[str, str], folder: str) -> tuple[list[str], dict[str, str]]:
+    words: list[str] = []
+    for name, endpoint in _find_codex_endpoint(env, folder).items():
+        if name == "openai":  # a provider of our own, because with this one it insists on web sockets
+            name = "rolecall"
+            table = {"name": "OpenAI", "env_key": endpoint.key_env, "wire_api": "responses"}
+            words += ["-c", f'model_provider="{name}"']
+            words += [
+                word
+                for key, value in table.items()
+                for word in ("-c", f'model_providers.{name}.{key}="{value}"')
+            ]
+        words += ["-c", f'model_providers.{name}.base_url="{address}"']
+    return words, {}
+
+
+def _describe_opencode(env: Mapping[str, str], folder: str) -> State:
+    def place(variable: str, default: str) -> str:
+        return os.path.join(env.get(variable) or _at_home(env, default), "opencode")
+
+    data, cache = place("XDG_DATA_HOME", ".local/share"), place("XDG_CACHE_HOME", ".cache")
+    config = place("XDG_CONFIG_HOME", ".config")
+    more = [env[name] for name in ("OPENCODE_CONFIG", "OPENCODE_CONFIG_DIR") if env.get(name)]
+    named = [os.path.join(config, name) for name in ("opencode.json", "opencode.jsonc")]
+    return State(
+        write=(data, cache, place("XDG_STATE_HOME", ".local/state")),
+        # Code that it downloads and runs: servers for languages, and packages of plugins. Without the file for git
+        # it does not start if it cannot write it.
+        held=(
+            "bin/",
+            *(os.path.join(cache, name) for name in ("bin/", "packages/", "node_modules/")),
+            os.path.join(config, ".gitignore"),
+        ),
+        read=(config, *more),
+        env=("OPENCODE_*", *_PROVIDERS),
+        settings=(*named, *more),
+        content="OPENCODE_CONFIG_CONTENT",
+        hosts=("opencode.ai:443", "models.dev:443"),
+        more_hosts=tuple(host for name, host in _PROVIDERS.items() if env.get(name)),
+        endpoints=tuple(_find_opencode_endpoint(env, folder).values()),
+    )
+
+
+def _find_opencode_endpoint(env: Mapping[str, str], folder: str) -> dict[str, Endpoint]:
+    """The endpoint of the provider of the model that is set, by the provider's name, if its settings name its address
+    and the variable with its key."""
+    config = os.path.join(env.get("XDG_CONFIG_HOME") or _at_home(env, ".config"), "opencode")
+    places = (os.path.join(config, "opencode.json"), os.path.join(folder, env.get("OPENCODE_CONFIG", "")))
+    found: dict[str, Endpoint] = {}
+    for text in _read_all(places):
+        try:
+            settings = json.loads(text)
+            name = settings["model"].partition("/")[0]
+            options = settings["provider"][name]["options"]
+            variable = _KEY_NAME.fullmatch(options["apiKey"])
+            if variable is not None:
+                found = {name: Endpoint(options["baseURL"], env[variable[2]], _ADDRESS_VARIABLE, variable[2])}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return found
+
+
+def _redirect_opencode(address: str, env: Mapping[str, str], folder: str) -> tuple[list[str], dict[str, str]]:
+    settings = json.loads(env.get("OPENCODE_CONFIG_CONTENT") or "{}")
+    for name in _find_opencode_endpoint(env, folder):
+        provider = settings.setdefault("provider", {}).setdefault(name, {})
+        provider.setdefault("options", {})["baseURL"] = address
+    return [], {"OPENCODE_CONFIG_CONTENT": json.dumps(settings)}
+
+
+_PROVIDERS = {
+    "ANTHROPIC_API_KEY": "api.anthropic.com:443",
+    "OPENAI_API_KEY": "api.openai.com:443",
+    "OPENROUTER_API_KEY": "openrouter.ai:443",
+    "GEMINI_API_KEY": "generativelanguage.googleapis.com:443",
+    "GOOGLE_GENERATIVE_AI_API_KEY": "generativelanguage.googleapis.com:443",
+}
+
+
+def _describe_gemini(env: Mapping[str, str], folder: str) -> State:
+    own = os.path.join(folder, env.get("GEMINI_CLI_HOME") or _at_home(env, ""), ".gemini")
+    return State(
+        write=(own,),
+        held=("settings.json", "extensions/", "policies/", "commands/", "skills/", "agents/"),
+        protect=(".env", "hooks", "trustedFolders.json", "GEMINI.md"),
+        env=("GEMINI_*", "GOOGLE_*"),
+        base_urls=("GOOGLE_GEMINI_BASE_URL", "GOOGLE_VERTEX_BASE_URL"),
+        hosts=(
+            "generativelanguage.googleapis.com:443", "cloudcode-pa.googleapis.com:443",
+            "oauth2.googleapis.com:443", "aiplatform.googleapis.com:443",
+        ),
+        endpoints=_find_endpoint(env, "GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY", default=_GEMINI_ADDRESS),
+    )  # fmt: skip
+
+
+_GEMINI_ADDRESS = "https://generativelanguage.googleapis.com"
+
+
+def _describe_qwen(env: Mapping[str, str], folder: str) -> State:
+    own = os.path.join(folder, env.get("QWEN_HOME") or _at_home(env, ".qwen"))
+    return State(
+        write=(own,),
+        held=("settings.json", "extensions/", "commands/", "skills/", "agents/"),
+        protect=(".env", "hooks", "trustedFolders.json", "QWEN.md"),
+        env=("QWEN_*", "OPENAI_*", "DASHSCOPE_*", "BAILIAN_*"),
+        settings=(f"{own}/settings.json",),
+        base_urls=("OPENAI_BASE_URL",),
+        hosts=("portal.qwen.ai:443", "chat.qwen.ai:443", "dashscope.aliyuncs.com:443"),
+        endpoints=_find_endpoint(env, "OPENAI_BASE_URL", "OPENAI_API_KEY"),
+    )
+
+
+def _describe_copilot(env: Mapping[str, str], folder: str) -> State:
+    own = os.path.join(folder, env.get("COPILOT_HOME") or _at_home(env, ".copilot"))
+    return State(
+        write=(own,),
+        held=("mcp-config.json", "agents/", "skills/", "hooks/", "installed-plugins/", "pkg/"),
+        protect=("config.json", "settings.json", "copilot-instructions.md"),
+        env=("COPILOT_*", "GH_TOKEN", "GITHUB_TOKEN"),
+        base_urls=("COPILOT_PROVIDER_BASE_URL",),
+        hosts=("api.githubcopilot.com:443", "api.individual.githubcopilot.com:443", "api.github.com:443"),
+        endpoints=_find_endpoint(env, "COPILOT_PROVIDER_BASE_URL", "COPILOT_PROVIDER_API_KEY"),
+    )
+
+
+def _describe_cursor(env: Mapping[str, str], folder: str) -> State:  # noqa: ARG001 -- as the others
+    return State(
+        write=(_at_home(env, ".cursor"), _at_home(env, ".config/cursor")),
+        held=("mcp.json", "hooks.json"),
+        protect=("cli-config.json", "rules", "commands", "skills", "agents", "plugins", "hooks"),
+        env=("CURSOR_*",),
+        hosts=("api2.cursor.sh:443", "api5.cursor.sh:443"),
+    )
+
+
+def _describe_hermes(env: Mapping[str, str], folder: str) -> State:
+    own = os.path.join(folder, env.get("HERMES_HOME") or _at_home(env, ".hermes"))
+    return State(
+        write=(own,),
+        held=("config.yaml", "hooks/", "plugins/", "cron/", "skills/"),
+        protect=(".env", "scripts", "hermes-agent", "bin", "SOUL.md"),
+        env=("HERMES_*", "OPENAI_*", *_PROVIDERS),
+        settings=(f"{own}/config.yaml",),
+        base_urls=("OPENAI_BASE_URL",),
+        hosts=("openrouter.ai:443",),
+    )
+
+
+_REDIRECTS: Mapping[str, Callable[[str, Mapping[str, str], str], tuple[list[str], dict[str, str]]]] = {
+    "codex": _redirect_codex,
+    "codex-acp": _redirect_codex,
+    "opencode": _redirect_opencode,
+}
+"""How a program whose settings have the address of its model is told another one: by arguments and variables."""
+
+STATES: Mapping[str, Callable[[Mapping[str, str], str], State]] = {
+    "claude": _describe_claude,
+    "claude-agent-acp": _describe_claude,
+    "codex": _describe_codex,
+    "codex-acp": _describe_codex,
+    "opencode": _describe_opencode,
+    "gemini": _describe_gemini,
+    "qwen": _describe_qwen,
+    "copilot": _describe_copilot,
+    "cursor": _describe_cursor,
+    "hermes": _describe_hermes,
+}

@@ -1,0 +1,503 @@
+"""What the processes of a role may reach, enforced by the kernel.
+
+A `Policy` is built from a role's `sandbox` and restrictions (`plan`), extended by what the adapter's program needs
+(`Policy.grant`), and given to `process.run`, which starts the program through `sandbox_exec.py`. That reports what it
+has enforced, and the step records it. `find_layers` tells what this machine can enforce. docs/sandbox.md lists what is
+not covered.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from rolecall.agents.presence import find_interpreters
+from rolecall.errors import Hint, UsageError
+from rolecall.settings import capabilities
+from rolecall.settings.mask import is_secret_name
+from rolecall.workflow.model import Sandbox
+
+SECRET_PLACES = (
+    ".ssh", ".aws", ".azure", ".gnupg", ".kube", ".docker", ".netrc", ".npmrc", ".pypirc", ".password-store",
+    ".git-credentials", ".config/git/credentials", ".config/gh", ".config/hub", ".config/gcloud",
+    ".vault-token", ".local/share/keyrings", ".local/share/kwalletd", ".pki", ".cargo/credentials.toml",
+    ".terraform.d", ".mozilla", ".thunderbird", ".config/google-chrome", ".config/chromium",
+    ".config/BraveSoftware", ".config/microsoft-edge", ".config/vivaldi", ".config/opera", "snap/firefox",
+    ".claude", ".claude.json", ".codex", ".gemini", ".qwen", ".cursor", ".config/github-copilot", ".copilot",
+    ".hermes", ".local/share/opencode", ".config/opencode",
+)  # fmt: skip
+"""Places in the user's home with keys, logins and browsers' data. An adapter shows its program its own."""
+SYSTEM_SECRETS = ("/etc/shadow", "/etc/gshadow", "/etc/ssh")
+KEPT_OF_RUN = (
+    "/run/systemd/resolve",
+    "/run/nscd",
+    "/run/current-system",
+    "/run/wrappers",
+    "/run/opengl-driver",
+)
+"""What is shown of /run, which otherwise has the sockets of other programs: session bus, Docker and the like."""
+SYSTEM = (
+    "/bin",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/nix",
+    "/opt",
+    "/proc",
+    "/sbin",
+    "/sys",
+    "/usr",
+)
+"""What programs need to run, if a role says what it may read."""
+BASIC_VARIABLES = (
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TZ", "TERM", "COLORTERM", "NO_COLOR", "PWD",
+    "*_proxy", "*_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE", "ROLECALL_RUN", "ROLECALL_RESTRICTIONS", "ROLECALL_MAY_START_THREADS",
+)  # fmt: skip
+"""Variables that pass although a role says which do."""
+SOCKET_VARIABLES = (
+    "SSH_AUTH_SOCK", "SSH_AGENT_PID", "GPG_AGENT_INFO", "DBUS_SESSION_BUS_ADDRESS", "DOCKER_HOST",
+    "XDG_RUNTIME_DIR", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY",
+)  # fmt: skip
+"""Variables that lead to other programs of the user."""
+PROTECTED = (".git/config", ".git/hooks", ".nexus")
+"""What stays read-only in a work folder that can be written: git runs what its settings and hooks say, and only our
+tools write the project's state."""
+FILES = ("read_only", "no_file_edit")
+"""Restrictions that take the work folder away from `write`."""
+
+
+class Layers(NamedTuple):
+    """What this machine can enforce."""
+
+    landlock: int = 0
+    """The version of Landlock; 0: none."""
+    namespaces: Literal["own", "bubblewrap", ""] = ""
+    """Who can make namespaces for mounts and the network: we, or only bubblewrap."""
+    has_pids: bool = False
+    """Whether a program can have process ids of its own."""
+
+    @property
+    def can_restrict_files(self) -> bool:
+        return bool(self.landlock or self.namespaces)
+
+    @property
+    def deniable(self) -> tuple[str, ...]:
+        """The classes of actions that the kernel can deny to any program."""
+        files = (*capabilities.FILES, *capabilities.SHELL_WRITES) if self.can_restrict_files else ()
+        return (*files, *capabilities.SHELL) if self.landlock else files
+
+
+_NO_LAYERS = Layers()
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """The model's address and key. A proxy (proxy.py) gives the program an address and a stand-in of its own, and puts
+    the key into the program's requests, so that the program never has it."""
+
+    base_url: str
+    key: str = field(repr=False)
+    base_url_env: str = ""
+    """The variable in which the program finds the address; empty: it is told otherwise."""
+    key_env: str = ""
+
+
+class Relay(NamedTuple):
+    """Where a program reaches the proxy: a port of the loopback."""
+
+    port: int
+    socket: str = ""
+    """The Unix socket behind the port, for a program with a network of its own."""
+
+
+class Needs(NamedTuple):
+    """What a program needs besides what the role may reach. Its adapter knows."""
+
+    write: tuple[str, ...] = ()
+    """Its own state, login and sessions."""
+    protect: tuple[str, ...] = ()
+    """Of that, what it must not write: settings that run commands."""
+    read: tuple[str, ...] = ()
+    """Files in hidden places."""
+    execute: tuple[str, ...] = ()
+    """Programs that it starts itself, for a role that may run no commands."""
+    env: tuple[str, ...] = ()
+    """Variables with secret names; a name may end with `*`."""
+    hosts: tuple[str, ...] = ()
+    """The model's endpoint, as host:port, for a role without a network."""
+    endpoints: tuple[Endpoint, ...] = ()
+    """The model's endpoint, if the program can do without its key."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a program may reach. Paths are absolute, without links."""
+
+    write: tuple[str, ...] = ()
+    protect: tuple[str, ...] = ()
+    hide: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    """Places that can be read although they are in hidden ones."""
+    read: tuple[str, ...] | None = None
+    """None: everything that is not hidden."""
+    execute: tuple[str, ...] | None = None
+    """None: everything that can be read."""
+    network: Literal["all", "none"] | tuple[str, ...] = "all"
+    env: tuple[str, ...] | None = None
+    """The variables that pass besides the basic ones; None: all but secret ones."""
+    needed_env: tuple[str, ...] = ()
+    memory: int | None = None
+    processes: int | None = None
+    seconds: float | None = None
+    best_effort: bool = False
+    layers: Layers = _NO_LAYERS
+    endpoints: tuple[Endpoint, ...] = ()
+    relay: Relay | None = None
+    """Where the proxy is, once it runs."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Variables that lead the program to the proxy."""
+    enforced: list[str] = field(default_factory=list, compare=False)
+    """What programs that ran under this policy reported as enforced, for the step."""
+
+    @property
+    def needs_proxy(self) -> bool:
+        return self.relay is None and bool(self.endpoints or self.network not in ("all", "none", ()))
+
+    def grant(self, needs: Needs) -> Policy:
+        """The policy for a program with needs of its own."""
+        hosts = self.network
+        if needs.hosts and hosts != "all":
+            hosts = tuple(dict.fromkeys((*(() if hosts == "none" else hosts), *needs.hosts)))
+        return replace(
+            self,
+            write=_merge(self.write, _resolve(needs.write)),
+            protect=_merge(self.protect, _resolve(needs.protect)),
+            keep=_merge(self.keep, _resolve(needs.read)),
+            execute=None if self.execute is None else _merge(self.execute, _resolve(needs.execute)),
+            needed_env=_merge(self.needed_env, needs.env),
+            network=hosts,
+            endpoints=(*self.endpoints, *needs.endpoints),
+        )
+
+    def may_read(self, path: str) -> bool:
+        """Whether a file can be read, for code of ours that acts for the program. Links are followed."""
+        path = os.path.realpath(path)
+        hidden = [place for place in self.hide if _is_in_any(path, [place])]
+        shown = [place for place in (*self.write, *self.keep) if _is_in_any(path, [place])]
+        if hidden and max(map(len, hidden)) > max(map(len, shown), default=0):
+            return False
+        return self.read is None or bool(shown) or _is_in_any(path, (*SYSTEM, *self.read))
+
+    def may_write(self, path: str) -> bool:
+        """Whether a file, named by a path without links, can be written."""
+        return _is_in_any(path, self.write) and self.may_read(path) and not _is_in_any(path, self.protect)
+
+    def choose_environment(self, env: Mapping[str, str], tmp: Path) -> dict[str, str]:
+        """The variables that pass, with the program's own temporary folder."""
+
+        def passes(name: str) -> bool:
+            if _matches(name, self.needed_env):
+                return True
+            if self.env is not None:
+                return _matches(name, (*BASIC_VARIABLES, *self.env))
+            return not is_secret_name(name) and name not in SOCKET_VARIABLES
+
+        return {**{name: env[name] for name in env if passes(name)}, "TMPDIR": str(tmp), **self.variables}
+
+    def wrap(
+        self, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], tmp: Path, report: int
+    ) -> list[str]:
+        """The command that starts `argv` in the sandbox and writes what is enforced to `report`."""
+        where = os.path.realpath(cwd)
+        sockets = _find_sockets() if self.layers.namespaces == "own" else []
+        places = {path: "hide" for path in (*self.hide, *sockets) if os.path.lexists(path)}
+        places.update((path, "keep") for path in self.keep if os.path.exists(path))
+        writable = [path for path in (*self.write, os.path.realpath(tmp)) if os.path.exists(path)]
+        places.update(dict.fromkeys(writable, "write"))
+        protect = [path for path in self.protect if os.path.exists(path) and _is_in_any(path, writable)]
+        for path in protect:
+            # A folder in between could be renamed, and a new one put in its place, unless it is mounted too.
+            while (path := os.path.dirname(path)) not in places:
+                places[path] = "write"
+        places.update(dict.fromkeys(protect, "protect"))
+        around = max((path for path in places if _is_in_any(where, [path])), key=len, default="")
+        if places.get(around) != "write":
+            places[where] = "keep"
+        has_network = self.network == "all"
+        words = ["--report", str(report), "--folder", str(cwd)]
+        words += [word for path, kind in places.items() for word in (f"--{kind}", path)]
+        if self.read is not None:
+            words += _flag("read", (*SYSTEM, *self.read, where, *writable))
+        if self.execute is not None:
+            words += _flag("execute", _with_interpreters([*argv[:1], *self.execute], env, cwd))
+        for name, amount in (("memory", self.memory), ("processes", self.processes)):
+            words += [f"--{name}", str(amount)] if amount is not None else []
+        words += ["--best-effort"] if self.best_effort else []
+        words += [] if has_network else ["--no-network"]
+        words += [] if self.layers.landlock else ["--no-landlock"]
+        words += [] if self.layers.has_pids else ["--no-pids"]
+        words += [] if self.layers.namespaces else ["--no-namespaces"]
+        if self.relay is not None and not has_network:
+            port, socket = self.relay
+            words += ["--forward", str(port), socket] if socket else ["--proxy-port", str(port)]
+        if self.layers.namespaces != "bubblewrap":
+            return [*_LAUNCHER, *words, "--", *argv]
+        bubblewrap = [*_BUBBLEWRAP, *([] if has_network else ["--unshare-net"])]
+        if os.getuid() == 0:  # it could write the kernel's settings there
+            bubblewrap += ["--remount-ro", "/proc"]
+        own = [*_OWN, os.path.realpath(argv[0])]
+        places.update((path, "keep") for path in own if _is_in_any(path, [_TMP, *self.hide]))
+        for path, kind in sorted(places.items()):  # the outer ones first
+            if kind != "hide":
+                bubblewrap += ["--bind" if kind == "write" else "--ro-bind", path, path]
+            elif os.path.isdir(path):
+                bubblewrap += ["--tmpfs", path]
+            else:
+                bubblewrap += ["--ro-bind", "/dev/null", path]
+        return [*bubblewrap, "--chdir", str(cwd), "--", *_LAUNCHER, "--in-bubblewrap", *words, "--", *argv]
+
+
+_START = "import sys; sys.path.append({!r}); import sandbox_exec as s; s.start(s.Words(sys.argv[1:]))"
+_LAUNCHER = (os.path.realpath(sys.executable), "-I", "-S", "-c", _START.format(os.path.dirname(__file__)))
+"""Not a script, because Python keeps the compiled form of modules only."""
+_OWN = (os.path.realpath(sys.base_prefix), os.path.realpath(os.path.dirname(__file__)))
+_TMP = "/tmp"  # noqa: S108 -- it is covered, not used
+_BUBBLEWRAP = (
+    # It is to stay until the program has ended, whoever is signalled.
+    "/bin/sh", "-c", 'trap "" TERM INT HUP; exec "$@"', "sh",
+    "bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", _TMP,
+    "--unshare-user", "--unshare-pid", "--unshare-ipc", "--as-pid-1", "--die-with-parent", "--cap-drop", "ALL",
+)  # fmt: skip
+
+
+_OUR_PYTHON = tuple(
+    os.path.realpath(path) for path in (sys.prefix, sys.base_prefix, os.path.dirname(__file__))
+)
+"""What our own programs need, even if another user has installed it."""
+
+
+def plan(
+    sandbox: Sandbox | None,
+    restrictions: Iterable[str],
+    *,
+    workdir: Path,
+    env: Mapping[str, str],
+    private: Sequence[str],
+    layers: Layers,
+    may_start_threads: bool = False,
+) -> Policy | None:
+    """The policy of a role: what it says itself, or what its restrictions imply where the machine can enforce it. None
+    if its processes run without a sandbox. `private` are our own places, with the store and keys."""
+    words = set(restrictions)
+    if sandbox is None:
+        if words.isdisjoint(capabilities.IMPLY_SANDBOX) or not layers.can_restrict_files:
+            return None
+        sandbox = Sandbox()
+    elif sandbox.is_off:
+        return None
+    home, folder = env.get("HOME", "/"), os.path.realpath(workdir)
+    git = _find_git_places(folder)
+    if sandbox.write is not None:
+        write = _find_writable(sandbox.write, folder, home)
+        write = (*write, *git) if folder in write else write
+    else:
+        write = () if words & set(FILES) else (folder, *git)
+    if "/" in write:
+        raise UsageError(
+            "a sandbox cannot leave / writable",
+            hint="Work in another folder, or name the folders to `write`; `sandbox: off` goes without one.",
+        )
+    protect = [path for path in _find_protected(folder, git) if path not in write]
+    others = [path for path in (*glob.glob("/home/*"), "/root") if not _is_in_any(home, [path])]
+    hide = [os.path.join(home, name) for name in SECRET_PLACES]
+    hide += [*others, *SYSTEM_SECRETS, "/run", *(() if may_start_threads else private)]
+    return Policy(
+        write=_merge(write, _resolve(private) if may_start_threads else ()),
+        protect=tuple(protect),
+        hide=_resolve(hide),
+        keep=(*KEPT_OF_RUN, *(path for path in _OUR_PYTHON if _is_in_any(path, _resolve(hide)))),
+        read=None if sandbox.read is None else _resolve(_expand(sandbox.read, folder, home)),
+        execute=() if "no_shell_exec" in words and layers.landlock else None,
+        network=sandbox.network,
+        env=sandbox.env,
+        memory=sandbox.memory,
+        processes=sandbox.processes,
+        seconds=sandbox.seconds,
+        best_effort=sandbox.best_effort,
+        layers=layers,
+    )
+
+
+def check_enforceable(sandbox: Sandbox, layers: Layers, *, owner: str) -> None:
+    """Refuse a sandbox that this machine cannot enforce, before anything runs; `owner` is who has it."""
+    if sandbox.best_effort or sandbox.is_off:
+        return
+    missing = []
+    if not layers.can_restrict_files:
+        missing.append("neither Landlock nor user namespaces can be used")
+    if sandbox.network != "all" and not layers.namespaces:
+        missing.append("`network` needs user namespaces or bubblewrap")
+    if sandbox.read is not None and not layers.landlock:
+        missing.append("`read` needs Landlock")
+    if sandbox.processes is not None and os.getuid() == 0:
+        missing.append("`processes` has no effect for root")
+    if missing:
+        raise UsageError(
+            f"the sandbox of {owner} cannot be enforced here: {'; '.join(missing)}",
+            hint=Hint(
+                "See what this machine can enforce",
+                "check_machine",
+                before="Add `best_effort: true` to the sandbox to run with less.",
+            ),
+        )
+
+
+@lru_cache(maxsize=2)
+def find_layers(cache: str | None = None, *, again: bool = False) -> Layers:
+    """What this machine can enforce. `cache` is a folder that remembers it until the machine starts again, or somebody
+    looks `again`."""
+    if not sys.platform.startswith("linux"):
+        return Layers()
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    stamp = f"{boot} {os.getuid()} {sys.executable}"
+    remembered = Path(cache, "sandbox") if cache else None
+    if remembered is not None and not again:
+        try:
+            known, landlock, namespaces, pids = remembered.read_text(encoding="utf-8").splitlines()
+            if known == stamp:
+                return Layers(int(landlock), namespaces, pids == "True")  # type: ignore[arg-type]
+        except (OSError, ValueError):
+            pass
+    try:
+        found = _try_layers(Layers(namespaces="own", has_pids=True))
+        if not found.namespaces and shutil.which("bwrap"):
+            others = _try_layers(Layers(namespaces="bubblewrap"))
+            found = max(found, others, key=lambda layers: layers.namespaces)
+    except (OSError, subprocess.TimeoutExpired):  # a machine under load may be able to, later
+        return Layers()
+    if remembered is not None:
+        try:
+            remembered.parent.mkdir(exist_ok=True)  # not the home: looking creates nothing
+            beside = remembered.with_name(f"sandbox.{os.getpid()}")
+            beside.write_text("\n".join([stamp, *map(str, found)]), encoding="utf-8")
+            beside.replace(remembered)
+        except OSError:
+            pass
+    return found
+
+
+def _try_layers(layers: Layers) -> Layers:
+    """Start a program in a sandbox to see what is enforced."""
+    policy = Policy(network="none", best_effort=True, layers=layers._replace(landlock=1))
+    argv = policy.wrap(["true"], cwd=Path("/"), env={}, tmp=Path("/tmp"), report=1)  # noqa: S108 -- nothing is written there
+    done = subprocess.run(argv, cwd="/", capture_output=True, timeout=30, check=False)  # noqa: S603 -- our own program
+    lines = done.stdout.decode().splitlines()
+    version = next((line.rpartition(" ")[2] for line in lines if line.startswith("files: Landlock")), 0)
+    has_mounts = "files: mounts" in lines and "network: a namespace" in lines
+    return Layers(int(version), layers.namespaces if has_mounts else "", "processes: a namespace" in lines)
+
+
+def _find_git_places(folder: str) -> tuple[str, ...]:
+    """What git writes outside of a worktree when somebody commits there: its own part of the repository, and the shared
+    objects and branches. What says so can be written by the program, so that each way must lead back."""
+    try:
+        said = Path(folder, ".git").read_text(encoding="utf-8").removeprefix("gitdir:").strip()
+        own = os.path.realpath(os.path.join(folder, said))
+        back = os.path.realpath(Path(own, "gitdir").read_text(encoding="utf-8").strip())
+    except (OSError, ValueError):
+        return ()
+    shared, name = os.path.split(os.path.dirname(own))
+    if back != os.path.join(folder, ".git") or name != "worktrees":
+        return ()
+    return (own, *(os.path.join(shared, name) for name in ("objects", "refs", "logs")))
+
+
+def _find_protected(folder: str, git: tuple[str, ...]) -> tuple[str, ...]:
+    """What stays read-only in writable places, with the Python that runs us."""
+    names = PROTECTED if os.path.isdir(os.path.join(folder, ".git")) else (".git", ".nexus")
+    places = [os.path.join(folder, name) for name in names]
+    places += [os.path.join(path, name) for path in git[:1] for name in ("commondir", "gitdir")]
+    return _resolve((*places, sys.prefix))
+
+
+def _find_writable(paths: Iterable[str], folder: str, home: str) -> tuple[str, ...]:
+    """The real places that `write` names. A program that may write the work folder must not lead the next one out of it
+    by a symbolic link."""
+    found = []
+    for path, named in zip(paths, _expand(paths, folder, home), strict=True):
+        real = os.path.realpath(named)
+        if not os.path.exists(real):
+            raise UsageError(
+                f"`write` of the sandbox names {path!r}, which does not exist",
+                hint=f"Make it, a folder or an empty file: {named}",
+            )
+        if _is_in_any(os.path.normpath(named), [folder]) and not _is_in_any(real, [folder]):
+            raise UsageError(
+                f"`write` of the sandbox names {path!r}, which leads out of the work folder, to {real!r}",
+                hint="Remove the symbolic link, or name the place itself.",
+            )
+        found.append(real)
+    return tuple(dict.fromkeys(found))
+
+
+def _find_sockets() -> list[str]:
+    """Where other programs listen, outside of /tmp, of which the program has its own: a socket can be connected to
+    although it cannot be written."""
+    try:
+        lines = Path("/proc/net/unix").read_bytes().splitlines()
+    except OSError:
+        return []
+    listening = {line[line.index(b"/") :] for line in lines if b" 00010000 " in line and b" /" in line}
+    return [path for path in map(os.fsdecode, sorted(listening)) if not path.startswith(f"{_TMP}/")]
+
+
+def _with_interpreters(programs: Iterable[str], env: Mapping[str, str], folder: Path) -> list[str]:
+    """The programs, with what the kernel executes to start them: interpreters of scripts, and the dynamic loader."""
+    found: list[str] = []
+    waiting = [os.path.realpath(program) for program in programs]
+    while waiting:
+        program = waiting.pop()
+        if program not in found:
+            found.append(program)
+            waiting += _resolve(find_interpreters(program, env, folder))
+    loaders = ("/lib*/ld-*.so*", "/lib/*/ld-*.so*", "/usr/lib*/ld-*.so*")
+    return [*found, *_resolve(loader for pattern in loaders for loader in glob.glob(pattern))]
+
+
+def _expand(paths: Iterable[str], folder: str, home: str) -> list[str]:
+    return [
+        os.path.join(home, path[2:]) if path.startswith("~/") else os.path.join(folder, path)
+        for path in paths
+    ]
+
+
+def _resolve(paths: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(os.path.realpath(path) for path in paths))
+
+
+def _merge(*parts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(path for part in parts for path in part))
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _is_in_any(path: str, folders: Iterable[str]) -> bool:
+    return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)
+
+
+def _flag(name: str, values: Iterable[str]) -> list[str]:
+    return [word for value in values for word in (f"--{name}", value)]

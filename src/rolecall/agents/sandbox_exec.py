@@ -1,0 +1,619 @@
+# ruff: noqa: S103, S108, S606 -- it arranges /tmp and starts the program it is given
+"""Starts a program inside a sandbox: `python -I -S sandbox_exec.py WORD... -- PROGRAM ARGUMENT...`.
+
+This is a program of its own that imports nothing of Rolecall and little of the standard library, because it starts with
+every sandboxed process. `sandbox.py` builds its words:
+
+    --folder PATH        where to start it
+    --report FD          where to write what is enforced, a line each; `refused: REASON` if the program is not started
+    --write PATH         may be written, with everything below it
+    --protect PATH       may not be written, although it lies in a place that may
+    --hide PATH          may not be read
+    --keep PATH          may be read, although it lies in a place that may not
+    --read PATH          only these may be read, with everything below them
+    --execute PATH       only these may be executed, with everything below them
+    --no-network         no network but a loopback of its own
+    --forward PORT PATH  with --no-network: connections to this port of the loopback reach the Unix socket PATH
+    --proxy-port PORT    with --no-network, if only Landlock enforces it: this port can be connected to
+    --memory BYTES       for each process; --processes NUMBER
+    --best-effort        start the program although something cannot be enforced
+    --in-bubblewrap      the namespaces exist already
+    --no-namespaces, --no-pids, --no-landlock
+                         do not try what the machine does not have
+
+Paths are absolute, without symbolic links: a link that appears in one meanwhile is refused. Of two places, the inner
+one counts. There are two layers, and each suffices for files. In namespaces of its own, the program sees every file
+system read-only, with the writable places mounted back and the hidden ones covered; it sees no other processes, and it
+has its own /tmp and /dev. Landlock denies the same by path, and also signals to other programs, tracing them and their
+abstract sockets.
+"""
+
+from __future__ import annotations
+
+import _ctypes  # a third of the time that `ctypes` takes
+import _signal  # type: ignore[import-not-found]  # quicker than `signal`
+import os
+import resource
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, NoReturn
+
+NEW_NAMESPACES = 0x00020000 | 0x08000000 | 0x10000000  # mount, ipc, user
+NEW_PIDS = 0x20000000
+NEW_NETWORK = 0x40000000
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+LINGER = 0.5
+"""How long processes that the program leaves may still write its last output."""
+SIGNALS = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP)
+
+
+class Int(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "i"
+
+
+class Long(_ctypes._SimpleCData):  # type: ignore[type-arg]
+    _type_ = "l"
+
+
+class Function(_ctypes.CFuncPtr):
+    _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+    _restype_ = Int
+
+
+class Failed(Exception):
+    """A layer could not be set up."""
+
+
+LIBRARY = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
+SYSCALL: Any = Function(_ctypes.dlsym(LIBRARY, "syscall"))
+SYSCALL.restype = Long
+
+
+def c(name: str, *arguments: int | bytes | None) -> int:
+    """Call a function of the C library: numbers are passed as `long`, texts and structures by their address."""
+    function = SYSCALL if name == "syscall" else Function(_ctypes.dlsym(LIBRARY, name))
+    result: int = function(*[Long(word) if isinstance(word, int) else word for word in arguments])
+    return result
+
+
+def check(result: int, what: str) -> int:
+    if result < 0:
+        raise Failed(f"{what}: {describe_error()}")
+    return result
+
+
+def describe_error() -> str:
+    return os.strerror(_ctypes.get_errno())
+
+
+def call(number: int, *arguments: int | bytes, what: str) -> int:
+    """Make a system call whose number is the same on every architecture."""
+    return check(c("syscall", number, *arguments), what)
+
+
+def pack(*numbers: int, size: int = 8) -> bytes:
+    """A structure of numbers of the same size."""
+    return b"".join([number.to_bytes(size, sys.byteorder) for number in numbers])
+
+
+class Words:
+    """The command line."""
+
+    def __init__(self, words: list[str]) -> None:
+        self.all = words
+        self.lists: dict[str, list[str]] = {
+            "hide": [],
+            "keep": [],
+            "write": [],
+            "protect": [],
+            "read": [],
+            "execute": [],
+        }
+        self.flags: set[str] = set()
+        self.numbers: dict[str, int] = {}
+        self.folder = "/"
+        self.forward: tuple[int, str] | None = None
+        at = 0
+        while words[at] != "--":
+            name = words[at][2:]
+            if name in self.lists:
+                self.lists[name].append(words[at + 1])
+                at += 2
+            elif name == "forward":
+                self.forward = int(words[at + 1]), words[at + 2]
+                at += 3
+            elif name == "folder":
+                self.folder = words[at + 1]
+                at += 2
+            elif name in ("report", "memory", "processes", "proxy-port"):
+                self.numbers[name] = int(words[at + 1])
+                at += 2
+            else:
+                self.flags.add(name)
+                at += 1
+        self.program = words[at + 1 :]
+
+
+# -- namespaces --
+
+CLONE_TREE = (
+    1 | 0o2000000 | 0x8000 | 0x1000
+)  # OPEN_TREE_CLONE, close on exec, with the mounts below, of a descriptor
+EMPTY_PATH, RECURSIVE = 0x1000, 0x8000
+READ_ONLY, NO_DEVICES = 1, 4
+PRIVATE = 0x4000 | (1 << 18)
+NO_SETUID_NO_DEVICES = 2 | 4
+
+
+def enter_namespaces(words: Words) -> None:
+    """Move this process into namespaces of its own, where it may mount and do nothing else more than before."""
+    user, group = os.getuid(), os.getgid()
+    flags = NEW_NAMESPACES | (NEW_NETWORK if "no-network" in words.flags else 0)
+    # Inside another sandbox, /proc may be read-only. Then a new namespace would have no user ids.
+    os.close(os.open("/proc/self/uid_map", os.O_WRONLY))
+    check(c("unshare", flags), "namespaces")
+    for name, line in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{user} {user} 1"),
+        ("gid_map", f"{group} {group} 1"),
+    ):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(line)
+
+
+def open_place(path: str) -> int:
+    """A descriptor of a path without symbolic links: another process may put one there at any time."""
+    how = pack(os.O_PATH | os.O_CLOEXEC, 0, 4)  # RESOLVE_NO_SYMLINKS
+    return call(437, -100, os.fsencode(path), how, len(how), what=f"open {path!r}")
+
+
+def mount(source: str, target: str, kind: str, flags: int = 0, data: str = "") -> int:
+    return c("mount", source.encode(), os.fsencode(target), kind.encode(), flags, data.encode() or None)
+
+
+def clone_tree(path: str, attributes: int = 0) -> int:
+    """A copy of what is mounted at a path, to be attached elsewhere."""
+    place = open_place(path)
+    tree = call(428, place, b"", CLONE_TREE, what=f"mount {path!r}")
+    os.close(place)
+    if attributes:
+        set_attributes(tree, attributes, RECURSIVE)
+    return tree
+
+
+def attach_tree(tree: int, path: str) -> None:
+    place = open_place(path)
+    call(429, tree, b"", place, b"", 4 | 0x40, what=f"mount {path!r}")
+    os.close(place)
+    os.close(tree)
+
+
+def set_attributes(place: int, attributes: int, flags: int = 0) -> None:
+    changes = pack(attributes, 0, 0, 0)
+    call(442, place, b"", EMPTY_PATH | flags, changes, len(changes), what="mount read-only")
+
+
+def cover(path: str, options: str) -> None:
+    """Put an empty folder in memory over a path."""
+    place = open_place(path)
+    check(mount("tmpfs", f"/proc/self/fd/{place}", "tmpfs", NO_SETUID_NO_DEVICES, options), f"cover {path!r}")
+    os.close(place)
+
+
+def arrange_mounts(words: Words) -> None:
+    """Make every file system read-only, mount the writable places back and cover the hidden ones."""
+    lists = words.lists
+    tmp = os.path.realpath("/tmp")
+    wanted = {"/dev": "dev", tmp: "tmp"}
+    if os.getuid() != 0:  # root could write the settings of the kernel there
+        wanted["/proc"] = "write"
+    for kind in ("hide", "keep", "write", "protect"):
+        wanted.update(dict.fromkeys(lists[kind], kind))
+    links = {path: os.readlink(path) for path in lists["keep"] if os.path.islink(path)}
+    trees = {}
+    for path, kind in wanted.items():
+        if path in links:
+            continue
+        if kind != "hide":
+            trees[path] = clone_tree(path, 0 if kind == "write" else READ_ONLY)
+        elif not os.path.isdir(path):
+            trees[path] = clone_tree("/dev/null")
+    devices = {f"/dev/{name}": clone_tree(f"/dev/{name}") for name in DEVICES}
+    root = open_place("/")
+    set_attributes(root, READ_ONLY | NO_DEVICES, RECURSIVE)
+    os.close(root)
+    size = f",size={words.numbers['memory']}" if "memory" in words.numbers else ""
+    covered = ["/dev"]
+    for path in sorted(wanted):  # the outer ones first
+        kind = wanted[path]
+        if path in links:
+            if not os.path.lexists(path):
+                os.symlink(links[path], path)
+        elif kind == "tmp":
+            arrange_tmp(tmp, trees[path], size)
+        elif kind == "dev":
+            os.close(trees[path])
+            arrange_devices(devices, size)
+        elif kind != "hide":
+            make_mount_point(path, trees[path])
+            attach_tree(trees[path], path)
+        else:
+            try:
+                if path in trees:
+                    attach_tree(trees[path], path)
+                else:
+                    cover(path, "mode=700")
+                    covered.append(path)
+            except Failed:
+                if os.path.lexists(path):  # otherwise it lies in a hidden place, or is gone
+                    raise
+    for path in covered:
+        place = open_place(path)
+        set_attributes(place, READ_ONLY)
+        os.close(place)
+
+
+def arrange_tmp(path: str, lower: int, size: str) -> None:
+    """Cover /tmp by one that shows what it has but keeps what is written there, in memory and to itself. The sockets of
+    other programs do not answer there. A kernel without overlays shows an empty one."""
+    cover(path, f"mode=1777{size}")
+    for name in ("lower", "upper", "work"):
+        os.mkdir(f"{path}/{name}")
+    os.chmod(f"{path}/upper", 0o1777)
+    attach_tree(lower, f"{path}/lower")
+    layers = f"lowerdir={path}/lower,upperdir={path}/upper,workdir={path}/work,userxattr"
+    if mount("overlay", path, "overlay", NO_SETUID_NO_DEVICES, layers):
+        c("umount2", os.fsencode(f"{path}/lower"), 2)
+
+
+def arrange_devices(devices: dict[str, int], size: str) -> None:
+    """Cover /dev by one with the devices that every program needs, and no disks and terminals of others."""
+    cover("/dev", "mode=755")
+    for path, tree in devices.items():
+        make_mount_point(path, tree)
+        attach_tree(tree, path)
+    for name in ("pts", "shm"):
+        os.mkdir(f"/dev/{name}")
+    cover("/dev/shm", f"mode=1777{size}")
+    if mount("devpts", "/dev/pts", "devpts", 2 | 8, "newinstance,ptmxmode=0666,mode=620") == 0:
+        os.symlink("pts/ptmx", "/dev/ptmx")
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        os.symlink(f"/proc/self/fd/{number}", f"/dev/{name}")
+    os.symlink("/proc/self/fd", "/dev/fd")
+
+
+def make_mount_point(path: str, tree: int) -> None:
+    if os.path.lexists(path):
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    if is_folder(tree):
+        os.mkdir(path)
+    else:
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+
+
+def is_folder(place: int) -> bool:
+    return os.fstat(place).st_mode & 0o170000 == 0o040000
+
+
+def is_in_any(path: str, folders: list[str]) -> bool:
+    return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)
+
+
+def raise_loopback() -> None:
+    sock = check(c("socket", 2, 2, 0), "loopback")
+    request = b"lo".ljust(16, b"\0") + pack(1, size=2) + bytes(22)
+    check(c("ioctl", sock, 0x8914, request), "loopback")
+    os.close(sock)
+
+
+def drop_privileges() -> None:
+    """Give up what root has, what the user namespace has brought, and the keys of the session."""
+    c("prctl", 38, 1, 0, 0, 0)  # no new privileges
+    for number in range(64):
+        if c("prctl", 24, number, 0, 0, 0) < 0:  # PR_CAPBSET_DROP; the end of the known ones
+            break
+    c("prctl", 47, 4, 0, 0, 0)  # PR_CAP_AMBIENT_CLEAR_ALL
+    check(c("capset", pack(0x20080522, 0, size=4), bytes(24)), "give up privileges")
+    keyctl = {"x86_64": 250, "aarch64": 219, "riscv64": 219}.get(os.uname().machine)
+    if keyctl is not None:
+        c("syscall", keyctl, 1, None)  # KEYCTL_JOIN_SESSION_KEYRING
+
+
+# -- Landlock --
+
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
+TRUNCATE, IOCTL = 1 << 14, 1 << 15
+OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL
+"""The rights that a rule for a single file may have."""
+
+
+def landlock_version(words: Words) -> int:
+    if "no-landlock" in words.flags:
+        return 0
+    return max(c("syscall", 444, None, 0, 1), 0)
+
+
+def restrict(words: Words, version: int, *, has_mounts: bool, has_network: bool) -> None:
+    """Restrict this process and its future children by Landlock."""
+    known = (1 << 13) - 1  # version 1
+    known |= 1 << 13 if version >= 2 else 0
+    known |= TRUNCATE if version >= 3 else 0
+    known |= IOCTL if version >= 5 else 0
+    network = 0 if has_network or version < 4 else 3  # TCP only
+    scope = 3 if version >= 6 else 0
+    attributes = pack(known, network, scope)
+    size = 8 if version < 4 else 16 if version < 6 else 24
+    ruleset = call(444, attributes, size, 0, what="Landlock")
+
+    def allow(path: str, rights: int) -> None:
+        try:
+            place = (
+                os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
+                if rights == read
+                else open_place(path)
+            )
+        except (Failed, OSError):
+            return
+        rights = known & (rights if is_folder(place) else rights & OF_FILES)
+        rule = pack(rights) + pack(place, size=4)
+        call(445, ruleset, 1, rule, 0, what=f"Landlock: {path!r}")
+        os.close(place)
+
+    lists = words.lists
+    execute = 0 if lists["execute"] else EXECUTE
+    read = READ_FILE | READ_DIR | execute
+    allow("/", READ_DIR)
+    if lists["read"]:
+        readable = [*lists["read"], *lists["keep"]]
+    elif has_mounts:
+        readable = ["/"]
+    else:
+        readable = [*spare("/", lists["hide"]), *lists["keep"]]
+    for path in readable:
+        allow(path, read)
+    for path in lists["execute"]:
+        allow(path, EXECUTE | READ_FILE)
+    change = READ_FILE | READ_DIR | WRITE_FILE | TRUNCATE | IOCTL
+    for path in ["/dev"] if has_mounts else [f"/dev/{name}" for name in DEVICES]:
+        allow(path, change)
+    allow("/proc", change if has_mounts or os.getuid() != 0 else READ_FILE | READ_DIR)
+    for path in lists["write"] + (["/tmp", "/dev/shm"] if has_mounts else []):
+        allow(os.path.realpath(path) if path == "/tmp" else path, known & ~EXECUTE | execute)
+    if network and "proxy-port" in words.numbers:
+        rule = pack(2, words.numbers["proxy-port"])  # connect
+        call(445, ruleset, 2, rule, 0, what="Landlock: the proxy's port")
+    call(446, ruleset, 0, what="Landlock")
+    os.close(ruleset)
+
+
+def spare(folder: str, without: list[str]) -> Iterator[str]:
+    """Everything in a folder but some paths below it: the largest places that contain none of them."""
+    inner = [path for path in without if is_in_any(path, [folder])]
+    if folder in inner:
+        return
+    if not inner:
+        yield folder
+        return
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for name in names:
+        yield from spare(os.path.join(folder, name), inner)
+
+
+# -- the program --
+
+
+def start(words: Words) -> NoReturn:
+    try:
+        prepare(words)
+    except (Failed, OSError) as failure:
+        tell(words, [f"refused: {failure}"])
+    os._exit(126)
+
+
+def prepare(words: Words) -> NoReturn:
+    """Set up every layer, tell what is enforced, and start the program."""
+    if words.forward is not None:
+        import socket  # noqa: F401 -- for `forward`, while Python's library can be read
+        import threading  # noqa: F401
+    report: list[str] = []
+    problems: list[str] = []
+    has_mounts = has_namespaces = has_pids = "in-bubblewrap" in words.flags
+    outer: int | None = None
+    why = ""
+    if not has_mounts and "no-namespaces" not in words.flags:
+        try:
+            enter_namespaces(words)
+            has_namespaces = True
+        except (Failed, OSError) as failure:
+            why = f": {failure}"
+    if has_namespaces and not has_mounts:
+        has_mounts = mount("none", "/", "", PRIVATE) == 0
+        why = "" if has_mounts else f": {describe_error()}"
+        if has_mounts and "no-pids" not in words.flags:
+            outer = fork_first(words)
+        has_pids = outer is not None
+        if has_mounts:
+            arrange_mounts(words)
+    report += ["files: mounts"] if has_mounts else []
+    report += ["processes: a namespace"] if has_pids else []
+    if "no-network" in words.flags:
+        if has_namespaces:
+            if "in-bubblewrap" not in words.flags:
+                raise_loopback()
+            report.append("network: a namespace")
+        else:
+            problems.append(f"the network cannot be taken away without namespaces{why}")
+            words.forward = None
+    limit(words, report, problems)
+    os.chdir(words.folder)  # again, because something else may be mounted there now
+    drop_privileges()
+    version = landlock_version(words)
+    if not has_mounts:
+        inside = [path for path in words.lists["hide"] if is_in_any(path, words.lists["write"])]
+        problems += [f"{path!r} cannot be hidden in a place that can be written" for path in inside]
+        report += [f"missing: {path!r} can be written" for path in words.lists["protect"]]
+    if version:
+        has_network = has_namespaces or "no-network" not in words.flags
+        restrict(words, version, has_mounts=has_mounts, has_network=has_network)
+        report.append(f"files: Landlock {version}")
+        if not has_network and version >= 4:
+            tcp = "TCP only through the proxy" if "proxy-port" in words.numbers else "no TCP"
+            report.append(f"network: {tcp} (Landlock {version})")
+    elif not has_mounts:
+        problems.append(
+            f"files cannot be protected: the kernel has no Landlock, and there are no mounts{why}"
+        )
+    elif words.lists["read"] or words.lists["execute"]:
+        problems.append("only Landlock can restrict what is read or executed, and the kernel has none")
+    refused = problems and "best-effort" not in words.flags
+    listener = listen(words)
+    if outer is not None:
+        c("prctl", 4, 0, 0, 0, 0)  # not to be traced, or the program could make it leave the group
+    tell(words, [*report, *(f"{'refused' if refused else 'missing'}: {problem}" for problem in problems)])
+    if refused:
+        os._exit(126)
+    if outer is None and listener is None and "in-bubblewrap" not in words.flags:
+        execute(words.program)
+    program = os.fork()
+    if not program:
+        if "in-bubblewrap" in words.flags:  # which was started without them
+            ignore_signals(_signal.SIG_DFL)
+        execute(words.program)
+    ignore_signals()
+    os.close(0)
+    if listener is not None:
+        forward(*listener)
+    reap(program, outer)
+
+
+def limit(words: Words, report: list[str], problems: list[str]) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for name, kind in (("memory", resource.RLIMIT_DATA), ("processes", resource.RLIMIT_NPROC)):
+        if name in words.numbers:
+            if name == "processes" and os.getuid() == 0:
+                problems.append("the number of processes of root has no limit")
+                continue
+            resource.setrlimit(kind, (words.numbers[name], words.numbers[name]))
+            report.append(f"{name}: {words.numbers[name]}")
+
+
+def tell(words: Words, lines: list[str]) -> None:
+    os.write(
+        words.numbers["report"], "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
+    )
+    os.close(words.numbers["report"])
+
+
+def execute(program: list[str]) -> NoReturn:
+    for number in (_signal.SIGPIPE, _signal.SIGXFSZ):  # which Python ignores
+        _signal.signal(number, _signal.SIG_DFL)
+    try:
+        os.execvp(program[0], program)
+    except OSError as error:
+        os.write(2, os.fsencode(f"{program[0]}: {error.strerror}\n"))
+        os._exit(127 if error.errno == 2 else 126)
+
+
+def ignore_signals(what: Any = _signal.SIG_IGN) -> None:
+    """Signals go to the group; the program gets them as well, and decides."""
+    for number in SIGNALS:
+        _signal.signal(number, what)
+
+
+def fork_first(words: Words) -> int | None:
+    """Make the first process of a namespace of process ids, which goes on, with a pipe to tell how the program ended.
+    The process outside waits and ends as the program ended; when it is killed, so is the first one, and with it all
+    others. Where that namespace or its /proc cannot be had, the process outside goes on without, and gets None."""
+    inner, outer = os.pipe()
+    arguments = pack(NEW_PIDS, 0, 0, 0, _signal.SIGCHLD, 0, 0, 0)
+    # A fork, without `unshare`, after which this process could not fork again.
+    child = c("syscall", 435, arguments, len(arguments))
+    if child == 0:
+        os.close(inner)
+        c("prctl", 1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG
+        if mount("proc", "/proc", "proc", NO_SETUID_NO_DEVICES | 8):
+            os._exit(0)
+        os.write(outer, b"+")
+        return outer
+    os.close(outer)
+    if child < 0 or not os.read(inner, 1):
+        os.close(inner)
+        return None
+    os.close(words.numbers["report"])
+    ignore_signals()
+    told = os.read(inner, 32)
+    status = os.waitpid(child, 0)[1]
+    status = int(told) if told else status
+    if os.WIFSIGNALED(status):
+        if os.WTERMSIG(status) in SIGNALS:
+            _signal.signal(os.WTERMSIG(status), _signal.SIG_DFL)
+        os.kill(os.getpid(), os.WTERMSIG(status))
+    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+
+
+def reap(program: int, outer: int | None) -> NoReturn:
+    """Tell how the program ended, and stay for a moment while processes it has left still write the last output. The
+    first process of a namespace takes all others with it."""
+    code = 0
+    while True:
+        try:
+            ended, status = os.wait()
+        except ChildProcessError:
+            os._exit(code)
+        if ended == program:
+            code = os.waitstatus_to_exitcode(status)
+            code = 128 - code if code < 0 else code
+            if outer is not None:
+                os.write(outer, str(status).encode())
+            for number in (1, 2):
+                os.close(number)
+            _signal.signal(_signal.SIGALRM, lambda *_, code=code: os._exit(code))
+            _signal.setitimer(_signal.ITIMER_REAL, LINGER)
+
+
+def listen(words: Words) -> tuple[Any, str] | None:
+    if words.forward is None:
+        return None
+    import socket
+
+    port, path = words.forward
+    return socket.create_server(("127.0.0.1", port)), path
+
+
+def forward(listener: Any, path: str) -> None:
+    """Carry connections from the loopback to a Unix socket, in threads beside the waiting."""
+    import socket
+    import threading
+
+    def carry(source: socket.socket, target: socket.socket) -> None:
+        try:
+            while piece := source.recv(65536):
+                target.sendall(piece)
+            target.shutdown(socket.SHUT_WR)
+        except OSError:
+            for end in (source, target):  # not `close`, which leaves the other thread waiting
+                try:  # noqa: SIM105 -- one import less
+                    end.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    pass
+
+    def accept() -> None:
+        while True:
+            inside, _ = listener.accept()
+            outside = socket.socket(socket.AF_UNIX)
+            try:
+                outside.connect(path)
+                for ends in ((inside, outside), (outside, inside)):
+                    threading.Thread(target=carry, args=ends, daemon=True).start()
+            except (OSError, RuntimeError):  # the proxy has gone, or the limit of processes is reached
+                inside.close()
+                outside.close()
+
+    threading.Thread(target=accept, daemon=True).start()

@@ -1,0 +1,93 @@
+"""What the processes of a step may reach: who enforces the restrictions of its role, and what the step records.
+
+Only a role with a `sandbox`, or with restrictions that imply one, needs `agents/sandbox.py`; it is imported then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rolecall.agents.confinement import confine, is_wanted
+from rolecall.errors import UsageError
+from rolecall.settings import capabilities
+from rolecall.store.canonical import JsonObject
+from rolecall.workflow.model import Sandbox, Workflow, describe_sandbox, sandbox_of
+
+if TYPE_CHECKING:
+    from rolecall.agents.sandbox import Layers, Policy
+
+
+def no_layers() -> Layers:
+    from rolecall.agents.sandbox import Layers
+
+    return Layers()
+
+
+def check_role(
+    name: str,
+    agent: Any,
+    workflow: Workflow,
+    role: str,
+    *,
+    layers: Callable[[], Layers],
+    inherited: Iterable[str] = (),
+    names_role: bool = True,
+) -> None:
+    """Refuse a role if neither the agent, known as `name`, nor the kernel can enforce its restrictions and those
+    `inherited` from our own process, or if the kernel cannot enforce its sandbox here."""
+    own, sandbox = workflow.roles[role], sandbox_of(workflow, role)
+    words = (*own.capabilities, *inherited)
+    deniable = getattr(agent, "deniable", None)
+    by_kernel: tuple[str, ...] = ()
+    if is_wanted(sandbox, words) and getattr(agent, "runs_in_sandbox", False):
+        found = layers()
+        by_kernel = found.deniable
+        if sandbox is not None:
+            from rolecall.agents.sandbox import check_enforceable
+
+            check_enforceable(sandbox, found, owner=f"the role {role!r}")
+    elif sandbox is not None and not (sandbox.is_off or sandbox.best_effort) and deniable is not None:
+        is_workflow = getattr(agent, "is_workflow", False)
+        more = " The roles of that workflow can have a sandbox." if is_workflow else ""
+        raise UsageError(
+            f"the sandbox of the role {role!r} has no effect on {name}, which plays it",
+            hint=f"Give the role the line `sandbox: off`, or choose another agent.{more}",
+        )
+    if deniable is not None:  # the author of a plain function is responsible for it
+        named = role if names_role else ""
+        capabilities.check_supported(name, words, deniable, by_kernel=by_kernel, role=named)
+
+
+def make_policy(
+    sandbox: Sandbox | None,
+    words: Collection[str],
+    agent: Any,
+    *,
+    workdir: str,
+    environment: Mapping[str, str],
+    private: Sequence[str],
+    layers: Callable[[], Layers],
+    may_start_threads: bool,
+) -> Policy | None:
+    """The policy for the processes of a role; None if they run without one. `private` are our own places."""
+    if not getattr(agent, "runs_in_sandbox", False):
+        return None
+    may_start_threads = may_start_threads or getattr(agent, "opens_store", False)
+    return confine(
+        sandbox, workdir, words, environment=environment, private=private, layers=layers,
+        may_start_threads=may_start_threads,
+    )  # fmt: skip
+
+
+def describe_use(sandbox: Sandbox | None, words: Collection[str], policy: Policy | None) -> JsonObject:
+    """What a step records: the rules, and how they were enforced. Empty without a sandbox that was asked for or
+    refused."""
+    if sandbox is not None and sandbox.is_off:
+        return {"rules": describe_sandbox(sandbox)}
+    if policy is not None:
+        return {"rules": describe_sandbox(sandbox or Sandbox(), words), "enforced": list(policy.enforced)}
+    if sandbox is not None:
+        missing = "missing: it was played in a process of Rolecall"
+        return {"rules": describe_sandbox(sandbox, words), "enforced": [missing]}
+    return {}
