@@ -1,6 +1,6 @@
 # Needs git, make, Python 3.11 or later and the package registries; installs the rest into .venv.
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-web test soak test-agents test-agents-all install-agents test-browser check bench mutants docs \
+.PHONY: help demo demo-eval demo-web test soak test-agents test-agents-all install-agents test-browser check bench mutants docs \
 	docs-reference clean
 
 BIN := .venv/bin
@@ -13,6 +13,9 @@ help: ## list the targets
 
 demo: .venv/installed ## set up and show the main job
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py
+
+demo-eval: .venv/installed ## try two developers on a suite of tasks, and judge them
+	@$(BIN)/python examples/demo.py eval
 
 demo-web: .venv/installed ## open the page on the threads of the demo
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check '.[web]'

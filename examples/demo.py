@@ -2,7 +2,8 @@
 
 The workflow, the engine and the commands are the real ones; only the agent is scripted, so that the demo
 needs no key and no network. It runs in a git repository of its own, with a home of its own, both in one folder of the
-user's cache, which each run replaces. `demo.py web` opens the page on the threads of the last run.
+user's cache, which each run replaces. `demo.py web` opens the page on the threads of the last run; `demo.py eval` is
+`make demo-eval`.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent / "demo"
+HERE = Path(__file__).parent
 PLACE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rolecall-demo"
 
 
 def main() -> None:
-    demo = Demo(PLACE)
+    if sys.argv[1:] == ["eval"]:
+        show_eval(Demo(PLACE.with_name("rolecall-demo-eval"), HERE / "evals"))
+        return
+    demo = Demo(PLACE, HERE / "demo")
     if sys.argv[1:] == ["web"]:
         demo.open_page()
     else:
@@ -57,9 +61,22 @@ def show(demo: Demo) -> None:
     print("  make demo-web")
 
 
+def show_eval(demo: Demo) -> None:
+    demo.make_project()
+    demo.say("A suite: 24 wrong functions, two developers, and a judge with cases that no agent sees.")
+    print((HERE / "evals" / "suite.yaml").read_text(encoding="utf-8"))
+    demo.say("Prove the judge before money is spent: what must pass passes, what must fail fails.")
+    demo.rolecall("eval", "check", "suite.yaml", "--only", "roman", "--only", "title")
+    demo.say("Run it: a thread for each developer and task.")
+    demo.rolecall("eval", "run", "suite.yaml")
+    demo.say("Run it again: nothing has changed, so nobody is asked.")
+    demo.rolecall("eval", "run", "suite.yaml", "--only", "text")
+
+
 class Demo:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, source: Path) -> None:
         self._folder = folder
+        self._source = source
         self._work = folder / "calc"
         scripts = Path(sys.executable).parent
         self._env = {
@@ -72,7 +89,7 @@ class Demo:
     def make_project(self) -> None:
         if self._folder.exists():
             shutil.rmtree(self._folder)
-        shutil.copytree(HERE, self._work)
+        shutil.copytree(self._source, self._work)
         subprocess.run(["git", "init", "-q", "."], cwd=self._work, check=True)
 
     def open_page(self) -> None:

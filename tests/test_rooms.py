@@ -17,6 +17,7 @@ ROOMS = [
     {"checks"},
     {"hosts"},
     {"nexus"},
+    {"evals"},
     {"threads"},
     {"knowledge"},
     {"agents"},

@@ -102,6 +102,21 @@ AGAIN = {
 }
 
 
+SUITE = {
+    "workflow": "loop",
+    "variants": {
+        "quick": {"agents": {"worker": "scripted:script.yaml"}},
+        "slow": {"agents": {"worker": "scripted:again.yaml"}},
+    },
+    "tasks": [
+        {"id": "first", "prompt": "Do the <first> thing", "tags": ["quick"]},
+        {"id": "second", "prompt": "Do the second thing"},
+    ],
+    "judges": {"short": {"expression": "steps_count < 3"}},
+}
+"""A suite whose first variant passes and whose second fails."""
+
+
 class Reply(NamedTuple):
     status: int
     headers: Mapping[str, str]
@@ -147,6 +162,9 @@ class Project:
         """Make the folder a git repository with one commit."""
         for words in (("init", "-q"), ("add", "-A"), ("commit", "-qm", "A project")):
             self.git(*words)
+
+    def write_suite(self, **changes: Any) -> None:
+        (self.folder / "suite.yaml").write_text(json.dumps({**SUITE, **changes}))
 
     def set_aside(self) -> str:
         """Run a group whose second member conflicts with the first, in a repository, and return its thread."""

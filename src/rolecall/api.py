@@ -7,7 +7,7 @@ up to date even if another process moved the thread.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from itertools import islice
@@ -25,15 +25,30 @@ if TYPE_CHECKING:
     import tempfile
     import threading
 
+    from rolecall.agents import confinement
     from rolecall.agents.protocol import Cancel
+    from rolecall.evals import (
+        begin,
+        bisect,
+        check,
+        compare,
+        gate,
+        html,
+        judge,
+        promote,
+        records,
+        results,
+        run,
+        suite,
+    )
     from rolecall.files import merge, packs, tree
     from rolecall.files.packs import Comparison
     from rolecall.knowledge import place, queries
     from rolecall.knowledge.query import Answer
     from rolecall.nexus import memory, project_paths, tools
-    from rolecall.settings import stores
+    from rolecall.settings import settings, stores
     from rolecall.settings.yaml12 import Problem
-    from rolecall.store import holder
+    from rolecall.store import bundle, holder
     from rolecall.store.backend import Event as StoredEvent
     from rolecall.store.ids import Node, ThreadId
     from rolecall.store.store import Store
@@ -45,6 +60,7 @@ if TYPE_CHECKING:
         handover,
         html_report,
         import_uwf,
+        kept_files,
         killing,
         lease,
         lifecycle,
@@ -96,6 +112,15 @@ else:
 
     asyncio, dataclasses, queue = _Module("asyncio"), _Module("dataclasses"), _Module("queue")
     shutil, tempfile, threading = _Module("shutil"), _Module("tempfile"), _Module("threading")
+    begin, check = _Module("rolecall.evals.begin"), _Module("rolecall.evals.check")
+    bisect = _Module("rolecall.evals.bisect")
+    compare, gate = _Module("rolecall.evals.compare"), _Module("rolecall.evals.gate")
+    promote, records = _Module("rolecall.evals.promote"), _Module("rolecall.evals.records")
+    results, run = _Module("rolecall.evals.results"), _Module("rolecall.evals.run")
+    suite, kept_files = _Module("rolecall.evals.suite"), _Module("rolecall.threads.kept_files")
+    bundle, judge = _Module("rolecall.store.bundle"), _Module("rolecall.evals.judge")
+    html, settings = _Module("rolecall.evals.html"), _Module("rolecall.settings.settings")
+    confinement = _Module("rolecall.agents.confinement")
     place, queries = _Module("rolecall.knowledge.place"), _Module("rolecall.knowledge.queries")
     memory, tools = _Module("rolecall.nexus.memory"), _Module("rolecall.nexus.tools")
     project_paths = _Module("rolecall.nexus.project_paths")
@@ -668,6 +693,25 @@ class Rolecall:
         self._check_nested(loaded)
         return loaded
 
+    def _load_version(self, name: str) -> Playbook:
+        """Load a workflow by its name, path or id, or one of the versions that were put under a name: NAME@PREVIOUS is
+        the newest that differs from the current one, NAME@ID one whose id begins so."""
+        base, at, wanted = name.rpartition("@")
+        if not at or registry.is_path(name):
+            return self.load_workflow(name).playbook
+        known = self.versions(base)
+        if wanted.upper() == "PREVIOUS":
+            current = self.id_of(self.load_workflow(base).playbook)
+            chosen = [one.node for one in known if one.node != current]
+        else:
+            chosen = [one.node for one in known if wanted and one.node.startswith(wanted.upper())]
+        if not chosen:
+            raise NotFound(
+                f"there is no version {wanted!r} of the workflow {base!r}",
+                hint=Hint("Put versions under their name, and list them", "workflow_history", workflow=base),
+            )
+        return self.load_workflow(chosen[0]).playbook
+
     # -- workflows of other projects --
 
     def add_workflows(self, source: str, names: Sequence[str] = ()) -> tuple[dict[str, Pin], list[str]]:
@@ -827,6 +871,12 @@ class Rolecall:
             agent = casting.agent_from(self.folder, agent)
             casting.refuse_miscast(book, agent)
         return agent
+
+    # -- evaluations --
+
+    def evals(self) -> Evals:
+        """Suites of tasks, their runs and results."""
+        return Evals(self)
 
     # -- the project --
 
@@ -1497,6 +1547,278 @@ class Run:
         with stores.open_store(self.thread.rolecall._url) as store:
             tell = lambda kind, body: self._events.put(Event(self.thread.id, kind, body))  # noqa: E731
             await self.thread._play(store, tell, self._cancel, self._steps, self._agent, False)
+
+
+class Evals:
+    """Suites of tasks: whether a change of a workflow, a prompt or an agent helps, by how much, and at what cost."""
+
+    def __init__(self, rolecall: Rolecall) -> None:
+        self._rolecall = rolecall
+        self._cache = config.folder_in_home("evals")
+
+    @property
+    def _trees(self) -> tree.Trees:
+        return compose.trees_of(self._rolecall.store)
+
+    def _site(self) -> judge.Site:
+        private = (config.home(), self._rolecall.store.backend.address.removeprefix("files:"))
+        layers = confinement.configured_layers()
+        return judge.Site(self._trees, config.environment(), private, layers)
+
+    def read(self, path: Folder) -> suite.Suite:
+        """Read a suite and everything that it names. Raise an error with all its problems, each with its place."""
+        file = os.path.abspath(path)
+        near = Rolecall(self._rolecall.store, folder=os.path.dirname(file))
+
+        def find_missing(
+            book: Playbook, agent: str | None, agents: Mapping[str, str]
+        ) -> list[tuple[str, RolecallError]]:
+            named = casting.agent_from(near.folder, agent) if agent else None
+            return near.missing_agents(book, named, agents)
+
+        return suite.read_suite(os.fspath(path), load=near._load_version, missing=find_missing)
+
+    def plan(
+        self, path: Folder, *, only: Sequence[str] = (), is_fresh: bool = False, is_new: bool = False
+    ) -> begin.Plan:
+        """Store a suite and say what a run of it will do. `only` chooses tasks by tags or ids; `is_fresh` asks every
+        role, also where an earlier run has the answer; `is_new` does not continue an unfinished run."""
+        if not settings.keeps_trees(config.load()):
+            raise UsageError(
+                "files are not recorded, so there is no result to judge",
+                hint=Hint("Record them", "set_setting", key="trees.keep", value="true"),
+            )
+        return begin.plan(
+            self._rolecall.store,
+            self._trees,
+            self.read(path),
+            cache=self._cache,
+            only=only,
+            is_fresh=is_fresh,
+            is_new=is_new,
+        )
+
+    def plan_experiment(
+        self,
+        path: Folder,
+        role: str,
+        *,
+        threads: Sequence[Thread] = (),
+        since: int = 0,
+        most: int = 100,
+        workflow: str | None = None,
+        agents: Mapping[str, str] | None = None,
+        is_fresh: bool = False,
+        is_new: bool = False,
+    ) -> begin.Plan:
+        """Say what an experiment will do: recorded threads are forked before the first step of a role, with the files
+        that it found, and go on in each variant. A suite names the workflow and the judges. If another version of the
+        `workflow` or other `agents` of roles are given, the variants are `current` (the first of the suite) and
+        `changed`; otherwise those of the suite. Without `threads`, those of the workflow that began at `since` or
+        later are taken, at `most` so many."""
+        near = Rolecall(self._rolecall.store, folder=os.path.dirname(os.path.abspath(path)))
+        changed = self._rolecall.load_workflow(workflow).playbook if workflow else None
+        changes = begin.Changes(changed, agents or {})
+        recorded = suite.Recorded("", since, most, role, tuple(one.id for one in threads))
+        read = begin.make_experiment(self.read(path), recorded, changes, near.missing_agents)
+        return begin.plan(
+            self._rolecall.store,
+            self._trees,
+            read,
+            cache=self._cache,
+            only=(),
+            is_fresh=is_fresh,
+            is_new=is_new,
+        )
+
+    async def run(
+        self,
+        plan: begin.Plan,
+        *,
+        at_once: int = 4,
+        limits: Mapping[str, float] | None = None,
+        stop_early: bool = False,
+        watch: Watch = lambda _kind, _body: None,
+        cancel: Cancel | None = None,
+    ) -> results.Report:
+        """Run what `plan` says, at most `at_once` threads at a time. `limits` on `cost` and `minutes` of the whole run
+        replace those of the suite. With `stop_early` no further threads start once it is clear how the other variants
+        compare with the first. `watch` is called with the kind and the body of each event; `cancel` interrupts the run,
+        which a later call continues."""
+        if stop_early and len(plan.suite.variants) < 2:
+            raise UsageError(
+                "only a run with several variants can stop early", hint="Name them in the suite."
+            )
+        held = begin.hold(self._rolecall.store, plan, given=limits or {})
+        await self._play(held, plan, at_once, gate.Early(held) if stop_early else None, watch, cancel)
+        return results.Report(held)
+
+    async def _play(
+        self,
+        held: records.EvalRun,
+        plan: begin.Plan,
+        at_once: int,
+        stop: gate.Early | None,
+        watch: Watch,
+        cancel: Cancel | None,
+    ) -> None:
+        store = self._rolecall.store
+
+        def make_engine(agent: str | None) -> Engine:
+            engine = compose.engine(store, agent=agent, folder=plan.folder, shares_process=True)
+            return dataclasses.replace(engine, private=(*engine.private, *plan.hidden))
+
+        await run.Runner(
+            store,
+            held,
+            self._site(),
+            make_engine,
+            config.mask(),
+            config.work_folder(),
+            self._cache,
+            watch,
+            cancel or asyncio.Event(),
+            at_once,
+            stop=stop,
+        ).play()
+
+    def compare(self, base: str, variant: str = "") -> list[compare.Comparison]:
+        """Compare variants in pairs of tasks. A name is RUN or RUN:VARIANT; one run alone compares its first variant
+        with the others."""
+        store = self._rolecall.store
+        pairs = compare.find_pairs(store, base, variant)
+        return [compare.compare(store, self._trees, old, new) for old, new in pairs]
+
+    async def gate(
+        self,
+        plan: begin.Plan,
+        *,
+        base: str,
+        at_once: int = 4,
+        limits: Mapping[str, float] | None = None,
+        stop_early: bool = False,
+        watch: Watch = lambda _kind, _body: None,
+        cancel: Cancel | None = None,
+    ) -> gate.Gated:
+        """Run what `plan` says, and decide whether it is worse than a base: a run, or a name that `save_base` has given
+        to one."""
+        store = self._rolecall.store
+        sides = gate.find_base(store, base)
+        bases = gate.list_bases(sides, plan.suite, plan.tasks)
+        held = begin.hold(store, plan, given=limits or {})
+        early = gate.Early(held, bases) if stop_early else None
+        await self._play(held, plan, at_once, early, watch, cancel)
+        return gate.decide(store, self._trees, sides, held, early)
+
+    async def bisect(
+        self,
+        path: Folder,
+        *,
+        oldest: str = "",
+        newest: str = "",
+        noise: float | None = None,
+        only: Sequence[str] = (),
+        at_once: int = 4,
+        limits: Mapping[str, float] | None = None,
+        watch: Watch = lambda _kind, _body: None,
+        cancel: Cancel | None = None,
+    ) -> bisect.Bisected:
+        """Find the version of the suite's workflow that broke the suite, among those that were put under its name, from
+        `oldest` to `newest`. `noise` is how often an answer of the suite is wrong; by default it is estimated from
+        repeats. `limits` apply to each run. A call with the same arguments continues a search."""
+        read = self.read(path)
+        own = read.variants[0]
+        name = read.books[own.name].workflow.name
+        versions = bisect.choose_versions(self._rolecall.versions(name), oldest, newest, name)
+        store, trees, cache = self._rolecall.store, self._trees, self._cache
+
+        def plan(asked: suite.Suite, tasks: Sequence[str], first: int) -> begin.Plan:
+            chosen = tasks or only
+            return begin.plan(
+                store, trees, asked, cache=cache, only=chosen, is_fresh=False, is_new=False, first=first
+            )
+
+        async def play(plan: begin.Plan) -> results.Report:
+            return await self.run(plan, at_once=at_once, limits=limits, watch=watch, cancel=cancel)
+
+        def load(node: str) -> Playbook:
+            return self._rolecall.load_workflow(node).playbook
+
+        return await bisect.Bisection(store, read, versions, load, plan, play, watch, noise).find()
+
+    def save_base(self, name: str, report: results.Report) -> None:
+        """Remember a finished run under a name, so that `gate` can compare with it."""
+        gate.save_base(self._rolecall.store, name, report)
+
+    async def check(
+        self, path: Folder, *, only: Sequence[str] = (), cancel: Cancel | None = None
+    ) -> list[check.Proof]:
+        """Ask the judges of a suite about its references and cheats; no agent is asked. `only` is that of `plan`."""
+        return await check.check(
+            self.read(path),
+            self._rolecall.store,
+            self._site(),
+            only=only,
+            cache=self._cache,
+            cancel=cancel or asyncio.Event(),
+        )
+
+    def report(self, name: str = "") -> results.Report:
+        """A run by its id or a part of it, by default the newest."""
+        return results.Report(records.find_run(self._rolecall.store, name))
+
+    def page(self, name: str = "", *, base: str = "") -> str:
+        """A run as one self-contained HTML page. It shows the differences from the variant `base`; if there are two
+        variants, that is by default the first."""
+        return html.make_page(self._rolecall.store, self.report(name), mask=config.mask(), base=base)
+
+    def figures(
+        self,
+        report: results.Report,
+        link: Callable[[results.CellResult], str],
+        *,
+        base: str = "",
+        running: Collection[str] = (),
+    ) -> html.Figures:
+        """The parts of such a page; `link` gives the address of a thread."""
+        store = self._rolecall.store
+        return html.Figures(store, report, mask=config.mask(), link=link, base=base, running=running)
+
+    def runs(self) -> list[records.EvalRun]:
+        """All runs, newest first, without what they have found."""
+        store = self._rolecall.store_if_any
+        return records.list_runs(store) if store else []
+
+    def find(self, name: str = "") -> records.EvalRun:
+        """A run by its id or a part of it, without what it has found."""
+        return records.find_run(self._rolecall.store, name)
+
+    def reports(self) -> Iterator[results.Report]:
+        """All runs, newest first."""
+        store = self._rolecall.store_if_any
+        return (results.Report(one) for one in records.list_runs(store)) if store else iter(())
+
+    def export(self, name: str, path: Folder) -> bundle.Copied:
+        """Write a run with its suite, its threads and their files to a bundle, which `cas import` takes over."""
+        store = self._rolecall.store
+        found = records.find_run(store, name)
+        threads = [cell.thread for cell in found.cells]
+        add_files = lambda target, folder: kept_files.add_to_bundle(store, target, folder)  # noqa: E731
+        refs = [found.ref.name, *(states.ref_name(one) for one in threads)]
+        return bundle.export_to(store, os.fspath(path), refs=refs, add_files=add_files)
+
+    def find_tasks_file(self, path: Folder) -> str:
+        """The file of tasks that a suite names."""
+        return promote.find_tasks_file(os.fspath(path))
+
+    def promote(
+        self, thread: Thread, tasks: Folder, *, name: str = "", tags: Sequence[str] = ()
+    ) -> promote.Promoted:
+        """Make a task of a thread: append it to the file `tasks`, with a copy of the files that it began with."""
+        ref = thread._ref
+        ident = name or f"{ref.state.name}-{ref.id[-6:]}".lower()
+        file = os.path.abspath(tasks)
+        return promote.promote(self._rolecall.store, self._trees, ref, file, name=ident, tags=list(tags))
 
 
 class Project:

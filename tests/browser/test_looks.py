@@ -53,6 +53,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Showc
         ):
             project.rolecall("task", "add", *words)
         project.rolecall("task", "update", "1", "in_progress")
+        project.write_suite(repeat=3)
+        project.rolecall("eval", "run", "suite.yaml")
         with served(project) as site:
             yield site.sign_in(), threads
 
@@ -78,6 +80,8 @@ def pages(threads: Showcase) -> dict[str, str]:
         "start": "/start",
         "start-workflow": "/start/fix-issue",
         "plan": "/plan",
+        "evals": "/evals",
+        "eval": "/evals/01",
         "spend": "/spend",
         "service": "/service",
         "search": "/search?q=exit+code",
@@ -139,6 +143,7 @@ def test_a_page_without_data_says_what_to_do_first(
             ("inbox", "/", "Start a thread"),
             ("threads", "/threads", "Start a thread"),
             ("plan", "/plan", "Start a plan"),
+            ("evals", "/evals", "rolecall eval run SUITE"),
             ("spend", "/spend", "Start a thread"),
             ("service", "/service", "rolecall serve --detach"),
             ("search", "/search", "What are you looking for?"),

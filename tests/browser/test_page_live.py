@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from time import time
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from browser_fixture import Console, Open
-from webstage import Project, Site, served
+from webstage import PATIENCE, PROGRAM, Project, Site, served
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
@@ -347,3 +348,49 @@ def test_a_comment_that_is_being_written_outlasts_the_next_step(
     site.post(f"/threads/{ident}/answer", answer)
     page.locator(".code").get_by_text("three").wait_for()
     assert page.get_by_label("Your comment").input_value() == "Say zero."
+
+
+def test_a_run_of_a_suite_fills_up_while_one_looks_and_its_cells_lead_to_threads(
+    tmp_path: Path, open_page: Open
+) -> None:
+    project = Project(tmp_path)
+    gate = tmp_path / "gate"
+    (project.folder / "agent.sh").write_text(
+        f"case $(cat) in *second*) while [ ! -e {gate} ]; do sleep 0.05; done;; esac\n"
+        "printf -- '---\\nstatus: done\\n---\\nDone.\\n'\n"
+    )
+    agent = {"worker": f"command:sh {project.folder}/agent.sh"}
+    project.write_suite(variants={"only": {"agents": agent}})
+    with served(project) as site:
+        page = open_page(site.sign_in(), "/evals")
+        page.get_by_text("No suite has been run yet.").wait_for()
+        child = subprocess.Popen(
+            [PROGRAM, "eval", "run", "suite.yaml"],
+            cwd=project.folder,
+            env=project.env,
+            stdout=subprocess.DEVNULL,
+        )
+        try:
+            row = page.locator("tr", has_text="suite")
+            row.get_by_text("1 of 2").wait_for()
+            row.locator(".status.running").wait_for()
+            row.get_by_role("link", name="suite").click()
+            cells = page.locator(".cells td")
+            cells.nth(0).get_by_text("✓").wait_for()
+            cells.nth(1).get_by_text("…").wait_for()
+            gate.touch()
+            cells.nth(1).get_by_text("✓").wait_for()
+            page.locator(".status.done").wait_for()
+        finally:
+            gate.touch()
+            assert child.wait(PATIENCE) == 0
+        page.get_by_text("What the tasks ask for").click()
+        page.get_by_text("Do the <first> thing").wait_for()
+        with page.expect_download() as download:
+            page.get_by_role("link", name="Report").click()
+        assert "Do the &lt;first&gt; thing" in Path(download.value.path()).read_text()
+        thread = site.get("/evals/01")["sections"][-2]["html"].partition("/threads/")[2][:26]
+        cells.nth(0).get_by_role("link").click()
+        page.wait_for_url(f"**/threads/{thread}")
+        page.get_by_role("heading", name="suite · only · first · 1").wait_for()
+        page.close()

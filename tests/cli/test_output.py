@@ -203,6 +203,9 @@ def test_ids_and_numbers_are_never_cut_and_columns_can_be_spared() -> None:
     assert whole.startswith("01M7FGRCJE30D2T1QKZ97R6Z8C  1,234,567  ") and len(whole) <= 80
     spared = table(rows, headings, ("one", "two")).splitlines()
     assert spared[0].split() == ["thread", "steps", "two", "title"] and spared[1].endswith("c" * 19 + "…")
+    narrow = [("01M7FGRCJE30D2T1QKZ97R6Z8C", *[10**11] * 3, "05:38:08")]
+    spared = table(narrow, ("id", "one", "two", "three", "began"), ("began", "three")).splitlines()
+    assert spared[0].split() == ["id", "one", "two", "three"] and len(spared[1]) <= 80
 
 
 def test_wide_letters_and_escapes_count_as_what_they_take() -> None:

@@ -9,8 +9,10 @@ import stat
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from hypothesis import given, settings
@@ -291,6 +293,18 @@ def test_a_snapshot_is_whole_after_a_kill_at_any_moment(tmp_path: Path) -> None:
         assert trees.is_whole(snapshot)
         trees.check_out(snapshot, str(tmp_path / f"out{number}"))
         assert contents(tmp_path / f"out{number}") == contents(work)
+
+
+def test_folders_of_one_source_are_recorded_by_several_threads_of_a_process(tmp_path: Path) -> None:
+    for attempt in range(20):
+        trees, barrier = Trees(str(tmp_path / f"trees{attempt}")), Barrier(16)
+
+        def prepare(_: int, trees: Trees = trees, barrier: Barrier = barrier) -> str:
+            barrier.wait()
+            return trees.prepare(str(tmp_path / "source"))
+
+        with ThreadPoolExecutor(16) as pool:
+            assert len({*pool.map(prepare, range(16))}) == 1
 
 
 def test_restoring_keeps_ignored_and_omitted_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,3 +47,23 @@ def test_the_demo_runs_to_its_end_and_keeps_its_threads_for_the_page(tmp_path: P
         link = page.stdout.readline()
         page.terminate()
     assert link.startswith("http://127.0.0.1:")
+
+
+def test_the_demo_of_evaluations_shows_a_difference(tmp_path: Path) -> None:
+    names = ("PATH", "LANG", "LC_ALL")
+    environment = {name: os.environ[name] for name in names if name in os.environ}
+    done = subprocess.run(
+        [sys.executable, str(DEMO), "eval"],
+        env={**environment, "HOME": str(tmp_path)},
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    printed = done.stdout.decode()
+    assert done.returncode == 0, printed + done.stderr.decode()
+    assert "the judges are right about every reference and every cheat" in printed
+    assert "done: 30 passed, 18 failed" in printed
+    assert "hasty    33 %" in printed and "careful  92 %" in printed
+    assert printed.count(" · reused") == 14

@@ -466,3 +466,39 @@ def test_vendored_files_are_those_that_are_listed() -> None:
         "vendor.json",
         "LICENSES.txt",
     }
+
+
+def test_a_run_of_a_suite_is_listed_and_shown(project: Project, site: Site) -> None:
+    project.write_suite(repeat=2)
+    with site.events() as events:
+        next(events)
+        project.rolecall("eval", "run", "suite.yaml")
+        kinds = [event["kind"] for event in until(events, "eval", status="done")]
+    assert kinds.count("eval") >= 10  # its beginning, eight results and its end
+    [row] = site.get("/evals")["runs"]
+    assert (row["suite"], row["status"], row["threads"], row["variants"]) == (
+        "suite",
+        "done",
+        8,
+        ["quick", "slow"],
+    )
+    assert row["counts"] == {"passed": 4, "failed": 4, "infrastructure": 0, "open": 0}
+    shown = site.get(f"/evals/{row['run']}")
+    titles = [section["title"] for section in shown["sections"]]
+    assert titles == ["Variants", "Differences from quick", "Cost and quality", "Tasks", "What was run"]
+    cells = shown["sections"][3]["html"]
+    links = re.findall(r'href="/threads/(\w+)"', cells)
+    assert len(set(links)) == 8
+    assert site.get(f"/threads/{links[0]}")["status"] == "completed"
+    assert "style=" not in str(shown["sections"])  # which the page's policy forbids
+    assert site.get(f"/evals/{row['run']}", base="slow")["base"] == "slow"
+    assert (
+        site.get(f"/evals/{row['run']}", base="none", status=400)["error"] == "the run has no variant 'none'"
+    )
+    assert "there is no evaluation" in site.get("/evals/none", status=404)["error"]
+    texts = site.get(f"/evals/{row['run']}/tasks")["tasks"]
+    assert [one["task"] for one in texts] == ["first", "second"]
+    assert "Do the &lt;first&gt; thing" in texts[0]["html"]
+    report = site.send("GET", f"/api/evals/{row['run']}/report")
+    assert report.text.startswith("<!DOCTYPE html>")
+    assert report.headers["content-disposition"] == f'attachment; filename="{row["run"]}.html"'

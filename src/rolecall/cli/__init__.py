@@ -35,6 +35,7 @@ NOUNS = {
     "init": ("rolecall.cli.init", "make a project with a workflow that runs at once"),
     "validate": ("rolecall.cli.validate", "check a project: its file, workflows, agents and triggers"),
     "trigger": ("rolecall.cli.trigger", "list, fire and pause a project's triggers"),
+    "eval": ("rolecall.cli.eval*", "try variants of a workflow on a suite of tasks"),
     "plan": ("rolecall.cli.plan*", "a project's open questions and decisions"),
     "task": ("rolecall.cli.task", "the tasks of a project's current cycle"),
     "history": ("rolecall.cli.task", "search the cycles a project has closed"),
@@ -94,6 +95,11 @@ MODULES = {
         "rolecall.cli.thread_files": ("export", "checkout", "blame", "folder", "import"),
     },
     "serve": {"rolecall.cli.serve": (), "rolecall.cli.serve_status": ("status", "stop", "logs")},
+    "eval": {
+        "rolecall.cli.eval": ("run", "show", "list", "check", "export", "promote"),
+        "rolecall.cli.eval_compare": ("compare", "gate", "experiment"),
+        "rolecall.cli.eval_bisect": ("bisect",),
+    },
     "plan": {
         "rolecall.cli.plan": ("start", "status", "add", "remove", "edit", "reopen", "decide"),
         "rolecall.cli.plan_run": ("run",),

@@ -46,6 +46,8 @@ _PHRASES = {
     "trust_workflow": "rolecall workflow trust {workflow}",
     "update_workflow": "rolecall workflow update {workflow}",
     "validate_workflow": "rolecall workflow validate {workflow}",
+    "list_evals": "rolecall eval list",
+    "workflow_history": "rolecall workflow history {workflow}",
     # knowledge
     "forget_repository": "rolecall knowledge forget --repo {repo}",
     "index_again": "`rolecall knowledge forget`, then `rolecall knowledge sync`",
@@ -56,6 +58,7 @@ _PHRASES = {
     "sync_knowledge": "rolecall knowledge sync",
     # agents and the configuration
     "list_restrictions": "rolecall agents list --restrictions",
+    "check_machine": "rolecall doctor",
     "change_setting": "`rolecall config set` or `rolecall config unset`",
     "list_settings": "rolecall config list",
     "set_default_agent": "`rolecall config set defaultAgent {agent}`, or add --agent {agent}",

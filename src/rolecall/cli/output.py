@@ -216,8 +216,8 @@ _WHOLE = ("id", "thread", "step", "hash", "type", "trigger", "status", "state", 
 
 def table(rows: Sequence[Sequence[Any]], headings: Sequence[str], spared: Sequence[str] = ()) -> str:
     """Format aligned columns that fit the terminal. Numbers are right-aligned, with thousands separators unless they
-    are ids. If the last column becomes too narrow, columns in `spared` are left out; then the widest are shortened.
-    Those in `spared` are also left out if they are empty."""
+    are ids. If they do not fit or the last becomes too narrow, columns in `spared` are left out; then the widest are
+    shortened. Those in `spared` are also left out if they are empty."""
     empty = [at for at, name in enumerate(headings) if name in spared and all(row[at] == "" for row in rows)]
     if empty:
         rows = [[cell for at, cell in enumerate(row) if at not in empty] for row in rows]
@@ -236,7 +236,8 @@ def table(rows: Sequence[Sequence[Any]], headings: Sequence[str], spared: Sequen
     }
     while True:
         fitting = _fit(widths, kept, least)
-        if not dropped or fitting[-1] >= min(_LEAST_ROOM, widths[-1]):
+        is_fit = sum(fitting[at] + 2 for at in kept) - 2 <= columns_of_terminal()
+        if not dropped or (is_fit and fitting[-1] >= min(_LEAST_ROOM, widths[-1])):
             break
         kept.remove(dropped.pop(0))
     for at in kept:

@@ -646,6 +646,7 @@ def _read(path: str) -> str:
 
 def _write(path: str, text: str) -> None:
     """Write a file whole or not at all."""
-    with open(f"{path}.{os.getpid()}", "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+    beside = f"{path}.{os.getpid()}-{threading.get_ident()}"
+    with open(beside, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
         file.write(text)
     os.replace(file.name, path)

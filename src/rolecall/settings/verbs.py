@@ -43,12 +43,13 @@ _TABLE: Mapping[Action, str] = {
         trigger list, plan status, task list, task ready, task graph, history search, artifact write,
         memory list, memory read, memory gc, rule list, rule read,
         knowledge query, knowledge status, knowledge show, config get, config list, agents list,
-        completion, status, cost, help, version,
+        completion, status, cost, help, version, eval show, eval list, eval compare,
         cas get, cas has, cas refs, cas walk, cas verify, cas stats, cas schema list, cas schema get""",
     WRITES: """
-        new, thread export, thread checkout, thread folder merge, thread folder remove, thread folder prune, memory add,
+        new, eval export, eval promote,
+        thread export, thread checkout, thread folder merge, thread folder remove, thread folder prune, memory add,
         knowledge init, knowledge sync, knowledge forget, cas put, cas put-text, cas export, cas schema put""",
-    RUNS: "doctor, validate, workflow validate, workflow outdated, conformance run",
+    RUNS: "eval check, doctor, validate, workflow validate, workflow outdated, conformance run",
     ADDS_TASKS: "task add",
     UPDATES_TASKS: "task update, task close",
     LEADS: """
@@ -57,7 +58,8 @@ _TABLE: Mapping[Action, str] = {
         workflow update, knowledge serve,
         cas reindex, cas gc, cas import""",
     STARTS: """
-        run, try, workflow trust, serve, serve stop, web, plan run, agents test,
+        run, try, eval run, eval gate, eval experiment, eval bisect,
+        workflow trust, serve, serve stop, web, plan run, agents test,
         trigger fire, trigger pause, trigger resume,
         thread start, thread step, thread run, thread resume, thread answer, thread kill, thread fork, thread import""",
     OPENS: "mcp, hook",

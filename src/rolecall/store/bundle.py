@@ -63,15 +63,16 @@ def export_to(
     path: str,
     nodes: Sequence[str] = (),
     *,
+    refs: Sequence[str] = (),
     keep_going: bool = False,
     progress: Progress = lambda _: None,
     add_files: AddFiles | None = None,
 ) -> Copied:
-    """Write everything, or the nodes reachable from `nodes`, to a bundle file or a folder. `add_files` adds what else
-    belongs to the copied nodes."""
+    """Write everything, or the nodes reachable from `nodes`, or from `refs` together with these refs, to a bundle file
+    or a folder. `add_files` adds what else belongs to the copied nodes."""
     if os.path.isdir(path) or path.endswith("/"):
         with Store(FilesBackend(path), now=store.now) as target:
-            copied = _copy(store, target, nodes, keep_going=keep_going, progress=progress)
+            copied = _copy(store, target, nodes, refs, keep_going=keep_going, progress=progress)
             more = add_files(target, path) if add_files else ()
             return copied._replace(problems=(*copied.problems, *more))
     if os.path.exists(path):
@@ -80,7 +81,9 @@ def export_to(
         with scratch.folder(".rolecall-export-", os.path.dirname(os.path.abspath(path))) as place:
             with Store(FilesBackend(str(place / "store")), now=store.now) as target:
                 # Only the finished bundle must be durable, not the folder that it is packed from.
-                copied = _copy(store, target, nodes, keep_going=keep_going, progress=progress, durable=False)
+                copied = _copy(
+                    store, target, nodes, refs, keep_going=keep_going, progress=progress, durable=False
+                )
                 more = add_files(target, str(place / "store")) if add_files else ()
                 copied = copied._replace(problems=(*copied.problems, *more))
             packed = str(place / "bundle")
@@ -134,6 +137,7 @@ def _copy(
     source: Store,
     target: Store,
     nodes: Sequence[str],
+    refs: Sequence[str] = (),
     *,
     repair: bool = False,
     keep_going: bool = False,
@@ -141,6 +145,9 @@ def _copy(
     durable: bool = True,
 ) -> Copied:
     with source.backend.snapshot():
+        targets = [moved.target for name in refs for moved in source.history(name)]
+        targets += [ref.target for name in refs if (ref := source.ref(name)) is not None and ref.target]
+        nodes = list(dict.fromkeys([*nodes, *targets]))
         problems = list(_find_damage(source)) if keep_going or not nodes else []
         damaged = {problem.node for problem in problems}
         if not nodes:
@@ -169,13 +176,15 @@ def _copy(
                 _add(target, [_complete(source, record, problems) for record in batch], durable=durable)
                 count += len(batch)
                 progress(count)
-        if nodes:
+        if nodes and not refs:
             return Copied(count, 0, 0, (), tuple(dict.fromkeys(problems)))
         kept: list[str] = []
         noted = problems if keep_going else None
-        refs = _copy_refs(source, target, noted, kept, durable=durable)
-        events = _copy_events(source, target, noted, kept, durable=durable)
-        return Copied(count, refs, events, tuple(kept), tuple(dict.fromkeys(problems)))
+        names = list(refs) or source.backend.names()[::-1]
+        streams: list[str | None] = [name.removeprefix("thread/") for name in refs] or [None]
+        copied = _copy_refs(source, target, names, noted, kept, durable=durable)
+        events = _copy_events(source, target, streams, noted, kept, durable=durable)
+        return Copied(count, copied, events, tuple(kept), tuple(dict.fromkeys(problems)))
 
 
 @contextmanager
@@ -270,13 +279,19 @@ def _add(target: Store, records: Sequence[Record], *, durable: bool = True) -> N
 
 
 def _copy_refs(
-    source: Store, target: Store, problems: list[Fault] | None, kept: list[str], *, durable: bool
+    source: Store,
+    target: Store,
+    names: Sequence[str],
+    problems: list[Fault] | None,
+    kept: list[str],
+    *,
+    durable: bool,
 ) -> int:
     """Copy refs that are new here; refs with a different target here stay unchanged."""
     count = 0
     draft = target.draft()
     with _note_damage(problems):
-        for name in reversed(source.backend.names()):
+        for name in names:
             with _note_damage(problems, name):
                 ref, present = source.ref(name), target.ref(name)
                 if ref is None:
@@ -299,15 +314,22 @@ def _copy_refs(
 
 
 def _copy_events(
-    source: Store, target: Store, problems: list[Fault] | None, kept: list[str], *, durable: bool
+    source: Store,
+    target: Store,
+    streams: Sequence[str | None],
+    problems: list[Fault] | None,
+    kept: list[str],
+    *,
+    durable: bool,
 ) -> int:
-    """Copy the events of each stream that are not here yet; a stream that has diverged here is left alone."""
+    """Copy the events of each stream that are not here yet; a stream that has diverged here is left alone. None stands
+    for all streams."""
     count = 0
     here: dict[str, deque[int]] = {}
     for event in _events(target):
         here.setdefault(event.stream, deque()).append(_mark(event))
     left: set[str] = set()
-    events = _events(source)
+    events = (event for stream in streams for event in _events(source, stream))
     with _note_damage(problems):
         while page := list(islice(events, _BATCH)):
             draft = target.draft()
@@ -323,9 +345,9 @@ def _copy_events(
     return count
 
 
-def _events(store: Store) -> Iterator[Event]:
+def _events(store: Store, stream: str | None = None) -> Iterator[Event]:
     after = 0
-    while page := store.events(after=after, limit=_BATCH):
+    while page := store.events(stream, after=after, limit=_BATCH):
         yield from page
         after = page[-1].seq
 

@@ -1,17 +1,9 @@
-"""A thread as one self-contained HTML page.
-
-Agents' texts are rendered as Markdown without embedded HTML and images. Links may lead only to the web, to mail
-addresses and into the page. The page has no script, and its content security policy forbids it to fetch anything.
-"""
+"""A thread as one self-contained HTML page."""
 
 from __future__ import annotations
 
-import json
-import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
-from html import escape
 from itertools import pairwise
 from typing import Any
 
@@ -19,6 +11,15 @@ from rolecall.errors import RolecallError
 from rolecall.settings.mask import Mask
 from rolecall.store.store import Store
 from rolecall.threads import handover
+from rolecall.threads.html_page import (
+    TONES,
+    count_rest,
+    fill_page,
+    fold_text,
+    render_fields,
+    render_text,
+    safe,
+)
 from rolecall.threads.report import (
     LONGEST_DIFF,
     SHORT,
@@ -37,6 +38,7 @@ from rolecall.threads.report import (
     own_folders,
     pretty,
     reuse_total,
+    sandbox_text,
     shorten,
     tokens,
     usage_table,
@@ -47,65 +49,13 @@ from rolecall.threads.thread import FORK, PERSON
 from rolecall.workflow import draw, registry
 from rolecall.workflow.model import END, FAIL, START, STATUS_KEYS
 
-LONGEST_MARKDOWN = 100_000
-"""Longer texts are shown as plain text instead of rendered Markdown."""
-
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-<main>
-{content}
-</main>
-</body>
-</html>
-"""
-
 _STYLE = """
-:root { color-scheme: light dark; --paper: #fff; --ink: #1c2024; --soft: #60656c; --line: #dfe2e6; --tint: #f5f6f8;
-  --good: #18794e; --bad: #c62a2f; --wait: #946800; --link: #2456c9; }
-@media (prefers-color-scheme: dark) { :root { --paper: #14181f; --ink: #e6e8ea; --soft: #9ba1a6; --line: #33373b;
-  --tint: #1e232b; --good: #4cc38a; --bad: #ff7a7f; --wait: #f0c000; --link: #8ab0ff; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--paper); color: var(--ink); font: 15px/1.55 system-ui, sans-serif; }
-main { max-width: 52rem; margin: 0 auto; padding: 2rem 1.25rem 4rem; }
 main > *, article > * { min-width: 0; }
-h1 { font-size: 1.6rem; line-height: 1.25; margin: 0 0 .5rem; overflow-wrap: anywhere; }
-h2 { font-size: 1.15rem; margin: 2.25rem 0 .75rem; padding-bottom: .25rem; border-bottom: 1px solid var(--line); }
-h3 { font-size: 1rem; margin: 0; overflow-wrap: anywhere; }
-a { color: var(--link); text-decoration: none; } a:hover { text-decoration: underline; }
-dl { display: grid; grid-template-columns: max-content minmax(0, 1fr); gap: .2rem 1.25rem; margin: .6rem 0; }
-dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; white-space: pre-wrap; }
-dd ul { margin: 0; padding-left: 1.1rem; white-space: normal; }
-table { border-collapse: collapse; margin: .6rem 0; } th, td { padding: .3rem .9rem .3rem 0; text-align: left;
-  border-bottom: 1px solid var(--line); font-variant-numeric: tabular-nums; vertical-align: top; }
 .usage td:not(:first-child), .usage th:not(:first-child) { text-align: right; }
 .usage tr:last-child td { font-weight: 600; border-bottom: 0; }
-pre { background: var(--tint); border: 1px solid var(--line); border-radius: 6px; padding: .7rem .85rem;
-  margin: .6rem 0; overflow: auto; max-height: 36rem; white-space: pre-wrap; overflow-wrap: anywhere; }
-pre, code { font: 13px/1.5 ui-monospace, monospace; }
-code { background: var(--tint); border-radius: 4px; padding: .1em .3em; overflow-wrap: anywhere; }
-pre code { background: none; padding: 0; }
-.text { overflow-wrap: anywhere; margin: .6rem 0; } .text > :first-child { margin-top: 0; }
-.text > :last-child { margin-bottom: 0; }
-.text p, .text ul, .text ol, .text blockquote { margin: .6rem 0; } .text ul, .text ol { padding-left: 1.4rem; }
-.text h1, .text h2, .text h3, .text h4, .text h5, .text h6 { font-size: 1rem; margin: 1rem 0 .4rem; padding: 0;
-  border: 0; } .text h1 { font-size: 1.1rem; }
-.text blockquote { border-left: 3px solid var(--line); color: var(--soft); padding-left: .8rem; margin-left: 0; }
-.text table { display: block; overflow-x: auto; } .text hr { border: 0; border-top: 1px solid var(--line); }
-.text.plain { white-space: pre-wrap; }
 article { border-left: 3px solid var(--role, var(--line)); padding: .1rem 0 .1rem 1rem; margin: 1.5rem 0;
   scroll-margin-top: 1rem; }
-.small { color: var(--soft); font-size: .85rem; overflow-wrap: anywhere; }
-summary { cursor: pointer; color: var(--soft); } details { margin: .4rem 0; } details details { margin-left: 1rem; }
 .failed { border-left: 3px solid var(--bad); padding-left: .8rem; margin: .6rem 0; }
-.status { font-weight: 600; } .good { color: var(--good); } .bad { color: var(--bad); } .wait { color: var(--wait); }
 nav ol { list-style: none; padding: 0; margin: 0; columns: 3 12rem; column-gap: 1.5rem; }
 nav li { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; } nav .step { padding-left: 1rem; }
 .graph { max-width: 100%; max-height: 44rem; height: auto; display: block; margin: 0 auto; }
@@ -116,23 +66,15 @@ nav li { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; } nav .
 .legend span { display: inline-block; margin-right: 1.1rem; }
 .legend i { display: inline-block; width: .7em; height: .7em; background: var(--role); border-radius: 2px;
   margin-right: .4em; }
-.wide { overflow-x: auto; }
 .diff { padding: .5rem 0; } .diff span { display: block; padding: 0 .85rem; min-height: 1.5em; }
 .diff .more { background: color-mix(in srgb, var(--good) 14%, transparent); }
 .diff .less { background: color-mix(in srgb, var(--bad) 14%, transparent); } .diff .at { color: var(--soft); }
-@media (max-width: 34rem) { main { padding: 1.25rem .9rem 3rem; } h1 { font-size: 1.3rem; }
-  th, td { padding-right: .5rem; font-size: .8rem; } dl { grid-template-columns: 1fr; gap: 0; }
-  dd { margin-bottom: .35rem; } article { padding-left: .7rem; } }
-@media print { details::details-content { content-visibility: visible; } pre, .graph { max-height: none; } }
+@media (max-width: 34rem) { article { padding-left: .7rem; } }
+@media print { .graph { max-height: none; } }
 """
 _COLOURS = 6
 _MOST_MEMBERS = 500
 """How many members of a group a page shows by default."""
-_TONES = {
-    "completed": "good",
-    "suspended": "wait",
-    **dict.fromkeys(("failed", "killed", "discarded", "crashed", "damaged"), "bad"),
-}
 
 
 def page(
@@ -193,7 +135,7 @@ def render(
         for index, role in enumerate(dict.fromkeys(step["role"] for step in steps))
     }
     sections = {
-        "Task": _text(card["prompt"], limit),
+        "Task": render_text(card["prompt"], limit),
         "Result": _result(steps, limit),
         "Workflow": _graph(graph),
         "Files": _files(files, diffs or {}, limit),
@@ -202,91 +144,25 @@ def render(
         "Time and tokens": _usage(card, steps)
         + _costs(card, colours)
         + (_timeline(steps, colours) if steps[1:] else ""),
-        "Thread": _fields(_about(card)),
+        "Thread": render_fields(_about(card)),
     }
     shown = {name: content for name, content in sections.items() if content}
-    parts = [f"<h1>{_safe(title)}</h1>", _summary(card, steps)]
+    parts = [f"<h1>{safe(title)}</h1>", _summary(card, steps)]
     for name, content in shown.items():
-        parts.append(f'<section id="{_anchor(name)}"><h2>{_safe(name)}</h2>\n{content}</section>')
+        parts.append(f'<section id="{_anchor(name)}"><h2>{safe(name)}</h2>\n{content}</section>')
         if name == "Task" or (name == next(iter(shown)) and "Task" not in shown):
             parts.append(_contents(shown, steps))
-    return _PAGE.format(title=_safe(title), style=_STYLE, content="\n".join(parts))
+    return fill_page(title, "\n".join(parts), _STYLE)
 
 
 # -- texts --
-
-_CODES = (*range(9), 11, 12, *range(14, 32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-_STEERING = {code: f"\\u{code:04x}" for code in _CODES}
-
-
-def _plain(value: Any) -> str:
-    """The text with terminal control characters and bidirectional overrides escaped."""
-    return str(value).translate(_STEERING)
-
-
-def _safe(value: Any) -> str:
-    """The value as escaped HTML."""
-    return escape(_plain(value))
-
-
-def _text(text: str, limit: int | None) -> str:
-    """The HTML of a Markdown text from an agent or a person."""
-    whole = text.strip()
-    cut = whole if limit is None else whole[:limit]
-    if not cut:
-        return ""
-    more = _count_rest(whole, cut)
-    if len(cut) > LONGEST_MARKDOWN:
-        return f'<div class="text plain">{_safe(cut)}</div>{more}'
-    return f'<div class="text">{_markdown().render(_plain(cut))}</div>{more}'
-
-
-def _count_rest(whole: str, cut: str) -> str:
-    rest = len(whole) - len(cut)
-    return f'<p class="small">… ({rest:,} more characters)</p>' if rest else ""
-
-
-@cache
-def _markdown() -> Any:
-    from markdown_it import MarkdownIt
-
-    # Text nested more deeply than this would be left out.
-    made: Any = MarkdownIt("commonmark", {"html": False, "maxNesting": 100})
-    made.enable(["table", "strikethrough"]).disable("image")
-    made.validateLink = lambda url: bool(re.match(r"(?:https?://|mailto:|#)", url, re.IGNORECASE))
-    return made
-
-
-def _fields(rows: Sequence[tuple[str, Any]]) -> str:
-    """A definition list of names and values; lists of plain values become HTML lists."""
-    parts = []
-    for name, value in rows:
-        tone = f' class="status {_TONES.get(str(value), "")}"' if name == "status" else ""
-        parts.append(f"<dt>{_safe(name)}</dt><dd{tone}>{_value(value)}</dd>")
-    return f"<dl>{''.join(parts)}</dl>" if parts else ""
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, list) and value and not any(isinstance(item, (list, Mapping)) for item in value):
-        return f"<ul>{''.join(f'<li>{_safe(_word(item))}</li>' for item in value)}</ul>"
-    if isinstance(value, (list, Mapping)):
-        return f"<pre>{_safe(pretty(value))}</pre>"
-    return _safe(_word(value))
-
-
-def _word(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _output(output: Any) -> str:
     """An output without its status, which the heading shows."""
     if not isinstance(output, Mapping):
-        return f"<pre>{_safe(pretty(output))}</pre>"
-    return _fields([(name, value) for name, value in output.items() if name not in STATUS_KEYS])
-
-
-def _fold(name: str, text: str, limit: int | None) -> str:
-    return f"<details><summary>{_safe(name)}</summary><pre>{_safe(shorten(text, limit))}</pre></details>"
+        return f"<pre>{safe(pretty(output))}</pre>"
+    return render_fields([(name, value) for name, value in output.items() if name not in STATUS_KEYS])
 
 
 # -- the top of the page --
@@ -308,22 +184,22 @@ def _summary(card: View, steps: Sequence[View]) -> str:
         f"reused {reused}" if (reused := reuse_total(usage.get("saved"))) else "",
         moment(card["created"]) if card["created"] else "",
     ]
-    why = f'<div class="text plain">{_safe(card["reason"])}</div>' if card["reason"] else ""
-    onward = f"<pre>{_safe(card['continue'])}</pre>" if card["continue"] else ""
-    tone = _TONES.get(status, "")
+    why = f'<div class="text plain">{safe(card["reason"])}</div>' if card["reason"] else ""
+    onward = f"<pre>{safe(card['continue'])}</pre>" if card["continue"] else ""
+    tone = TONES.get(status, "")
     return (
-        f'<div class="small"><span class="status {tone}">{_safe(status)}</span> · '
-        f"{_safe(' · '.join(word for word in said if word))}</div>{why}{onward}"
+        f'<div class="small"><span class="status {tone}">{safe(status)}</span> · '
+        f"{safe(' · '.join(word for word in said if word))}</div>{why}{onward}"
     )
 
 
 def _contents(shown: Mapping[str, str], steps: Sequence[View]) -> str:
     items = []
     for name in shown:
-        items.append(f'<li><a href="#{_anchor(name)}">{_safe(name)}</a></li>')
+        items.append(f'<li><a href="#{_anchor(name)}">{safe(name)}</a></li>')
         if name == "Steps":
             items += [
-                f'<li class="step"><a href="#step-{step["number"]}">{_safe(_step_name(step))}</a></li>'
+                f'<li class="step"><a href="#step-{step["number"]}">{safe(_step_name(step))}</a></li>'
                 for step in steps
             ]
     return f'<nav aria-label="Contents"><h2>Contents</h2><ol>{"".join(items)}</ol></nav>'
@@ -339,7 +215,7 @@ def _result(steps: Sequence[View], limit: int | None) -> str:
     last = next((step for step in reversed(steps) if step["role"] not in (PERSON, FORK)), None)
     if last is None or not steps[1:]:
         return ""
-    name = f'<a href="#step-{last["number"]}">{_safe(_step_name(last))}</a>'
+    name = f'<a href="#step-{last["number"]}">{safe(_step_name(last))}</a>'
     return f"<h3>{name}</h3>{_answer(last, limit)}"
 
 
@@ -355,11 +231,11 @@ def _graph(svg: str) -> str:
 
 
 def _files(files: Sequence[str], diffs: Mapping[str, str], limit: int | None) -> str:
-    listed = "".join(f"<li><code>{_safe(name)}</code></li>" for name in files)
+    listed = "".join(f"<li><code>{safe(name)}</code></li>" for name in files)
     parts = [f"<ul>{listed}</ul>"] if listed else []
     for kind, text in diffs.items():
         if text.strip():
-            said = _safe(f"Differences in the thread's {kind}, as it was when this page was written")
+            said = safe(f"Differences in the thread's {kind}, as it was when this page was written")
             parts.append(f"<details open><summary>{said}</summary>{_diff(text, limit)}</details>")
     return "".join(parts)
 
@@ -367,13 +243,13 @@ def _files(files: Sequence[str], diffs: Mapping[str, str], limit: int | None) ->
 def _diff(text: str, limit: int | None) -> str:
     cut = text if limit is None else text[:LONGEST_DIFF]
     lines = "".join(_diff_line(line) for line in cut.splitlines())
-    return f'<pre class="diff">{lines}</pre>{_count_rest(text, cut)}'
+    return f'<pre class="diff">{lines}</pre>{count_rest(text, cut)}'
 
 
 def _diff_line(line: str) -> str:
     is_head = line.startswith(("+++", "---", "diff ", "index ", "@@", "new file", "deleted file"))
     kind = "at" if is_head else {"+": "more", "-": "less"}.get(line[:1], "")
-    return f'<span class="{kind}">{_safe(line)}</span>' if kind else f"<span>{_safe(line)}</span>"
+    return f'<span class="{kind}">{safe(line)}</span>' if kind else f"<span>{safe(line)}</span>"
 
 
 # -- steps --
@@ -381,23 +257,25 @@ def _diff_line(line: str) -> str:
 
 def _step(step: View, colours: Mapping[str, str], limit: int | None) -> str:
     small = " · ".join([*facts(step), moment(step["timestamp"]), step["hash"]])
-    parts = [f"<h3>{_safe(heading(step))}</h3>", f'<div class="small">{_safe(small)}</div>']
+    parts = [f"<h3>{safe(heading(step))}</h3>", f'<div class="small">{safe(small)}</div>']
+    if sandbox := sandbox_text(step):
+        parts.append(f'<div class="small">{safe(sandbox)}</div>')
     parts += [_attempt(attempt, limit) for attempt in step.get("attempts") or ()]
     if step["role"] == PERSON:
         said = step["output"]
         if said.get("reason"):
-            parts.append(f'<div class="small">{_safe(said["role"])} had asked: {_safe(said["reason"])}</div>')
-        parts.append(_text(str(said["answer"]), limit))
+            parts.append(f'<div class="small">{safe(said["role"])} had asked: {safe(said["reason"])}</div>')
+        parts.append(render_text(str(said["answer"]), limit))
     elif step["role"] == FORK:
-        parts.append(f"<p>The fork begins here (from {_safe(step['output']['from'])}).</p>")
+        parts.append(f"<p>The fork begins here (from {safe(step['output']['from'])}).</p>")
     else:
-        parts += [f'<div class="text"><b>Note:</b> {_safe(note)}</div>' for note in step.get("notes") or ()]
+        parts += [f'<div class="text"><b>Note:</b> {safe(note)}</div>' for note in step.get("notes") or ()]
         for child in step.get("children") or ():
-            parts.append(f'<div class="small">Played by thread {_safe(child)}</div>')
+            parts.append(f'<div class="small">Played by thread {safe(child)}</div>')
         parts.append(_answer(step, limit))
     parts.append(_step_files(step, limit))
     if step.get("prompt"):
-        parts.append(_fold("Prompt", step["prompt"], limit))
+        parts.append(fold_text("Prompt", step["prompt"], limit))
     parts.append(_turns(besides(step), limit))
     return f'<article id="step-{step["number"]}" class="{colours[step["role"]]}">{"".join(parts)}</article>'
 
@@ -406,39 +284,43 @@ def _answer(step: View, limit: int | None) -> str:
     """The output and the text of a step; for a group its members, those that are not done first, each folded."""
     output, members = step["output"], members_of(step)
     if members is None:
-        return _output(output) + _text(step.get("body") or "", limit)
+        return _output(output) + render_text(step.get("body") or "", limit)
     ordered = sorted(members, key=lambda member: member["status"] == "done")
     shown = ordered if limit is None else ordered[:_MOST_MEMBERS]
-    parts = [f'<p class="small">{_safe(joined_text(output))}.</p>']
+    parts = [f'<p class="small">{safe(joined_text(output))}.</p>']
     for member in shown:
         tone = {"done": "good", "stopped": "wait", "set_aside": "wait"}.get(member["status"], "bad")
-        title = f'{_safe(member_title(member))} <span class="status {tone}">{_safe(member["status"])}</span>'
+        title = f'{safe(member_title(member))} <span class="status {tone}">{safe(member["status"])}</span>'
         keys = ("reason", "item", "output", "branch", "conflict", "id")
-        about = _fields([(key, member[key]) for key in keys if member.get(key)])
+        about = render_fields([(key, member[key]) for key in keys if member.get(key)])
         parts.append(f"<details><summary>{title}</summary>{about}</details>")
     if rest := len(members) - len(shown):
         parts.append(f'<p class="small">… and {rest:,} more members</p>')
     if body := step.get("body"):
-        parts.append(f"<details><summary>Reports of the members</summary>{_text(body, limit)}</details>")
+        parts.append(
+            f"<details><summary>Reports of the members</summary>{render_text(body, limit)}</details>"
+        )
     return "".join(parts)
 
 
 def _step_files(view: View, limit: int | None) -> str:
-    names = ", ".join(f"<code>{_safe(line)}</code>" for line in files_of(view))
+    names = ", ".join(f"<code>{safe(line)}</code>" for line in files_of(view))
     listed = f'<div class="small">Files: {names}</div>' if names else ""
     diff = view.get("diff")
     return listed + (f"<details><summary>Changes</summary>{_diff(diff, limit)}</details>" if diff else "")
 
 
 def _attempt(attempt: View, limit: int | None) -> str:
-    parts = [f"<h3>Failed attempt: {_safe(attempt['role'])}</h3>"]
-    parts.append(f'<div class="small">{_safe(" · ".join([*facts(attempt), attempt["hash"]]))}</div>')
-    parts.append(f'<div class="text plain">{_safe(shorten(attempt["error"], limit))}</div>')
+    parts = [f"<h3>Failed attempt: {safe(attempt['role'])}</h3>"]
+    parts.append(f'<div class="small">{safe(" · ".join([*facts(attempt), attempt["hash"]]))}</div>')
+    parts.append(f'<div class="text plain">{safe(shorten(attempt["error"], limit))}</div>')
+    if sandbox := sandbox_text(attempt):
+        parts.append(f'<div class="small">{safe(sandbox)}</div>')
     if attempt.get("raw"):
-        parts.append(_fold("What the agent gave", attempt["raw"], limit))
+        parts.append(fold_text("What the agent gave", attempt["raw"], limit))
     parts.append(_step_files(attempt, limit))
     if attempt.get("prompt"):
-        parts.append(_fold("Prompt", attempt["prompt"], limit))
+        parts.append(fold_text("Prompt", attempt["prompt"], limit))
     parts.append(_turns(besides(attempt), limit))
     return f'<section class="failed">{"".join(parts)}</section>'
 
@@ -452,12 +334,12 @@ def _turns(turns: Sequence[View], limit: int | None) -> str:
     )
     parts = []
     for turn in turns:
-        parts.append(f'<div class="small">{_safe(turn["role"])}</div>')
-        parts.append(_text(turn["text"], limit))
+        parts.append(f'<div class="small">{safe(turn["role"])}</div>')
+        parts.append(render_text(turn["text"], limit))
         for call in turn["tool_calls"]:
             told = pretty(call["arguments"]) + (f"\n\n{call['result']}" if call["result"] else "")
             name = f"{call['name']} {call_text(call['arguments'])}".strip()
-            parts.append(_fold(name if len(name) <= 100 else name[:99] + "…", told, limit))
+            parts.append(fold_text(name if len(name) <= 100 else name[:99] + "…", told, limit))
     return f"<details><summary>{said}</summary>{''.join(parts)}</details>"
 
 
@@ -469,8 +351,8 @@ def _usage(card: View, steps: Sequence[View]) -> str:
     if used is None or set(used[0]) <= {"role", "steps", "time"}:
         return ""  # the list of steps shows the same figures
     headings, rows = used
-    head = "".join(f"<th>{_safe(cell)}</th>" for cell in headings)
-    body = "".join(f"<tr>{''.join(f'<td>{_safe(written(cell))}</td>' for cell in row)}</tr>" for row in rows)
+    head = "".join(f"<th>{safe(cell)}</th>" for cell in headings)
+    body = "".join(f"<tr>{''.join(f'<td>{safe(written(cell))}</td>' for cell in row)}</tr>" for row in rows)
     table = f'<table class="usage"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
     return f'<div class="wide">{table}</div>'
 
@@ -487,12 +369,12 @@ def _costs(card: View, colours: Mapping[str, str]) -> str:
     for role, cost in sorted(costs.items(), key=lambda entry: -entry[1]):
         width, told = 1000 * cost / total, f"{role}: {money(cost)}, {round(100 * cost / total)} %"
         place = f'class="{colours.get(role, "")}" x="{at:.2f}" width="{max(width - 2, 1):.2f}"'
-        bars.append(f'<rect {place} y="0" height="20"><title>{_safe(told)}</title></rect>')
+        bars.append(f'<rect {place} y="0" height="20"><title>{safe(told)}</title></rect>')
         at += width
         said.append(told)
     frame = '<svg class="chart costs" viewBox="0 0 1000 20" preserveAspectRatio="none" role="img"'
     frame += ' aria-label="reported cost of each role">'
-    return f'<p class="small">reported cost · {_safe(" · ".join(said))}</p>{frame}{"".join(bars)}</svg>'
+    return f'<p class="small">reported cost · {safe(" · ".join(said))}</p>{frame}{"".join(bars)}</svg>'
 
 
 def _timeline(steps: Sequence[View], colours: Mapping[str, str]) -> str:
@@ -508,9 +390,9 @@ def _timeline(steps: Sequence[View], colours: Mapping[str, str]) -> str:
     said = f"time of each step, up to {duration(longest)}" + (
         f"; below it tokens, up to {most:,}" if most else ""
     )
-    legend = "".join(f'<span><i class="{name}"></i>{_safe(role)}</span>' for role, name in colours.items())
+    legend = "".join(f'<span><i class="{name}"></i>{safe(role)}</span>' for role, name in colours.items())
     bars = "".join(_bars(steps, colours, width=width, longest=longest, most=most))
-    return f'<p class="small">{_safe(said)}</p>{frame}{bars}</svg><p class="legend small">{legend}</p>'
+    return f'<p class="small">{safe(said)}</p>{frame}{bars}</svg><p class="legend small">{legend}</p>'
 
 
 def _bars(
@@ -522,7 +404,7 @@ def _bars(
         place = (
             f'class="{colours[step["role"]]}" x="{index * width:.2f}" width="{max(width * 0.85, 0.5):.2f}"'
         )
-        told = f"<title>{_safe(f'{heading(step)}: {duration(ms)}, {used:,} tokens')}</title>"
+        told = f"<title>{safe(f'{heading(step)}: {duration(ms)}, {used:,} tokens')}</title>"
         yield f'<rect {place} y="{110 - up:.1f}" height="{max(up, 1):.1f}">{told}</rect>'
         if down:
             yield f'<rect {place} y="114" height="{down:.1f}" opacity=".55">{told}</rect>'

@@ -22,6 +22,7 @@ from rolecall.threads.thread import (
     REUSED_RECORD_SCHEMA,
     TREE_ATTEMPT_SCHEMA,
     TREE_RECORD_SCHEMA,
+    TREE_SCHEMA,
 )
 
 
@@ -86,6 +87,7 @@ def _stored_trees(store: Store, *, skip_damaged: bool) -> Iterator[tuple[str, Ma
         REUSED_RECORD_SCHEMA,
         BY_RECORD_SCHEMA,
         TREE_ATTEMPT_SCHEMA,
+        TREE_SCHEMA,
     ):
         for node in store.of_type(node_id(META, canonical.encode(schema))):
             try:

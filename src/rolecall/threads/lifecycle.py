@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.errors import Conflict, Hint, UsageError
 from rolecall.files.tree import Trees
@@ -58,6 +58,16 @@ MAKING_MS = 600_000
 """How long another host waits for the process that makes a thread's folders before it treats that process as dead."""
 
 
+class Cell(NamedTuple):
+    """A thread of an evaluation: one variant, one task, one of its repeats."""
+
+    thread: str
+    """Its id, which follows from the run."""
+    run: str
+    repeat: int = 0
+    """How many times the same is asked before it, so that it does not reuse those answers."""
+
+
 def start(
     store: Store,
     workflow: str | Playbook,
@@ -74,6 +84,7 @@ def start(
     sessions: Mapping[str, Mapping[str, str]] | None = None,
     reuse: bool | None = None,
     queue: int | None = None,
+    cell: Cell | None = None,
     also: Also | None = None,
 ) -> ThreadRef:
     """Create a thread without running it, and store its playbook if it is not stored yet.
@@ -88,6 +99,7 @@ def start(
             reason for a new session.
         reuse: whether finished steps with the same key are taken over; None leaves it to the workflow.
         queue: its priority in the service's queue.
+        cell: what an evaluation decides about it.
         also: adds to the transaction that creates the thread.
     """
     if not prompt.strip():
@@ -118,9 +130,11 @@ def start(
         sessions=dict(sessions or {}),
         limits=dict(limits or {}),
         reuse=reuse,
+        eval=cell.run if cell else "",
+        repeat=cell.repeat or None if cell else None,
     )
-    kind = "started" if queue is None else "queued"
-    return _add_thread(store, head, book, state, kind, {"workflow": node}, work=work, queue=queue, also=also)
+    kind, told, ident = "started" if queue is None else "queued", {"workflow": node}, cell and cell.thread
+    return _add_thread(store, head, book, state, kind, told, ident=ident, work=work, queue=queue, also=also)
 
 
 def _refuse_secret(agent: str, mask: Mask) -> None:
@@ -139,16 +153,19 @@ def fork(
     source: ThreadRef | None = None,
     workflow: str | Playbook | None = None,
     prompt: str | None = None,
+    cwd: str | None = None,
     agent: str | None = None,
     bind: Bind | None = None,
+    title: str = "",
     work: str | None = None,
     trees: str | None = None,
     reuse: bool | None = None,
+    cell: Cell | None = None,
     also: Also | None = None,
 ) -> ThreadRef:
     """Create a thread that shares the chain up to `at` (a start or a step). A different workflow or prompt adds a new
     start; otherwise a fork is just one ref. The fork keeps the agents of `source`, unless an `agent` or a workflow is
-    given.
+    given. A new start may also have another work folder, `cwd`; `cell` is what an evaluation decides about the fork.
 
     It works in folders of its own, with the files of that step. `trees` is the folder of the repositories that have
     them. Without it, or if the step did not record its files, the fork shares the folder that `source` shares, and its
@@ -161,7 +178,7 @@ def fork(
         fields = {
             "workflow": node if isinstance(node, str) else registry.add_workflow(draft, node),
             "prompt": mask.text(prompt or chain.start.prompt),
-            "cwd": chain.start.cwd,
+            "cwd": os.path.realpath(cwd) if cwd else chain.start.cwd,
         }
         is_member = chain.start.member is not None
         given = store.get(chain.start.id).payload if is_member else {}
@@ -175,6 +192,9 @@ def fork(
 
     limits = _limits_at(store, chain) if source is None else source.state.limits
     state = ThreadState(forked_from=NodeId(at), limits={**chain.start.limits, **limits}, reuse=reuse)
+    state = state._replace(title=thread.title_of(title)) if title else state
+    if cell is not None:
+        state = state._replace(eval=cell.run, repeat=cell.repeat or None)
     if source is not None:
         known = source.state
         state = state._replace(forked_thread=source.id, agent=known.agent, agents=known.agents)
@@ -183,7 +203,17 @@ def fork(
     if bind and (agent is not None or workflow is not None or source is None):
         state = state._replace(agents=bind(book))
     return _add_thread(
-        store, head, book, state, "forked", {"from": at}, work=work, source=source, trees=trees, also=also
+        store,
+        head,
+        book,
+        state,
+        "forked",
+        {"from": at},
+        ident=cell and cell.thread,
+        work=work,
+        source=source,
+        trees=trees,
+        also=also,
     )
 
 
@@ -230,13 +260,14 @@ def _add_thread(
     body: Mapping[str, Any],
     *,
     work: str | None,
+    ident: str | None = None,
     source: ThreadRef | None = None,
     trees: str | None = None,
     queue: int | None = None,
     also: Also | None = None,
 ) -> ThreadRef:
     """Add a thread whose head is `head`, then make its folders."""
-    ident = thread.new_thread_id(store.now())
+    ident = ident or thread.new_thread_id(store.now())
     chain = Chain(store, head)
     turn = Turn(ident, chain, book)
     way = next_of(turn)

@@ -410,6 +410,8 @@ class Members:
             member=number,
             limits={**of_role, **limits},
             reuse=self._reuse,
+            eval=self._state.eval,
+            repeat=self._state.repeat,
             service=queued,
         )
         told = {"name": state.name, **({"folders": state.dump_folders()} if place.folders else {})}

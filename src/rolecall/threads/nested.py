@@ -58,6 +58,7 @@ async def play(
 
 def _start(setup: Setup, parent: Attempt, workflow: str, prompt: str) -> str:
     own = thread.find(setup.store, parent.thread).state
+    ident = thread.new_thread_id(setup.store.now())
     depth, above = 0, read_thread(setup.store, parent.thread)
     while above is not None and depth < DEEPEST:
         depth += 1
@@ -78,6 +79,7 @@ def _start(setup: Setup, parent: Attempt, workflow: str, prompt: str) -> str:
         title=own.title if own.member else f"{parent.role}: {own.title}",
         work=setup.work,
         reuse=parent.reuse,
+        cell=lifecycle.Cell(ident, own.eval, own.repeat or 0) if own.eval else None,
     )
     return child.id
 

@@ -37,7 +37,19 @@ from rolecall.nexus import project_paths
 from rolecall.service import control
 from rolecall.settings import config
 from rolecall.threads.requests import Request as RepeatableRequest
-from rolecall.web import child, failure, inbox, project, schema, search, service, spend, threads, workflows
+from rolecall.web import (
+    child,
+    evals,
+    failure,
+    inbox,
+    project,
+    schema,
+    search,
+    service,
+    spend,
+    threads,
+    workflows,
+)
 from rolecall.web.assets import Assets
 from rolecall.web.failure import Failure
 from rolecall.web.live import LiveEvents, PageStream, frames_of
@@ -48,7 +60,7 @@ from rolecall.web.verbs import VERBS, ApiVerb, Ask, Call, GoesOn, JsonObject
 T = TypeVar("T")
 Handler = Callable[[Request], Awaitable[Response]]
 
-_MODULES = (threads, inbox, workflows, project, spend, service, search)
+_MODULES = (threads, inbox, workflows, evals, project, spend, service, search)
 """The modules that declare verbs."""
 _HEADER = "x-rolecall"
 _SIGN_OUT = "/api/signout"
@@ -315,9 +327,15 @@ class Site:
             lambda rolecall: rolecall.thread(ident).export("markdown" if is_markdown else "html"),
             is_slow=True,
         )
-        name = f"{re.sub(r'[^0-9A-Za-z]', '', ident)}.{'md' if is_markdown else 'html'}"
-        headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
-        return Response(text, media_type="text/markdown" if is_markdown else "text/html", headers=headers)
+        return _send_file(text, ident, "md" if is_markdown else "html")
+
+    async def send_eval_report(self, request: Request) -> Response:
+        """The page of an evaluation as a file to keep."""
+        query, ident = request.query_params, request.path_params["run"]
+        text = await self._workers.run(
+            lambda rolecall: rolecall.evals().page(ident, base=query.get("base", "")), is_slow=True
+        )
+        return _send_file(text, ident, "html")
 
     async def stream_events(self, request: Request) -> Response:
         given = request.headers.get("last-event-id") or request.query_params.get("after") or ""
@@ -332,6 +350,12 @@ class Site:
         return StreamingResponse(frames, media_type="text/event-stream", headers=headers)
 
 
+def _send_file(text: str, ident: str, ending: str) -> Response:
+    name = f"{re.sub(r'[^0-9A-Za-z]', '', ident)}.{ending}"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
+    return Response(text, media_type={"md": "text/markdown", "html": "text/html"}[ending], headers=headers)
+
+
 def make_app(settings: SiteSettings, signin: BrowserSignIn, *, tell: Callable[[str], None]) -> ASGIApp:
     site, assets = Site(settings, signin, tell=tell), Assets()
     others: dict[str, Handler] = {
@@ -341,6 +365,7 @@ def make_app(settings: SiteSettings, signin: BrowserSignIn, *, tell: Callable[[s
         "/schema": site.show_schema,
         "/signout": site.sign_out,
         "/threads/{thread}/report": site.send_report,
+        "/evals/{run}/report": site.send_eval_report,
     }
     verbs = [(one.method, one.path, others[one.path]) for one in schema.OTHERS]
     verbs += [(verb.method, verb.path, site.handle(verb)) for verb in VERBS]

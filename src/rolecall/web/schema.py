@@ -63,6 +63,13 @@ OTHERS = (
     ),
     Described(
         "GET",
+        "/evals/{run}/report",
+        "The page of an evaluation, as a file.",
+        {"base": "the variant from which differences are shown"},
+        type="text/html",
+    ),
+    Described(
+        "GET",
         "/events",
         "Events of all threads as server-sent events, resumable by Last-Event-ID.",
         {

@@ -73,9 +73,10 @@ class _Parsed(NamedTuple):
     path: tuple[str | int, ...] | None = None
 
 
-def check(expression: str) -> str | None:
-    """Return the reason why an expression cannot be a condition, or None if it can."""
-    return _parse(expression).problem
+def check(expression: str, *, has_output: bool = False) -> str | None:
+    """Return the reason why an expression cannot be a condition, or None if it can. With `has_output` it may also look
+    at `output`, that of the last step, as the judges of an evaluation do."""
+    return _parse(expression, has_output).problem
 
 
 def window(expression: str) -> int | None:
@@ -105,13 +106,16 @@ def evaluate(
     start: JsonObject,
     steps: Sequence[JsonObject],
     steps_count: int | None = None,
+    output: JsonObject | None = None,
     seconds: float = 1.0,
 ) -> bool:
     """Whether the condition holds, according to JSONata's `$boolean`. Raise `UsageError` if it cannot be evaluated.
 
-    `steps` are the latest of the thread's `steps_count` steps, oldest first.
+    `steps` are the latest of the thread's `steps_count` steps, oldest first. If `output` is given, the expression may
+    look at it.
     """
-    return bool(_compute(expression, _view(expression, start, steps, steps_count), seconds, is_list=False))
+    view = _view(expression, start, steps, steps_count, output)
+    return bool(_compute(expression, view, seconds, is_list=False))
 
 
 def select(
@@ -153,10 +157,14 @@ def _kind(value: Any) -> str:
 
 
 def _view(
-    expression: str, start: JsonObject, steps: Sequence[JsonObject], steps_count: int | None
+    expression: str,
+    start: JsonObject,
+    steps: Sequence[JsonObject],
+    steps_count: int | None,
+    output: JsonObject | None = None,
 ) -> JsonObject:
     """The data that an expression sees."""
-    parsed = _parse(expression)
+    parsed = _parse(expression, output is not None)
     if parsed.problem:
         raise UsageError(f"the condition {expression!r} cannot be used: {parsed.problem}")
     count = len(steps) if steps_count is None else steps_count
@@ -167,12 +175,13 @@ def _view(
             hint="Look at recent steps with steps[-1], steps[-2], …, and at steps_count for their number.",
         )
     first = 0 if parsed.window is None else max(0, len(steps) - parsed.window)
-    return {"start": dict(start), "steps": [dict(step) for step in steps[first:]], "steps_count": count}
+    view = {"start": dict(start), "steps": [dict(step) for step in steps[first:]], "steps_count": count}
+    return view if output is None else {**view, "output": output}
 
 
 def _compute(expression: str, view: JsonObject, seconds: float, *, is_list: bool) -> Any:
     """The value of an expression; with `is_list` as it is, else whether it is true."""
-    run = _run if _parse(expression).is_cheap else _run_in_child
+    run = _run if _parse(expression, "output" in view).is_cheap else _run_in_child
     return run(expression, view, seconds, is_list=is_list)
 
 
@@ -186,7 +195,7 @@ def _run(expression: str, view: JsonObject, seconds: float, *, is_list: bool) ->
             raise _TooLong
 
     try:
-        value = _parse(expression).program.evaluate(view, {"__evaluate_entry": enter})
+        value = _parse(expression, "output" in view).program.evaluate(view, {"__evaluate_entry": enter})
         return _plain(value) if is_list else bool(Jsonata.boolize(value))
     except _TooLong:
         raise UsageError(f"the condition {expression!r} was stopped after {seconds:g} s") from None
@@ -235,7 +244,7 @@ def _main() -> None:
     import resource
 
     order = json.loads(sys.stdin.buffer.read())
-    _parse(order["expression"])
+    _parse(order["expression"], "output" in order["view"])
     resource.setrlimit(resource.RLIMIT_AS, (MAX_CHILD_MEMORY, MAX_CHILD_MEMORY))
     allowed = math.ceil(process_time() + order["seconds"])
     resource.setrlimit(resource.RLIMIT_CPU, (allowed, allowed))
@@ -254,7 +263,7 @@ def _describe(exc: Exception) -> str:
 
 
 @lru_cache(maxsize=256)
-def _parse(expression: str) -> _Parsed:
+def _parse(expression: str, has_output: bool = False) -> _Parsed:
     from jsonata import Jsonata
 
     if not expression.strip():
@@ -264,7 +273,7 @@ def _parse(expression: str) -> _Parsed:
     try:
         program = Jsonata(expression)
         program.set_validate_input(False)
-        walk = _Walk()
+        walk = _Walk(has_output)
         walk.visit(program.ast, at_root=True, depth=0)
     except UsageError as exc:
         return _Parsed(None, exc.message, 0, ())
@@ -303,7 +312,8 @@ def _recent(step: Any) -> int | None:
 class _Walk:
     """One pass over a parsed expression that finds refused parts and the data it looks at."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_output: bool) -> None:
+        self._roots = (*ROOTS, "output") if has_output else ROOTS
         self.problems: list[str] = []
         self.fields: list[Field] = []
         self.window: int | None = 0
@@ -368,10 +378,10 @@ class _Walk:
             self._expect(names[0], STEP_FIELDS, "a step")
             if names[0] == "output" and names[1] is not None:
                 self.fields.append(Field(names[1], recent))
-        elif first.value != "steps_count":
+        elif first.value not in self._roots:
             name = first.value
-            close = _closest(name, ROOTS) or f"steps[-1].{'' if name == 'output' else 'output.'}{name}"
-            known = f"Known are {', '.join(ROOTS)}"
+            close = _closest(name, self._roots) or f"steps[-1].{'' if name == 'output' else 'output.'}{name}"
+            known = f"Known are {', '.join(self._roots)}"
             self.problems.append(f"{name!r} is not known here, did you mean {close}? {known}")
 
     def _expect(self, name: str | None, known: tuple[str, ...], owner: str) -> None:

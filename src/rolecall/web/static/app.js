@@ -7,7 +7,7 @@ import { ActionButton, Boundary, Dialog, Field, Loading, Messages, Problem } fro
 
 const NAV = [
   ["/", "Inbox", "i"], ["/threads", "Threads", "t"], ["/start", "Start", "s"], ["/plan", "Plan", "p"],
-  ["/spend", "Spend", "c"], ["/service", "Service", "v"], ["/search", "Search", "f"],
+  ["/evals", "Evals", "e"], ["/spend", "Spend", "c"], ["/service", "Service", "v"], ["/search", "Search", "f"],
 ];
 const PAGES = [
   [/^\/$/, () => import("./pages/inbox.js")],
@@ -16,6 +16,7 @@ const PAGES = [
   [/^\/start(?:\/(?<name>.+))?$/, () => import("./pages/start.js")],
   [/^\/compare$/, () => import("./pages/compare.js")],
   [/^\/plan$/, () => import("./pages/plan.js")],
+  [/^\/evals(?:\/(?<run>[^/]+))?$/, () => import("./pages/evals.js")],
   [/^\/spend$/, () => import("./pages/spend.js")],
   [/^\/service$/, () => import("./pages/service.js")],
   [/^\/search$/, () => import("./pages/search.js")],

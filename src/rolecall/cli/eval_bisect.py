@@ -1,0 +1,130 @@
+"""`rolecall eval bisect`: which version of a workflow broke a suite?"""
+
+from __future__ import annotations
+
+import asyncio
+from argparse import ArgumentTypeError, Namespace
+from typing import TYPE_CHECKING
+
+from rolecall.api import Rolecall
+from rolecall.cli import argument, verb
+from rolecall.cli.eval import INFRASTRUCTURE, INTERRUPTED, LIMITS, SUITE, CellRecords
+from rolecall.cli.output import STORE, colored_diff, format_of, plural, say, show, show_record, warn
+from rolecall.cli.thread_play import View, attend
+from rolecall.store.canonical import JsonObject
+
+if TYPE_CHECKING:
+    from rolecall.evals.bisect import Bisected
+
+_CANNOT_INSTALL = (
+    "Rolecall cannot install an older program or model, so it names them and does not search them."
+)
+
+
+def _noise(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 0.5:
+        raise ArgumentTypeError(f"{text!r} is not a number from 0 to below 0.5")
+    return value
+
+
+@verb(
+    "eval bisect",
+    "find the version of a workflow that broke a suite, among those put under its name. Exit codes: 0 found, 1 nothing "
+    "is broken, 6 not finished, 130 interrupted; the same command continues",
+    "rolecall eval bisect evals/fix-bug.yaml --from 3J5PZ3D1\n"
+    "rolecall eval bisect evals/fix-bug.yaml --from 1.2 --to 1.9 --noise 0.2",
+    SUITE,
+    argument(
+        "--from",
+        "VERSION",
+        "a good version, by its id or its `version` (default: the oldest)",
+        dest="oldest",
+        default="",
+    ),
+    argument("--to", "VERSION", "a bad version (default: the newest)", dest="newest", default=""),
+    argument(
+        "--noise",
+        "SHARE",
+        "how often an answer is wrong (default: estimated from repeats)",
+        type=_noise,
+    ),
+    *LIMITS,
+    STORE,
+)
+def bisect(options: Namespace) -> int:
+    is_text = format_of(options) == "text"
+    view = Looks() if is_text else LookRecords(options)
+
+    async def play(rolecall: Rolecall) -> tuple[Bisected, bool]:
+        async with attend(view) as stopped:
+            found = await rolecall.evals().bisect(
+                options.suite,
+                oldest=options.oldest,
+                newest=options.newest,
+                noise=options.noise,
+                only=options.only,
+                at_once=options.at_once,
+                limits=dict(options.limit),
+                watch=stopped.watch,
+                cancel=stopped.cancel,
+            )
+        if stopped.error is not None:
+            raise stopped.error
+        return found, stopped.cancel.is_set()
+
+    with Rolecall(options.store) as rolecall:
+        found, is_stopped = asyncio.run(play(rolecall))
+    show(options, found.dump(), lambda: _describe(found))
+    if found.status == "unfinished":
+        warn("not finished; the same command continues")
+        return INTERRUPTED if is_stopped else INFRASTRUCTURE
+    return 0 if found.status == "found" else 1
+
+
+class Looks(View):
+    """Prints a line for each answer about a version."""
+
+    def event(self, kind: str, body: JsonObject) -> None:
+        if kind == "bisect":
+            last = body["last"]
+            sign = "✓" if last["passed"] else "✗"
+            left, certainty = plural(body["left"], "version"), body["certainty"]
+            say(f"{sign} {last['name']} · {left} left · {certainty * 100:.0f} % certain")
+
+
+class LookRecords(CellRecords):
+    """Prints each answer, and each result of a thread, as a record."""
+
+    def event(self, kind: str, body: JsonObject) -> None:
+        super().event(kind, body)
+        if kind == "bisect":
+            show_record(self._options, {"event": kind, **body})
+
+
+def _describe(found: Bisected) -> str:
+    tasks = f"{plural(len(found.tasks), 'task')} broke: {', '.join(found.tasks[:10])}" if found.tasks else ""
+    asked = (
+        f"{found.asked} of {plural(found.versions, 'version')} were run, {plural(len(found.looks), 'answer')}"
+    )
+    lines = [f"{found.workflow}: {asked}, of which {found.error * 100:.0f} % may be wrong"]
+    lines += [tasks] if tasks else []
+    if found.status != "found":
+        lines.append(f"{found.status}: {found.reason}")
+        if found.drift:
+            lines += [*found.drift, _CANNOT_INSTALL]
+        return "\n".join(lines)
+    bad, good = found.bad, found.good
+    if bad and good:
+        lines.append(f"the first bad version is {bad.node} ({(found.certainty or 0) * 100:.1f} % certain)")
+        lines += [
+            f"the one before it is {good.node}",
+            "",
+            *map(str, found.changes),
+            "",
+            colored_diff(found.diff),
+        ]
+    return "\n".join(lines).rstrip()

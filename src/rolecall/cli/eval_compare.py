@@ -1,0 +1,221 @@
+"""`rolecall eval compare` and `eval gate`: is one variant better than another, and may it replace it?"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from shlex import quote
+from textwrap import wrap
+from typing import TYPE_CHECKING
+
+from rolecall.api import Rolecall, reader
+from rolecall.cli import Reply, argument, verb
+from rolecall.cli.arguments import parse_agent, parse_time
+from rolecall.cli.eval import INFRASTRUCTURE, SELECTION, SUITE, end, follow, percent
+from rolecall.cli.eval import describe as describe_run
+from rolecall.cli.output import STORE, between, pair, plural, show, table, warn
+from rolecall.errors import UsageError
+from rolecall.threads.report import money
+
+if TYPE_CHECKING:
+    from rolecall.evals.compare import AmountChange, Comparison
+    from rolecall.evals.gate import Gated
+    from rolecall.evals.statistics import Change, Difference
+
+WORSE = 1
+ALPHA = 0.05
+_CHANGES: dict[Change, str] = {"broken": "✗", "fixed": "✓", "flaky": "~"}
+_UNCHANGED: Change = "unchanged"
+_MOST_TASKS = 20
+_WIDTH = 78
+
+
+@verb(
+    "eval compare",
+    "compare two variants in pairs of tasks: what was fixed and what was broken, and whether that is more than chance",
+    "rolecall eval compare\nrolecall eval compare 4J2Q 9S8N\nrolecall eval compare 4J2Q:opus 9S8N:haiku --json",
+    argument(
+        "base", "BASE", "a run (a part of its id; default: the newest), or RUN:VARIANT", nargs="?", default=""
+    ),
+    argument(
+        "variant",
+        "VARIANT",
+        "what is compared with it, named the same way (default: the other variants of BASE)",
+        nargs="?",
+        default="",
+    ),
+    STORE,
+)
+def compare(options: Namespace) -> Reply:
+    with reader(options.store) as rolecall:
+        found = rolecall.evals().compare(options.base, options.variant)
+    return Reply([one.dump() for one in found], lambda: describe(found))
+
+
+@verb(
+    "eval gate",
+    "run a suite and fail if it is worse than a base. Exit codes: 0 not worse, 1 worse, 6 not decided because threads "
+    "could not run or be judged, 7 not decided because a limit is used up, 130 interrupted",
+    "rolecall eval gate evals/fix-bug.yaml --save main\n"
+    "rolecall eval gate evals/fix-bug.yaml --against main\n"
+    "rolecall eval gate evals/fix-bug.yaml --against 4J2Q:opus --stop-early",
+    SUITE,
+    argument("--against", "BASE", "a name that --save has given, a run, or RUN:VARIANT"),
+    argument(
+        "--save", "NAME", "save the complete run as a base under this name, unless --against finds it worse"
+    ),
+    *SELECTION,
+    STORE,
+)
+def gate(options: Namespace) -> int:
+    if not options.against and not options.save:
+        raise UsageError("there is nothing to compare with", hint="Give --against BASE or --save NAME.")
+    if options.stop_early and not options.against:
+        raise UsageError("a run that stops early cannot be a base", hint="Leave out --stop-early.")
+    with Rolecall(options.store) as rolecall:
+        evals = rolecall.evals()
+        plan = evals.plan(options.suite, only=options.only, is_fresh=options.fresh, is_new=options.new)
+        if not options.against:
+            report, is_stopped = follow(options, plan, evals.run)
+            code = end(options, f"gate --save {quote(options.save)}", report, is_stopped)
+            if not code:
+                evals.save_base(options.save, report)
+                show(options, report.dump(), f"{report.id} is the base {options.save}")
+            return code
+        gated, is_stopped = follow(options, plan, partial(evals.gate, base=options.against))
+        is_saved = bool(options.save) and gated.decision == "passed" and not gated.report.is_early
+        if is_saved:
+            evals.save_base(options.save, gated.report)
+        show(options, {**gated.dump(), "saved": is_saved}, lambda: _describe_gate(gated))
+    if gated.decision == "worse":
+        return WORSE
+    if gated.decision == "undecided":
+        against = f"gate --against {quote(options.against)}"
+        return end(options, against, gated.report, is_stopped) or INFRASTRUCTURE
+    fewest = min(one.difference.tasks for one in gated.comparisons)
+    if 2.0**-fewest * len(gated.comparisons) > ALPHA:
+        tasks = plural(fewest, "task")
+        warn(f"with {tasks} this gate can never fail: chance explains even that all of them broke")
+    return 0
+
+
+@verb(
+    "eval experiment",
+    "fork recorded threads before a role, and let each go on in two variants; only what follows is asked and paid",
+    "rolecall eval experiment evals/fix-bug.yaml --fork reviewer --agent reviewer=claude:model=haiku\n"
+    "rolecall eval experiment evals/fix-bug.yaml --fork reviewer --workflow new.yaml --since 30d --stop-early",
+    argument("suite", "SUITE", "the suite that names the workflow and the judges"),
+    argument("--fork", "ROLE", "fork each thread before the first step of this role", required=True),
+    argument(
+        "--thread", "THREAD", "a thread to fork; may be repeated (default: all)", action="append", default=[]
+    ),
+    argument(
+        "--since", "TIME", "only threads since then, such as 30d or 2026-01-31", type=parse_time, default=0
+    ),
+    argument(
+        "--most", "N", "at most so many threads, the newest (default: 100)", type=between(1), default=100
+    ),
+    argument("--workflow", "FILE", "the changed workflow, compared with that of the suite"),
+    argument(
+        "--agent",
+        "ROLE=AGENT",
+        "another agent for a role, compared with that of the suite; may be repeated",
+        type=pair,
+        action="append",
+        default=[],
+    ),
+    *SELECTION[1:],
+    STORE,
+)
+def experiment(options: Namespace) -> int:
+    with Rolecall(options.store) as rolecall:
+        evals = rolecall.evals()
+        plan = evals.plan_experiment(
+            options.suite,
+            options.fork,
+            threads=[rolecall.thread(name) for name in options.thread],
+            since=options.since,
+            most=options.most,
+            workflow=options.workflow,
+            agents={role: parse_agent(agent) for role, agent in options.agent},
+            is_fresh=options.fresh,
+            is_new=options.new,
+        )
+        report, is_stopped = follow(options, plan, evals.run)
+        is_compared = len(report.variants) > 1 and all(report.tallies(variant) for variant in report.variants)
+        found = evals.compare(report.id) if is_compared else []
+        shown = {**report.dump(), "comparisons": [one.dump() for one in found]}
+        show(options, shown, lambda: f"{describe_run(report)}\n\n{describe(found)}".rstrip())
+        return end(options, "", report, is_stopped)
+
+
+# -- words --
+
+
+def _describe_gate(gated: Gated) -> str:
+    return f"{describe(gated.comparisons)}\n\n{gated.decision}: {gated.reason}".lstrip()
+
+
+def describe(comparisons: Sequence[Comparison]) -> str:
+    """Comparisons as text that fits 80 columns."""
+    return "\n\n".join("\n".join(_describe(one)) for one in comparisons)
+
+
+def _describe(found: Comparison) -> Iterator[str]:
+    yield f"{found.suite}: {plural(found.difference.tasks, 'task')}, in pairs"
+    yield f"  base     {found.base}"
+    yield f"  variant  {found.variant}"
+    yield ""
+    rates = [
+        f"{percent(rate.value)} ({rate.interval.low * 100:.0f}–{rate.interval.high * 100:.0f})"
+        for rate in (found.base_rate, found.rate)
+    ]
+    rows = [("pass rate", *rates, *_word_difference(found.difference, lambda value: f"{value * 100:+.0f}"))]
+    rows += [_row(amount) for amount in found.amounts]
+    yield table(rows, ("", "base", "variant", "difference (95 %)", "p"))
+    yield f"p: {found.difference.method}"
+    yield ""
+    yield ", ".join(f"{found.count(change)} {change}" for change in (*_CHANGES, _UNCHANGED))
+    changed = [task for change in _CHANGES for task in found.tasks if task.change == change]
+    for task in changed[:_MOST_TASKS]:
+        base, variant = task.base, task.variant
+        told = f"{base.passed} of {base.runs} → {variant.passed} of {variant.runs}"
+        yield f"{_CHANGES[task.change]} {task.task}: {task.change}, {told}"
+        if task.parting is not None:
+            yield from _indent(f"they part at {task.parting}" if task.parting.step else str(task.parting))
+    if changed[_MOST_TASKS:]:
+        yield f"and {len(changed) - _MOST_TASKS} more: add --json"
+    if found.left_out:
+        yield ""
+        yield "not compared:"
+        for name, reason in found.left_out.items():
+            yield from _indent(f"{name}: {reason}")
+    for note in found.notes:
+        yield from wrap(f"note: {note}", _WIDTH)
+
+
+def _indent(text: str) -> list[str]:
+    return wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="    ")
+
+
+def _word_difference(found: Difference, word: Callable[[float], str]) -> tuple[str, str]:
+    low_high = f" ({word(found.interval.low)} to {word(found.interval.high)})" if found.interval else ""
+    return f"{word(found.value)}{low_high}", f"{found.p_value:.2g}"
+
+
+def _row(amount: AmountChange) -> tuple[str, ...]:
+    def word(value: float) -> str:
+        if amount.name == "cost":
+            return money(value)
+        return f"{value:,.0f}" if amount.name == "tokens" else f"{value:.2f}"
+
+    def word_signed(value: float) -> str:
+        return f"{'−' if value < 0 else '+'}{word(abs(value))}"
+
+    return (
+        amount.name,
+        word(amount.base.value),
+        word(amount.variant.value),
+        *_word_difference(amount.difference, word_signed),
+    )

@@ -1,0 +1,234 @@
+"""Begins or continues a run: stores the suite with its files, and finds the run that goes on with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from rolecall.errors import Conflict, RolecallError, UsageError
+from rolecall.evals import folders, records
+from rolecall.evals.power import find_smallest_difference
+from rolecall.evals.records import EvalRun, JudgeFiles, StoredSuite
+from rolecall.evals.suite import MOST_CELLS, FindMissing, Recorded, Suite
+from rolecall.evals.tasks import Task, TaskFiles
+from rolecall.files.snapshot import Snapshot
+from rolecall.files.tree import Trees
+from rolecall.settings.form import did_you_mean
+from rolecall.store import holder
+from rolecall.store.ids import NodeId
+from rolecall.store.store import Store
+from rolecall.threads import step_files, thread, tryout
+from rolecall.threads.thread import Chain
+from rolecall.workflow.playbook import Playbook
+
+
+class Plan(NamedTuple):
+    """What a run of a suite will do."""
+
+    suite: StoredSuite
+    tasks: tuple[NodeId, ...]
+    """Those that are chosen."""
+    omitted: Mapping[str, Sequence[str]]
+    """Files of tasks and judges that are not recorded, because they are too large or look like secrets."""
+    going_on: EvalRun | None
+    """The unfinished run that continues."""
+    folder: str
+    """The folder of the suite."""
+    limits: Mapping[str, float]
+    """Those of the suite."""
+    is_fresh: bool
+    first: int = 0
+    """How many times other runs have asked the same before."""
+    hidden: tuple[str, ...] = ()
+    """The folders of judges, which agents in a sandbox do not see."""
+
+    @property
+    def threads(self) -> int:
+        return len(self.tasks) * len(self.suite.variants) * self.suite.repeat
+
+    @property
+    def smallest_difference(self) -> float | None:
+        """The smallest difference in pass rate that this suite shows in four of five runs; None if it shows none."""
+        return find_smallest_difference(len(self.tasks), self.suite.repeat)
+
+
+def plan(
+    store: Store,
+    trees: Trees,
+    suite: Suite,
+    *,
+    cache: str,
+    only: Sequence[str],
+    is_fresh: bool,
+    is_new: bool,
+    first: int = 0,
+) -> Plan:
+    """Store a suite, and find out what a run of its tasks with one of the tags or ids in `only` has to do. `first` is
+    how many times other runs have asked the same before, whose answers it does not reuse."""
+    source, omitted = os.path.dirname(suite.path), dict[str, Sequence[str]]()
+    found = list(find_tasks(store, trees, suite, cache, source))
+
+    def take(folder: str) -> Snapshot | None:
+        return folders.take_folder(trees, folder, source=source) if folder else None
+
+    judges = [
+        JudgeFiles(judge, take(judge.files), tuple(take(example.files) for example in judge.examples))
+        for judge in suite.judges
+    ]
+    for name, files in [(task.id, files) for task, files in found] + [
+        (one.judge.name, one.files) for one in judges
+    ]:
+        if files is not None and files.omitted:
+            omitted[name] = files.omitted
+    node = records.put_suite(store, suite, found, judges)
+    stored = records.load_suite(store, node)
+    chosen = tuple(task.node for task in choose(stored.tasks, only))
+    if len(chosen) * len(stored.variants) * stored.repeat > MOST_CELLS:
+        raise UsageError(f"that is more than {MOST_CELLS:,} threads", hint="Choose some of the tasks.")
+    going_on = None if is_new else _find_open(store, node, chosen, first, is_fresh=is_fresh)
+    hidden = tuple(os.path.realpath(judge.files) for judge in suite.judges if judge.files)
+    return Plan(stored, chosen, omitted, going_on, source, suite.limits, is_fresh, first, hidden)
+
+
+class Changes(NamedTuple):
+    """What an experiment tries: another version of the workflow, other agents, or both."""
+
+    workflow: Playbook | None
+    agents: Mapping[str, str]
+
+
+def make_experiment(suite: Suite, recorded: Recorded, changes: Changes, missing: FindMissing) -> Suite:
+    """A suite whose tasks are forks of recorded threads of its workflow. With changes, its variants are `current`, the
+    first of the suite, and `changed`."""
+    first = suite.variants[0]
+    book = suite.books[first.name]
+    if any(changes):
+        current = first._replace(name="current")
+        changed = first._replace(name="changed", agents={**first.agents, **changes.agents})
+        books = {"current": book, "changed": changes.workflow or book}
+        suite = suite._replace(variants=(current, changed), books=books)
+    for variant in suite.variants:
+        roles = suite.books[variant.name].workflow.roles
+        for role in (recorded.fork, *variant.agents):
+            if role not in roles:
+                hint = did_you_mean(role, roles, what="Its roles")
+                raise UsageError(f"{suite.books[variant.name].workflow.name} has no role {role!r}", hint=hint)
+        for role, error in missing(suite.books[variant.name], variant.agent, variant.agents):
+            raise UsageError(f"{variant.name}: nobody can play {role}: {error.message}", hint=error.hint)
+    name = book.workflow.name
+    return suite._replace(recorded=recorded._replace(workflow=name), tasks=(), reference=None, cheat=None)
+
+
+class Chosen(Protocol):
+    @property
+    def id(self) -> str: ...
+    @property
+    def tags(self) -> tuple[str, ...]: ...
+
+
+SomeTask = TypeVar("SomeTask", bound=Chosen)
+
+
+def choose(tasks: Sequence[SomeTask], only: Sequence[str]) -> list[SomeTask]:
+    """The tasks with one of the tags or ids in `only`; all of them if it is empty."""
+    known = {word for task in tasks for word in (task.id, *task.tags)}
+    for word in only:
+        if word not in known:
+            hint = did_you_mean(word, sorted({tag for task in tasks for tag in task.tags}), what="Tags")
+            raise UsageError(f"no task has the tag or id {word!r}", hint=hint)
+    return [task for task in tasks if not only or {task.id, *task.tags}.intersection(only)]
+
+
+def find_tasks(
+    store: Store, trees: Trees, suite: Suite, cache: str, source: str
+) -> Iterator[tuple[Task, Snapshot | None]]:
+    """The tasks with their recorded files. All problems are found before one is raised."""
+    problems, taken = list[str](), dict[str, Snapshot]()
+    if suite.recorded is not None:
+        yield from read_recorded(store, suite.recorded)
+        return
+    for task in suite.tasks:
+        try:
+            if task.files.repository:
+                commit = folders.find_commit(task, cache)
+                yield task._replace(files=task.files._replace(commit=commit)), None
+            elif folder := task.files.folder:
+                if folder not in taken:
+                    taken[folder] = folders.take_folder(trees, folder, source=source)
+                yield task, taken[folder]
+            else:
+                yield task, folders.find_tree(store, task.id, task.files.tree) if task.files.tree else None
+        except RolecallError as error:
+            problems.append(f"\n  {error.message}")
+    if problems:
+        raise UsageError(f"the files of tasks cannot be found:{''.join(problems)}")
+
+
+def read_recorded(store: Store, recorded: Recorded) -> list[tuple[Task, Snapshot | None]]:
+    """The newest recorded threads as tasks: what they were asked, and the files that they began with. Those to be
+    forked go on from before the first step of a role, with the files that it found."""
+    found = list[tuple[Task, Snapshot | None]]()
+    named = [thread.find(store, ident) for ident in recorded.threads]
+    for ref in named or tryout.read_recorded(store, recorded.workflow, since=recorded.since):
+        if not named and (ref.state.parent or ref.state.eval):
+            continue
+        chain, fork = Chain(store, ref.head), ""
+        try:
+            if recorded.fork:
+                steps = [step for step in chain if step.role == recorded.fork]
+                if not steps:
+                    continue
+                fork = steps[-1].payload["prev"] or steps[-1].start
+                tree = steps[-1].tree
+                files = tree.found if tree else step_files.find_left(store, ref, fork).files
+            else:
+                files = step_files.find_left(store, ref, "start").files
+        except RolecallError:  # no role has worked on files, or they are not recorded
+            continue
+        task = Task(ref.id, chain.start.prompt, TaskFiles(tree=files.tree), fork=fork)
+        found.append((task, files))
+    if not found:
+        whose = f" before {recorded.fork}" if recorded.fork else ""
+        raise UsageError(
+            f"no thread of {recorded.workflow!r} in that time has recorded files{whose}",
+            hint="Name another workflow, other threads or a longer time.",
+        )
+    return found[-recorded.most :]
+
+
+def _find_open(
+    store: Store, suite: NodeId, tasks: Sequence[NodeId], first: int, *, is_fresh: bool
+) -> EvalRun | None:
+    """The newest run of the same tasks that is not done."""
+    for run in records.list_runs(store, suite=suite):
+        is_same = (run.tasks, run.first, run.is_fresh) == (tuple(tasks), first, is_fresh)
+        if run.status != "done" and is_same:
+            return run
+    return None
+
+
+def hold(store: Store, plan: Plan, *, given: Mapping[str, float]) -> EvalRun:
+    """Start the run, or take over the unfinished one. `given` limits replace those that it has; a new run has those of
+    the suite. Raise Conflict if a living process runs it."""
+    lease = holder.me("eval")
+    if (run := plan.going_on) is None:
+        limits = {**plan.limits, **given}
+        return records.start_run(
+            store,
+            plan.suite.node,
+            plan.tasks,
+            limits=limits,
+            is_fresh=plan.is_fresh,
+            lease=lease,
+            first=plan.first,
+        )
+    held = run.ref.state.get("lease")
+    if held and holder.is_alive(held, now=store.now()):
+        raise Conflict(
+            f"the evaluation {run.id} is being run by {holder.describe(held)}",
+            hint="Wait for it, or stop that process.",
+        )
+    state = {**run.ref.state, "limits": {**run.limits, **given}, "lease": dict(lease)}
+    run.ref = store.move(run.ref.name, run.ref, run.ref.target, state, durable=True)
+    return run

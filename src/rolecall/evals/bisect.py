@@ -1,0 +1,302 @@
+"""Finds the version of a workflow that broke a suite.
+
+The oldest and the newest version are run first. The question to each version between them is then: do the tasks pass
+that the newest has broken? What was answered is recorded (the ref `eval-bisect/<digest>`), and each question is a run,
+so that a search that was killed goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from rolecall.errors import Hint, NotFound, UsageError
+from rolecall.evals.begin import Plan
+from rolecall.evals.compare import Side, pair_tasks
+from rolecall.evals.records import list_runs
+from rolecall.evals.results import Report, to_json
+from rolecall.evals.search import Search
+from rolecall.evals.suite import Suite
+from rolecall.store.canonical import JsonObject
+from rolecall.store.store import Store
+from rolecall.threads.key import digest
+from rolecall.workflow.document import WorkflowChange, changes, diff
+from rolecall.workflow.playbook import Playbook
+from rolecall.workflow.registry import Version
+
+_TEXT = {"type": "string"}
+_REF = {"type": "string", "format": "ocas_ref"}
+_LOOK_SCHEMA = {
+    "type": "object",
+    "properties": {"version": {"type": "integer"}, "passed": {"type": "boolean"}, "run": _TEXT},
+    "required": ["passed", "run", "version"],
+    "additionalProperties": False,
+}
+BISECT_SCHEMA = {
+    "title": "rolecall.eval_bisect",
+    "type": "object",
+    "properties": {
+        "versions": {"type": "array", "items": _REF},
+        "ends": _TEXT,
+        "error": {"type": "number"},
+        "tasks": {"type": "array", "items": _TEXT},
+        "looks": {"type": "array", "items": _LOOK_SCHEMA},
+    },
+    "required": ["ends", "error", "looks", "tasks", "versions"],
+    "additionalProperties": False,
+}
+_MOST_ERROR = 0.45
+_UNLIKELY = 0.01
+
+
+class Look(NamedTuple):
+    """What one run said of a version."""
+
+    version: int
+    """Counted from 0, the oldest, which is good."""
+    passed: bool
+    run: str
+
+
+class Known(NamedTuple):
+    """What a search has learnt, as it is stored."""
+
+    versions: tuple[str, ...]
+    """The nodes of the workflow, oldest first."""
+    ends: str
+    """The run of the oldest and the newest version."""
+    error: float
+    tasks: tuple[str, ...]
+    """Those that mostly pass with the oldest version and not with the newest."""
+    looks: tuple[Look, ...] = ()
+
+    @property
+    def search(self) -> Search:
+        """The search among the versions after the oldest."""
+        told = tuple((look.version - 1, look.passed) for look in self.looks if look.version)
+        return Search(len(self.versions) - 1, self.error, told=told)
+
+
+class Bisected(NamedTuple):
+    status: Literal["found", "not broken", "unfinished"]
+    reason: str
+    workflow: str
+    versions: int
+    """How many versions there are, the two ends included."""
+    tasks: tuple[str, ...]
+    """Those that broke."""
+    error: float
+    """How often an answer is assumed to be wrong."""
+    looks: tuple[Look, ...]
+    certainty: float | None = None
+    bad: Version | None = None
+    """The first bad version."""
+    good: Version | None = None
+    """The one before it."""
+    changes: tuple[WorkflowChange, ...] = ()
+    """What differs between the two."""
+    diff: str = ""
+    drift: tuple[str, ...] = ()
+    """Agents and programs that have changed since recorded runs passed what now fails."""
+
+    @property
+    def asked(self) -> int:
+        """How many versions were run."""
+        return len({look.version for look in self.looks})
+
+    def dump(self) -> JsonObject:
+        shown: dict[str, Any] = to_json(self)
+        return {**shown, "changes": [str(one) for one in self.changes], "asked": self.asked}
+
+
+def choose_versions(history: Sequence[Version], oldest: str, newest: str, name: str) -> list[Version]:
+    """The versions from one to another, oldest first, of a history that has the newest first. A version is named by the
+    beginning of its id or by its own `version`; without a name the first and the last are meant."""
+    known = list[Version]()
+    for version in reversed(history):
+        if not known or known[-1].node != version.node:
+            known.append(version)
+    ends = []
+    for wanted, default in ((oldest, 0), (newest, len(known) - 1)):
+        found = [
+            at
+            for at, one in enumerate(known)
+            if wanted and (one.node.startswith(wanted.upper()) or one.version == wanted)
+        ]
+        if wanted and not found:
+            raise NotFound(f"there is no version {wanted!r} of the workflow {name!r}")
+        ends.append(found[-1] if found else default)
+    if ends[0] >= ends[1] or known[ends[0]].node == known[ends[1]].node:
+        raise UsageError(
+            f"there are no versions of {name!r} to search between these two",
+            hint=Hint(
+                "List the versions", "workflow_history", before="The older one comes first.", workflow=name
+            ),
+        )
+    return known[ends[0] : ends[1] + 1]
+
+
+class Bisection(NamedTuple):
+    """A search; every part that asks or loads is given by the caller."""
+
+    store: Store
+    suite: Suite
+    versions: Sequence[Version]
+    load: Callable[[str], Playbook]
+    plan: Callable[[Suite, Sequence[str], int], Plan]
+    """(suite, ids of tasks or none for all, how often they were asked before) -> what to run."""
+    play: Callable[[Plan], Awaitable[Report]]
+    watch: Callable[[str, JsonObject], None]
+    noise: float | None = None
+    """How often an answer is wrong; without it, it is estimated from the repeats of the ends."""
+
+    async def find(self) -> Bisected:
+        """Search until the answer is certain enough, or a run cannot be finished."""
+        first, last = self.versions[0], self.versions[-1]
+        ends_plan = self.plan(self._suite_of([first, last]), (), 0)
+        place = digest(
+            [ends_plan.suite.node, *ends_plan.tasks, [one.node for one in self.versions], self.noise]
+        )
+        ref = f"eval-bisect/{place}"
+        known = self._read(ref)
+        if known is None:
+            ends = await self.play(ends_plan)
+            if ends.counts["open"] or ends.counts["infrastructure"]:
+                return self._end("unfinished", self._describe_open(ends))
+            known = self._judge_ends(ends)
+            if not known.tasks:
+                drift = self._find_drift(ends)
+                reason = f"{_label(last)} breaks no task that {_label(first)} passes"
+                return self._end("not broken", reason, known)._replace(drift=tuple(drift))
+            self._write(ref, known)
+        self._tell(known)
+        while (at := known.search.next_version()) is not None:
+            number = at + 1
+            before = sum(look.version == number for look in known.looks)
+            asked = self._suite_of([self.versions[number]])._replace(repeat=1)
+            report = await self.play(self.plan(asked, known.tasks, before))
+            if report.counts["open"] or report.counts["infrastructure"]:
+                return self._end("unfinished", self._describe_open(report), known)
+            passed = report.counts["passed"] * 2 > len(report.cells)
+            known = known._replace(looks=(*known.looks, Look(number, passed, report.id)))
+            self._write(ref, known)
+            self._tell(known)
+        search = known.search
+        if search.answer == search.versions:
+            return self._end("not broken", "asked again, no version is bad", known)
+        good, bad = self.versions[search.answer], self.versions[search.answer + 1]
+        was, now = (self.load(one.node).workflow for one in (good, bad))
+        return self._end("found", "", known)._replace(
+            certainty=search.certainty,
+            good=good,
+            bad=bad,
+            changes=tuple(changes(was, now)),
+            diff=diff(was, now, names=(_label(good), _label(bad))),
+        )
+
+    def _suite_of(self, versions: Sequence[Version]) -> Suite:
+        """The suite with versions of the workflow as its variants, played as its first variant is."""
+        own = self.suite.variants[0]
+        books = {_label(one): self.load(one.node) for one in versions}
+        variants = [
+            own._replace(
+                name=name,
+                workflow=name,
+                agents={role: agent for role, agent in own.agents.items() if role in book.workflow.roles},
+            )
+            for name, book in books.items()
+        ]
+        return self.suite._replace(variants=tuple(variants), books=books)
+
+    def _judge_ends(self, ends: Report) -> Known:
+        """Which tasks broke, how often an answer is wrong, and what the repeats of the newest version say."""
+        sides = [Side(ends, variant) for variant in ends.variants]
+        pairs, _ = pair_tasks(*sides)
+        broken = tuple(task for task, (old, new) in pairs.items() if old.rate > 0.5 >= new.rate)
+        looks = list[Look]()
+        for version, side in ((0, sides[0]), (len(self.versions) - 1, sides[1])):
+            cells = [one for one in ends.cells if one.variant == side.variant and one.task in broken]
+            for repeat in dict.fromkeys(cell.repeat for cell in cells):
+                outcomes = [cell.outcome for cell in cells if cell.repeat == repeat]
+                looks.append(Look(version, outcomes.count("passed") * 2 > len(outcomes), ends.id))
+        error = self.noise
+        if error is None:
+            wrong = sum(look.passed == bool(look.version) for look in looks)
+            is_repeated = self.suite.repeat > 1
+            error = min(_MOST_ERROR, (wrong + 1) / (len(looks) + 2)) if is_repeated else 0.0
+        nodes = tuple(one.node for one in self.versions)
+        return Known(nodes, ends.id, error, broken, tuple(looks))
+
+    def _find_drift(self, ends: Report) -> list[str]:
+        """Agents that differ from those of recorded runs in which the oldest version passed what it now fails."""
+        oldest = ends.variants[0]
+        failing = {task for task, tally in ends.tallies(oldest).items() if not tally.passed}
+        found = dict[str, None]()
+        for run in list_runs(self.store):
+            if run.id == ends.id or not failing:
+                continue
+            report = Report(run)
+            same = {one.name for one in report.suite.variants if one.workflow == self.versions[0].node}
+            for cell in report.cells:
+                if cell.variant in same and cell.task in failing and cell.outcome == "passed":
+                    now = next(one for one in ends.cells if (one.variant, one.task) == (oldest, cell.task))
+                    for told in _compare_agents(cell.agents, now.agents):
+                        found[f"{cell.task} passed in {run.id}; since then {told}"] = None
+        return list(found)
+
+    def _tell(self, known: Known) -> None:
+        search = known.search
+        self.watch(
+            "bisect",
+            {
+                "looks": len(known.looks),
+                "left": sum(chance > _UNLIKELY for chance in search.chances[:-1]),
+                "certainty": search.certainty,
+                "last": {**known.looks[-1]._asdict(), "name": _label(self.versions[known.looks[-1].version])},
+            },
+        )
+
+    def _end(
+        self, status: Literal["found", "not broken", "unfinished"], reason: str, known: Known | None = None
+    ) -> Bisected:
+        name = self.suite.books[self.suite.variants[0].name].workflow.name
+        found = (known.tasks, known.error, known.looks) if known else ((), 0.0, ())
+        return Bisected(status, reason, name, len(self.versions), *found)
+
+    def _describe_open(self, report: Report) -> str:
+        counts = report.counts
+        what = "could not run or be judged" if counts["infrastructure"] else "have no result yet"
+        return report.reason or f"{counts['open'] + counts['infrastructure']} threads of {report.id} {what}"
+
+    def _read(self, name: str) -> Known | None:
+        ref = self.store.ref(name)
+        if ref is None or ref.target is None:
+            return None
+        payload = self.store.get(ref.target).payload
+        looks = tuple(Look(**one) for one in payload["looks"])
+        return Known(
+            tuple(payload["versions"]), payload["ends"], payload["error"], tuple(payload["tasks"]), looks
+        )
+
+    def _write(self, name: str, known: Known) -> None:
+        draft = self.store.draft()
+        fields = {**known._asdict(), "versions": list(known.versions), "tasks": list(known.tasks)}
+        node = draft.put_as(BISECT_SCHEMA, {**fields, "looks": [one._asdict() for one in known.looks]})
+        draft.move(name, self.store.ref(name), node, {"looks": len(known.looks)})
+        draft.commit(durable=True)
+
+
+def _label(version: Version) -> str:
+    """How a version is called: its own `version`, if it has one, and the beginning of its id."""
+    return f"{version.version}@{version.node[:8]}" if version.version else version.node[:8]
+
+
+def _compare_agents(then: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str]]) -> list[str]:
+    known = {one["role"]: one for one in then}
+    told = list[str]()
+    for one in now:
+        was = known.get(one["role"], one)
+        for key, what in (("agent", "agent"), ("version", "program")):
+            if was.get(key) != one.get(key):
+                told.append(f"the {what} of {one['role']} is {one.get(key)}, was {was.get(key)}")
+    return told

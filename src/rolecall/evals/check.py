@@ -1,0 +1,114 @@
+"""Proves the judges of a suite before money is spent: what must pass passes, and what must fail fails.
+
+Only commands and expressions are asked, because they cost nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from rolecall.agents.protocol import Cancel
+from rolecall.errors import RolecallError
+from rolecall.evals import folders, judge
+from rolecall.evals.begin import choose, find_tasks
+from rolecall.evals.judge import Judged, Site
+from rolecall.evals.records import StoredJudge, StoredTask, Verdict
+from rolecall.evals.suite import Suite
+from rolecall.evals.tasks import Answer, Task
+from rolecall.files.snapshot import Snapshot
+from rolecall.store import scratch
+from rolecall.store.ids import NodeId
+from rolecall.store.store import Store
+
+
+class Proof(NamedTuple):
+    """What the judges said of a known answer to a task."""
+
+    task: str
+    kind: str
+    """`reference`, `cheat`, or `untouched`: the files of the task as they are."""
+    is_as_expected: bool
+    outcome: str
+    reason: str
+    verdicts: tuple[Verdict, ...] = ()
+
+
+_AT_ONCE = 4
+EXPECTED = {"reference": "passed", "cheat": "failed", "untouched": "failed"}
+
+
+async def check(
+    suite: Suite, store: Store, site: Site, *, only: Sequence[str], cache: str, cancel: Cancel
+) -> list[Proof]:
+    """Ask the judges of a suite about the known answers to its tasks. The untouched files of a task stand for an answer
+    of an agent that does nothing, where a command decides."""
+    source = os.path.dirname(suite.path)
+    judges = [
+        StoredJudge(NodeId(""), one._replace(files=os.path.basename(one.files)), files, None)
+        for one in suite.judges
+        if not one.agent
+        for files in [folders.take_folder(site.trees, one.files, source=source) if one.files else None]
+    ]
+    places = asyncio.Semaphore(_AT_ONCE)
+    chosen = suite._replace(tasks=tuple(choose(suite.tasks, only)))
+
+    async def prove(task: Task, files: Snapshot | None, kind: str, answer: Answer) -> Proof:
+        own = (task.id, task.prompt, task.tags, task.setup, files, task.files.repository, task.files.commit)
+        async with places:
+            return await _prove(
+                suite, judges, StoredTask(NodeId(""), *own), kind, answer, site, cache, cancel
+            )
+
+    return await asyncio.gather(
+        *(
+            prove(task, files, kind, answer)
+            for task, files in find_tasks(store, site.trees, chosen, cache, source)
+            for kind, answer in _list_answers(suite, task)
+        )
+    )
+
+
+def _list_answers(suite: Suite, task: Task) -> Iterator[tuple[str, Answer]]:
+    for kind in ("reference", "cheat"):
+        if (answer := suite.answers(kind, task)) is not None:
+            yield kind, answer
+    if any(one.command for one in suite.deciding):
+        yield "untouched", Answer()
+
+
+async def _prove(
+    suite: Suite,
+    judges: list[StoredJudge],
+    task: StoredTask,
+    kind: str,
+    answer: Answer,
+    site: Site,
+    cache: str,
+    cancel: Cancel,
+) -> Proof:
+    trees, env = site.trees, site.environment
+    try:
+        with scratch.folder("rolecall-check-") as place:
+            folder = str(place / "work")
+            await asyncio.to_thread(folders.fill_task, folder, task, trees, cache)
+            await folders.set_up(folder, task, env=env, cancel=cancel)
+            await folders.apply_answer(folder, answer, env=env, cancel=cancel)
+            left = await asyncio.to_thread(trees.take, folder, source=os.path.dirname(suite.path))
+            judged = Judged(task.id, task.prompt, left, answer.output or {})
+            verdicts = []
+            for one in judges:
+                if one.judge.command:
+                    verdicts.append(await judge.judge_command(one, judged, site, cancel=cancel))
+                elif answer.output is not None:
+                    verdicts.append(judge.judge_expression(one.judge, judged))
+    except RolecallError as error:
+        return Proof(task.id, kind, False, "infrastructure", judge.describe_problem(error))
+    deciding = {one.name for one in suite.deciding} & {one.judge for one in verdicts}
+    if not deciding:
+        reason = "no judge that decides was asked: commands need files, expressions an `output`"
+        return Proof(task.id, kind, False, "infrastructure", reason, tuple(verdicts))
+    outcome, reason, _ = judge.decide(sorted(deciding), verdicts)
+    return Proof(task.id, kind, outcome == EXPECTED[kind], outcome, reason, tuple(verdicts))

@@ -1,0 +1,241 @@
+"""Compares two variants in pairs: what each task did under both, and whether the difference is more than chance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rolecall.errors import Hint, UsageError
+from rolecall.evals.parting import Parting, find_parting
+from rolecall.evals.records import StoredJudge, StoredTask, find_run
+from rolecall.evals.results import CellResult, Report, to_json
+from rolecall.evals.statistics import (
+    Change,
+    Difference,
+    Mean,
+    Pair,
+    Rate,
+    Tally,
+    classify_change,
+    compare_means,
+    compare_rates,
+    estimate_mean,
+    estimate_rate,
+)
+from rolecall.files.tree import Trees
+from rolecall.store.canonical import JsonObject
+from rolecall.store.store import Store
+
+AMOUNTS = ("score", "cost", "tokens", "minutes")
+
+
+class Side(NamedTuple):
+    """A variant of a run."""
+
+    report: Report
+    variant: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.report.id}:{self.variant}"
+
+
+class AmountChange(NamedTuple):
+    """A score or an amount, per thread, on the tasks for which both variants have it."""
+
+    name: str
+    base: Mean
+    variant: Mean
+    difference: Difference
+
+
+class TaskChange(NamedTuple):
+    """What happened to one task."""
+
+    task: str
+    change: Change
+    base: Tally
+    variant: Tally
+    threads: tuple[str, str] | None = None
+    """A thread of each variant, with different verdicts; None if there are none."""
+    parting: Parting | None = None
+    """Where these two part; None if their steps are not in this store."""
+
+
+class Comparison(NamedTuple):
+    base: str
+    """RUN:VARIANT."""
+    variant: str
+    suite: str
+    base_rate: Rate
+    rate: Rate
+    difference: Difference
+    amounts: tuple[AmountChange, ...]
+    tasks: tuple[TaskChange, ...]
+    left_out: Mapping[str, str]
+    """Tasks that are not compared, and why."""
+    notes: tuple[str, ...]
+    """What to know before believing the figures."""
+
+    def count(self, change: Change) -> int:
+        return sum(task.change == change for task in self.tasks)
+
+    def dump(self) -> JsonObject:
+        """The comparison as JSON has it."""
+        shown: dict[str, Any] = to_json(self)
+        return shown
+
+
+def find_pairs(store: Store, base: str, variant: str = "") -> list[tuple[Side, Side]]:
+    """What two names compare. A name is RUN or RUN:VARIANT. One run alone compares its first variant with the others;
+    two runs compare the variants that have the same name, or the only ones that they have."""
+    if not variant:
+        old = _find_sides(store, base)
+        if len(old) == 1:
+            raise UsageError(
+                f"there is nothing to compare with {old[0].name}",
+                hint=Hint("Name another run", "list_evals"),
+            )
+        return [(old[0], one) for one in old[1:]]
+    new = _find_sides(store, variant)
+    matched = match_variants(_find_sides(store, base), [one.variant for one in new])
+    return [(old, Side(new[0].report, name)) for old, name in matched]
+
+
+def match_variants(base: Sequence[Side], variants: Sequence[str]) -> list[tuple[Side, str]]:
+    """Each variant with the base that it is compared with: the only one, or the one with its name."""
+    if len(base) == 1:
+        return [(base[0], variant) for variant in variants]
+    known = {one.variant: one for one in base}
+    pairs = [(known[variant], variant) for variant in variants if variant in known]
+    if not pairs:
+        raise UsageError(
+            f"no variant is in both: {', '.join(known)}, and {', '.join(variants)}",
+            hint="Name the variants: RUN:VARIANT.",
+        )
+    return pairs
+
+
+def _find_sides(store: Store, name: str) -> list[Side]:
+    run, _, variant = name.partition(":")
+    return list_sides(Report(find_run(store, run)), variant)
+
+
+def list_sides(report: Report, variant: str = "") -> list[Side]:
+    """The variants of a run, or one of them."""
+    if variant and variant not in report.variants:
+        raise UsageError(
+            f"the run {report.id} has no variant {variant!r}", hint=f"It has {', '.join(report.variants)}."
+        )
+    return [Side(report, one) for one in ([variant] if variant else report.variants)]
+
+
+def compare(store: Store, trees: Trees, base: Side, variant: Side) -> Comparison:
+    """Compare two sides on the tasks that are the same and have verdicts in both."""
+    pairs, left_out = pair_tasks(base, variant)
+    if not pairs:
+        reasons = dict.fromkeys(left_out.values())
+        why = f": {'; '.join(reasons)}" if reasons else ""
+        raise UsageError(f"{base.name} and {variant.name} have no task in common that both judged{why}")
+    rates = [estimate_rate(tallies) for tallies in zip(*pairs.values(), strict=True)]
+    assert rates[0] and rates[1]  # noqa: S101 - there are tasks with verdicts
+    return Comparison(
+        base.name,
+        variant.name,
+        variant.report.name,
+        rates[0],
+        rates[1],
+        compare_rates(pairs.values()),
+        tuple(_compare_amounts(base, variant, list(pairs))),
+        tuple(_classify(store, trees, base, variant, task, pair) for task, pair in pairs.items()),
+        left_out,
+        tuple(_note(base, variant)),
+    )
+
+
+def pair_tasks(base: Side, variant: Side) -> tuple[dict[str, Pair], dict[str, str]]:
+    """The tasks that are the same and have verdicts in both; and the others, with why they are left out."""
+    left_out = dict(_leave_out(base, variant))
+    old, new = (side.report.tallies(side.variant) for side in (base, variant))
+    return {task: Pair(old[task], tally) for task, tally in new.items() if task not in left_out}, left_out
+
+
+def _leave_out(base: Side, variant: Side) -> Iterator[tuple[str, str]]:
+    """The tasks that cannot be compared, and why."""
+    old, new = (_find_tasks(side.report) for side in (base, variant))
+    judged = [side.report.tallies(side.variant) for side in (base, variant)]
+    same = find_same(base.report, new.values())
+    for task in {**old, **new}:
+        if task not in old or task not in new:
+            yield task, f"only in {(base if task in old else variant).name}"
+        elif task not in same:
+            yield task, "its prompt, setup or files differ"
+        elif task not in judged[0] or task not in judged[1]:
+            missing = [side.name for side, of in zip((base, variant), judged, strict=True) if task not in of]
+            yield task, f"no verdict in {' and '.join(missing)}"
+
+
+def find_same(report: Report, tasks: Iterable[StoredTask]) -> set[str]:
+    """Those of the tasks that a run has, too, with the same content."""
+    known = _find_tasks(report)
+    return {task.id for task in tasks if task.id in known and _content(known[task.id]) == _content(task)}
+
+
+def _find_tasks(report: Report) -> dict[str, StoredTask]:
+    chosen = {cell.task for cell in report.cells}
+    return {task.id: task for task in report.suite.tasks if task.id in chosen}
+
+
+def _content(task: StoredTask) -> tuple[Any, ...]:
+    return (task.prompt, task.setup, task.files.tree if task.files else "", task.repository, task.commit)
+
+
+def _compare_amounts(base: Side, variant: Side, tasks: Sequence[str]) -> Iterator[AmountChange]:
+    for name in AMOUNTS:
+        old, new = (side.report.amounts(side.variant, name) for side in (base, variant))
+        both = [task for task in tasks if task in old and task in new]
+        sides = [[amounts[task] for task in both] for amounts in (old, new)]
+        means = [estimate_mean(side) for side in sides]
+        if means[0] and means[1]:
+            yield AmountChange(name, means[0], means[1], compare_means(*sides))
+
+
+def _classify(store: Store, trees: Trees, base: Side, variant: Side, task: str, pair: Pair) -> TaskChange:
+    change = TaskChange(task, classify_change(pair), *pair)
+    if pair.base.rate == pair.variant.rate:
+        return change
+    is_better = pair.variant.rate > pair.base.rate
+    old = _pick(base, task, "failed" if is_better else "passed")
+    new = _pick(variant, task, "passed" if is_better else "failed")
+    parting = find_parting(store, trees, old.head, new.head) if old.head and new.head else None
+    return change._replace(threads=(old.thread, new.thread), parting=parting)
+
+
+def _pick(side: Side, task: str, outcome: str) -> CellResult:
+    """The first thread of a task with this outcome."""
+    return next(
+        cell
+        for cell in side.report.cells
+        if (cell.variant, cell.task, cell.outcome) == (side.variant, task, outcome)
+    )
+
+
+def _note(base: Side, variant: Side) -> Iterator[str]:
+    judges = [
+        {one.judge.name: _describe_judge(one) for one in side.report.suite.judges} for side in (base, variant)
+    ]
+    changed = [name for name in {**judges[0], **judges[1]} if judges[0].get(name) != judges[1].get(name)]
+    if changed:
+        yield f"the judges differ, so verdicts may not mean the same: {', '.join(changed)}"
+    for report in {side.report.id: side.report for side in (base, variant)}.values():
+        counts = report.counts
+        if report.is_early:
+            yield f"{report.id} {report.reason}; the interval and the p value assume that it did not"
+        elif counts["open"]:
+            yield f"{report.id} is not finished: {counts['open']} of its threads have no result"
+        if counts["infrastructure"]:
+            yield f"{report.id}: {counts['infrastructure']} threads could not run or be judged; they do not count"
+
+
+def _describe_judge(judge: StoredJudge) -> tuple[Any, ...]:
+    return (judge.judge, judge.files.tree if judge.files else "")

@@ -1,0 +1,250 @@
+"""Judges: they look at the result of a thread and say whether it passes.
+
+A command runs in a fresh checkout of the files that the thread left, with the judge's own files in place of whatever
+has their name there, without the agents' environment, and in a sandbox where the kernel has one. Its exit code is the
+verdict. A judge that cannot start, crashes or runs out of time says nothing about the result: that is counted as
+infrastructure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import re
+import shutil
+import signal
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+from rolecall.agents import process, sandbox
+from rolecall.agents.protocol import Cancel
+from rolecall.agents.sandbox import Layers
+from rolecall.errors import AgentError, RolecallError, UsageError
+from rolecall.evals.records import StoredJudge, Verdict
+from rolecall.evals.suite import Judge
+from rolecall.files.snapshot import Snapshot
+from rolecall.files.tree import Trees
+from rolecall.store import scratch
+from rolecall.store.canonical import JsonObject
+from rolecall.workflow import condition
+
+REPORT_VARIABLE = "ROLECALL_REPORT"
+"""Names the file that a command judge may write: JSON with `score` (0 to 1), `reason` and `details`."""
+RESULT_VARIABLE = "ROLECALL_RESULT"
+"""Names a file with the task and the output of the result, as JSON."""
+CANNOT_TELL = 75
+"""The exit code of a command judge that cannot tell (EX_TEMPFAIL)."""
+_TRIAL_SECONDS = 10.0
+_MOST_REPORT = 1_000_000
+_MOST_REASON = 500
+_REFUSED = re.compile(
+    r"^.*/.*(?:Read-only file system|Permission denied).*$|^.*(?:\[Errno (?:13|30)\]).*/.*$", re.MULTILINE
+)
+"""How programs report that they may not write a file."""
+
+
+class Site(NamedTuple):
+    """Where command judges run."""
+
+    trees: Trees
+    environment: Mapping[str, str]
+    """Ours. A judge gets its PATH, and the sandbox hides the secrets in its home."""
+    private: tuple[str, ...]
+    """Our own places, which the sandbox hides."""
+    layers: Layers
+    """What the kernel can enforce here; outside Linux, nothing."""
+
+
+class Judged(NamedTuple):
+    """What is judged: the result of a thread, or a known answer."""
+
+    task: str
+    prompt: str
+    files: Snapshot
+    output: JsonObject
+    body: str = ""
+    steps: Sequence[JsonObject] = ()
+    workflow: str = ""
+
+
+async def judge_command(stored: StoredJudge, judged: Judged, site: Site, *, cancel: Cancel) -> Verdict:
+    """Run a command judge in a folder of its own, which is all that it can write, without a network and without our
+    environment."""
+    judge = stored.judge
+    async with _ran(stored, judged, site, judge.seconds, cancel) as (ended, report):
+        return _read_verdict(judge, ended, report)
+
+
+@asynccontextmanager
+async def _ran(
+    stored: StoredJudge, judged: Judged, site: Site, seconds: float, cancel: Cancel
+) -> AsyncIterator[tuple[process.Exit, Path]]:
+    """How a command judge has ended, and its report, while its folder exists."""
+    judge = stored.judge
+    with scratch.folder("rolecall-judge-") as place:
+        work, report, result = place / "work", place / "report.json", place / "result.json"
+        await asyncio.to_thread(_lay_out, stored, judged.files, site.trees, work)
+        told = {"task": judged.task, "prompt": judged.prompt, "output": judged.output, "body": judged.body}
+        result.write_text(json.dumps(told), encoding="utf-8")
+        (place / "home").mkdir()
+        env = {
+            "PATH": site.environment.get("PATH", os.defpath),
+            "HOME": str(place / "home"),
+            "LANG": "C.UTF-8",
+            REPORT_VARIABLE: str(report),
+            RESULT_VARIABLE: str(result),
+        }
+        home = site.environment.get("HOME", "/")
+        hidden = (*(os.path.join(home, name) for name in sandbox.SECRET_PLACES), *site.private)
+        policy = sandbox.Policy(
+            write=(os.path.realpath(place),),
+            hide=tuple(map(os.path.realpath, (*hidden, *sandbox.SYSTEM_SECRETS, "/run"))),
+            keep=sandbox.KEPT_OF_RUN,
+            network="all" if judge.network else "none",
+            memory=judge.megabytes * 1024**2,
+            best_effort=True,
+            layers=site.layers,
+        )
+        try:
+            ended = await process.run(
+                judge.command, cwd=work, env=env, timeout=seconds, cancel=cancel, sandbox=policy
+            )
+        except AgentError as error:
+            ended = process.Exit("failed", error.message, 127, "", error.message)
+        yield ended, report
+
+
+async def find_writes(stored: StoredJudge, judged: Judged, site: Site, *, cancel: Cancel) -> str:
+    """What a command judge tried to write outside its folder, as it complained; empty if it did not. It is asked about
+    files that no agent has changed, for a short time, and its verdict does not matter."""
+    seconds = min(stored.judge.seconds, _TRIAL_SECONDS)
+    async with _ran(stored, judged, site, seconds, cancel) as (ended, _):
+        found = _REFUSED.search(f"{ended.stderr}\n{ended.stdout}")
+        return found[0].strip()[:_MOST_REASON] if found else ""
+
+
+def _lay_out(stored: StoredJudge, files: Snapshot, trees: Trees, work: Path) -> None:
+    """Check out the result, then the judge's files in place of whatever has their name there."""
+    trees.check_out(files, str(work))
+    if stored.files is None:
+        return
+    laid = work / stored.judge.files
+    if laid.is_symlink() or laid.is_file():
+        laid.unlink()
+    elif laid.exists():
+        shutil.rmtree(laid)
+    trees.check_out(stored.files, str(laid))
+
+
+def _read_verdict(judge: Judge, ended: process.Exit, report: Path) -> Verdict:
+    code = ended.code
+    said = (ended.stderr.strip() or ended.stdout.strip())[-_MOST_REASON:]
+    problem = ""
+    if ended.ending == "timeout":
+        problem, said = f"it took longer than {judge.seconds:g} seconds", ""
+    elif ended.ending == "interrupted" or code is None:
+        problem, said = "it was interrupted", ""
+    elif code < 0 or 128 < code <= 128 + signal.NSIG:  # a shell reports the signals of its children this way
+        problem = f"it was ended by signal {-code if code < 0 else code - 128}"
+    elif code in (126, 127):
+        problem = "it could not be started"
+    elif code == CANNOT_TELL:
+        problem = "it cannot tell"
+    if problem:
+        return Verdict(judge.name, "infrastructure", reason=f"{problem}: {said}" if said else problem)
+    has_passed = code == 0
+    outcome, score = ("passed", 1.0) if has_passed else ("failed", 0.0)
+    reason = "" if has_passed else said or f"exit code {code}"
+    if not report.is_file():
+        return Verdict(judge.name, outcome, score, reason)
+    try:
+        if report.stat().st_size > _MOST_REPORT:
+            raise ValueError(f"it is larger than {_MOST_REPORT:,} bytes")
+        told = json.loads(report.read_text(encoding="utf-8"))
+        if not isinstance(told, dict):
+            raise ValueError("it is not an object")
+        score = told.get("score", score)
+        if isinstance(score, bool) or not isinstance(score, (int, float)) or not 0 <= score <= 1:
+            raise ValueError("`score` is not a number from 0 to 1")
+        reason = str(told.get("reason") or reason)[:_MOST_REASON]
+    except ValueError as error:
+        return Verdict(judge.name, "infrastructure", reason=f"its report cannot be used: {error}")
+    return Verdict(judge.name, outcome, float(score), reason, told.get("details"))
+
+
+def judge_expression(judge: Judge, judged: Judged) -> Verdict:
+    """Evaluate an expression over `output`, `steps`, `steps_count` and `start`."""
+    start = {"workflow": judged.workflow, "prompt": judged.prompt, "cwd": ""}
+    try:
+        has_passed = condition.evaluate(
+            judge.expression, start=start, steps=judged.steps, output=dict(judged.output)
+        )
+    except UsageError as error:
+        return Verdict(judge.name, "infrastructure", reason=error.message)
+    outcome, score = ("passed", 1.0) if has_passed else ("failed", 0.0)
+    return Verdict(judge.name, outcome, score, "" if has_passed else f"not true: {judge.expression}")
+
+
+# -- agents --
+
+
+class Vote(NamedTuple):
+    """What the agent of a judge said once; a `problem` is infrastructure."""
+
+    has_passed: bool = False
+    score: float = 0.0
+    reason: str = ""
+    step: str = ""
+    usage: Mapping[str, float] = {}
+    problem: str = ""
+
+
+def question_of(judged: Judged) -> str:
+    """The task of the agent that judges: what was asked, and what was answered."""
+    output = json.dumps(judged.output, indent=2, ensure_ascii=False, sort_keys=True)
+    parts = [
+        "Judge the result of a task. The files of the result are in this folder.",
+        f"## The task\n\n{judged.prompt.strip()}",
+        f"## The answer\n\n```json\n{output}\n```\n\n{judged.body.strip()}",
+    ]
+    return "\n\n".join(parts).strip()
+
+
+def count_votes(judge: Judge, votes: Sequence[Vote]) -> Verdict:
+    """The verdict of the majority, with the mean score. A tie fails: what half of the judges reject is not good."""
+    steps = [vote.step for vote in votes if vote.step]
+    usage: dict[str, float] = {}
+    for vote in votes:
+        usage |= {key: usage.get(key, 0) + amount for key, amount in vote.usage.items()}
+    if problems := [vote.problem for vote in votes if vote.problem]:
+        return Verdict(judge.name, "infrastructure", reason=problems[0], usage=usage, votes=steps)
+    passed = sum(vote.has_passed for vote in votes)
+    outcome = "passed" if passed * 2 > len(votes) else "failed"
+    mean = fmean(vote.score for vote in votes)
+    reason = next((vote.reason for vote in votes if vote.has_passed == (outcome == "passed")), "")
+    details = {"votes": len(votes), "passed": passed, "scores": [vote.score for vote in votes]}
+    return Verdict(judge.name, outcome, mean, reason[:_MOST_REASON], details, usage, steps)
+
+
+# -- all of them --
+
+
+def decide(deciding: Sequence[str], verdicts: Sequence[Verdict]) -> tuple[str, str, float | None]:
+    """The outcome of a cell, its reason, and the mean score of the judges that gave one."""
+    chosen = [verdict for verdict in verdicts if verdict.judge in deciding]
+    scores = [verdict.score for verdict in verdicts if verdict.score is not None]
+    score = fmean(scores) if scores and not any(map(math.isnan, scores)) else None
+    for outcome in ("infrastructure", "failed"):
+        for verdict in chosen:
+            if verdict.outcome == outcome:
+                return outcome, f"{verdict.judge}: {verdict.reason}", score
+    return "passed", "", score
+
+
+def describe_problem(error: RolecallError) -> str:
+    return f"{error.message}. {error.hint}" if isinstance(error.hint, str) and error.hint else error.message

@@ -1,0 +1,564 @@
+"""What an evaluation stores: suites, tasks, judges, runs, verdicts and results, each as a node, and the ref of a run.
+
+A run is the ref `eval/<id>`. Its target is the newest result, or the run itself before the first, and each result names
+the one before it, so that a bundle of one node has all of them. Which thread a cell has follows from the run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from rolecall.errors import Hint, NotFound, UsageError
+from rolecall.evals.suite import Example, Judge, Suite, judge_workflow
+from rolecall.evals.tasks import Task
+from rolecall.files.snapshot import Snapshot
+from rolecall.store import holder
+from rolecall.store.backend import Ref
+from rolecall.store.canonical import JsonObject, Schema
+from rolecall.store.ids import NodeId, ThreadId, member_id
+from rolecall.store.store import Draft, Store
+from rolecall.threads.thread import TREE_SCHEMA
+from rolecall.workflow import registry
+from rolecall.workflow.playbook import Playbook
+
+_TEXT = {"type": "string"}
+_REF = {"type": "string", "format": "ocas_ref"}
+_REFS = {"type": "array", "items": _REF}
+_WORDS = {"type": "array", "items": _TEXT}
+_NUMBER = {"type": "number"}
+_OBJECT = {"type": "object"}
+
+
+def _type(title: str, required: Schema, optional: Schema) -> Schema:
+    return {
+        "title": title,
+        "type": "object",
+        "properties": required | optional,
+        "required": sorted(required),
+        "additionalProperties": False,
+    }
+
+
+TASK_SCHEMA = _type(
+    "rolecall.eval_task",
+    {"id": _TEXT, "prompt": _TEXT},
+    {"tags": _WORDS, "setup": _WORDS, "files": _REF, "repository": _TEXT, "commit": _TEXT, "fork": _REF},
+)
+JUDGE_SCHEMA = _type(
+    "rolecall.eval_judge",
+    {"name": _TEXT, "gate": {"type": "boolean"}},
+    {
+        "command": _WORDS,
+        "files": _REF,
+        "place": _TEXT,
+        "seconds": _NUMBER,
+        "megabytes": _NUMBER,
+        "network": {"type": "boolean"},
+        "expression": _TEXT,
+        "agent": _TEXT,
+        "rubric": _TEXT,
+        "votes": _NUMBER,
+        "workflow": _REF,
+        "examples": {
+            "type": "array",
+            "items": _type(
+                "example",
+                {"prompt": _TEXT, "verdict": _TEXT},
+                {"answer": _TEXT, "output": _OBJECT, "files": _REF},
+            ),
+        },
+    },
+)
+SUITE_SCHEMA = _type(
+    "rolecall.eval_suite",
+    {
+        "name": _TEXT,
+        "variants": {
+            "type": "array",
+            "items": _type("variant", {"name": _TEXT, "workflow": _REF, "agents": _OBJECT}, {"agent": _TEXT}),
+        },
+        "tasks": _REFS,
+        "judges": _REFS,
+        "repeat": {"type": "integer"},
+    },
+    {},
+)
+RUN_SCHEMA = _type(
+    "rolecall.eval_run",
+    {"suite": _REF, "tasks": _REFS, "at": {"type": "integer"}},
+    {"fresh": {"type": "boolean"}, "first": {"type": "integer"}},
+)
+VERDICT_SCHEMA = _type(
+    "rolecall.eval_verdict",
+    {"judge": _REF, "outcome": {"enum": ["passed", "failed", "infrastructure"]}},
+    {"score": _NUMBER, "reason": _TEXT, "details": {}, "votes": _REFS, "usage": _OBJECT},
+)
+CALIBRATION_SCHEMA = _type(
+    "rolecall.eval_calibration",
+    {
+        "run": _REF,
+        "judge": _REF,
+        "agreed": {"type": "integer"},
+        "total": {"type": "integer"},
+        "wrong": {"type": "array", "items": {"type": "integer"}},
+    },
+    {"previous": _REF, "usage": _OBJECT, "votes": _REFS},
+)
+RESULT_SCHEMA = _type(
+    "rolecall.eval_result",
+    {
+        "run": _REF,
+        "number": {"type": "integer"},
+        "thread": _TEXT,
+        "outcome": {"enum": ["passed", "failed", "infrastructure"]},
+        "verdicts": _REFS,
+        "at": {"type": "integer"},
+    },
+    {
+        "previous": _REF,
+        "head": _REF,
+        "reason": _TEXT,
+        "score": _NUMBER,
+        "usage": _OBJECT,
+        "saved": _OBJECT,
+        "agents": {"type": "array", "items": _OBJECT},
+    },
+)
+
+EVENT = "eval"
+"""The kind of event that says, under the id of a run, that it has a new result or another status."""
+OUTCOMES = ("passed", "failed", "infrastructure")
+
+
+class StoredTask(NamedTuple):
+    node: NodeId
+    id: str
+    prompt: str
+    tags: tuple[str, ...]
+    setup: tuple[str, ...]
+    files: Snapshot | None
+    repository: str
+    commit: str
+    fork: str = ""
+    """The step of a recorded thread, or its start, from which the threads of this task go on."""
+
+
+class StoredVariant(NamedTuple):
+    name: str
+    workflow: NodeId
+    agent: str | None
+    agents: Mapping[str, str]
+
+
+class StoredJudge(NamedTuple):
+    """A judge with its files and, if it is an agent, the workflow in which it votes."""
+
+    node: NodeId
+    judge: Judge
+    files: Snapshot | None
+    workflow: NodeId | None
+    examples: tuple[Snapshot | None, ...] = ()
+    """The files of its examples."""
+
+
+class StoredSuite(NamedTuple):
+    node: NodeId
+    name: str
+    variants: tuple[StoredVariant, ...]
+    tasks: tuple[StoredTask, ...]
+    judges: tuple[StoredJudge, ...]
+    repeat: int
+
+
+class Cell(NamedTuple):
+    """One thread of a run."""
+
+    number: int
+    """Counted from 1."""
+    variant: StoredVariant
+    task: StoredTask
+    repeat: int
+    """Counted from 0."""
+    thread: ThreadId
+
+
+class Verdict(NamedTuple):
+    judge: str
+    """The name of the judge."""
+    outcome: str
+    score: float | None = None
+    reason: str = ""
+    details: Any = None
+    usage: Mapping[str, float] = {}
+    votes: Sequence[str] = ()
+    """The last steps of the threads in which an agent voted."""
+
+    @property
+    def is_infrastructure(self) -> bool:
+        return self.outcome == "infrastructure"
+
+
+class Result(NamedTuple):
+    """How a cell ended."""
+
+    number: int
+    thread: str
+    outcome: str
+    verdicts: tuple[Verdict, ...]
+    at: int
+    head: str | None = None
+    """The last step of the thread, or its start; None if it could not be started."""
+    reason: str = ""
+    score: float | None = None
+    usage: Mapping[str, float] = {}
+    """What the thread has used in this run."""
+    saved: Mapping[str, float] = {}
+    """What its reused steps had used before."""
+    agents: Sequence[Mapping[str, str]] = ()
+    """Who played which role: `role`, `agent` and `version`."""
+
+
+class Calibration(NamedTuple):
+    """How often a judge agrees with verdicts that are known."""
+
+    judge: str
+    agreed: int
+    total: int
+    """Examples on which it gave a verdict."""
+    wrong: tuple[int, ...] = ()
+    """The numbers of the examples, from 1, on which it does not agree."""
+    usage: Mapping[str, float] = {}
+    votes: Sequence[str] = ()
+
+
+class EvalRun:
+    """A stored run: its suite, its cells, and the results so far."""
+
+    def __init__(self, store: Store, ref: Ref) -> None:
+        self._store = store
+        self.ref = ref
+        self.id = ref.name.removeprefix("eval/")
+        self.node = NodeId(ref.state["run"])
+        self._payload = store.get(self.node).payload
+
+    @property
+    def at(self) -> int:
+        """When it began, in milliseconds."""
+        return int(self._payload["at"])
+
+    @property
+    def tasks(self) -> tuple[NodeId, ...]:
+        return tuple(self._payload["tasks"])
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether every role is asked, also where an earlier run has the answer."""
+        return bool(self._payload.get("fresh"))
+
+    @property
+    def first(self) -> int:
+        """How many times other runs have asked the same before, so that it does not reuse their answers."""
+        return int(self._payload.get("first", 0))
+
+    @property
+    def status(self) -> str:
+        """`open`, `suspended` or `done`."""
+        return str(self.ref.state["status"])
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a living process runs it."""
+        lease = self.ref.state.get("lease")
+        return lease is not None and holder.is_alive(lease, now=self._store.now())
+
+    @property
+    def reason(self) -> str:
+        return str(self.ref.state.get("reason", ""))
+
+    @property
+    def is_early(self) -> bool:
+        """Whether it is done although threads are left, because the answer was clear."""
+        return bool(self.ref.state.get("early"))
+
+    @property
+    def limits(self) -> Mapping[str, float]:
+        found: Mapping[str, float] = self.ref.state.get("limits", {})
+        return found
+
+    @cached_property
+    def suite(self) -> StoredSuite:
+        return load_suite(self._store, self._payload["suite"])
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """Every repeat, task and variant in this order, so that the first cells can be compared already."""
+        tasks = [load_task(self._store, node) for node in self.tasks]
+        found = [
+            (variant, task, repeat)
+            for repeat in range(self.first, self.first + self.suite.repeat)
+            for task in tasks
+            for variant in self.suite.variants
+        ]
+        return tuple(Cell(number, *cell, self._thread_of(number)) for number, cell in enumerate(found, 1))
+
+    def _thread_of(self, number: int) -> ThreadId:
+        return ThreadId(member_id(self.at, number, self.node))
+
+    def read_results(self) -> dict[int, Result]:
+        """The newest result of each cell that has one, by number."""
+        found: dict[int, Result] = {}
+        for node in _walk(self._store, self.ref.target):
+            if "number" in node and node["number"] not in found:
+                found[node["number"]] = self._load_result(node)
+        return dict(sorted(found.items()))
+
+    def read_calibrations(self) -> dict[str, Calibration]:
+        """How often judges agree with known verdicts, by their names."""
+        found: dict[str, Calibration] = {}
+        for node in _walk(self._store, self.ref.target):
+            if "agreed" in node:
+                known = {key: node[key] for key in Calibration._fields if key in node}
+                name = self._store.get(node["judge"]).payload["name"]
+                found.setdefault(name, Calibration(**{**known, "judge": name, "wrong": tuple(node["wrong"])}))
+        return found
+
+    def _load_result(self, payload: JsonObject) -> Result:
+        known = {key: payload[key] for key in Result._fields if key in payload}
+        known["verdicts"] = tuple(self._load_verdict(node) for node in payload["verdicts"])
+        return Result(**known)
+
+    def _load_verdict(self, node: str) -> Verdict:
+        payload = self._store.get(node).payload
+        known = {key: payload[key] for key in Verdict._fields if key in payload}
+        return Verdict(**{**known, "judge": self._store.get(payload["judge"]).payload["name"]})
+
+
+def _walk(store: Store, head: str | None) -> Iterator[JsonObject]:
+    """The results and calibrations of a run, newest first."""
+    while head is not None:
+        payload = store.get(head).payload
+        if "run" not in payload:  # the run itself
+            return
+        yield payload
+        head = payload.get("previous")
+
+
+def sum_amounts(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for one in amounts:
+        for key, value in one.items():
+            total[key] = total.get(key, 0) + value
+    return total
+
+
+# -- writing --
+
+
+class JudgeFiles(NamedTuple):
+    """A judge with its files and those of its examples, recorded."""
+
+    judge: Judge
+    files: Snapshot | None
+    examples: tuple[Snapshot | None, ...]
+
+
+def put_suite(
+    store: Store,
+    suite: Suite,
+    tasks: Sequence[tuple[Task, Snapshot | None]],
+    judges: Sequence[JudgeFiles],
+) -> NodeId:
+    """Store a suite whose tasks and judges have these files."""
+    draft = store.draft()
+    workflows = {name: registry.add_workflow(draft, book) for name, book in suite.books.items()}
+    variants = [
+        {"name": one.name, "workflow": workflows[one.name], "agents": dict(one.agents)}
+        | ({"agent": one.agent} if one.agent else {})
+        for one in suite.variants
+    ]
+    fields = {
+        "name": suite.name,
+        "variants": variants,
+        "tasks": [_put_task(draft, task, files) for task, files in tasks],
+        "judges": [_put_judge(draft, one) for one in judges],
+        "repeat": suite.repeat,
+    }
+    node = draft.put_as(SUITE_SCHEMA, fields)
+    draft.commit(durable=True)
+    return NodeId(node)
+
+
+def _put_files(draft: Draft, files: Snapshot) -> str:
+    return draft.put_as(TREE_SCHEMA, {"tree": {"found": files.tree, "repository": files.repository}})
+
+
+def _put_task(draft: Draft, task: Task, files: Snapshot | None) -> str:
+    fields: dict[str, Any] = {"id": task.id, "prompt": task.prompt}
+    if task.tags:
+        fields["tags"] = list(task.tags)
+    if task.setup:
+        fields["setup"] = list(task.setup)
+    if files is not None:
+        fields["files"] = _put_files(draft, files)
+    if task.fork:
+        fields["fork"] = task.fork
+    if task.files.repository:
+        fields |= {"repository": task.files.repository, "commit": task.files.commit}
+    return draft.put_as(TASK_SCHEMA, fields)
+
+
+def _put_judge(draft: Draft, given: JudgeFiles) -> str:
+    judge, files, of_examples = given
+    fields: dict[str, Any] = {"name": judge.name, "gate": judge.gate}
+    if judge.command:
+        fields |= {"command": list(judge.command), "seconds": judge.seconds, "megabytes": judge.megabytes}
+        if judge.network:
+            fields["network"] = True
+        if files is not None:
+            fields |= {"files": _put_files(draft, files), "place": os.path.basename(judge.files)}
+    elif judge.expression:
+        fields["expression"] = judge.expression
+    else:
+        fields |= {"agent": judge.agent, "rubric": judge.rubric, "votes": judge.votes}
+        fields["workflow"] = registry.add_workflow(draft, Playbook(judge_workflow(judge)))
+        examples = []
+        for example, found in zip(judge.examples, of_examples, strict=True):
+            rest = {"answer": example.answer, "output": dict(example.output)}
+            rest |= {"files": _put_files(draft, found)} if found else {}
+            kept = {key: value for key, value in rest.items() if value}
+            examples.append({"prompt": example.prompt, "verdict": example.verdict, **kept})
+        if examples:
+            fields["examples"] = examples
+    return draft.put_as(JUDGE_SCHEMA, fields)
+
+
+def start_run(
+    store: Store,
+    suite: NodeId,
+    tasks: Sequence[NodeId],
+    *,
+    limits: Mapping[str, float],
+    is_fresh: bool,
+    lease: JsonObject,
+    first: int = 0,
+) -> EvalRun:
+    """Store a new run of some tasks of a suite, held by the process of the lease."""
+    draft, now = store.draft(), store.now()
+    fields: dict[str, Any] = {"suite": suite, "tasks": list(tasks), "at": now}
+    fields |= ({"fresh": True} if is_fresh else {}) | ({"first": first} if first else {})
+    node = draft.put_as(RUN_SCHEMA, fields)
+    name = f"eval/{member_id(now, 0, node)}"
+    state = {"run": node, "suite": suite, "name": store.get(suite).payload["name"], "status": "open"}
+    draft.move(name, None, node, {**state, "limits": dict(limits), "lease": dict(lease)})
+    return EvalRun(store, draft.commit(durable=True)[0])
+
+
+def add_result(store: Store, run: EvalRun, result: Result) -> None:
+    """Append the result of a cell to its run."""
+    draft, judges = store.draft(), _name_judges(run)
+    verdicts = []
+    for one in result.verdicts:
+        fields: dict[str, Any] = {"judge": judges[one.judge], "outcome": one.outcome}
+        rest = {"score": one.score, "reason": one.reason, "details": one.details, "usage": dict(one.usage)}
+        fields |= {key: value for key, value in rest.items() if value not in (None, "", {})}
+        verdicts.append(
+            draft.put_as(VERDICT_SCHEMA, fields | ({"votes": list(one.votes)} if one.votes else {}))
+        )
+    told = result._replace(usage=dict(result.usage), saved=dict(result.saved), agents=list(result.agents))
+    stored = {key: value for key, value in told._asdict().items() if value not in (None, "", {}, [])}
+    _append(draft, run, RESULT_SCHEMA, {**stored, "verdicts": verdicts})
+
+
+def add_calibration(store: Store, run: EvalRun, found: Calibration) -> None:
+    """Append to a run how often a judge agrees with known verdicts."""
+    told = {**found._asdict(), "wrong": list(found.wrong), "usage": dict(found.usage)}
+    fields = {**told, "votes": list(found.votes), "judge": _name_judges(run)[found.judge]}
+    _append(store.draft(), run, CALIBRATION_SCHEMA, fields)
+
+
+def _name_judges(run: EvalRun) -> dict[str, NodeId]:
+    return {one.judge.name: one.node for one in run.suite.judges}
+
+
+def _append(draft: Draft, run: EvalRun, schema: Schema, fields: JsonObject) -> None:
+    previous = {"previous": run.ref.target} if run.ref.target != run.node else {}
+    node = draft.put_as(schema, {**fields, "run": run.node, **previous})
+    draft.move(run.ref.name, run.ref, node, run.ref.state)
+    draft.event(run.id, EVENT, {"status": run.status})
+    run.ref = draft.commit(durable=True)[0]
+
+
+# -- reading --
+
+
+def find_run(store: Store, text: str) -> EvalRun:
+    """Find a run by its id, or by a unique ending or part of it; the newest if the text is empty."""
+    wanted = text.upper()
+    names = sorted((ref.name for ref in store.refs("eval/")), reverse=True)
+    found = [name for name in names if name.endswith(wanted)] if wanted else names[:1]
+    found = found if len(found) == 1 else [name for name in names if wanted in name[5:]]
+    if len(found) > 1:
+        shown = ", ".join(name[5:] for name in found[:5])
+        raise UsageError(f"{text!r} is short for several runs: {shown}", hint="Give more characters.")
+    ref = store.ref(found[0]) if found else None
+    if ref is None:
+        raise NotFound(
+            f"there is no evaluation {text!r}".replace(" ''", ""), hint=Hint("List them", "list_evals")
+        )
+    return EvalRun(store, ref)
+
+
+def list_runs(store: Store, *, suite: str | None = None) -> list[EvalRun]:
+    """The runs, or those of a stored suite, newest first."""
+    where = {"suite": [suite]} if suite else None
+    refs = sorted(store.refs("eval/", where=where), key=lambda ref: ref.name, reverse=True)
+    return [EvalRun(store, ref) for ref in refs]
+
+
+def load_suite(store: Store, node: str) -> StoredSuite:
+    payload = store.get(node).payload
+    variants = [
+        StoredVariant(one["name"], NodeId(one["workflow"]), one.get("agent"), one["agents"])
+        for one in payload["variants"]
+    ]
+    tasks = [load_task(store, one) for one in payload["tasks"]]
+    judges = [_load_judge(store, one) for one in payload["judges"]]
+    return StoredSuite(
+        NodeId(node), payload["name"], tuple(variants), tuple(tasks), tuple(judges), payload["repeat"]
+    )
+
+
+def load_task(store: Store, node: str) -> StoredTask:
+    payload = store.get(node).payload
+    return StoredTask(
+        NodeId(node),
+        payload["id"],
+        payload["prompt"],
+        tuple(payload.get("tags", ())),
+        tuple(payload.get("setup", ())),
+        _load_files(store, payload),
+        payload.get("repository", ""),
+        payload.get("commit", ""),
+        payload.get("fork", ""),
+    )
+
+
+def _load_files(store: Store, payload: JsonObject) -> Snapshot | None:
+    if "files" not in payload:
+        return None
+    tree = store.get(payload["files"]).payload["tree"]
+    return Snapshot(tree["found"], tree["repository"])
+
+
+def _load_judge(store: Store, node: str) -> StoredJudge:
+    payload = store.get(node).payload
+    known = {key: payload[key] for key in Judge._fields if key in payload}
+    stored = payload.get("examples", ())
+    examples = tuple(Example(**{**one, "files": ""}) for one in stored)
+    given = {"command": tuple(payload.get("command", ())), "files": payload.get("place", "")}
+    judge = Judge(**{**known, **given, "examples": examples})
+    of_examples = tuple(_load_files(store, one) for one in stored)
+    return StoredJudge(NodeId(node), judge, _load_files(store, payload), payload.get("workflow"), of_examples)

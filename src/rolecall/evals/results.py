@@ -1,0 +1,202 @@
+"""What a run has found, as values: its cells, and a summary of each variant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from rolecall.evals.records import OUTCOMES, EvalRun, Verdict, sum_amounts
+from rolecall.evals.statistics import (
+    Mean,
+    Rate,
+    Tally,
+    estimate_mean,
+    estimate_pass_at,
+    estimate_pass_every,
+    estimate_per_pass,
+    estimate_rate,
+)
+from rolecall.store.canonical import JsonObject
+
+
+class CellResult(NamedTuple):
+    """A thread of a run, and its result if it has one."""
+
+    number: int
+    variant: str
+    task: str
+    tags: tuple[str, ...]
+    repeat: int
+    """Counted from 1."""
+    thread: str
+    outcome: str = ""
+    """`passed`, `failed`, `infrastructure`, or empty if there is no result yet."""
+    reason: str = ""
+    score: float | None = None
+    verdicts: tuple[Verdict, ...] = ()
+    head: str | None = None
+    """The last step of the thread."""
+    paid: Mapping[str, float] = {}
+    """What was used in this run: `cost`, `tokens`, `minutes`, …"""
+    used: Mapping[str, float] = {}
+    """The same with what its reused steps had used when their agents were asked."""
+    agents: Sequence[Mapping[str, str]] = ()
+
+    @property
+    def is_judged(self) -> bool:
+        return self.outcome in ("passed", "failed")
+
+
+class Summary(NamedTuple):
+    """A variant in a run."""
+
+    variant: str
+    threads: int
+    passed: int
+    failed: int
+    infrastructure: int
+    rate: Rate | None
+    pass_at: float | None
+    """How likely one of `repeat` runs passes."""
+    pass_every: float | None
+    """How likely `repeat` runs all pass."""
+    score: Mean | None
+    cost: float | None
+    """Of all its threads; None if no agent reported any."""
+    cost_per_pass: Mean | None
+    minutes: float
+    tokens: float
+
+
+class Report:
+    """A run as other machines see it, too: everything is in its nodes."""
+
+    def __init__(self, run: EvalRun) -> None:
+        self.id = run.id
+        self.node = run.node
+        self.suite = run.suite
+        self.name = run.suite.name
+        self.status = run.status
+        self.reason = run.reason
+        self.is_early = run.is_early
+        self.at = run.at
+        self.limits = run.limits
+        self.head = run.ref.target
+        results = run.read_results()
+        self.calibrations = run.read_calibrations()
+        """How often the agents that judge agree with known verdicts, by their names."""
+        self.cells = []
+        for cell in run.cells:
+            known: dict[str, Any] = {}
+            if result := results.get(cell.number):
+                keys = result.usage.keys() | result.saved.keys()
+                known = {
+                    "outcome": result.outcome,
+                    "reason": result.reason,
+                    "score": result.score,
+                    "verdicts": result.verdicts,
+                    "head": result.head,
+                    "agents": result.agents,
+                    "paid": result.usage,
+                    "used": {key: result.usage.get(key, 0) + result.saved.get(key, 0) for key in keys},
+                }
+            own = (cell.number, cell.variant.name, cell.task.id, cell.task.tags, cell.repeat + 1, cell.thread)
+            self.cells.append(CellResult(*own, **known))
+
+    @property
+    def variants(self) -> list[str]:
+        return [variant.name for variant in self.suite.variants]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many cells have which outcome, and how many are `open`."""
+        found = {outcome: sum(cell.outcome == outcome for cell in self.cells) for outcome in OUTCOMES}
+        return {**found, "open": len(self.cells) - sum(found.values())}
+
+    @cached_property
+    def paid(self) -> dict[str, float]:
+        """What the run itself has used, its judges included."""
+        of_judges = [verdict.usage for cell in self.cells for verdict in cell.verdicts]
+        of_judges += [one.usage for one in self.calibrations.values()]
+        return sum_amounts([*(cell.paid for cell in self.cells), *of_judges])
+
+    def tallies(self, variant: str) -> dict[str, Tally]:
+        """Of each task: how many of its threads have passed, and how many have a verdict."""
+        found: dict[str, Tally] = {}
+        for cell in self.cells:
+            if cell.variant == variant and cell.is_judged:
+                before = found.get(cell.task, Tally(0, 0))
+                found[cell.task] = Tally(before.passed + (cell.outcome == "passed"), before.runs + 1)
+        return found
+
+    def amounts(self, variant: str, key: str) -> dict[str, list[float]]:
+        """Of each task: how much of `cost`, `tokens` or `minutes` each judged thread has used, or its `score`. Threads
+        for which it is not known are left out."""
+        found: dict[str, list[float]] = {}
+        for cell in self.cells:
+            value = cell.score if key == "score" else cell.used.get(key)
+            if cell.variant == variant and cell.is_judged and value is not None:
+                found.setdefault(cell.task, []).append(value)
+        return found
+
+    def summarize(self) -> list[Summary]:
+        return [self._summarize(variant) for variant in self.variants]
+
+    def _summarize(self, variant: str) -> Summary:
+        cells = [cell for cell in self.cells if cell.variant == variant]
+        counts = {outcome: sum(cell.outcome == outcome for cell in cells) for outcome in OUTCOMES}
+        by_task = self.tallies(variant)
+        tallies = list(by_task.values())
+        costs = self.amounts(variant, "cost")
+        repeat = self.suite.repeat
+        used = sum_amounts(cell.used for cell in cells)
+        return Summary(
+            variant,
+            len(cells),
+            counts["passed"],
+            counts["failed"],
+            counts["infrastructure"],
+            estimate_rate(tallies),
+            estimate_pass_at(tallies, repeat),
+            estimate_pass_every(tallies, repeat),
+            estimate_mean(self.amounts(variant, "score").values()),
+            used.get("cost"),
+            estimate_per_pass([costs.get(task, []) for task in by_task], tallies),
+            used.get("minutes", 0.0),
+            used.get("tokens", 0.0),
+        )
+
+    def dump(self) -> JsonObject:
+        """The report as JSON has it."""
+        return {
+            "eval": self.id,
+            "suite": self.name,
+            "status": self.status,
+            "reason": self.reason,
+            "stoppedEarly": self.is_early,
+            "startedAt": self.at,
+            "nodes": {"suite": self.suite.node, "run": self.node, "result": self.head},
+            "counts": self.counts,
+            "paid": self.paid,
+            "limits": dict(self.limits),
+            "variants": [
+                {**to_json(summary._asdict()), "workflow": stored.workflow, "agents": dict(stored.agents)}
+                for summary, stored in zip(self.summarize(), self.suite.variants, strict=True)
+            ],
+            "calibrations": [to_json(one) for one in self.calibrations.values()],
+            "cells": [to_json(cell._asdict()) for cell in self.cells],
+        }
+
+
+def to_json(value: Any) -> Any:
+    """A value as JSON has it: tuples and dataclasses with names as objects."""
+    if hasattr(value, "_asdict"):
+        return to_json(value._asdict())
+    if hasattr(value, "__dataclass_fields__"):
+        return {key: to_json(getattr(value, key)) for key in value.__dataclass_fields__}
+    if isinstance(value, Mapping):
+        return {key: to_json(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(one) for one in value]
+    return value

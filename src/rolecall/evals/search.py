@@ -1,0 +1,85 @@
+"""Finds the version that broke something, with a judge that may be wrong. Pure: the caller asks the judge.
+
+A search is a value: its answers determine everything else, so a run that was interrupted continues by building the
+search again from the recorded answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+
+from rolecall.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Search:
+    """The search for the first bad version among `versions` versions, numbered from 0 in their order: all before it
+    are good, all from it on are bad.
+
+    The method is probabilistic bisection: it keeps the probability of each version being the first bad one, asks
+    about the version that splits them in half, and weighs the answer by how often the judge is wrong. It may ask about
+    a version again. With an error of 0 this is plain bisection.
+    """
+
+    versions: int
+    error: float = 0.0
+    """How often the judge is wrong, or an upper bound, below one half."""
+    enough: float = 0.97
+    """How certain the answer must be."""
+    told: tuple[tuple[int, bool], ...] = ()
+    """The answers so far: a version, and whether it passed."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.error < 0.5:
+            raise UsageError(
+                f"A judge that is wrong with a probability of {self.error:g} cannot guide a search.",
+                hint="The probability must be below one half. Let each answer be a majority of several verdicts.",
+            )
+
+    def tell(self, version: int, passed: bool) -> Search:
+        """The search with one more answer."""
+        search = replace(self, told=(*self.told, (version, passed)))
+        if not self.error and min(search.mistakes):
+            raise UsageError(
+                f"The answers contradict each other: version {version} {'passed' if passed else 'failed'}, "
+                "so the judge is sometimes wrong.",
+                hint="Say how often the judge is wrong.",
+            )
+        return search
+
+    @cached_property
+    def mistakes(self) -> tuple[int, ...]:
+        """How many of the answers are wrong if a version is the first bad one; the last number is for there being
+        none."""
+        passes, failures_over_passes = 0, [0] * self.versions
+        for version, passed in self.told:
+            passes += passed
+            failures_over_passes[version] += -1 if passed else 1
+        return tuple(accumulate(failures_over_passes, initial=passes))
+
+    @cached_property
+    def chances(self) -> tuple[float, ...]:
+        """How likely each version is the first bad one; the last number is for there being none."""
+        odds, fewest = self.error / (1 - self.error), min(self.mistakes)
+        weights = [odds ** (mistakes - fewest) for mistakes in self.mistakes]
+        total = sum(weights)
+        return tuple(weight / total for weight in weights)
+
+    @property
+    def answer(self) -> int:
+        """The version that is most likely the first bad one; `versions` if most likely all are good."""
+        return max(range(self.versions + 1), key=self.chances.__getitem__)
+
+    @property
+    def certainty(self) -> float:
+        """How likely the answer is right."""
+        return self.chances[self.answer]
+
+    def next_version(self) -> int | None:
+        """The version to ask about; None if the answer is certain enough."""
+        if self.certainty >= self.enough:
+            return None
+        bad = list(accumulate(self.chances[:-1]))
+        return min(range(self.versions), key=lambda version: abs(bad[version] - 0.5))

@@ -1,0 +1,337 @@
+"""Estimates and paired comparisons. Pure: counts and amounts in, values with intervals out; the same data gives the
+same figures each time.
+
+The unit is the task, not the run: five repeats of one task say less than one run of five tasks, so an interval that
+counted every run as independent would be too narrow. All intervals are about tasks like these, not only about these.
+`tests/evals/test_coverage.py` simulates suites and checks what is promised here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from operator import add, itemgetter, mul
+from random import Random
+from statistics import NormalDist, fmean, variance
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from rolecall.errors import UsageError
+
+LEVEL = 0.95
+"""How often an interval contains the true value."""
+ALPHA = 0.05
+"""How often a test may report a difference where there is none."""
+RESAMPLES = 1000
+NOTHING_SHARED = "No task has a verdict of both variants, so there is nothing to compare."
+_SEED = 20
+_MOST_DRAWS = 2_000_000
+_MOST_ADDITIONS = 5_000_000
+_FLIPS = 9_999
+_FEW = 12
+
+Side = Literal["different", "better", "worse"]
+"""What a test looks for: that the variant differs from the base, or only that it is better, or worse."""
+Amount = TypeVar("Amount", int, float)
+Change = Literal["fixed", "broken", "flaky", "unchanged"]
+
+
+class Interval(NamedTuple):
+    low: float
+    high: float
+
+
+class Tally(NamedTuple):
+    """Of one task: how many runs passed, and how many have a verdict. Estimates leave out tasks without one."""
+
+    passed: int
+    runs: int
+
+    @property
+    def rate(self) -> float:
+        return self.passed / self.runs
+
+
+class Pair(NamedTuple):
+    """One task as two variants did it. A comparison leaves a task out if one of them has no run with a verdict."""
+
+    base: Tally
+    variant: Tally
+
+
+@dataclass(frozen=True)
+class Rate:
+    """A pass rate: the mean of the tasks' own rates."""
+
+    value: float
+    interval: Interval
+    tasks: int
+    runs: int
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over tasks. A single task has no interval."""
+
+    value: float
+    interval: Interval | None
+    tasks: int
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much higher the variant is than the base, and how often chance alone would give such a difference."""
+
+    value: float
+    interval: Interval | None
+    p_value: float
+    method: str
+    tasks: int
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Whether a variant may replace its base."""
+
+    passed: bool
+    difference: Difference
+
+
+def estimate_rate(tallies: Sequence[Tally], *, level: float = LEVEL) -> Rate | None:
+    """The pass rate with its Wilson interval; None if no task has a verdict.
+
+    With repeats, the number of runs in Wilson's formula is replaced by the number of independent runs that would vary
+    as much as the tasks' rates do: between the number of tasks (repeats of a task all agree) and of runs.
+    """
+    rates = [tally.rate for tally in tallies if tally.runs]
+    if not rates:
+        return None
+    tasks, runs = len(rates), sum(tally.runs for tally in tallies)
+    value = fmean(rates)
+
+    independent, z = float(tasks), _z(level)
+    if runs > tasks:
+        z = _t(level, tasks)
+        spread = variance(rates) / tasks if tasks > 1 else 0.0
+        if spread:
+            independent = min(max(value * (1 - value) / spread, tasks), runs)
+
+    weight = z * z / independent
+    middle = (value + weight / 2) / (1 + weight)
+    half = z * math.sqrt(value * (1 - value) / independent + weight / independent / 4) / (1 + weight)
+    low, high = max(0.0, middle - half), min(1.0, middle + half)
+    return Rate(
+        value, Interval(min(low, value), max(high, value)), tasks, runs
+    )  # 0 and 1 in spite of rounding
+
+
+def estimate_pass_at(tallies: Iterable[Tally], k: int) -> float | None:
+    """How likely at least one of `k` runs of a task passes (pass@k, the unbiased estimate), as a mean over the tasks
+    that have `k` runs; None if no task has."""
+    shares = [1 - math.comb(runs - passed, k) / math.comb(runs, k) for passed, runs in tallies if runs >= k]
+    return fmean(shares) if shares else None
+
+
+def estimate_pass_every(tallies: Iterable[Tally], k: int) -> float | None:
+    """How likely `k` runs of a task all pass (pass^k), as a mean over the tasks that have `k` runs; None if no task
+    has."""
+    shares = [math.comb(passed, k) / math.comb(runs, k) for passed, runs in tallies if runs >= k]
+    return fmean(shares) if shares else None
+
+
+def estimate_mean(runs: Iterable[Sequence[float]], *, level: float = LEVEL) -> Mean | None:
+    """The mean of a score or an amount, given the runs of each task; None if there are none. The interval is a
+    bootstrap of tasks: it draws as many tasks as there are, with replacement, many times, and takes the range of the
+    means. The range is a little wider than the percentiles, as a t interval is wider than a normal one."""
+    values = [fmean(of_task) for of_task in runs if of_task]
+    return Mean(fmean(values), _bootstrap(values, level), len(values)) if values else None
+
+
+def estimate_per_pass(
+    amounts: Sequence[Sequence[float]], tallies: Sequence[Tally], *, level: float = LEVEL
+) -> Mean | None:
+    """What one solved task costs, in money, tokens or minutes: the sum over all runs, failed ones included, divided by
+    the number of runs that passed. None if none passed, or if the amount of a run is unknown. The interval is a
+    bootstrap of tasks; it is None if so few passed that the upper end is unknown."""
+    totals = [math.fsum(of_task) for of_task in amounts]
+    passed = [tally.passed for tally in tallies]
+    if not any(passed) or [len(of_task) for of_task in amounts] != [tally.runs for tally in tallies]:
+        return None
+
+    interval = None
+    if len(totals) > 1:
+        ratios = sorted(
+            sum(draw(totals)) / solved if (solved := sum(draw(passed))) else math.inf
+            for draw in _resamplings(len(totals))
+        )
+        interval = _cut(ratios, level, len(totals))
+        if math.isinf(interval.high):
+            interval = None
+    return Mean(math.fsum(totals) / sum(passed), interval, len(totals))
+
+
+def compare_rates(pairs: Iterable[Pair], *, side: Side = "different", level: float = LEVEL) -> Difference:
+    """The difference in pass rate, paired by task.
+
+    The p value is exact: if the variants are equal, each task's difference is as likely to favour one as the other, so
+    the test counts the assignments of signs that give a sum at least as large. With one run per task this is the exact
+    McNemar test (without mid-p). The interval is a t interval of the tasks' differences.
+    """
+    judged = _keep_judged(pairs)
+    scale = math.lcm(*(tally.runs for pair in judged for tally in pair))
+    steps = [
+        variant.passed * (scale // variant.runs) - base.passed * (scale // base.runs)
+        for base, variant in judged
+    ]
+    sizes = [abs(step) for step in steps if step]
+    extreme = _turn(sum(steps), side)
+    if len(sizes) * sum(sizes) <= _MOST_ADDITIONS:
+        method = "exact McNemar test" if scale == 1 else "exact sign-flip test by task"
+        tail = _count_signs(sizes, extreme)
+    else:
+        method = "sign-flip test by task, with random signs"
+        tail = _draw_signs(sizes, extreme)
+
+    # If all tasks agree, nothing shows how much tasks vary: one better and one worse task are added (Bonett, Price).
+    seen = steps if len(set(steps)) > 1 else [*steps, scale, -scale]
+    middle = sum(seen) / len(seen) / scale
+    half = _t(level, len(seen)) * math.sqrt(variance(seen) / len(seen)) / scale
+    return Difference(
+        sum(steps) / len(steps) / scale,
+        Interval(max(-1.0, middle - half), min(1.0, middle + half)),
+        min(1.0, 2 * tail) if side == "different" else tail,
+        method,
+        len(steps),
+    )
+
+
+def compare_means(
+    base: Iterable[Sequence[float]],
+    variant: Iterable[Sequence[float]],
+    *,
+    side: Side = "different",
+    level: float = LEVEL,
+) -> Difference:
+    """The difference in a score or an amount, given the runs of the same tasks in the same order. The interval is a
+    bootstrap of the tasks' differences, the p value comes from a sign-flip test on them. `better` means higher."""
+    both = zip(base, variant, strict=True)
+    values = [fmean(new) - fmean(old) for old, new in both if old and new]
+    if not values:
+        raise UsageError(NOTHING_SHARED)
+    sizes = [abs(value) for value in values if value]
+    tail = (_list_signs if len(sizes) <= _FEW else _draw_signs)(sizes, _turn(math.fsum(values), side))
+    return Difference(
+        fmean(values),
+        _bootstrap(values, level),
+        min(1.0, 2 * tail) if side == "different" else tail,
+        "paired bootstrap by task, sign-flip test",
+        len(values),
+    )
+
+
+def decide_gate(pairs: Iterable[Pair], *, alpha: float = ALPHA) -> Gate:
+    """Whether a variant may replace its base: not if its pass rate is lower by more than chance explains (a one-sided
+    paired test). Of variants as good as their base, at most `alpha` are stopped."""
+    difference = compare_rates(pairs, side="worse")
+    return Gate(difference.p_value > alpha, difference)
+
+
+def classify_change(pair: Pair, *, alpha: float = ALPHA) -> Change:
+    """What happened to one task. It is fixed or broken if all runs changed from one verdict to the other, or if so
+    many did that chance is unlikely (Fisher's exact test). Otherwise it is flaky if its runs differ."""
+    base, variant = pair
+    passed, runs = base.passed + variant.passed, base.runs + variant.runs
+    if passed in (0, runs):
+        return "unchanged"
+    reversed_verdict = {base.rate, variant.rate} == {0.0, 1.0}
+    if reversed_verdict or _compare_exactly(base, variant) <= alpha:
+        return "fixed" if variant.rate > base.rate else "broken"
+    return "flaky"
+
+
+def _compare_exactly(base: Tally, variant: Tally) -> float:
+    """The two-sided p value of Fisher's exact test."""
+    passed, runs = base.passed + variant.passed, base.runs + variant.runs
+    ways = [
+        math.comb(base.runs, here) * math.comb(variant.runs, passed - here)
+        for here in range(max(0, passed - variant.runs), min(passed, base.runs) + 1)
+    ]
+    seen = math.comb(base.runs, base.passed) * math.comb(variant.runs, variant.passed)
+    return sum(way for way in ways if way <= seen) / math.comb(runs, passed)
+
+
+def _z(level: float) -> float:
+    return NormalDist().inv_cdf((1 + level) / 2)
+
+
+def _t(level: float, tasks: int) -> float:
+    """The quantile of Student's t distribution for a mean of so many tasks, to the first order of its expansion."""
+    z = _z(level)
+    return z * (1 + (z * z + 1) / (4 * max(1, tasks - 1)))
+
+
+@lru_cache(maxsize=2)
+def _resamplings(tasks: int) -> list[Callable[[Sequence[Any]], tuple[Any, ...]]]:
+    """Random draws of as many tasks as there are, the same each time. Each is a function that picks from a list."""
+    draw = Random(_SEED)  # noqa: S311 -- keeps no secret
+    numbers = list(range(tasks))
+    count = min(RESAMPLES, _MOST_DRAWS // tasks)
+    return [itemgetter(*draw.choices(numbers, k=tasks)) for _ in range(count)]
+
+
+def _bootstrap(values: Sequence[float], level: float) -> Interval | None:
+    tasks = len(values)
+    if tasks < 2:
+        return None
+    return _cut(sorted(sum(draw(values)) / tasks for draw in _resamplings(tasks)), level, tasks)
+
+
+def _cut(values: Sequence[float], level: float, tasks: int) -> Interval:
+    """The middle of sorted values: of the resampled means of few tasks a little more than the level, because they vary
+    less than the mean itself."""
+    share = NormalDist().cdf(-_t(level, tasks) * math.sqrt(tasks / (tasks - 1)))
+    outside = int(share * len(values))
+    return Interval(values[outside], values[-1 - outside])
+
+
+def _keep_judged(pairs: Iterable[Pair]) -> list[Pair]:
+    judged = [pair for pair in pairs if pair.base.runs and pair.variant.runs]
+    if not judged:
+        raise UsageError(NOTHING_SHARED)
+    return judged
+
+
+def _turn(total: Amount, side: Side) -> Amount:
+    """The sum of the differences, turned so that large values speak for the side."""
+    match side:
+        case "different":
+            return abs(total)
+        case "better":
+            return total
+        case "worse":
+            return -total
+
+
+def _count_signs(sizes: Sequence[int], least: int) -> float:
+    """How likely the sum of the sizes with random signs is at least `least`, from all assignments of signs."""
+    counts = [1]  # of the assignments with each sum of the positive sizes
+    for size in sizes:
+        gap = [0] * size
+        counts = list(map(add, counts + gap, gap + counts))
+    return sum(counts[max(0, (least + sum(sizes) + 1) // 2) :]) / (1 << len(sizes))
+
+
+def _list_signs(sizes: Sequence[float], least: float) -> float:
+    least -= 1e-9 * sum(sizes)
+    sums = [math.fsum(map(mul, sizes, signs)) for signs in product((1, -1), repeat=len(sizes))]
+    return sum(each >= least for each in sums) / len(sums)
+
+
+def _draw_signs(sizes: Sequence[float], least: float) -> float:
+    """An estimate from random signs. The signs that were seen count as one of the draws, which keeps the test valid."""
+    draw = Random(_SEED)  # noqa: S311 -- keeps no secret
+    least -= 1e-9 * sum(sizes)
+    hits: int = sum(sum(map(mul, sizes, draw.choices((1, -1), k=len(sizes)))) >= least for _ in range(_FLIPS))
+    return (hits + 1) / (_FLIPS + 1)

@@ -1,0 +1,1 @@
+"""Evaluations: exact values against SciPy, and promises against simulated suites of known rates."""
