@@ -249,6 +249,48 @@ def test_a_question_is_answered_in_words(rc: rolecall.Rolecall) -> None:
     assert thread.resume("PostgreSQL").run().wait().status == "completed"
 
 
+def test_words_continue_a_thread_whoever_waits_for_them(rc: rolecall.Rolecall) -> None:
+    async def ask(prompt: str, context: Context) -> str:
+        if "PostgreSQL" in prompt:
+            return "---\nstatus: done\n---\nThen that."
+        return "---\n$status: $SUSPEND\nreason: Which database?\n---\n"
+
+    asked = rc.start(workflow(ask), "go")
+    asked.run().wait()
+    assert asked.asking is asked
+    assert asked.say("PostgreSQL").run().wait().status == "completed"
+    with pytest.raises(rolecall.UsageError, match="is completed"):
+        asked.say("And now?")
+
+    person = rc.start(workflow("human"), "Release?")
+    person.run().wait()
+    with pytest.raises(rolecall.RolecallError, match="must begin with done or ship or hold"):
+        person.say("I am not sure.")
+    with pytest.raises(rolecall.UsageError, match="nothing was said"):
+        person.say(" ")
+    with pytest.raises(rolecall.RolecallError, match="has moved on"):
+        person.say("Ship", head="0000000000000")
+    assert person.say("Ship: the tests are green.", by={"door": "test"}).status == "completed"
+    last = person.steps[-1]
+    assert (last.output, last.body) == ({"status": "ship"}, "the tests are green.")
+
+
+def test_words_reach_the_member_that_waits(rc: rolecall.Rolecall) -> None:
+    judges = Role.times(2, Role("human", "Say it.", VERDICT))
+    judged = Workflow("judged", {"judges": judges}, lambda context: END if context.steps else "judges")
+    thread = rc.start(judged, "Release?")
+    thread.run().wait()
+    first = thread.asking
+    assert thread.needs_person and first.id == thread.members[0].id
+    thread.say("ship")
+    assert first.status == "completed"
+    second = thread.asking
+    assert second.id == thread.members[1].id
+    thread.say("hold\nTomorrow is better.")
+    assert second.steps[-1].body == "Tomorrow is better."
+    assert thread.run().wait().status == "completed"
+
+
 def test_a_limit_suspends_and_a_higher_one_lets_go_on(rc: rolecall.Rolecall) -> None:
     thread = rc.start(workflow(), "go", limits={"steps": 1})
     assert thread.run().wait().status == "suspended"

@@ -14,7 +14,7 @@ from itertools import islice
 from time import monotonic, sleep, time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from rolecall.errors import Conflict, Hint, NotFound, RolecallError, UsageError
+from rolecall.errors import Conflict, Hint, InvalidPayload, NotFound, RolecallError, UsageError
 from rolecall.settings import config, repository
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         listing,
         report,
         requests,
+        setup,
         spending,
         step_files,
         tail,
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
         playbook,
         python,
         registry,
+        reply,
         route,
         versions,
         yaml,
@@ -138,12 +140,13 @@ else:
     packs = _Module("rolecall.files.packs")
     why = _Module("rolecall.threads.why")
     spending, text_search = _Module("rolecall.threads.spending"), _Module("rolecall.threads.text_search")
-    requests = _Module("rolecall.threads.requests")
+    requests, setup = _Module("rolecall.threads.requests"), _Module("rolecall.threads.setup")
     stores, states = _Module("rolecall.settings.stores"), _Module("rolecall.threads.state")
     holder = _Module("rolecall.store.holder")
     document, playbook = _Module("rolecall.workflow.document"), _Module("rolecall.workflow.playbook")
     python, registry = _Module("rolecall.workflow.python"), _Module("rolecall.workflow.registry")
-    route, versions = _Module("rolecall.workflow.route"), _Module("rolecall.workflow.versions")
+    reply, route = _Module("rolecall.workflow.reply"), _Module("rolecall.workflow.route")
+    versions = _Module("rolecall.workflow.versions")
     gallery, yaml = _Module("rolecall.workflow.gallery"), _Module("rolecall.workflow.yaml")
 
 MEMORY = ":memory:"
@@ -1278,6 +1281,51 @@ class Thread:
         )
         lifecycle.tell_service(ref)
         return self
+
+    @property
+    def asking(self) -> Thread:
+        """The thread whose question a person answers to continue this one: itself, or the thread or the member that
+        plays its role."""
+        waiting = [self.rolecall.thread(asks)] if (asks := self.state.asks) else []
+        if self.state.status == states.Status.WAITING:
+            waiting = [member for member in self.members if member.needs_person]
+        return waiting[0].asking if waiting else self
+
+    def say(
+        self,
+        text: str,
+        *,
+        by: Mapping[str, str] | None = None,
+        head: str | None = None,
+        is_run_here: bool = False,
+    ) -> Thread:
+        """Continue a conversation with a person's words. If it is the turn of a person, they become the output of that
+        role (see `from_words`); an error says what the role must deliver if they do not fit. Otherwise the role that
+        waits, or that was interrupted, is called again with them. The other arguments are those of `answer`."""
+        if not text.strip():
+            raise UsageError("nothing was said", hint="Write what the role needs to know.")
+        if (asked := self.asking) is not self:
+            self._ref_at(head)
+            asked.say(text, by=by, is_run_here=is_run_here)
+            return self.resume(is_run_here=is_run_here) if self.state.asks else self
+        question = self.question()
+        due, role = question.due, question.role
+        if self.has_ended or due is None or role is None or not self._is_played_by_person(due.role):
+            return self.resume(text, by=by, head=head, is_run_here=is_run_here)
+        given = reply.from_words(text, role.schema)
+        if isinstance(given, reply.ReplyProblem):
+            listed = "".join(f"\n  {misfit}" for misfit in given.misfits)
+            raise InvalidPayload(
+                f"this does not say what {due.role} must deliver: {given.reason}{listed}",
+                given.misfits,
+                hint=Hint("See the fields and an example", "show_question", thread=self.id),
+            )
+        return self.answer(given.output, given.body, is_run_here=is_run_here, by=by, head=head)
+
+    def _is_played_by_person(self, role: str) -> bool:
+        with suppress(RolecallError):  # a missing agent is reported when the role is called
+            return self.agent_of(role) == setup.HUMAN
+        return False
 
     def fork(
         self,

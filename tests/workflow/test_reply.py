@@ -17,6 +17,7 @@ from rolecall.workflow.reply import (
     Shape,
     Suspension,
     fit,
+    from_words,
     parse,
     render,
 )
@@ -455,3 +456,62 @@ def test_patterns_of_properties_cannot_run_away() -> None:
     schema = {"type": "object", "patternProperties": {"^(a+)+$": {"type": "string"}}}
     found = parse(f"---\n{'a' * 60}!: x\naaa: y\n---\n", schema)
     assert isinstance(found, ParsedReply) and found.output == {"aaa": "y"}
+
+
+STATUS = {
+    "type": "object",
+    "properties": {"status": {"enum": ["approved", "needs work"]}},
+    "required": ["status"],
+}
+MESSAGE = {"type": "object", "properties": {"message": {"type": "string"}}, "required": ["message"]}
+TALK: dict[str, Any] = {
+    "oneOf": [
+        {
+            "properties": {"status": {"const": "said"}, "message": {"type": "string"}},
+            "required": ["status", "message"],
+        },
+        {"properties": {"status": {"const": "over"}}, "required": ["status"]},
+    ]
+}
+
+
+@pytest.mark.parametrize(
+    ("words", "schema", "output", "body"),
+    [
+        ("Go on.", {"type": "object"}, {}, "Go on."),
+        ("Go on: now.", MESSAGE, {"message": "Go on: now."}, ""),
+        ("Approved.", STATUS, {"status": "approved"}, ""),
+        ("needs work: the name\nis wrong", STATUS, {"status": "needs work"}, "the name\nis wrong"),
+        ("approved\n\nWell done.", STATUS, {"status": "approved"}, "Well done."),
+        ("What is next?", TALK, {"status": "said", "message": "What is next?"}, ""),
+        ("over", TALK, {"status": "over"}, ""),
+        ("done: all well", SCHEMA, OUTPUT, ""),
+        ('{"status": "done", "summary": "all well"}', SCHEMA, OUTPUT, ""),
+        (ANSWER, SCHEMA, OUTPUT, "# Report\n\nIt works."),
+    ],
+)
+def test_words_of_a_person_become_an_output(words: str, schema: Any, output: Any, body: str) -> None:
+    found = from_words(words, schema)
+    assert isinstance(found, ParsedReply), found
+    assert (found.output, found.body) == (output, body)
+
+
+@pytest.mark.parametrize(
+    ("words", "schema", "reason"),
+    [
+        ("I think so", STATUS, "it must begin with approved or needs work"),
+        ("approved of by all", STATUS, "it must begin with approved or needs work"),
+        ("rejected", VARIANTS, "'rejected' needs more than words"),
+        (
+            "all well",
+            {"properties": {"count": {"type": "integer"}}, "required": ["count"]},
+            "it needs more than words",
+        ),
+        ("done", SCHEMA, "'done' needs more than words"),
+        ("{" * 100_000, SCHEMA, "it must begin with done or needs work"),
+    ],
+)
+def test_words_that_leave_a_choice_open_are_refused(words: str, schema: Any, reason: str) -> None:
+    found = from_words(words, schema)
+    assert isinstance(found, ReplyProblem), found
+    assert found.reason == reason and found.misfits

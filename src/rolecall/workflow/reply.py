@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from rolecall.errors import InvalidValue, UsageError
@@ -82,6 +83,50 @@ def fit(given: JsonObject, schema: JsonObject) -> ParsedReply | Suspension | Rep
     """Like `parse`, for fields that are already values, such as a model's JSON."""
     result = _fit(given, Shape(schema))
     return _suspend(result.reason, result.body) if isinstance(result, Suspension) else result
+
+
+def from_words(text: str, schema: JsonObject) -> ParsedReply | ReplyProblem:
+    """Make an output of what a person said. Words fit if the schema leaves one place for them: its only free text, or
+    the body if nothing else is needed. They may begin with a status, alone on the first line or before a colon; an
+    answer as `parse` reads it, or a JSON object, fits any schema."""
+    given = parse(text, schema)
+    if text.lstrip().startswith("{") and not isinstance(given, ParsedReply):
+        with suppress(ValueError, RecursionError):
+            given = fit(dict(json.loads(text)), schema)
+    if isinstance(given, ParsedReply):
+        return given
+    shape = Shape(schema)
+    forms = {variant.status: variant.schema for variant in shape.variants}
+    forms = forms or dict.fromkeys(shape.statuses, shape.schema)
+    first = _FIRST_WORD.match(text)
+    named = [status for status in forms if first and status.casefold() == first[1].strip().casefold()]
+    words = text[first.end() :] if named and first else text
+    found: list[tuple[bool, ParsedReply]] = []
+    for status in named or list(forms) or [""]:
+        output: dict[str, Any] = {shape.status_field: status} if status and shape.status_field else {}
+        form = Shape(forms.get(status, shape.schema))
+        free = [
+            name
+            for name, (item, *_) in form.declared.items()
+            if name in form.strings and name not in output and not {"const", "enum"} & item.keys()
+        ]
+        needed = [name for name in free if name in form.schema.get("required", ())]
+        places = needed or free
+        takes = len(places) == 1 and bool(words.strip())
+        output |= {places[0]: words.strip()} if takes else {}
+        if not shape.misfits(output):
+            found.append((takes, ParsedReply(output, "" if takes else words.strip())))
+    best = [one for takes, one in found if takes] or [one for _, one in found]
+    if len(best) == 1:
+        return best[0]
+    if len(named) == 1:
+        return ReplyProblem(
+            f"{named[0]!r} needs more than words", shape.misfits({str(shape.status_field): named[0]})
+        )
+    known = " or ".join(forms)
+    return ReplyProblem(
+        f"it must begin with {known}" if known else "it needs more than words", shape.misfits({})
+    )
 
 
 def render(output: JsonObject, body: str = "") -> str:
@@ -200,6 +245,10 @@ def _is_text(item: JsonObject) -> bool:
         return bool(item["type"] in ("string", ["string"]))
     values = [item["const"]] if "const" in item else item.get("enum", [])
     return bool(values) and all(isinstance(value, str) for value in values)
+
+
+_FIRST_WORD = re.compile(r"\s*([^\n:]{1,80}?)[ \t.!]*(?:\n|:|\Z)\s*")
+"""A status at the beginning of what a person says."""
 
 
 # -- finding the blocks of a text --
