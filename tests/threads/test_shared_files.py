@@ -25,6 +25,7 @@ from rolecall.store.postgres import PostgresBackend
 from rolecall.store.store import Store
 from rolecall.threads import commit as threads_commit
 from rolecall.threads import handover, lifecycle, shared_files, thread
+from rolecall.threads.attempt import Attempt
 from rolecall.threads.state import Status, attempt_name, files_name, move, read_members
 
 WORKTREE, COPY = (LOOP + f"workdir: {kind}\n" for kind in ("worktree", "copy"))
@@ -182,6 +183,48 @@ def test_a_machine_goes_on_with_files_that_it_had_begun_to_fetch(
         (outcome,) = run(engine(store, write, trees=disks.trees()), name, steps=1)
         assert outcome.took is not None, outcome.reason
         assert (path / f"committed{number}").read_text() == "x" * 10 * number
+
+
+def die_at_once(*_: Any, **__: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_a_step_says_that_its_files_were_fetched_even_if_the_process_that_fetched_them_died(
+    store: Store,
+    disks: Disks,
+    postgres_url: str,
+    postgres_schema: str,
+    monkeypatch: pytest.MonkeyPatch,
+    is_asked: bool,
+) -> None:
+    async def die(_prompt: str, _context: Context) -> str:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return ""
+
+    def run_and_die() -> None:
+        child = os.fork()
+        if child == 0:
+            with Store(PostgresBackend(postgres_url, schema=postgres_schema)) as own:
+                run(engine(own, die, trees=disks.trees()), name, steps=1)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+    name = start(store, book(WORKTREE), disks.repo, work=str(disks.work))
+    run(engine(store, write, trees=disks.trees()), name, steps=1)
+    run_and_die()  # its agent works on alpha
+    disks.use("beta")
+    if not is_asked:
+        monkeypatch.setattr(Attempt, "close_left_behind", die_at_once)
+    run_and_die()
+    monkeypatch.undo()
+    run(engine(store, write, trees=disks.trees()), name, steps=2)
+    notes = [" ".join(step.detail.get("notes", [])) for step in steps(store, name)]
+    assert ["was made with files from another machine" in note for note in notes] == [False, True, False]
+    lost = "the machine that ran this attempt is gone, and so are the files that it changed"
+    died = "the process that ran this attempt is gone"
+    failed = [event.body["error"] for event in store.events(name) if event.kind == "attempt_failed"]
+    assert failed == ([lost, died] if is_asked else [lost])
 
 
 PLACES = ("step_started", "agent", "files_sent", "agent", "step", "files_sent", "step_started")

@@ -32,7 +32,7 @@ from rolecall.threads.key import Parts, load_parts
 from rolecall.threads.key_parts import Question, find_parts
 from rolecall.threads.sessions import REREAD, Decision, Fork, Origin, decide, usage_of
 from rolecall.threads.setup import Cast, Recalled, Recaller, Setup, Watch, no_knowledge
-from rolecall.threads.shared_files import find_shared_folder
+from rolecall.threads.shared_files import Fetched, find_shared_folder
 from rolecall.threads.state import Note, NoteRef, attempt_name, read_note
 from rolecall.threads.steps_above import read_above
 from rolecall.threads.storable import describe_reply, describe_turn, describe_usage, drop_empty, make_plain
@@ -135,8 +135,9 @@ class Attempt:
         self._shared = (
             find_shared_folder(store, turn, way.role, trees) if is_owner and not is_answer else None
         )
-        self._fetched = self._shared.fetch() if self._shared else ""
-        """Says that the work folder was made with files from another machine."""
+        self._ref = read_note(store, self.thread)
+        version = self._ref.ref.version if self._ref else 0
+        self._fetched = self._shared.fetch(turn.chain.head, version) if self._shared else Fetched()
         self.workdir = _workdir(store, turn, way, is_needed=not (is_answer and store.is_shared))
         self.session = Decision("")
         """The agent's session to use, and why."""
@@ -147,10 +148,9 @@ class Attempt:
         self._origin = origin
         self._recall = recall
         self.reuse = reuse
-        self.repeat = repeat
         """Whether a finished step is to be taken over; None if nobody says."""
+        self.repeat = repeat
 
-        self._ref = read_note(store, self.thread)
         self.note = self._ref.note if self._ref else Note()
         self.previous = self._ref.attempt if self._ref else None
         """The newest failed attempt at this step."""
@@ -180,8 +180,8 @@ class Attempt:
             is_first=turn.last is None,
             remark=self.remark,
         )
-        if self._fetched:
-            self.remark(self._fetched)
+        if self._fetched.text:
+            self.remark(self._fetched.text)
 
     @cached_property
     def number(self) -> int:
@@ -254,7 +254,7 @@ class Attempt:
             return
         for run in filter(None, (self.note.run, *self.note.runs)):
             await process.end_leftovers(run)
-        if "left" not in self.note.tree and self._fetched:
+        if "left" not in self.note.tree and self._ref and self._ref.ref.version == self._fetched.note:
             self.note = self.note._replace(tree={})
             self.fail("the machine that ran this attempt is gone, and so are the files that it changed")
             return

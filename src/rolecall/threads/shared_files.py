@@ -60,6 +60,18 @@ class Sent(NamedTuple):
         return str(self.state.get("reason", ""))
 
 
+class Fetched(NamedTuple):
+    """That the folder was made with files from another machine. The ref keeps it, for a process that takes over the
+    step."""
+
+    text: str = ""
+    """What the step says about it; empty if nothing was fetched for it."""
+    head: str = ""
+    """The head that the step extends."""
+    note: int = 0
+    """The version of the note of an attempt on that machine, whose changes are lost."""
+
+
 class SharedFolder:
     """A folder of a thread's own, in a store that several machines share."""
 
@@ -112,6 +124,8 @@ class SharedFolder:
         target = draft.put_as(FILES_SCHEMA, {**at, "objects": objects, "commits": commits, **previous})
         draft.commit()
         state: dict[str, Any] = {**at, "repository": snapshot.repository, **self._name_copy()}
+        if "fetched" in known:
+            state["fetched"] = known["fetched"]
         if not has_all:
             state["more"] = known.get("more", 0) + 1
         if snapshot.omitted:
@@ -185,14 +199,16 @@ class SharedFolder:
 
     # -- fetching --
 
-    def fetch(self) -> str:
-        """Make the folder as the thread left it on another machine, and say so; empty if it is like that here. Raise
-        UsageError if that fails, or if something in the folder would be lost."""
+    def fetch(self, head: str, note: int) -> Fetched:
+        """Make the folder as the thread left it on another machine, for the step that extends `head`, unless it is like
+        that here; `note` is the version of its attempt's note. Raise UsageError if that fails, or if something in the
+        folder would be lost."""
         ref, path, trees = self._ref, self._folder.path, self._trees
         if ref is None:
-            return ""
+            return Fetched()
         if workfolder.is_newest(path, ref.state.get("copy", "")) and (os.path.isdir(path) or not ref.target):
-            return ""
+            before = Fetched(*ref.state.get("fetched", ()))
+            return before if before.head == head else Fetched()
         mark, state = workfolder.read_mark(path), ref.state
         if ref.target is None or trees is None:
             why = state.get("reason") or "sharing is switched off on this machine (trees.share)"
@@ -224,12 +240,15 @@ class SharedFolder:
                 f"the files of the thread cannot be fetched from another machine to {path}: {error}",
                 hint="Fix that, then resume the thread.",
             ) from error
-        self.mark(self._store.move(self._name, ref, ref.target, {**state, **self._name_copy()}))
         ms = round((time.monotonic() - began) * 1000)
         what = "brought up to date" if is_there else "made"
         omitted = state.get("omitted", ())
         left_out = f"; without {', '.join(omitted)}, which stay where they are" if omitted else ""
-        return f"{path} was {what} with files from another machine ({size:,} bytes, {ms} ms){left_out}"
+        text = f"{path} was {what} with files from another machine ({size:,} bytes, {ms} ms){left_out}"
+        fetched = Fetched(text, head, note)
+        state = {**state, **self._name_copy(), "fetched": list(fetched)}
+        self.mark(self._store.move(self._name, ref, ref.target, state))
+        return fetched
 
     def _read_sent(self, ref: Ref) -> Iterator[Mapping[str, Any]]:
         """What was sent, newest first."""
