@@ -259,8 +259,11 @@ def test_words_continue_a_thread_whoever_waits_for_them(rc: rolecall.Rolecall) -
     asked.run().wait()
     assert asked.asking is asked
     assert asked.say("PostgreSQL").run().wait().status == "completed"
-    with pytest.raises(rolecall.UsageError, match="is completed"):
-        asked.say("And now?")
+    later = asked.say("And now?")
+    assert later.id != asked.id and later.status == "idle" and later.state.title == "And now?"
+    assert later.prompt.startswith("And now?") and "Then that." in later.prompt
+    assert asked.next is not None and asked.next.id == later.id and later.next is None
+    assert asked.say("PostgreSQL").id == later.id  # what is said first is not said to a second thread
 
     person = rc.start(workflow("human"), "Release?")
     person.run().wait()

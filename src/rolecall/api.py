@@ -170,6 +170,12 @@ _MOST_IDLE = 500
 """How many idle threads are looked at for that."""
 
 
+EARLIER = "\n\n---\n\nThis continues a conversation, in which another thread came before."
+"""Ends the words with which a person continues a conversation whose thread has ended; what follows is about it."""
+_NEXT = "next/"
+_LONGEST_RECAP = 4_000
+
+
 class Event(NamedTuple):
     """An event in a running thread. Kinds are `step`, `text`, `tool_call`, `usage`, `suspended`, …"""
 
@@ -210,6 +216,11 @@ class Question(NamedTuple):
     """Whether a role suspended the thread with a question."""
     before: Step | None
     """The latest step of a role."""
+
+    @property
+    def takes_words(self) -> bool:
+        """Whether any words are an answer, so that a person need not choose or fill in fields."""
+        return self.role is None or isinstance(reply.from_words("…", self.role.schema), reply.ParsedReply)
 
 
 class Rolecall:
@@ -283,6 +294,7 @@ class Rolecall:
         priority: int | None = None,
         sessions: Mapping[str, Mapping[str, str]] | None = None,
         reuse: bool | None = None,
+        ident: str | None = None,
         also: lifecycle.Also | None = None,
         request: requests.Request | None = None,
     ) -> Thread:
@@ -298,6 +310,7 @@ class Rolecall:
             sessions: for roles that begin in a session of an earlier thread: its `thread`, `step` and `tier`.
             reuse: True takes over finished steps with the same key, except where the workflow says `reuse: false`;
                 False asks every role; None leaves it to the workflow.
+            ident: its id, which `new_id` has returned.
             also: adds to the transaction that creates the thread.
             request: if an earlier one with the same key has created a thread, that thread is returned.
         """
@@ -322,6 +335,7 @@ class Rolecall:
                 sessions=sessions,
                 reuse=reuse,
                 queue=priority,
+                ident=ident,
                 also=also,
             )
 
@@ -329,6 +343,10 @@ class Rolecall:
         registry.remember(ref.state.workflow, loaded.playbook)
         lifecycle.tell_service(ref)
         return Thread(self, ref.id)
+
+    def new_id(self) -> str:
+        """An id for a thread that is started later."""
+        return thread.new_thread_id(self.store.now())
 
     def find_requested(self, request: requests.Request) -> Thread | None:
         """The thread that an earlier request with the same key has created, if any."""
@@ -1301,16 +1319,20 @@ class Thread:
     ) -> Thread:
         """Continue a conversation with a person's words. If it is the turn of a person, they become the output of that
         role (see `from_words`); an error says what the role must deliver if they do not fit. Otherwise the role that
-        waits, or that was interrupted, is called again with them. The other arguments are those of `answer`."""
+        waits, or that was interrupted, is called again with them. If the thread has ended, they start a thread of the
+        same workflow, which is told how this one ended, and which is returned. The other arguments are those of
+        `answer`."""
         if not text.strip():
             raise UsageError("nothing was said", hint="Write what the role needs to know.")
         if (asked := self.asking) is not self:
             self._ref_at(head)
             asked.say(text, by=by, is_run_here=is_run_here)
             return self.resume(is_run_here=is_run_here) if self.state.asks else self
+        if self.has_ended:
+            return self._follow_up(text)
         question = self.question()
         due, role = question.due, question.role
-        if self.has_ended or due is None or role is None or not self._is_played_by_person(due.role):
+        if due is None or role is None or not self._is_played_by_person(due.role):
             return self.resume(text, by=by, head=head, is_run_here=is_run_here)
         given = reply.from_words(text, role.schema)
         if isinstance(given, reply.ReplyProblem):
@@ -1321,6 +1343,29 @@ class Thread:
                 hint=Hint("See the fields and an example", "show_question", thread=self.id),
             )
         return self.answer(given.output, given.body, is_run_here=is_run_here, by=by, head=head)
+
+    @property
+    def next(self) -> Thread | None:
+        """The thread that words have started after this one had ended."""
+        ref = self._store.ref(f"{_NEXT}{self.id}")
+        return self.rolecall.thread_if_any(ref.state["thread"]) if ref else None
+
+    def _follow_up(self, text: str) -> Thread:
+        if (there := self.next) is not None:
+            return there.say(text)
+        state, chain = self.state, self._chain
+        last = next((step for step in chain if not step.role.startswith("$")), None)
+        told = [f"{last.role} answered:", last.body or report.pretty(last.output)] if last else []
+        parts = ["Its task was:", chain.start.prompt, *told, *([state.reason] if state.reason else [])]
+        earlier = "\n\n".join(report.shorten(part.strip(), _LONGEST_RECAP) for part in parts)
+        return self.rolecall.start(
+            self.workflow,
+            f"{text}{EARLIER} It is {state.status}. {earlier}",
+            agent=state.agent,
+            limits={**chain.start.limits, **state.limits},
+            folder=chain.start.cwd,
+            also=lambda ident, draft: draft.move(f"{_NEXT}{self.id}", None, state={"thread": ident}),
+        )
 
     def _is_played_by_person(self, role: str) -> bool:
         with suppress(RolecallError):  # a missing agent is reported when the role is called
@@ -1419,6 +1464,23 @@ class Thread:
         """The files that each step changed, with lines added and removed, oldest first; of the `newest` steps if given.
         Steps that changed none are left out."""
         return views.file_changes(self._store, self._ref, newest)
+
+    def file_versions(
+        self, step: Step, *, most: int = 20, longest: int = 200_000
+    ) -> list[step_files.FileVersions]:
+        """The first text files that a step changed, each as the step found it and as it left it, without those that
+        are longer than `longest` bytes. Empty if the files are not on this machine."""
+        folder, mask = step.payload.get("cwd") or self._chain.start.cwd, config.mask()
+        try:
+            found = list(step_files.read_versions(self._trees, step, folder, most=most, longest=longest))
+        except NotFound:
+            return []
+        return [
+            one._replace(
+                before=one.before and mask.text(one.before), after=one.after and mask.text(one.after)
+            )
+            for one in found
+        ]
 
     def check_out(self, folder: Folder, *, at: int | str | None = None) -> views.View:
         """Write the files that a step left into a new or empty folder; `at` is a number, an id or `"start"`, by default

@@ -85,6 +85,7 @@ def start(
     reuse: bool | None = None,
     queue: int | None = None,
     cell: Cell | None = None,
+    ident: str | None = None,
     also: Also | None = None,
 ) -> ThreadRef:
     """Create a thread without running it, and store its playbook if it is not stored yet.
@@ -100,6 +101,7 @@ def start(
         reuse: whether finished steps with the same key are taken over; None leaves it to the workflow.
         queue: its priority in the service's queue.
         cell: what an evaluation decides about it.
+        ident: its id, if that was chosen before.
         also: adds to the transaction that creates the thread.
     """
     if not prompt.strip():
@@ -133,7 +135,8 @@ def start(
         eval=cell.run if cell else "",
         repeat=cell.repeat or None if cell else None,
     )
-    kind, told, ident = "started" if queue is None else "queued", {"workflow": node}, cell and cell.thread
+    kind, told = "started" if queue is None else "queued", {"workflow": node}
+    ident = cell.thread if cell else ident
     return _add_thread(store, head, book, state, kind, told, ident=ident, work=work, queue=queue, also=also)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import takewhile
@@ -11,7 +12,7 @@ from rolecall.errors import Hint, NotFound, RolecallError, UsageError
 from rolecall.files import blame
 from rolecall.files.blame import BlamedState
 from rolecall.files.snapshot import Snapshot, StepTree, load_tree
-from rolecall.files.tree import Trees
+from rolecall.files.tree import Trees, find_top
 from rolecall.settings.mask import Mask
 from rolecall.store.store import Node, Store
 from rolecall.threads import thread, views
@@ -195,6 +196,34 @@ def _part(trees: Trees, excerpt: Excerpt, found: Snapshot, left: Snapshot, step:
         "diff": trees.diff(found, left, () if is_whole else paths) if paths else "",
         **({} if is_whole else {"omitted": sorted({change.path for change in changes} - {*paths})}),
     }
+
+
+class FileVersions(NamedTuple):
+    """A file as a step found it and as it left it; None if it did not exist."""
+
+    path: str
+    """The absolute path."""
+    before: str | None
+    after: str | None
+
+
+def read_versions(
+    trees: Trees, step: Step, folder: str, *, most: int, longest: int
+) -> Iterator[FileVersions]:
+    """The first text files that a step changed in the work tree around `folder`, up to `longest` bytes each."""
+    if step.tree is None:
+        return
+    top = find_top(folder)
+    for change in [one for one in step.tree.changed if one.added is not None][:most]:
+        before = b"" if change.kind == "added" else trees.read(step.tree.found, change.path)
+        after = b"" if change.kind == "removed" else trees.read(step.tree.left, change.path)
+        if max(len(before), len(after)) <= longest:
+            old, new = (text.decode("utf-8", "replace") for text in (before, after))
+            yield FileVersions(
+                os.path.join(top, change.path),
+                None if change.kind == "added" else old,
+                None if change.kind == "removed" else new,
+            )
 
 
 # -- who wrote a line --
