@@ -7,12 +7,15 @@ fallback: an unknown name is an error before anything runs.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rolecall.agents.adapter_table import ADAPTERS as ADAPTERS
 from rolecall.agents.adapter_table import PROGRAMS as PROGRAMS
 from rolecall.agents.adapter_table import SPOKEN as SPOKEN
+from rolecall.settings import capabilities
 
 if TYPE_CHECKING:
     from rolecall.agents.adapters.acp import acp as acp
@@ -32,6 +35,9 @@ if TYPE_CHECKING:
     from rolecall.agents.adapters.subworkflow import workflow as workflow
     from rolecall.agents.protocol import Agent
     from rolecall.store.canonical import JsonObject
+
+_SERVER = "rolecall"
+"""The name of the server with the project's own tools, as in every host."""
 
 
 def __getattr__(name: str) -> Any:
@@ -61,6 +67,18 @@ def parse_argument(name: str, argument: str) -> dict[str, str]:
     """Parse the argument of a spec: `key=value` words; a word without `=` is the model."""
     found: dict[str, str] = _options().parse_argument(name, argument)
     return found
+
+
+def add_tools(agent: Any, environment: Mapping[str, str]) -> Any:
+    """Return an agent that takes tool servers with one more, that of the project's own tools, unless it has one."""
+    if any(server.name == _SERVER for server in agent.mcp):
+        return agent
+    # Not every agent passes its environment on to the servers that it starts.
+    env = {name: environment[name] for name in capabilities.STORE_VARIABLES if name in environment}
+    env[capabilities.THREADS_VARIABLE] = "1"
+    server = import_module("rolecall.agents.program").McpServer
+    own = server(_SERVER, sys.executable, ("-P", "-m", "rolecall", "mcp"), env)
+    return import_module("dataclasses").replace(agent, mcp=(*agent.mcp, own))
 
 
 def _options() -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from rolecall.agents import ADAPTERS, SPOKEN, make, parse_argument, resolve
+from rolecall.agents import ADAPTERS, SPOKEN, add_tools, make, parse_argument, resolve
 from rolecall.agents.confinement import configured_layers
 from rolecall.agents.presence import check_present
 from rolecall.errors import RolecallError, UsageError
@@ -46,6 +46,8 @@ def cast(
     enforce the role's restrictions; it `names_role` unless the caller does. `tiers` are the model tiers of roles that
     have one."""
     made = _make(settings, book, role, override, environment, (tiers or {}).get(role, ""))
+    if book.workflow.roles[role].may_start_threads and hasattr(made.agent, "mcp"):
+        made = made._replace(agent=add_tools(made.agent, environment or config.environment()))
     if made.name != HUMAN:
         find_layers = partial(configured_layers, environment)
         check_role(made.name, made.agent, book.workflow, role, layers=find_layers, names_role=names_role)
