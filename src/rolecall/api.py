@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         html,
         judge,
         promote,
+        recorded,
         records,
         results,
         run,
@@ -118,6 +119,7 @@ else:
     bisect = _Module("rolecall.evals.bisect")
     compare, gate = _Module("rolecall.evals.compare"), _Module("rolecall.evals.gate")
     promote, records = _Module("rolecall.evals.promote"), _Module("rolecall.evals.records")
+    recorded = _Module("rolecall.evals.recorded")
     results, run = _Module("rolecall.evals.results"), _Module("rolecall.evals.run")
     suite, kept_files = _Module("rolecall.evals.suite"), _Module("rolecall.threads.kept_files")
     bundle, judge = _Module("rolecall.store.bundle"), _Module("rolecall.evals.judge")
@@ -1855,6 +1857,29 @@ class Evals:
             return self._rolecall.load_workflow(node).playbook
 
         return await bisect.Bisection(store, read, versions, load, plan, play, watch, noise).find()
+
+    def trace(
+        self,
+        path: Folder,
+        *,
+        oldest: str = "",
+        newest: str = "",
+        noise: float | None = None,
+        only: Sequence[str] = (),
+    ) -> recorded.Traced:
+        """Find what broke the suite among its recorded runs, from the run `oldest` to `newest`: a program, a model, an
+        agent or a version of the workflow. Nobody is asked. `noise` and `only` are those of `bisect`."""
+        store = self._rolecall.store
+        found = begin.plan(
+            store,
+            self._trees,
+            self.read(path),
+            cache=self._cache,
+            only=only,
+            is_fresh=False,
+            is_new=False,
+        )
+        return recorded.trace(store, found, oldest=oldest, newest=newest, noise=noise)
 
     def save_base(self, name: str, report: results.Report) -> None:
         """Remember a finished run under a name, so that `gate` can compare with it."""

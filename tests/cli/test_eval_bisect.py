@@ -136,6 +136,32 @@ def test_a_program_that_has_changed_is_named(project: Project) -> None:
         script.write_text(script.read_text().replace("echo good", "echo bad"))
     found = project.json(check=1)
     assert found["status"] == "not broken" and len(found["drift"]) == 3
+    assert "`rolecall eval bisect --recorded`" in project(check=1).stdout
     assert (
         "one passed in" in found["drift"][0] and "since then the program of developer is" in found["drift"][0]
     )
+
+
+def test_the_program_with_which_recorded_runs_began_to_fail_is_found(project: Project) -> None:
+    """The agent's program is a script; each run is made with another version of it."""
+    project.put(bad_from=VERSIONS)
+    script = project.folder / f"script{VERSIONS - 1}.json"
+    good, runs = script.read_text(), []
+    (project.folder / "suite.yaml").write_text(json.dumps(project.suite))
+    for number in range(6):
+        text = good.replace("echo good", "echo bad") if number >= 4 else good
+        script.write_text(text.replace(str(project.asked), f"{project.asked}{number}"))
+        reply = project.rolecall("eval", "run", "suite.yaml", "--json", cwd=project.folder, check=None)
+        runs.append(json.loads(reply.stdout.splitlines()[-1])["eval"])
+    before = project.versions_asked()
+    found = project.json("--recorded")
+    assert (found["status"], found["makeups"], found["certainty"]) == ("found", 6, 1)
+    assert (found["good"]["run"], found["bad"]["run"]) == (runs[3], runs[4])
+    assert found["tasks"] == ["one", "three", "two"] and project.versions_asked() == before
+    (change,) = found["changes"]
+    assert change.startswith("the program of developer is ")
+    shown = project("--recorded", "--from", runs[1], "--to", runs[4]).stdout
+    assert "4 makeups recorded" in shown and f"the first bad run is {runs[4]}" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "not broken" in project("--recorded", "--to", runs[2], check=1).stdout
+    assert "only one makeup" in project("--recorded", "--from", runs[5], check=2).stderr

@@ -1,13 +1,14 @@
-"""`rolecall eval bisect`: which version of a workflow broke a suite?"""
+"""`rolecall eval bisect`: which version of a workflow, or of a program or model, broke a suite?"""
 
 from __future__ import annotations
 
 import asyncio
 from argparse import ArgumentTypeError, Namespace
+from time import localtime, strftime
 from typing import TYPE_CHECKING
 
 from rolecall.api import Rolecall
-from rolecall.cli import argument, verb
+from rolecall.cli import argument, flag, verb
 from rolecall.cli.eval import INFRASTRUCTURE, INTERRUPTED, LIMITS, SUITE, CellRecords
 from rolecall.cli.output import STORE, colored_diff, format_of, plural, say, show, show_record, warn
 from rolecall.cli.thread_play import View, attend
@@ -15,10 +16,9 @@ from rolecall.store.canonical import JsonObject
 
 if TYPE_CHECKING:
     from rolecall.evals.bisect import Bisected
+    from rolecall.evals.recorded import Traced
 
-_CANNOT_INSTALL = (
-    "Rolecall cannot install an older program or model, so it names them and does not search them."
-)
+_CANNOT_INSTALL = "`rolecall eval bisect --recorded` searches the recorded runs for what changed."
 
 
 def _noise(text: str) -> float:
@@ -33,19 +33,22 @@ def _noise(text: str) -> float:
 
 @verb(
     "eval bisect",
-    "find the version of a workflow that broke a suite, among those put under its name. Exit codes: 0 found, 1 nothing "
-    "is broken, 6 not finished, 130 interrupted; the same command continues",
+    "find the version of a workflow that broke a suite, among those put under its name; or, with --recorded, the "
+    "program, model, agent or version with which recorded runs began to fail. Exit codes: 0 found, 1 nothing is broken, 6 not "
+    "finished or not certain, 130 interrupted; the same command continues",
     "rolecall eval bisect evals/fix-bug.yaml --from 3J5PZ3D1\n"
-    "rolecall eval bisect evals/fix-bug.yaml --from 1.2 --to 1.9 --noise 0.2",
+    "rolecall eval bisect evals/fix-bug.yaml --from 1.2 --to 1.9 --noise 0.2\n"
+    "rolecall eval bisect evals/fix-bug.yaml --recorded",
     SUITE,
     argument(
         "--from",
         "VERSION",
-        "a good version, by its id or its `version` (default: the oldest)",
+        "a good version, by its id or its `version`, or a good run (default: the oldest)",
         dest="oldest",
         default="",
     ),
-    argument("--to", "VERSION", "a bad version (default: the newest)", dest="newest", default=""),
+    argument("--to", "VERSION", "a bad version or run (default: the newest)", dest="newest", default=""),
+    flag("--recorded", "search the recorded runs of the suite, and ask nobody"),
     argument(
         "--noise",
         "SHARE",
@@ -56,6 +59,17 @@ def _noise(text: str) -> float:
     STORE,
 )
 def bisect(options: Namespace) -> int:
+    if options.recorded:
+        with Rolecall(options.store) as rolecall:
+            traced = rolecall.evals().trace(
+                options.suite,
+                oldest=options.oldest,
+                newest=options.newest,
+                noise=options.noise,
+                only=options.only,
+            )
+        show(options, traced.dump(), lambda: _describe_trace(traced))
+        return {"found": 0, "not broken": 1, "uncertain": INFRASTRUCTURE}[traced.status]
     is_text = format_of(options) == "text"
     view = Looks() if is_text else LookRecords(options)
 
@@ -103,6 +117,27 @@ class LookRecords(CellRecords):
         super().event(kind, body)
         if kind == "bisect":
             show_record(self._options, {"event": kind, **body})
+
+
+def _day(milliseconds: int) -> str:
+    return strftime("%Y-%m-%d", localtime(milliseconds / 1000))
+
+
+def _describe_trace(found: Traced) -> str:
+    lines = [
+        f"{plural(found.makeups, 'makeup')} recorded, {plural(found.answers, 'answer')}, of which "
+        f"{found.error * 100:.0f} % may be wrong"
+    ]
+    if found.tasks:
+        lines.append(f"{plural(len(found.tasks), 'task')} broke: {', '.join(found.tasks[:10])}")
+    if found.reason:
+        lines.append(f"{found.status}: {found.reason}")
+    if found.bad and found.good:
+        sure = f"{(found.certainty or 0) * 100:.1f} % certain"
+        lines.append(f"the first bad run is {found.bad.run}, of {_day(found.bad.at)} ({sure})")
+        lines.append(f"made like the one before it: {found.good.run}, of {_day(found.good.at)}, but")
+        lines += [f"  {change}" for change in found.changes]
+    return "\n".join(lines)
 
 
 def _describe(found: Bisected) -> str:

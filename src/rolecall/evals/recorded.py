@@ -1,0 +1,158 @@
+"""Finds what broke a suite among the runs that the store has: a program, a model, an agent or the workflow.
+
+An older program cannot be installed and asked again, but what it did is recorded with its version. Runs that were made
+alike are one makeup; the makeups are searched in the order in which they were first seen, and nobody is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, NamedTuple
+
+from rolecall.errors import UsageError
+from rolecall.evals.begin import Plan
+from rolecall.evals.records import find_run, list_runs
+from rolecall.evals.results import Report, to_json
+from rolecall.evals.search import Search
+from rolecall.store.canonical import JsonObject
+from rolecall.store.store import Store
+
+_MOST_ERROR = 0.45
+
+
+class Player(NamedTuple):
+    """Who played a role: the agent with its options, such as the model, and the version of its program."""
+
+    role: str
+    agent: str
+    version: str = ""
+
+
+class Makeup(NamedTuple):
+    """What runs had in common."""
+
+    workflow: str
+    """The node of its version."""
+    players: tuple[Player, ...]
+    run: str
+    """The first run that was made like this."""
+    at: int
+    """When that began, in milliseconds."""
+
+
+class Traced(NamedTuple):
+    """What the recorded runs say about where a suite broke."""
+
+    status: Literal["found", "not broken", "uncertain"]
+    reason: str
+    makeups: int
+    answers: int
+    tasks: tuple[str, ...]
+    """Those that broke."""
+    error: float
+    """How often an answer is assumed to be wrong."""
+    certainty: float | None = None
+    bad: Makeup | None = None
+    """The first bad one."""
+    good: Makeup | None = None
+    """The one before it."""
+    changes: tuple[str, ...] = ()
+    """What differs between the two."""
+
+    def dump(self) -> JsonObject:
+        shown: JsonObject = to_json(self)
+        return shown
+
+
+def trace(
+    store: Store, plan: Plan, *, oldest: str = "", newest: str = "", noise: float | None = None
+) -> Traced:
+    """Find the first bad makeup of the plan's suite, as its first variant is played, from one run to another. Runs
+    count if they had the same judges and some of the same tasks. `noise` is how often an answer is wrong."""
+    first, last = (find_run(store, name).at if name else None for name in (oldest, newest))
+    variant = plan.suite.variants[0].name
+    makeups, cells = list[Makeup](), list[_Seen]()
+    for run in reversed(list_runs(store)):
+        is_within = (first is None or run.at >= first) and (last is None or run.at <= last)
+        same_judges = [one.node for one in run.suite.judges] == [one.node for one in plan.suite.judges]
+        if not is_within or not same_judges or run.suite.name != plan.suite.name:
+            continue
+        tasks = {task.id for task in run.suite.tasks if task.node in plan.tasks}
+        judged = [
+            one for one in Report(run).cells if one.is_judged and one.variant == variant and one.task in tasks
+        ]
+        if not judged:
+            continue
+        workflow = next(one.workflow for one in run.suite.variants if one.name == variant)
+        players = {Player(**player) for cell in judged for player in cell.agents}
+        made = Makeup(workflow, tuple(sorted(players)), run.id, run.at)
+        place = next((at for at, one in enumerate(makeups) if one[:2] == made[:2]), len(makeups))
+        makeups += [made] if place == len(makeups) else []
+        cells += [_Seen(place, run.id, cell.repeat, cell.task, cell.outcome == "passed") for cell in judged]
+    if len(makeups) < 2:
+        raise UsageError(
+            f"the store has {'no runs' if not makeups else 'only one makeup'} of {plan.suite.name!r} to search in",
+            hint="Runs count if they had the same tasks and judges.",
+        )
+
+    broken = _find_broken(cells, len(makeups) - 1)
+    answers = _read_answers(cells, broken)
+    told = tuple((place - 1, passed) for place, passed in answers if place)
+    if noise is None:
+        wrong = min(Search(len(makeups) - 1, told=told).mistakes)
+        wrong += sum(not passed for place, passed in answers if place == 0)
+        is_doubtful = wrong or len(answers) > len(makeups)
+        noise = min(_MOST_ERROR, (wrong + 1) / (len(answers) + 2)) if is_doubtful else 0.0
+    search = Search(len(makeups) - 1, noise, told=told)
+    ended = (len(makeups), len(answers), broken, search.error)
+    if not broken or search.answer == search.versions:
+        reason = f"{makeups[-1].run} breaks no task that {makeups[0].run} passes"
+        return Traced("not broken", reason, *ended)
+    good, bad = makeups[search.answer], makeups[search.answer + 1]
+    found = Traced("found", "", *ended, search.certainty, bad, good, tuple(compare(good, bad)))
+    if search.certainty < search.enough:
+        return found._replace(status="uncertain", reason="the recorded runs contradict each other")
+    return found
+
+
+def compare(good: Makeup, bad: Makeup) -> Iterable[str]:
+    """Say what differs between two makeups, a line each."""
+    if good.workflow != bad.workflow:
+        yield f"the workflow is {bad.workflow}, was {good.workflow}"
+    for role in sorted({one.role for one in (*good.players, *bad.players)}):
+        was, now = ([one for one in made.players if one.role == role] for made in (good, bad))
+        for what, at in (("agent", 1), ("program", 2)):
+            before, after = (" and ".join(sorted({one[at] for one in side})) for side in (was, now))
+            if was and now and before != after:
+                yield f"the {what} of {role} is {after or 'unknown'}, was {before or 'unknown'}"
+        if not was or not now:
+            yield f"{role} was {'not asked before' if now else 'asked before, and is not any more'}"
+
+
+class _Seen(NamedTuple):
+    """The verdict on one thread."""
+
+    makeup: int
+    run: str
+    repeat: int
+    task: str
+    passed: bool
+
+
+def _find_broken(cells: Sequence[_Seen], last: int) -> tuple[str, ...]:
+    """The tasks that mostly passed in the first makeup and not in the last."""
+    passed = dict[tuple[int, str], list[bool]]()
+    for one in cells:
+        passed.setdefault((one.makeup, one.task), []).append(one.passed)
+    shares = {key: sum(all_of) / len(all_of) for key, all_of in passed.items()}
+    tasks = sorted({one.task for one in cells})
+    return tuple(task for task in tasks if shares.get((0, task), 0) > 0.5 >= shares.get((last, task), 1))
+
+
+def _read_answers(cells: Sequence[_Seen], broken: Sequence[str]) -> list[tuple[int, bool]]:
+    """For each repeat of each run: its makeup, and whether most of the broken tasks passed."""
+    votes = dict[tuple[int, str, int], list[bool]]()
+    for one in cells:
+        if one.task in broken:
+            votes.setdefault((one.makeup, one.run, one.repeat), []).append(one.passed)
+    return [(makeup, sum(passed) * 2 > len(passed)) for (makeup, _, _), passed in votes.items()]
