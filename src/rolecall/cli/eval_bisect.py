@@ -34,8 +34,8 @@ def _noise(text: str) -> float:
 @verb(
     "eval bisect",
     "find the version of a workflow that broke a suite, among those put under its name; or, with --recorded, the "
-    "program, model, agent or version with which recorded runs began to fail. Exit codes: 0 found, 1 nothing is broken, "
-    "6 not finished or not certain, 130 interrupted; the same command continues",
+    "program, model, agent or version with which recorded runs began to fail. Exit codes: 0 found, 1 nothing is "
+    "broken, 6 not finished or not certain, 130 interrupted; the same command continues",
     "rolecall eval bisect evals/fix-bug.yaml --from 3J5PZ3D1\n"
     "rolecall eval bisect evals/fix-bug.yaml --from 1.2 --to 1.9 --noise 0.2\n"
     "rolecall eval bisect evals/fix-bug.yaml --recorded",
