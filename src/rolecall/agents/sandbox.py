@@ -236,7 +236,7 @@ class Policy:
         if places.get(around) != "write":
             places[where] = "keep"
         has_network = self.network == "all"
-        words = ["--report", str(report), "--folder", str(cwd)]
+        words = ["--report", str(report), "--folder", str(cwd), "--tmp", os.path.realpath(_TMP)]
         words += [word for path, kind in places.items() for word in (f"--{kind}", path)]
         if self.read is not None:
             words += _flag("read", (*SYSTEM, *self.read, where, *writable))
@@ -269,7 +269,7 @@ class Policy:
         return [*bubblewrap, "--chdir", str(cwd), "--", *_LAUNCHER, "--in-bubblewrap", *words, "--", *argv]
 
 
-_START = "import sys; sys.path.append({!r}); import sandbox_exec as s; s.start(s.Words(sys.argv[1:]))"
+_START = "import sys; sys.path.insert(0, {!r}); import sandbox_exec as s; s.start(s.Words(sys.argv[1:]))"
 _LAUNCHER = (os.path.realpath(sys.executable), "-I", "-S", "-c", _START.format(os.path.dirname(__file__)))
 """Not a script, because Python keeps the compiled form of modules only."""
 _OWN = (os.path.realpath(sys.base_prefix), os.path.realpath(os.path.dirname(__file__)))
@@ -401,7 +401,8 @@ def find_layers(cache: str | None = None, *, again: bool = False) -> Layers:
 def _try_layers(layers: Layers) -> Layers:
     """Start a program in a sandbox to see what is enforced."""
     policy = Policy(network="none", best_effort=True, layers=layers._replace(landlock=1))
-    argv = policy.wrap(["true"], cwd=Path("/"), env={}, tmp=Path("/tmp"), report=1)  # noqa: S108 -- nothing is written there
+    true, root = shutil.which("true") or "/bin/true", Path("/")
+    argv = policy.wrap([true], cwd=root, env={}, tmp=Path(_TMP), report=1)
     done = subprocess.run(argv, cwd="/", capture_output=True, timeout=30, check=False)  # noqa: S603 -- our own program
     lines = done.stdout.decode().splitlines()
     version = next((line.rpartition(" ")[2] for line in lines if line.startswith("files: Landlock")), 0)

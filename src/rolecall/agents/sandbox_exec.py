@@ -1,10 +1,11 @@
-# ruff: noqa: S103, S108, S606 -- it arranges /tmp and starts the program it is given
+# ruff: noqa: S108 -- it arranges /tmp and starts the program it is given
 """Starts a program inside a sandbox: `python -I -S sandbox_exec.py WORD... -- PROGRAM ARGUMENT...`.
 
 This is a program of its own that imports nothing of Rolecall and little of the standard library, because it starts with
-every sandboxed process. `sandbox.py` builds its words:
+every sandboxed process: not even `__future__`, so some annotations have quotes. `sandbox.py` builds its words:
 
     --folder PATH        where to start it
+    --tmp PATH           the real path of /tmp
     --report FD          where to write what is enforced, a line each; `refused: REASON` if the program is not started
     --write PATH         may be written, with everything below it
     --protect PATH       may not be written, although it lies in a place that may
@@ -28,17 +29,19 @@ has its own /tmp and /dev. Landlock denies the same by path, and also signals to
 abstract sockets.
 """
 
-from __future__ import annotations
-
 import _ctypes  # a third of the time that `ctypes` takes
 import _signal  # type: ignore[import-not-found]  # quicker than `signal`
-import os
-import resource
+import posix  # `os` takes longer to import than everything else here
 import sys
+
+if "--forward" in sys.argv:
+    import socket
+    import threading
+if "--memory" in sys.argv or "--processes" in sys.argv:
+    import resource
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any, NoReturn
 
 NEW_NAMESPACES = 0x00020000 | 0x08000000 | 0x10000000  # mount, ipc, user
@@ -47,6 +50,7 @@ NEW_NETWORK = 0x40000000
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 LINGER = 0.5
 """How long processes that the program leaves may still write its last output."""
+IGNORED_BY_PYTHON = (_signal.SIGPIPE, _signal.SIGXFSZ)
 SIGNALS = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP)
 
 
@@ -68,7 +72,7 @@ class Failed(Exception):
 
 
 LIBRARY = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
-SYSCALL: Any = Function(_ctypes.dlsym(LIBRARY, "syscall"))
+SYSCALL: "Any" = Function(_ctypes.dlsym(LIBRARY, "syscall"))
 SYSCALL.restype = Long
 
 
@@ -86,12 +90,24 @@ def check(result: int, what: str) -> int:
 
 
 def describe_error() -> str:
-    return os.strerror(_ctypes.get_errno())
+    return posix.strerror(_ctypes.get_errno())
 
 
 def call(number: int, *arguments: int | bytes, what: str) -> int:
     """Make a system call whose number is the same on every architecture."""
     return check(c("syscall", number, *arguments), what)
+
+
+def encode(path: str) -> bytes:
+    return path.encode(sys.getfilesystemencoding(), "surrogateescape")
+
+
+def find_mode(path: str) -> int:
+    """The kind of file at a path, without following a link; 0 if there is none."""
+    try:
+        return posix.lstat(path).st_mode & 0o170000
+    except OSError:
+        return 0
 
 
 def pack(*numbers: int, size: int = 8) -> bytes:
@@ -114,7 +130,7 @@ class Words:
         }
         self.flags: set[str] = set()
         self.numbers: dict[str, int] = {}
-        self.folder = "/"
+        self.folder = self.tmp = "/"
         self.forward: tuple[int, str] | None = None
         at = 0
         while words[at] != "--":
@@ -125,8 +141,8 @@ class Words:
             elif name == "forward":
                 self.forward = int(words[at + 1]), words[at + 2]
                 at += 3
-            elif name == "folder":
-                self.folder = words[at + 1]
+            elif name in ("folder", "tmp"):
+                setattr(self, name, words[at + 1])
                 at += 2
             elif name in ("report", "memory", "processes", "proxy-port"):
                 self.numbers[name] = int(words[at + 1])
@@ -143,6 +159,7 @@ CLONE_TREE = (
     1 | 0o2000000 | 0x8000 | 0x1000
 )  # OPEN_TREE_CLONE, close on exec, with the mounts below, of a descriptor
 EMPTY_PATH, RECURSIVE = 0x1000, 0x8000
+FOLDER, LINK = 0o040000, 0o120000
 READ_ONLY, NO_DEVICES = 1, 4
 PRIVATE = 0x4000 | (1 << 18)
 NO_SETUID_NO_DEVICES = 2 | 4
@@ -150,10 +167,10 @@ NO_SETUID_NO_DEVICES = 2 | 4
 
 def enter_namespaces(words: Words) -> None:
     """Move this process into namespaces of its own, where it may mount and do nothing else more than before."""
-    user, group = os.getuid(), os.getgid()
+    user, group = posix.getuid(), posix.getgid()
     flags = NEW_NAMESPACES | (NEW_NETWORK if "no-network" in words.flags else 0)
     # Inside another sandbox, /proc may be read-only. Then a new namespace would have no user ids.
-    os.close(os.open("/proc/self/uid_map", os.O_WRONLY))
+    posix.close(posix.open("/proc/self/uid_map", posix.O_WRONLY))
     check(c("unshare", flags), "namespaces")
     for name, line in (
         ("setgroups", "deny"),
@@ -166,19 +183,19 @@ def enter_namespaces(words: Words) -> None:
 
 def open_place(path: str) -> int:
     """A descriptor of a path without symbolic links: another process may put one there at any time."""
-    how = pack(os.O_PATH | os.O_CLOEXEC, 0, 4)  # RESOLVE_NO_SYMLINKS
-    return call(437, -100, os.fsencode(path), how, len(how), what=f"open {path!r}")
+    how = pack(posix.O_PATH | posix.O_CLOEXEC, 0, 4)  # RESOLVE_NO_SYMLINKS
+    return call(437, -100, encode(path), how, len(how), what=f"open {path!r}")
 
 
 def mount(source: str, target: str, kind: str, flags: int = 0, data: str = "") -> int:
-    return c("mount", source.encode(), os.fsencode(target), kind.encode(), flags, data.encode() or None)
+    return c("mount", source.encode(), encode(target), kind.encode(), flags, data.encode() or None)
 
 
 def clone_tree(path: str, attributes: int = 0) -> int:
     """A copy of what is mounted at a path, to be attached elsewhere."""
     place = open_place(path)
     tree = call(428, place, b"", CLONE_TREE, what=f"mount {path!r}")
-    os.close(place)
+    posix.close(place)
     if attributes:
         set_attributes(tree, attributes, RECURSIVE)
     return tree
@@ -187,8 +204,8 @@ def clone_tree(path: str, attributes: int = 0) -> int:
 def attach_tree(tree: int, path: str) -> None:
     place = open_place(path)
     call(429, tree, b"", place, b"", 4 | 0x40, what=f"mount {path!r}")
-    os.close(place)
-    os.close(tree)
+    posix.close(place)
+    posix.close(tree)
 
 
 def set_attributes(place: int, attributes: int, flags: int = 0) -> None:
@@ -200,42 +217,42 @@ def cover(path: str, options: str) -> None:
     """Put an empty folder in memory over a path."""
     place = open_place(path)
     check(mount("tmpfs", f"/proc/self/fd/{place}", "tmpfs", NO_SETUID_NO_DEVICES, options), f"cover {path!r}")
-    os.close(place)
+    posix.close(place)
 
 
 def arrange_mounts(words: Words) -> None:
     """Make every file system read-only, mount the writable places back and cover the hidden ones."""
     lists = words.lists
-    tmp = os.path.realpath("/tmp")
+    tmp = words.tmp
     wanted = {"/dev": "dev", tmp: "tmp"}
-    if os.getuid() != 0:  # root could write the settings of the kernel there
+    if posix.getuid() != 0:  # root could write the settings of the kernel there
         wanted["/proc"] = "write"
     for kind in ("hide", "keep", "write", "protect"):
         wanted.update(dict.fromkeys(lists[kind], kind))
-    links = {path: os.readlink(path) for path in lists["keep"] if os.path.islink(path)}
+    links = {path: posix.readlink(path) for path in lists["keep"] if find_mode(path) == LINK}
     trees = {}
     for path, kind in wanted.items():
         if path in links:
             continue
         if kind != "hide":
             trees[path] = clone_tree(path, 0 if kind == "write" else READ_ONLY)
-        elif not os.path.isdir(path):
+        elif find_mode(path) != FOLDER:
             trees[path] = clone_tree("/dev/null")
     devices = {f"/dev/{name}": clone_tree(f"/dev/{name}") for name in DEVICES}
     root = open_place("/")
     set_attributes(root, READ_ONLY | NO_DEVICES, RECURSIVE)
-    os.close(root)
+    posix.close(root)
     size = f",size={words.numbers['memory']}" if "memory" in words.numbers else ""
     covered = ["/dev"]
     for path in sorted(wanted):  # the outer ones first
         kind = wanted[path]
         if path in links:
-            if not os.path.lexists(path):
-                os.symlink(links[path], path)
+            if not find_mode(path):
+                posix.symlink(links[path], path)
         elif kind == "tmp":
             arrange_tmp(tmp, trees[path], size)
         elif kind == "dev":
-            os.close(trees[path])
+            posix.close(trees[path])
             arrange_devices(devices, size)
         elif kind != "hide":
             make_mount_point(path, trees[path])
@@ -248,12 +265,12 @@ def arrange_mounts(words: Words) -> None:
                     cover(path, "mode=700")
                     covered.append(path)
             except Failed:
-                if os.path.lexists(path):  # otherwise it lies in a hidden place, or is gone
+                if find_mode(path):  # otherwise it lies in a hidden place, or is gone
                     raise
     for path in covered:
         place = open_place(path)
         set_attributes(place, READ_ONLY)
-        os.close(place)
+        posix.close(place)
 
 
 def arrange_tmp(path: str, lower: int, size: str) -> None:
@@ -261,12 +278,12 @@ def arrange_tmp(path: str, lower: int, size: str) -> None:
     other programs do not answer there. A kernel without overlays shows an empty one."""
     cover(path, f"mode=1777{size}")
     for name in ("lower", "upper", "work"):
-        os.mkdir(f"{path}/{name}")
-    os.chmod(f"{path}/upper", 0o1777)
+        posix.mkdir(f"{path}/{name}")
+    posix.chmod(f"{path}/upper", 0o1777)
     attach_tree(lower, f"{path}/lower")
     layers = f"lowerdir={path}/lower,upperdir={path}/upper,workdir={path}/work,userxattr"
     if mount("overlay", path, "overlay", NO_SETUID_NO_DEVICES, layers):
-        c("umount2", os.fsencode(f"{path}/lower"), 2)
+        c("umount2", encode(f"{path}/lower"), 2)
 
 
 def arrange_devices(devices: dict[str, int], size: str) -> None:
@@ -276,27 +293,30 @@ def arrange_devices(devices: dict[str, int], size: str) -> None:
         make_mount_point(path, tree)
         attach_tree(tree, path)
     for name in ("pts", "shm"):
-        os.mkdir(f"/dev/{name}")
+        posix.mkdir(f"/dev/{name}")
     cover("/dev/shm", f"mode=1777{size}")
     if mount("devpts", "/dev/pts", "devpts", 2 | 8, "newinstance,ptmxmode=0666,mode=620") == 0:
-        os.symlink("pts/ptmx", "/dev/ptmx")
+        posix.symlink("pts/ptmx", "/dev/ptmx")
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        os.symlink(f"/proc/self/fd/{number}", f"/dev/{name}")
-    os.symlink("/proc/self/fd", "/dev/fd")
+        posix.symlink(f"/proc/self/fd/{number}", f"/dev/{name}")
+    posix.symlink("/proc/self/fd", "/dev/fd")
 
 
 def make_mount_point(path: str, tree: int) -> None:
-    if os.path.lexists(path):
+    if find_mode(path):
         return
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+    parts = path.split("/")
+    for end in range(2, len(parts)):
+        if not find_mode(outer := "/".join(parts[:end])):
+            posix.mkdir(outer)
     if is_folder(tree):
-        os.mkdir(path)
+        posix.mkdir(path)
     else:
-        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+        posix.close(posix.open(path, posix.O_CREAT | posix.O_WRONLY, 0o600))
 
 
 def is_folder(place: int) -> bool:
-    return os.fstat(place).st_mode & 0o170000 == 0o040000
+    return posix.fstat(place).st_mode & 0o170000 == FOLDER
 
 
 def is_in_any(path: str, folders: list[str]) -> bool:
@@ -307,7 +327,7 @@ def raise_loopback() -> None:
     sock = check(c("socket", 2, 2, 0), "loopback")
     request = b"lo".ljust(16, b"\0") + pack(1, size=2) + bytes(22)
     check(c("ioctl", sock, 0x8914, request), "loopback")
-    os.close(sock)
+    posix.close(sock)
 
 
 def drop_privileges() -> None:
@@ -318,7 +338,7 @@ def drop_privileges() -> None:
             break
     c("prctl", 47, 4, 0, 0, 0)  # PR_CAP_AMBIENT_CLEAR_ALL
     check(c("capset", pack(0x20080522, 0, size=4), bytes(24)), "give up privileges")
-    keyctl = {"x86_64": 250, "aarch64": 219, "riscv64": 219}.get(os.uname().machine)
+    keyctl = {"x86_64": 250, "aarch64": 219, "riscv64": 219}.get(posix.uname().machine)
     if keyctl is not None:
         c("syscall", keyctl, 1, None)  # KEYCTL_JOIN_SESSION_KEYRING
 
@@ -351,17 +371,12 @@ def restrict(words: Words, version: int, *, has_mounts: bool, has_network: bool)
 
     def allow(path: str, rights: int) -> None:
         try:
-            place = (
-                os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
-                if rights == read
-                else open_place(path)
-            )
-        except (Failed, OSError):
+            place = open_place(path)
+        except Failed:
             return
         rights = known & (rights if is_folder(place) else rights & OF_FILES)
-        rule = pack(rights) + pack(place, size=4)
-        call(445, ruleset, 1, rule, 0, what=f"Landlock: {path!r}")
-        os.close(place)
+        call(445, ruleset, 1, pack(rights) + pack(place, size=4), 0, what=f"Landlock: {path!r}")
+        posix.close(place)
 
     lists = words.lists
     execute = 0 if lists["execute"] else EXECUTE
@@ -372,7 +387,8 @@ def restrict(words: Words, version: int, *, has_mounts: bool, has_network: bool)
     elif has_mounts:
         readable = ["/"]
     else:
-        readable = [*spare("/", lists["hide"]), *lists["keep"]]
+        spare("/", lists["hide"], ruleset, read)
+        readable = lists["keep"]
     for path in readable:
         allow(path, read)
     for path in lists["execute"]:
@@ -380,48 +396,57 @@ def restrict(words: Words, version: int, *, has_mounts: bool, has_network: bool)
     change = READ_FILE | READ_DIR | WRITE_FILE | TRUNCATE | IOCTL
     for path in ["/dev"] if has_mounts else [f"/dev/{name}" for name in DEVICES]:
         allow(path, change)
-    allow("/proc", change if has_mounts or os.getuid() != 0 else READ_FILE | READ_DIR)
-    for path in lists["write"] + (["/tmp", "/dev/shm"] if has_mounts else []):
-        allow(os.path.realpath(path) if path == "/tmp" else path, known & ~EXECUTE | execute)
+    allow("/proc", change if has_mounts or posix.getuid() != 0 else READ_FILE | READ_DIR)
+    for path in lists["write"] + ([words.tmp, "/dev/shm"] if has_mounts else []):
+        allow(path, known & ~EXECUTE | execute)
     if network and "proxy-port" in words.numbers:
         rule = pack(2, words.numbers["proxy-port"])  # connect
         call(445, ruleset, 2, rule, 0, what="Landlock: the proxy's port")
     call(446, ruleset, 0, what="Landlock")
-    os.close(ruleset)
+    posix.close(ruleset)
 
 
-def spare(folder: str, without: list[str]) -> Iterator[str]:
-    """Everything in a folder but some paths below it: the largest places that contain none of them."""
-    inner = [path for path in without if is_in_any(path, [folder])]
-    if folder in inner:
-        return
-    if not inner:
-        yield folder
-        return
+def spare(folder: str, without: list[str], ruleset: int, rights: int) -> None:
+    """Allow everything in a folder but some paths below it. Each entry of a folder around them needs a rule, of which
+    there may be thousands, so this does without `call`."""
+    outer = folder.rstrip("/") + "/"
+    inner = [path for path in without if path.startswith(outer)]
+    around = {path[len(outer) :].split("/", 1)[0] for path in inner}
+    number, target, kind, none = Long(445), Long(ruleset), Long(1), Long(0)
+    of_folder, of_file = pack(rights), pack(rights & OF_FILES)
     try:
-        names = os.listdir(folder)
+        here = posix.open(folder, posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW)
     except OSError:
         return
-    for name in names:
-        yield from spare(os.path.join(folder, name), inner)
+    for entry in posix.scandir(here):
+        name = entry.name
+        if name in around:
+            if outer + name not in inner:
+                spare(outer + name, inner, ruleset, rights)
+        elif not entry.is_symlink():
+            try:
+                place = posix.open(name, posix.O_PATH | posix.O_CLOEXEC | posix.O_NOFOLLOW, dir_fd=here)
+            except OSError:  # it is gone
+                continue
+            rule = (of_folder if entry.is_dir(follow_symlinks=False) else of_file) + pack(place, size=4)
+            SYSCALL(number, target, kind, rule, none)  # a failure leaves it hidden
+            posix.close(place)
+    posix.close(here)
 
 
 # -- the program --
 
 
-def start(words: Words) -> NoReturn:
+def start(words: Words) -> "NoReturn":
     try:
         prepare(words)
     except (Failed, OSError) as failure:
         tell(words, [f"refused: {failure}"])
-    os._exit(126)
+    posix._exit(126)
 
 
-def prepare(words: Words) -> NoReturn:
+def prepare(words: Words) -> "NoReturn":
     """Set up every layer, tell what is enforced, and start the program."""
-    if words.forward is not None:
-        import socket  # noqa: F401 -- for `forward`, while Python's library can be read
-        import threading  # noqa: F401
     report: list[str] = []
     problems: list[str] = []
     has_mounts = has_namespaces = has_pids = "in-bubblewrap" in words.flags
@@ -452,7 +477,7 @@ def prepare(words: Words) -> NoReturn:
             problems.append(f"the network cannot be taken away without namespaces{why}")
             words.forward = None
     limit(words, report, problems)
-    os.chdir(words.folder)  # again, because something else may be mounted there now
+    posix.chdir(words.folder)  # again, because something else may be mounted there now
     drop_privileges()
     version = landlock_version(words)
     if not has_mounts:
@@ -478,121 +503,113 @@ def prepare(words: Words) -> NoReturn:
         c("prctl", 4, 0, 0, 0, 0)  # not to be traced, or the program could make it leave the group
     tell(words, [*report, *(f"{'refused' if refused else 'missing'}: {problem}" for problem in problems)])
     if refused:
-        os._exit(126)
-    if outer is None and listener is None and "in-bubblewrap" not in words.flags:
-        execute(words.program)
-    program = os.fork()
-    if not program:
-        if "in-bubblewrap" in words.flags:  # which was started without them
-            ignore_signals(_signal.SIG_DFL)
-        execute(words.program)
+        posix._exit(126)
+    is_in_bubblewrap = "in-bubblewrap" in words.flags
+    try:
+        if outer is None and listener is None and not is_in_bubblewrap:
+            for number in IGNORED_BY_PYTHON:
+                _signal.signal(number, _signal.SIG_DFL)
+            posix.execv(words.program[0], words.program)
+        # bubblewrap was started without SIGNALS. A fork would copy much of this process.
+        defaults = (*IGNORED_BY_PYTHON, *(SIGNALS if is_in_bubblewrap else ()))
+        program = posix.posix_spawn(words.program[0], words.program, posix.environ, setsigdef=defaults)
+    except OSError as error:
+        posix.write(2, encode(f"{words.program[0]}: {error.strerror}\n"))
+        posix._exit(127 if error.errno == 2 else 126)
     ignore_signals()
-    os.close(0)
+    posix.close(0)
     if listener is not None:
         forward(*listener)
     reap(program, outer)
 
 
 def limit(words: Words, report: list[str], problems: list[str]) -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    for name, kind in (("memory", resource.RLIMIT_DATA), ("processes", resource.RLIMIT_NPROC)):
+    c("setrlimit", 4, bytes(16))  # RLIMIT_CORE
+    for name in ("memory", "processes"):
         if name in words.numbers:
-            if name == "processes" and os.getuid() == 0:
+            if name == "processes" and posix.getuid() == 0:
                 problems.append("the number of processes of root has no limit")
                 continue
+            kind = resource.RLIMIT_DATA if name == "memory" else resource.RLIMIT_NPROC
             resource.setrlimit(kind, (words.numbers[name], words.numbers[name]))
             report.append(f"{name}: {words.numbers[name]}")
 
 
 def tell(words: Words, lines: list[str]) -> None:
-    os.write(
+    posix.write(
         words.numbers["report"], "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
     )
-    os.close(words.numbers["report"])
+    posix.close(words.numbers["report"])
 
 
-def execute(program: list[str]) -> NoReturn:
-    for number in (_signal.SIGPIPE, _signal.SIGXFSZ):  # which Python ignores
-        _signal.signal(number, _signal.SIG_DFL)
-    try:
-        os.execvp(program[0], program)
-    except OSError as error:
-        os.write(2, os.fsencode(f"{program[0]}: {error.strerror}\n"))
-        os._exit(127 if error.errno == 2 else 126)
-
-
-def ignore_signals(what: Any = _signal.SIG_IGN) -> None:
+def ignore_signals() -> None:
     """Signals go to the group; the program gets them as well, and decides."""
     for number in SIGNALS:
-        _signal.signal(number, what)
+        _signal.signal(number, _signal.SIG_IGN)
 
 
 def fork_first(words: Words) -> int | None:
     """Make the first process of a namespace of process ids, which goes on, with a pipe to tell how the program ended.
     The process outside waits and ends as the program ended; when it is killed, so is the first one, and with it all
     others. Where that namespace or its /proc cannot be had, the process outside goes on without, and gets None."""
-    inner, outer = os.pipe()
+    inner, outer = posix.pipe()
     arguments = pack(NEW_PIDS, 0, 0, 0, _signal.SIGCHLD, 0, 0, 0)
     # A fork, without `unshare`, after which this process could not fork again.
     child = c("syscall", 435, arguments, len(arguments))
     if child == 0:
-        os.close(inner)
+        posix.close(inner)
         c("prctl", 1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG
         if mount("proc", "/proc", "proc", NO_SETUID_NO_DEVICES | 8):
-            os._exit(0)
-        os.write(outer, b"+")
+            posix._exit(0)
+        posix.write(outer, b"+")
         return outer
-    os.close(outer)
-    if child < 0 or not os.read(inner, 1):
-        os.close(inner)
+    posix.close(outer)
+    if child < 0 or not posix.read(inner, 1):
+        posix.close(inner)
         return None
-    os.close(words.numbers["report"])
+    posix.close(words.numbers["report"])
     ignore_signals()
-    told = os.read(inner, 32)
-    status = os.waitpid(child, 0)[1]
+    told = posix.read(inner, 32)
+    status = posix.waitpid(child, 0)[1]
     status = int(told) if told else status
-    if os.WIFSIGNALED(status):
-        if os.WTERMSIG(status) in SIGNALS:
-            _signal.signal(os.WTERMSIG(status), _signal.SIG_DFL)
-        os.kill(os.getpid(), os.WTERMSIG(status))
-    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+    if posix.WIFSIGNALED(status):
+        if posix.WTERMSIG(status) in SIGNALS:
+            _signal.signal(posix.WTERMSIG(status), _signal.SIG_DFL)
+        posix.kill(posix.getpid(), posix.WTERMSIG(status))
+    posix._exit(posix.waitstatus_to_exitcode(status) & 0xFF)
 
 
-def reap(program: int, outer: int | None) -> NoReturn:
+def reap(program: int, outer: int | None) -> "NoReturn":
     """Tell how the program ended, and stay for a moment while processes it has left still write the last output. The
     first process of a namespace takes all others with it."""
     code = 0
     while True:
         try:
-            ended, status = os.wait()
+            ended, status = posix.wait()
         except ChildProcessError:
-            os._exit(code)
+            posix._exit(code)
         if ended == program:
-            code = os.waitstatus_to_exitcode(status)
+            code = posix.waitstatus_to_exitcode(status)
             code = 128 - code if code < 0 else code
             if outer is not None:
-                os.write(outer, str(status).encode())
+                posix.write(outer, str(status).encode())
             for number in (1, 2):
-                os.close(number)
-            _signal.signal(_signal.SIGALRM, lambda *_, code=code: os._exit(code))
+                posix.close(number)
+            _signal.signal(_signal.SIGALRM, lambda *_, code=code: posix._exit(code))
             _signal.setitimer(_signal.ITIMER_REAL, LINGER)
 
 
-def listen(words: Words) -> tuple[Any, str] | None:
+def listen(words: Words) -> "tuple[Any, str] | None":
     if words.forward is None:
         return None
-    import socket
-
     port, path = words.forward
     return socket.create_server(("127.0.0.1", port)), path
 
 
-def forward(listener: Any, path: str) -> None:
+def forward(listener: "Any", path: str) -> None:
     """Carry connections from the loopback to a Unix socket, in threads beside the waiting."""
-    import socket
-    import threading
 
-    def carry(source: socket.socket, target: socket.socket) -> None:
+    def carry(source: "socket.socket", target: "socket.socket") -> None:
         try:
             while piece := source.recv(65536):
                 target.sendall(piece)
