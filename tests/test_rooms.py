@@ -17,7 +17,7 @@ ROOMS = [
     {"checks"},
     {"hosts"},
     {"nexus"},
-    {"evals"},
+    {"evals", "traces"},
     {"threads"},
     {"knowledge"},
     {"agents"},

@@ -7,7 +7,7 @@ up to date even if another process moved the thread.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from itertools import islice
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from rolecall.settings.yaml12 import Problem
     from rolecall.store import bundle, holder
     from rolecall.store.backend import Event as StoredEvent
+    from rolecall.store.canonical import JsonObject
     from rolecall.store.ids import Node, ThreadId
     from rolecall.store.store import Store
     from rolecall.threads import (
@@ -84,6 +85,8 @@ if TYPE_CHECKING:
     from rolecall.threads.setup import Cast, Watch
     from rolecall.threads.state import ThreadRef, ThreadState
     from rolecall.threads.thread import Chain, Step
+    from rolecall.traces import follow, otlp
+    from rolecall.traces import spans as projection
     from rolecall.workflow import (
         document,
         gallery,
@@ -150,6 +153,8 @@ else:
     reply, route = _Module("rolecall.workflow.reply"), _Module("rolecall.workflow.route")
     versions = _Module("rolecall.workflow.versions")
     gallery, yaml = _Module("rolecall.workflow.gallery"), _Module("rolecall.workflow.yaml")
+    follow, otlp = _Module("rolecall.traces.follow"), _Module("rolecall.traces.otlp")
+    projection = _Module("rolecall.traces.spans")
 
 MEMORY = ":memory:"
 Folder = str | os.PathLike[str]
@@ -599,6 +604,30 @@ class Rolecall:
         return import_uwf.import_threads(
             self.store, os.fspath(folder), cas=cas, keep_going=keep_going, progress=progress
         )
+
+    def collector(self, url: str | None = None, *, content: bool | None = None) -> settings.Collector | None:
+        """The configured collector of traces, or the one at `url`; only the configured one gets headers. `content` says
+        whether it gets prompts, answers and tool results; None leaves that to the configuration."""
+        known = settings.collector(config.load(), config.environment())
+        if url and (known is None or known.url != url):
+            known = settings.Collector(settings.value_from(url, ("traces", "otlp")))
+        return known if known is None or content is None else known._replace(content=content)
+
+    def encode_traces(self, threads: Iterable[Thread], *, content: bool = False) -> Iterator[JsonObject]:
+        """Threads as requests of OTLP in JSON, which are also lines of a collector's files."""
+        return otlp.encode(span for one in threads for span in one.spans(content=content))
+
+    def export_traces(self, threads: Iterable[Thread], collector: settings.Collector) -> otlp.Sent:
+        """Send threads as traces to a collector. Doing it again sends the same spans, so it is harmless."""
+        found = (span for one in threads for span in one.spans(content=collector.content))
+        return otlp.send(found, collector)
+
+    def follow_traces(
+        self, collector: settings.Collector, *, stop: threading.Event, say: Callable[[str], None]
+    ) -> None:
+        """Send each step to a collector when it is committed, by any process, until `stop` is set. The position is kept
+        in the store. `say` gets a sentence about each problem, and an empty one when it has ended."""
+        follow.Follower(self.store, collector, config.mask(), say).run(stop)
 
     def prune_folders(self, *, is_dry: bool = False) -> dict[str, Any]:
         """Remove folders and branches of ended threads whose work is merged."""
@@ -1459,6 +1488,11 @@ class Thread:
         if format == "markdown":
             return report.markdown(card, steps, limit=limit)
         return html_report.page(self._store, self._ref, card, steps, mask=mask, limit=limit, warn=warn)
+
+    def spans(self, *, content: bool = False) -> Iterator[projection.Span]:
+        """The thread as the spans of a trace: its steps and failed attempts, turns and tool calls, and the threads that
+        play its roles. They have prompts, answers and tool results only with `content`."""
+        return projection.Projection(self._store, config.mask(), content=content).thread(self._ref)
 
     # -- the files of its steps --
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rolecall.agents.acp_presets import FOLDER, Launch
 from rolecall.agents.acp_reader import AcpReader
-from rolecall.agents.process import RUN_VARIABLE, Conversation, conversation
+from rolecall.agents.process import RUN_VARIABLE, TRACEPARENT, Conversation, conversation
 from rolecall.agents.program import Json, parse_object
 from rolecall.agents.protocol import Usage
 from rolecall.store import scratch
@@ -50,8 +50,8 @@ class AgentStart:
     """The variables that the adapter gives it."""
 
     def is_like(self, other: AgentStart) -> bool:
-        # The run's mark differs from step to step but makes no difference to the agent.
-        ours, theirs = ({**start.env, RUN_VARIABLE: ""} for start in (self, other))
+        # The run's mark and the span differ from step to step but make no difference to the agent.
+        ours, theirs = ({**start.env, RUN_VARIABLE: "", TRACEPARENT: ""} for start in (self, other))
         is_same = (self.words, self.launch, self.folder) == (other.words, other.launch, other.folder)
         return is_same and ours == theirs and self.sandbox == other.sandbox
 

@@ -26,6 +26,7 @@ from pydantic import ValidationError
 from rolecall import __version__
 from rolecall.agents.acp_link import Link
 from rolecall.agents.acp_reader import AcpReader, choose_option
+from rolecall.agents.process import TRACEPARENT
 from rolecall.agents.program import Json, McpServer
 from rolecall.agents.protocol import Ending, Reply
 from rolecall.errors import AgentError, UsageError
@@ -83,7 +84,9 @@ async def exchange(link: Link, reader: AcpReader, wanted: Wanted, prompt: str) -
         reader.counted_before = link.counted.get(session)
         link.listen(reader, session)
         text = prompt.encode("utf-8", "replace").decode("utf-8")
-        response = await link.connection.prompt(session_id=session, prompt=[text_block(text)])
+        # The protocol's own place for it: a process that is kept for several steps was started in the first one's span.
+        about = {"traceparent": span} if (span := reader.context.env.get(TRACEPARENT)) else {}
+        response = await link.connection.prompt(session_id=session, prompt=[text_block(text)], **about)
     except SessionLost as error:
         return reader.answer("failed", str(error), is_session_lost=True)
     except ConnectionError:  # the exit status explains it

@@ -32,6 +32,8 @@ if TYPE_CHECKING:  # most roles have no sandbox
 
 RUN_VARIABLE = "ROLECALL_RUN"
 """Holds the run ids of a child and of the runs it is nested in, separated by slashes."""
+TRACEPARENT = "TRACEPARENT"
+"""Holds the span of the attempt that a child works for, in the form of the W3C's Trace Context."""
 
 MORE_TIME = "Give the agent a longer timeout, or less to do."
 DEFAULT_MAX_OUTPUT = 8 * 1024 * 1024

@@ -177,6 +177,10 @@ class ToolCall:
     name: str
     arguments: JsonObject = field(default_factory=dict)
     result: str = ""
+    started_at: int | None = field(default=None, compare=False)
+    """When the call was reported, in milliseconds."""
+    ended_at: int | None = field(default=None, compare=False)
+    """When its result was reported."""
 
 
 @dataclass(frozen=True)

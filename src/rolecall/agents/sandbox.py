@@ -64,6 +64,7 @@ BASIC_VARIABLES = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TZ", "TERM", "COLORTERM", "NO_COLOR", "PWD",
     "*_proxy", "*_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE",
     "CURL_CA_BUNDLE", "ROLECALL_RUN", "ROLECALL_RESTRICTIONS", "ROLECALL_MAY_START_THREADS",
+    "TRACEPARENT",
 )  # fmt: skip
 """Variables that pass although a role says which do."""
 SOCKET_VARIABLES = (

@@ -11,6 +11,7 @@ import os
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from time import time_ns
 from typing import Any
 
 from rolecall.agents.protocol import Context, Emit, Ending, EventKind, Reply, ToolCall, Turn, Usage
@@ -110,7 +111,7 @@ class Transcript:
             kept = {shorten(str(key), _LONGEST_NAME): _shorten_argument(value) for key, value in first}
         else:
             kept = {} if arguments in (None, "") else {"arguments": _shorten_argument(arguments)}
-        call = ToolCall(shorten(name, _LONGEST_NAME), kept)
+        call = ToolCall(shorten(name, _LONGEST_NAME), kept, started_at=time_ns() // 1_000_000)
         latest = self._turn(is_new=False)
         turn = self._turn(is_new=latest.is_answered or len(latest.calls) >= _CALLS_OF_A_TURN)
         turn.calls[ident], self._open[ident] = call, turn
@@ -124,7 +125,8 @@ class Transcript:
         turn = self._open.pop(ident, None)
         if turn is None:
             return None
-        call = replace(turn.calls[ident], result=shorten(text_of(result), _LONGEST_RESULT))
+        text, now = shorten(text_of(result), _LONGEST_RESULT), time_ns() // 1_000_000
+        call = replace(turn.calls[ident], result=text, ended_at=now)
         turn.calls[ident] = call
         self._turn(is_new=False).is_answered = True
         return call

@@ -55,6 +55,7 @@ NOUNS = {
     "conformance": ("rolecall.cli.conformance", "run fixtures of the contract against the project's tools"),
     "cas": ("rolecall.cli.cas", "read and write the content-addressed store"),
     "completion": ("rolecall.cli.completion", "print a shell completion script"),
+    "trace": ("rolecall.cli.trace", "send threads to an OpenTelemetry collector"),
     "cost": ("rolecall.cli.cost", "show what threads have cost"),
     "status": ("rolecall.cli.status", "show project, threads, service and the next command"),
     "help": ("rolecall.cli.help", "explain a command"),

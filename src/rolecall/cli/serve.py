@@ -111,6 +111,8 @@ def serve(options: Namespace) -> Reply | int:
     pages = []
     if options.web is not None:
         pages.append(serving.of_page(folder, store_url=url or options.store, port=options.web))
+    if traces := serving.of_traces(store_url=url or options.store):
+        pages.append(traces)
     if url is None:
         companions = [beside, *pages]
         serving.serve(

@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
@@ -231,6 +232,42 @@ def _write_private(path: str, text: str) -> None:
         os.unlink(path)
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         file.write(text + "\n")
+
+
+def of_traces(*, store_url: str | None) -> Companion | None:
+    """The companion that sends each step to the configured collector, or None if there is none. It works in a Python
+    thread with a connection of its own, so a collector that is slow or away delays nothing."""
+    with Rolecall(store_url, create=False, is_lazy=True) as rolecall:
+        collector = rolecall.collector()
+    if collector is None:
+        return None
+
+    async def traces(supervisor: Supervisor) -> None:
+        log, problems, stop = supervisor.log, supervisor.problems, threading.Event()
+
+        def say(problem: str) -> None:
+            if problem:
+                problems["traces"] = problem
+            else:
+                problems.pop("traces", None)
+            log(f"traces: {problem or 'all is well again'}")
+
+        def follow() -> None:
+            try:
+                with Rolecall(config.full_store_address(store_url)) as rolecall:
+                    rolecall.follow_traces(collector, stop=stop, say=say)
+            except Exception as error:  # must not end the service
+                say(f"no more spans are sent: {error!r}")
+
+        log(f"steps are sent to {config.mask().text(collector.url)}")
+        # Not in the loop's pool: the service does not wait for a request when it stops.
+        threading.Thread(target=follow, name="traces", daemon=True).start()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stop.set()
+
+    return traces
 
 
 def of_no_project(folder: str) -> Companion:

@@ -16,6 +16,7 @@ project:        {unplannedEdits}             block (the default), warn or off: e
 trees:          {keep, share}                whether steps record the files that their roles found and left, and whether
                                              those in a thread's own folder go to other machines through the store
 notify:         {command, webhook, desktop, on, page}     how people learn that a thread waits for one or has ended
+traces:         {otlp, headersEnv, content}  the collector that the service sends each step to
 store:          a path or an address, or {url, durability}
 
 A key is sent only to the endpoint it is configured with, never to one from another section.
@@ -273,6 +274,22 @@ _SETTINGS = Section(
             ),
             description="How people learn that a thread waits for one of them, or has ended.",
         ),
+        "traces": Field(
+            Section(
+                "traces",
+                {
+                    "otlp": Field(_URL, description="The address of an OpenTelemetry collector."),
+                    "headersEnv": Field(
+                        _VARIABLE,
+                        description="The variable with the headers it wants: `name=value`, separated by commas.",
+                    ),
+                    "content": Field(
+                        Flag(), description="Whether spans contain prompts, answers and tool results (false)."
+                    ),
+                },
+            ),
+            description="Where the service sends each step as a span.",
+        ),
         "catalog": Field(
             Text("the path of a folder", is_line=True, is_secret=True),
             description="A folder with agents and skills to use instead of the built-in ones.",
@@ -434,6 +451,30 @@ def keeps_trees(settings: Settings) -> bool:
 def shares_trees(settings: Settings) -> bool:
     """Whether the files in a thread's own folder go through a shared store to other machines."""
     return keeps_trees(settings) and _section(settings, "trees").get("share") is not False
+
+
+class Collector(NamedTuple):
+    """The collector that gets traces, as the section `traces` names it."""
+
+    url: str
+    headers: str = ""
+    """The headers that it wants, in the form of OTEL_EXPORTER_OTLP_HEADERS."""
+    content: bool = False
+    """Whether it gets prompts, answers and tool results."""
+
+
+def collector(settings: Settings, environment: Mapping[str, str]) -> Collector | None:
+    section = _section(settings, "traces")
+    check_value(kind_of(("traces",)), section, ("traces",))
+    if not section.get("otlp"):
+        return None
+    variable = section.get("headersEnv", "")
+    if variable and not environment.get(variable):
+        raise UsageError(
+            f"the variable {variable!r}, which holds the headers for traces, is not set",
+            hint=f"Write `{variable}=…` into {_in_home(environment, '.env')}.",
+        )
+    return Collector(section["otlp"], environment.get(variable, ""), section.get("content", False))
 
 
 # -- agents --

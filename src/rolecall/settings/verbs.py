@@ -54,7 +54,7 @@ _TABLE: Mapping[Action, str] = {
     UPDATES_TASKS: "task update, task close",
     LEADS: """
         plan start, plan add, plan remove, plan edit, plan reopen, plan decide, memory merge, rule add,
-        config set, config unset, notify, init, setup, install, uninstall, workflow put, workflow add,
+        config set, config unset, notify, trace export, init, setup, install, uninstall, workflow put, workflow add,
         workflow update, knowledge serve,
         cas reindex, cas gc, cas import""",
     STARTS: """

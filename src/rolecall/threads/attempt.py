@@ -121,6 +121,7 @@ class Attempt:
         trees: Trees | None = None,
         reuse: bool | None = None,
         repeat: int | None = None,
+        parent: str | None = None,
     ) -> None:
         """`is_owner` is False in an external agent's process, because the process that started it owns the note.
         `is_answer` is True for a person's answer: on a machine that shares the store it needs no work folder.
@@ -150,6 +151,8 @@ class Attempt:
         self.reuse = reuse
         """Whether a finished step is to be taken over; None if nobody says."""
         self.repeat = repeat
+        self.parent = parent
+        """The thread that has the role which this one plays."""
 
         self.note = self._ref.note if self._ref else Note()
         self.previous = self._ref.attempt if self._ref else None

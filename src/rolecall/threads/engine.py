@@ -86,6 +86,7 @@ class Engine(Setup):
                 trees=self.trees,
                 reuse=reuse.choose(turn.workflow, way.role, state.reuse),
                 repeat=state.repeat,
+                parent=state.parent,
             )
         except UsageError as error:  # its work folder is missing
             return self._settle(held, Suspended(f"{way.role}: {error.message}"), RESUME)

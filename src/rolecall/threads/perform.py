@@ -14,6 +14,7 @@ from rolecall.threads import prompt, reuse, sandboxing
 from rolecall.threads.attempt import Answer, Attempt, Result
 from rolecall.threads.sessions import StoredMemory
 from rolecall.threads.setup import Cast, Setup
+from rolecall.threads.trace_ids import attempt_span, trace_id, traceparent
 from rolecall.threads.turn import contain, unless
 from rolecall.workflow import reply
 from rolecall.workflow.model import sandbox_of
@@ -154,10 +155,14 @@ async def _ask(
 
 
 def _environment_of_agent(setup: Setup, attempt: Attempt, cast: Cast) -> dict[str, str]:
-    """The environment of an agent's processes. It names the store only if the agent writes its own step or the role
-    may start threads."""
+    """The environment of an agent's processes. It names their span, and the store only if the agent writes its own step
+    or the role may start threads."""
     role = attempt.turn.role(attempt.role)
     environment = setup.environment_of(role)
+    trace = trace_id(attempt.store, attempt.thread, attempt.parent)
+    span = attempt_span(attempt.thread, attempt.turn.chain.head, attempt.previous)
+    environment[process.TRACEPARENT] = traceparent(trace, span)
+    environment.pop("TRACESTATE", None)  # it belongs to the trace that we were started in
     environment.pop(capabilities.THREADS_VARIABLE, None)  # set for the role whose agent started us
     if role.may_start_threads:
         environment[capabilities.THREADS_VARIABLE] = "1"

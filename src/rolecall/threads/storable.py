@@ -21,6 +21,7 @@ def describe_reply(given: protocol.Reply) -> dict[str, Any]:
 def describe_turn(given: protocol.Turn) -> dict[str, Any]:
     calls = [
         {"name": call.name, "arguments": dict(call.arguments), "result": call.result}
+        | drop_empty({"started_at": call.started_at, "ended_at": call.ended_at})
         for call in given.tool_calls
     ]
     return {"role": given.role, "text": given.text} | ({"tool_calls": calls} if calls else {})

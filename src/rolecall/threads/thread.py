@@ -653,6 +653,7 @@ def turns_of(store: Store, detail: str | None) -> list[dict[str, Any]]:
                 "name": str(call.get("name") or call.get("tool") or ""),
                 "arguments": next((call[key] for key in ("arguments", "args", "input") if key in call), {}),
                 "result": str(call.get("result") or call.get("output") or ""),
+                **{key: call[key] for key in ("started_at", "ended_at") if key in call},
             }
             for call in read.get("tool_calls") or read.get("toolCalls") or ()
             if isinstance(call, dict)

@@ -1,0 +1,59 @@
+"""`rolecall trace`: threads as OpenTelemetry traces."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+
+from rolecall.api import Rolecall
+from rolecall.cli import Reply, argument, flag, verb
+from rolecall.cli.arguments import find_thread, parse_time
+from rolecall.cli.output import STORE, plural
+from rolecall.errors import Hint, UsageError
+
+
+@verb(
+    "trace export",
+    "send threads as traces to an OpenTelemetry collector, or print them",
+    "rolecall trace export --otlp http://localhost:4318\n"
+    "rolecall trace export 01M7F72S 01M7F8AB --content\n"
+    "rolecall trace export --since 30d --as json > traces.jsonl",
+    argument(
+        "threads", "THREAD", "threads, by id or a part of it (default: the latest of this folder)", nargs="*"
+    ),
+    argument("--since", "TIME", "all threads that began since: 24h, 7d, or a date", type=parse_time),
+    argument("--otlp", "URL", "the collector's address (default: `traces.otlp` in the configuration)"),
+    argument(
+        "--as", None, "print the requests, one a line, and send nothing", choices=("json",), dest="kind"
+    ),
+    flag("--content", "include prompts, answers, tool arguments and results"),
+    STORE,
+)
+def export(options: Namespace) -> Reply | int:
+    with Rolecall(options.store, create=False) as rolecall:
+        if options.since is not None and options.threads:
+            raise UsageError("name threads, or say --since, not both")
+        if options.since is None:
+            threads = [find_thread(rolecall, name) for name in options.threads or [None]]
+        else:  # those that play a role of another are part of its trace
+            threads = [one for one in rolecall.threads(since=options.since) if not one.state.parent]
+        if options.kind:
+            for request in rolecall.encode_traces(threads, content=options.content):
+                print(json.dumps(request, ensure_ascii=False))
+            return 0
+        collector = rolecall.collector(options.otlp, content=options.content or None)
+        if collector is None:
+            raise UsageError(
+                "no collector is named",
+                hint=Hint(
+                    "Name one with --otlp, or configure it",
+                    "set_setting",
+                    key="traces.otlp",
+                    value="http://localhost:4318",
+                ),
+            )
+        sent = rolecall.export_traces(threads, collector)
+    shown = {"threads": len(threads), **sent._asdict()}
+    text = f"sent {plural(sent.spans, 'span')} of {plural(len(threads), 'thread')}"
+    text += f"; {sent.rejected:,} were not taken: {sent.reason}" if sent.rejected else ""
+    return Reply(shown, text, code=1 if sent.rejected else 0)

@@ -1,0 +1,126 @@
+"""Follows the events of a store and sends each step to a collector when it is committed.
+
+The position is the ref `traces/<collector>`, so a service that starts again, or another machine, continues where the
+last one stopped. It moves after the collector has taken the spans: while the collector is away they wait in the store,
+where they are anyway, and after a crash some are sent twice, which changes nothing because their ids stay the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+import xxhash
+
+from rolecall.errors import Conflict, Damaged, NotFound, RolecallError
+from rolecall.settings.mask import Mask
+from rolecall.settings.settings import Collector
+from rolecall.store.backend import Event
+from rolecall.store.store import Store
+from rolecall.threads.state import ENDED
+from rolecall.threads.thread import PERSON, find
+from rolecall.traces.otlp import Refused, send
+from rolecall.traces.spans import Projection, Span
+
+_PAGE = 500
+_CLAIM_MS = 60_000
+"""How long other machines leave the events to the one that is sending them."""
+_LOOK = 1.0
+"""Seconds between two looks at the store."""
+_LONGEST_PAUSE = 60.0
+"""Seconds between two tries at most, while the collector or the store is away."""
+
+
+class Stop(Protocol):
+    """Ends a wait early; a threading.Event fits."""
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
+class Follower:
+    def __init__(self, store: Store, collector: Collector, mask: Mask, say: Callable[[str], None]) -> None:
+        """`say` gets a sentence about each problem that begins, and an empty one when it has ended."""
+        self._store = store
+        self._collector = collector
+        self._mask = mask
+        self._say = say
+        self._name = f"traces/{xxhash.xxh3_64_hexdigest(collector.url.encode())}"
+        self._me = os.urandom(8).hex()
+
+    def run(self, stop: Stop) -> None:
+        """Send what is committed until `stop`; whatever fails is tried again."""
+        pause, problem = 0.0, ""
+        while not stop.wait(pause):
+            try:
+                pause, told = 0.0 if self.look() else _LOOK, ""
+            except RolecallError as error:
+                told, pause = error.message, min(max(_LOOK, 2 * pause), _LONGEST_PAUSE)
+            if told != problem:
+                problem = told
+                self._say(f"{told}; it is tried again, and nothing is lost" if told else "")
+
+    def look(self) -> bool:
+        """Send what the next page of events is about; return whether there may be more."""
+        ref = self._store.ref(self._name)
+        if ref is None:  # what was committed before can be exported by hand
+            with suppress(Conflict):
+                self._store.move(self._name, None, state={"seq": self._store.newest_event()})
+            return False
+        now, holder = self._store.now(), ref.state.get("by", self._me)
+        if holder != self._me and now < ref.state["until"] <= now + _CLAIM_MS:
+            return False
+        found = self._store.events(after=ref.state["seq"], limit=_PAGE)
+        if not found:
+            return False
+        with suppress(Conflict):  # another machine was faster
+            if self._store.is_shared:
+                claim = {"seq": ref.state["seq"], "by": self._me, "until": now + _CLAIM_MS}
+                ref = self._store.move(self._name, ref, state=claim, durable=False)
+            self._send(found)
+            self._store.move(self._name, ref, state={"seq": found[-1].seq})
+        return len(found) == _PAGE
+
+    def _send(self, found: Sequence[Event]) -> None:
+        try:
+            sent = send(self._project(found), self._collector)
+        except Refused as error:
+            if not error.is_final:
+                raise
+            self._say(f"{error.message}; these spans are left out")
+            return
+        if sent.rejected:
+            self._say(f"the collector did not take {sent.rejected} of {sent.spans} spans: {sent.reason}")
+
+    def _project(self, found: Sequence[Event]) -> Iterator[Span]:
+        projection = Projection(self._store, self._mask, content=self._collector.content)
+        told = set[str]()  # the service records the end of a thread once more
+        for event in found:
+            if event.kind not in ("step", "attempt_failed", *ENDED):
+                continue
+            try:
+                for span in self._read(projection, event):
+                    if span.id not in told:
+                        told.add(span.id)
+                        yield span
+            except NotFound:
+                pass  # it was deleted since
+            except Damaged as error:
+                self._say(f"a span is left out: {error.message}")
+
+    def _read(self, projection: Projection, event: Event) -> list[Span]:
+        """The spans that are complete with this event."""
+        ref, spans = find(self._store, event.stream), list[Span]()
+        if event.kind == "step":
+            # A person's message is a step without an event of its own.
+            before = self._store.get(event.body["step"]).payload["prev"]
+            while before and (step := self._store.get(before).payload)["role"] == PERSON:
+                spans += projection.record(ref, before)
+                before = step["prev"]
+        if event.kind in ("step", "attempt_failed"):
+            spans += projection.record(ref, event.body["step" if event.kind == "step" else "attempt"])
+        is_end = event.kind in ENDED or (event.kind == "step" and event.body["status"] in ENDED)
+        if is_end and not ref.state.member:
+            spans.append(projection.top(ref))
+        return spans

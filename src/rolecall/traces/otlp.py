@@ -1,0 +1,166 @@
+"""Encodes spans as OTLP in JSON and sends them over HTTP, with the standard library alone.
+
+What a collector accepts is at https://opentelemetry.io/docs/specs/otlp/. Spans go in several requests if there are
+many of them, so neither side has to hold a whole thread.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from http.client import HTTPException
+from typing import Any, NamedTuple
+from urllib import error as urlerror
+from urllib import request
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from rolecall import __version__
+from rolecall.errors import RolecallError, UsageError
+from rolecall.settings.settings import Collector
+from rolecall.store.canonical import JsonObject
+from rolecall.traces.conventions import SCHEMA
+from rolecall.traces.spans import Span, Value
+
+_MOST_SPANS = 500
+_MOST_BYTES = 1_000_000
+"""A request ends with the span that reaches one of these."""
+_SECONDS = 10.0
+_PATH = "/v1/traces"
+_LINE = 300
+
+
+class Refused(RolecallError):
+    """A collector could not be reached, or did not take what it was sent."""
+
+    def __init__(self, message: str, *, is_final: bool) -> None:
+        super().__init__(message, hint="Look at the collector and its address.")
+        self.is_final = is_final
+        """Whether it would refuse the same spans again, whatever happens to it."""
+
+
+class Sent(NamedTuple):
+    spans: int = 0
+    rejected: int = 0
+    """How many of them the collector did not take."""
+    reason: str = ""
+
+
+def encode(spans: Iterable[Span]) -> Iterator[JsonObject]:
+    """The requests for some spans, each of a size that a collector takes."""
+    batch, size = list[JsonObject](), 0
+    for span in spans:
+        batch.append(_encode(span))
+        size += len(json.dumps(batch[-1]))
+        if len(batch) >= _MOST_SPANS or size >= _MOST_BYTES:
+            yield _wrap(batch)
+            batch, size = [], 0
+    if batch:
+        yield _wrap(batch)
+
+
+def _wrap(spans: list[JsonObject]) -> JsonObject:
+    resource = {"service.name": "rolecall", "service.version": __version__}
+    scope = {"scope": {"name": "rolecall", "version": __version__}, "spans": spans, "schemaUrl": SCHEMA}
+    return {"resourceSpans": [{"resource": {"attributes": _list(resource)}, "scopeSpans": [scope]}]}
+
+
+def _encode(span: Span) -> JsonObject:
+    return {
+        "traceId": span.trace,
+        "spanId": span.id,
+        **({"parentSpanId": span.parent} if span.parent else {}),
+        "flags": 1,
+        "name": span.name,
+        "kind": 3 if span.is_client else 1,
+        "startTimeUnixNano": str(span.start * 1_000_000),
+        "endTimeUnixNano": str(span.end * 1_000_000),
+        "attributes": _list(span.attributes),
+        "links": [{"traceId": link.trace, "spanId": link.span, "flags": 1} for link in span.links],
+        "status": {} if span.error is None else {"code": 2, "message": span.error},
+    }
+
+
+def _list(attributes: Mapping[str, Value]) -> list[JsonObject]:
+    return [{"key": key, "value": _value(value)} for key, value in attributes.items()]
+
+
+def _value(value: Value) -> JsonObject:
+    match value:
+        case bool():
+            return {"boolValue": value}
+        case int():
+            return {"intValue": str(value)}
+        case float():
+            return {"doubleValue": value}
+        case str():
+            return {"stringValue": value}
+        case _:
+            return {"arrayValue": {"values": [_value(one) for one in value]}}
+
+
+def send(spans: Iterable[Span], collector: Collector) -> Sent:
+    """Send spans to a collector and say what became of them; raise Refused if it takes none."""
+    sent, rejected, reason, headers = 0, 0, "", _read_headers(collector.headers)
+    for body in encode(spans):
+        partial = _post(body, collector.url, headers).get("partialSuccess") or {}
+        sent += len(body["resourceSpans"][0]["scopeSpans"][0]["spans"])
+        rejected += int(partial.get("rejectedSpans") or 0)
+        reason = str(partial.get("errorMessage") or reason)[:_LINE]
+    return Sent(sent, rejected, reason)
+
+
+def _read_headers(text: str) -> dict[str, str]:
+    """The headers in a list of `name=value`, in which values are percent-encoded."""
+    headers = {}
+    for part in filter(None, text.split(",")):
+        name, equals, value = (word.strip() for word in part.partition("="))
+        value = unquote(value)
+        if (
+            not equals
+            or not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name)
+            or re.search(r"[\r\n]", value)
+        ):
+            raise UsageError(
+                "the headers for traces are not `name=value`, separated by commas",
+                hint="A value with a comma or a space is percent-encoded: authorization=Basic%20…",
+            )
+        headers[name] = value
+    return headers
+
+
+def _post(body: JsonObject, address: str, headers: Mapping[str, str]) -> Mapping[str, Any]:
+    """The reply of the collector to one request. Its address may be without the path of the protocol."""
+    parts = urlsplit(address)
+    path = parts.path.rstrip("/")
+    url = urlunsplit(parts._replace(path=path if path.endswith(_PATH) else path + _PATH))
+    ours = {"Content-Type": "application/json", "User-Agent": f"rolecall/{__version__}"}
+    asked = request.Request(url, json.dumps(body).encode(), {**headers, **ours}, method="POST")  # noqa: S310 -- http or https, checked
+    where = f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
+    try:
+        with _OPENER.open(asked, timeout=_SECONDS) as reply:
+            text = reply.read(_MOST_BYTES)
+    except urlerror.HTTPError as error:
+        with error:
+            why = " ".join(error.read(_LINE).decode("utf-8", "replace").split())
+        is_final = error.code in (400, 413, 422)
+        told = f"the collector at {where} answered {error.code}{f': {why}' if why else ''}"
+        raise Refused(told, is_final=is_final) from error
+    except (OSError, HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
+        raise Refused(f"the collector at {where} cannot be reached: {reason}", is_final=False) from error
+    try:
+        found = json.loads(text or b"{}")
+    except ValueError:  # a collector that answers in another format has taken them all
+        found = {}
+    return found if isinstance(found, dict) else {}
+
+
+class _NoRedirect(request.HTTPRedirectHandler):
+    """Keys are for the configured address alone."""
+
+    def redirect_request(self, *_arguments: Any, **_more: Any) -> None:
+        return None
+
+
+_OPENER = request.build_opener(_NoRedirect)

@@ -1,0 +1,152 @@
+"""Threads as traces: what a collector decodes, and that an agent knew the span it works for."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from collector import attributes, collecting, decode
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
+
+from rolecall.traces import conventions
+
+if TYPE_CHECKING:
+    from conftest import Rolecall
+
+FLOW = """
+name: two-roles
+description: One works, one checks
+roles:
+  worker:
+    description: Works
+    prompt: Work.
+    agent: "command:sh agent.sh"
+    schema: {type: object, properties: {$status: {enum: [done]}, seen: {type: string}}, required: [$status]}
+  checker:
+    description: Checks
+    prompt: Check.
+    agent: human
+    schema: {type: object, properties: {$status: {enum: [good]}}, required: [$status]}
+graph: {$START: worker, worker: {done: checker}, checker: {good: $END}}
+"""
+AGENT = """
+if [ ! -e asked ]; then touch asked; echo "no credit $SECRET_KEY" >&2; exit 3; fi
+printf -- '---\\n$status: done\\nseen: "%s %s"\\n---\\nThe report about %s.\\n' \\
+  "$TRACEPARENT" "$TRACESTATE" "$SECRET_KEY"
+"""
+
+
+def run(rolecall: Rolecall, folder: Path, env: dict[str, str]) -> str:
+    """A thread whose first attempt fails, and which a person ends."""
+    (folder / "two-roles.yaml").write_text(FLOW)
+    (folder / "agent.sh").write_text(AGENT)
+    rolecall("run", "./two-roles.yaml", "-p", "The task", cwd=folder, env=env, check=7)
+    rolecall("thread", "resume", "--run", cwd=folder, env=env, check=7)
+    rolecall("thread", "answer", "--output", '{"$status": "good"}', cwd=folder, env=env)
+    return str(rolecall.json("thread", "list", "--all", cwd=folder)[0]["thread"])
+
+
+def by_name(spans: list[Any], name: str) -> list[Any]:
+    return [span for span in spans if span.name == name]
+
+
+def test_a_collector_reads_a_thread_and_the_agent_knew_its_span(rolecall: Rolecall, tmp_path: Path) -> None:
+    env = {
+        "SECRET_KEY": "a-secret-of-ours",
+        "TRACEPARENT": f"00-{'1' * 32}-{'2' * 16}-01",
+        "TRACESTATE": "a=b",
+    }
+    ident = run(rolecall, tmp_path, env)
+    with collecting() as collector:
+        sent = rolecall.json("trace", "export", ident, "--otlp", collector.url, env=env)
+        once = [span.SerializeToString() for span in collector.spans]
+        rolecall("trace", "export", ident, "--otlp", f"{collector.url}/v1/traces", env=env, check=0)
+        assert [span.SerializeToString() for span in collector.spans] == once * 2
+        spans = collector.spans[: len(once)]
+        rolecall("trace", "export", ident, "--content", "--otlp", collector.url, env=env, check=0)
+        whole = collector.spans[2 * len(once) :]
+
+    assert sent == {"threads": 1, "spans": len(once), "rejected": 0, "reason": ""}
+    [top] = by_name(spans, "invoke_workflow two-roles")
+    failed, worked = by_name(spans, "invoke_agent worker")
+    [person] = by_name(spans, "human checker")
+    assert {span.trace_id for span in spans} == {top.trace_id}
+    assert not top.parent_span_id
+    assert {span.parent_span_id for span in (failed, worked, person)} == {top.span_id}
+    assert failed.status.code == 2 and "no credit" in failed.status.message
+    assert attributes(failed)["error.type"] == "failed"
+    about = attributes(worked)
+    assert (about["rolecall.thread"], about["rolecall.step"], about["rolecall.attempt"]) == (ident, 1, 2)
+    assert about["rolecall.status"] == "done"
+    assert worked.start_time_unix_nano <= worked.end_time_unix_nano <= top.end_time_unix_nano
+    schemas = {scope.schema_url for scope in collector.requests[0].resource_spans[0].scope_spans}
+    assert schemas == {conventions.SCHEMA}
+
+    step = rolecall.json("thread", "step-details", f"{ident}#1")
+    told = f"00-{worked.trace_id.hex()}-{worked.span_id.hex()}-01 "
+    assert step["output"]["seen"] == told
+    assert b"The report" not in b"".join(once) and b"The task" not in b"".join(once)
+    text = b"".join(span.SerializeToString() for span in whole)
+    assert b"The report about ***MASKED***" in text and b"The task" in text
+    assert b"a-secret-of-ours" not in text + b"".join(once)
+
+
+def test_requests_are_printed_as_lines_and_nothing_is_sent(rolecall: Rolecall, tmp_path: Path) -> None:
+    ident = run(rolecall, tmp_path, {})
+    lines = rolecall("trace", "export", "--since", "1h", "--as", "json", check=0).stdout.splitlines()
+    [request] = [decode(line.encode()) for line in lines]
+    names = [span.name for span in request.resource_spans[0].scope_spans[0].spans]
+    assert names == [
+        "invoke_workflow two-roles",
+        "invoke_agent worker",
+        "invoke_agent worker",
+        "human checker",
+    ]
+    done = rolecall("trace", "export", ident)
+    assert done.returncode == 2 and "traces.otlp" in done.stderr
+
+
+def test_a_collector_that_is_away_or_refuses_is_named(rolecall: Rolecall, tmp_path: Path) -> None:
+    ident = run(rolecall, tmp_path, {})
+    with collecting() as collector:
+        collector.answers = [(403, b"who are you")]
+        refused = rolecall("trace", "export", ident, "--otlp", collector.url)
+        collector.answers = [(200, b'{"partialSuccess": {"rejectedSpans": "2", "errorMessage": "too old"}}')]
+        partly = rolecall("trace", "export", ident, "--otlp", collector.url)
+    gone = rolecall("trace", "export", ident, "--otlp", collector.url)
+    assert refused.returncode == 5 and "answered 403: who are you" in refused.stderr
+    assert partly.returncode == 1 and "2 were not taken: too old" in partly.stdout
+    assert gone.returncode == 5 and "cannot be reached" in gone.stderr
+
+
+def test_only_the_configured_collector_gets_the_headers(rolecall: Rolecall, tmp_path: Path) -> None:
+    ident = run(rolecall, tmp_path, {})
+    env = {"OTLP_HEADERS": "authorization=Basic%20abc, x-team=us"}
+    with collecting() as ours, collecting() as other:
+        rolecall("config", "set", "traces.otlp", ours.url, check=0)
+        rolecall("config", "set", "traces.headersEnv", "OTLP_HEADERS", check=0)
+        rolecall("trace", "export", ident, env=env, check=0)
+        rolecall("trace", "export", ident, "--otlp", other.url, env=env, check=0)
+    assert (ours.headers[0]["Authorization"], ours.headers[0]["X-Team"]) == ("Basic abc", "us")
+    assert "Authorization" not in other.headers[0]
+
+
+def test_the_names_are_those_of_the_conventions() -> None:
+    known = {value for name, value in vars(gen_ai_attributes).items() if name.startswith("GEN_AI_")}
+    ours = {
+        value
+        for value in vars(conventions).values()
+        if isinstance(value, str) and value.startswith("gen_ai.")
+    }
+    assert ours <= known
+    operations = {one.value for one in gen_ai_attributes.GenAiOperationNameValues}
+    assert {
+        conventions.INVOKE_WORKFLOW,
+        conventions.INVOKE_AGENT,
+        conventions.EXECUTE_TOOL,
+        conventions.CHAT,
+    } <= (operations)
+    providers = {one.value for one in gen_ai_attributes.GenAiProviderNameValues}
+    assert set(conventions.PROVIDERS.values()) <= providers
+    assert re.fullmatch(r"\d+\.\d+\.\d+", conventions.VERSION)
