@@ -10,7 +10,7 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src"
 
 ROOMS = [
-    {"cli", "mcp", "web"},
+    {"acp", "cli", "mcp", "web"},
     {"service"},
     {"plan_run"},
     {"api"},
@@ -34,6 +34,7 @@ ENTRANCES = {"rolecall", "rolecall.__main__"}
 """The public names and `python -m rolecall`: they may name any room, and their names belong to no room."""
 
 BELOW = {
+    "acp": {"threads", "workflow", "store"},
     "cli": {"threads", "workflow", "store"},
     "mcp": {"threads", "workflow", "store"},
     "web": {"threads", "workflow", "store"},
@@ -54,6 +55,7 @@ VALUES = {
     "rolecall.threads.setup": {"HUMAN", "Cast"},
     "rolecall.threads.spending": {"Spent"},
     "rolecall.threads.state": {"ENDED", "GROUP", "RESUME", "Status"},
+    "rolecall.threads.step_files": {"FileVersions"},
     "rolecall.threads.thread": {"LIMITS", "Step", "count_usage", "sum_amounts"},
     "rolecall.threads.tryout": {"Difference", "Trial"},
     # the language of workflows

@@ -20,7 +20,7 @@ from rolecall.errors import Hint, UsageError
 from rolecall.mcp import hints as tool_hints
 
 SOURCE = Path(rolecall.__file__).parent
-DOORS = ("cli", "mcp", "web")
+DOORS = ("acp", "cli", "mcp", "web")
 PROMPTS = ("hosts", "nexus/brief.py")
 """Texts that an agent with a shell or an editor of project files reads; they are prompts and not hints."""
 COMMAND = re.compile(r"`(?:rolecall|uwf) [a-z]|^rolecall [a-z]+ |(?<![\w-])--[a-z]+(?:-[a-z]+)*(?= |$|\.|,)")

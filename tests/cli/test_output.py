@@ -24,7 +24,7 @@ from rolecall.cli.parser import build_parser, verbs_of
 if TYPE_CHECKING:
     from conftest import Rolecall
 
-WITHOUT_A_REPLY = {"knowledge serve", "web", "mcp", "hook", "completion", "help"}
+WITHOUT_A_REPLY = {"knowledge serve", "web", "mcp", "acp", "hook", "completion", "help"}
 """Servers, and commands whose output is a text that others have a use for."""
 COMMANDS = [f"{noun} {verb}".rstrip() for noun in NOUNS for verb in verbs_of(noun)]
 

@@ -49,6 +49,7 @@ NOUNS = {
     "doctor": ("rolecall.cli.doctor", "check that this machine has what the workflows need"),
     "setup": ("rolecall.cli.setup", "configure a provider, a model and an agent"),
     "mcp": ("rolecall.mcp.command", "serve the project's tools to an MCP host"),
+    "acp": ("rolecall.acp.command", "serve a workflow as an agent to an editor"),
     "hook": ("rolecall.cli.hook", "answer an event of a host"),
     "install": ("rolecall.cli.install", "let Claude Code, Codex or OpenCode use Rolecall"),
     "uninstall": ("rolecall.cli.install", "remove from a host what install wrote"),

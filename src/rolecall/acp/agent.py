@@ -1,0 +1,308 @@
+"""Answers the requests of an editor: sessions, prompts, cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, TypeVar
+
+from acp import PROTOCOL_VERSION, RequestError
+from acp.agent.connection import AgentSideConnection
+from acp.schema import (
+    AgentCapabilities,
+    ClientCapabilities,
+    CloseSessionResponse,
+    EmbeddedResourceContentBlock,
+    Implementation,
+    InitializeResponse,
+    ListSessionsResponse,
+    LoadSessionResponse,
+    NewSessionResponse,
+    PromptCapabilities,
+    PromptResponse,
+    ResourceContentBlock,
+    ResumeSessionResponse,
+    SessionCapabilities,
+    SessionCloseCapabilities,
+    SessionConfigOptionBoolean,
+    SessionConfigOptionSelect,
+    SessionConfigSelectOption,
+    SessionInfo,
+    SessionListCapabilities,
+    SessionResumeCapabilities,
+    SetSessionConfigOptionResponse,
+    TextContentBlock,
+    TextResourceContents,
+)
+
+from rolecall import __version__, agents
+from rolecall.acp import hints
+from rolecall.acp.conversation import Conversation, Defaults
+from rolecall.agents.presence import find_program
+from rolecall.api import Rolecall
+from rolecall.errors import RolecallError, UsageError
+from rolecall.settings import config
+
+__all__ = ["Defaults", "serve"]
+
+T = TypeVar("T")
+Choice = SessionConfigOptionSelect | SessionConfigOptionBoolean
+
+_PAGE = 50
+_MOST_SESSIONS = 64
+"""How many sessions can be at work at once."""
+_LONGEST_MESSAGE = 50 * 1024 * 1024
+_CONFIGURED = "configured"
+"""The choice of an agent that leaves it to the workflow and the configuration."""
+
+
+def serve(defaults: Defaults) -> None:
+    """Answer an editor on standard input and output until it closes its end."""
+    # Nothing that an agent or a workflow prints may get between two messages.
+    source, sink = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    os.close(null)
+    asyncio.run(_serve(defaults, source, sink))
+
+
+async def _serve(defaults: Defaults, source: int, sink: int) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(_MOST_SESSIONS))
+    reader = asyncio.StreamReader(limit=_LONGEST_MESSAGE)
+    try:
+        await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(source, "rb", buffering=0)
+        )
+        pipe, protocol = await loop.connect_write_pipe(
+            asyncio.streams.FlowControlMixin, os.fdopen(sink, "wb", buffering=0)
+        )
+    except ValueError as error:
+        raise UsageError(
+            "standard input and output must be pipes", hint="An editor starts this command."
+        ) from error
+    agent = RolecallAgent(defaults)
+    connection = AgentSideConnection(
+        agent,  # type: ignore[arg-type]  # it has what it offers
+        asyncio.StreamWriter(pipe, protocol, None, loop),
+        reader,
+        listening=False,
+        use_unstable_protocol=True,
+    )
+    listening = asyncio.ensure_future(connection.listen())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, listening.cancel)
+    try:
+        with suppress(asyncio.CancelledError):
+            await listening
+    finally:
+        await agent.stop()
+        await connection.close()
+
+
+class RolecallAgent:
+    """The requests that an editor can make; each session is a `Conversation`."""
+
+    def __init__(self, defaults: Defaults) -> None:
+        self._defaults = defaults
+        self._sessions: dict[str, Conversation] = {}
+        self._can_fill_forms = False
+        self._connection: AgentSideConnection
+
+    def on_connect(self, connection: AgentSideConnection) -> None:
+        self._connection = connection
+
+    async def stop(self) -> None:
+        """Stop everything that runs; the threads can be continued."""
+        await asyncio.gather(*(asyncio.to_thread(one.cancel) for one in self._sessions.values()))
+
+    async def initialize(
+        self, protocol_version: int, client_capabilities: ClientCapabilities | None = None, **_: Any
+    ) -> InitializeResponse:
+        forms = client_capabilities.elicitation if client_capabilities else None
+        self._can_fill_forms = forms is not None and forms.form is not None
+        return InitializeResponse(
+            protocol_version=min(protocol_version, PROTOCOL_VERSION),
+            agent_info=Implementation(name="rolecall", title="Rolecall", version=__version__),
+            agent_capabilities=AgentCapabilities(
+                load_session=True,
+                prompt_capabilities=PromptCapabilities(embedded_context=True),
+                session_capabilities=SessionCapabilities(
+                    list=SessionListCapabilities(),
+                    resume=SessionResumeCapabilities(),
+                    close=SessionCloseCapabilities(),
+                ),
+            ),
+            auth_methods=[],
+        )
+
+    # -- sessions --
+
+    async def new_session(self, cwd: str, **_: Any) -> NewSessionResponse:
+        with self._report():
+            ident = await self._call(cwd, Rolecall.new_id)
+            session = self._open(ident, cwd)
+            return NewSessionResponse(session_id=ident, config_options=await self._offer(session))
+
+    async def load_session(self, cwd: str, session_id: str, **_: Any) -> LoadSessionResponse:
+        session = await self._find(session_id, cwd)
+        with self._report():
+            await asyncio.to_thread(session.replay)
+            return LoadSessionResponse(config_options=await self._offer(session))
+
+    async def resume_session(self, cwd: str, session_id: str, **_: Any) -> ResumeSessionResponse:
+        session = await self._find(session_id, cwd)
+        with self._report():
+            return ResumeSessionResponse(config_options=await self._offer(session))
+
+    async def close_session(self, session_id: str, **_: Any) -> CloseSessionResponse:
+        if session := self._sessions.pop(session_id, None):
+            await asyncio.to_thread(session.cancel)
+        return CloseSessionResponse()
+
+    async def list_sessions(
+        self, cwd: str | None = None, cursor: str | None = None, **_: Any
+    ) -> ListSessionsResponse:
+        def read(rolecall: Rolecall) -> list[SessionInfo]:
+            found = (thread for thread in rolecall.threads(after=cursor) if not thread.state.parent)
+            here = (one for one in found if cwd in (None, one.state.cwd) or _is_same(cwd, one.state.cwd))
+            return [
+                SessionInfo(
+                    session_id=one.id,
+                    cwd=one.state.cwd or "/",
+                    title=one.state.title,
+                    updated_at=datetime.fromtimestamp(one.entry()["updated"] / 1000, UTC).isoformat(),
+                )
+                for one in islice(here, _PAGE + 1)
+            ]
+
+        with self._report():
+            listed = await self._call(cwd or os.getcwd(), read)
+        more = listed[_PAGE - 1].session_id if len(listed) > _PAGE else None
+        return ListSessionsResponse(sessions=listed[:_PAGE], next_cursor=more)
+
+    async def set_config_option(
+        self, config_id: str, session_id: str, value: str | bool, **_: Any
+    ) -> SetSessionConfigOptionResponse:
+        session = self._get(session_id)
+        with self._report():
+            offered = await self._offer(session)
+            if not any(value in _values_of(one) for one in offered if one.id == config_id):
+                raise UsageError(f"{value!r} is not a choice for {config_id!r}")
+            if config_id == "workflow":
+                session.workflow = str(value)
+            else:
+                session.agent = None if value == _CONFIGURED else str(value)
+            return SetSessionConfigOptionResponse(config_options=await self._offer(session))
+
+    # -- turns --
+
+    async def prompt(self, session_id: str, prompt: list[Any], **_: Any) -> PromptResponse:
+        session = self._get(session_id)
+        text = "\n\n".join(filter(None, map(_read_block, prompt)))
+        with self._report():
+            turn = await asyncio.to_thread(session.prompt, text)
+        return PromptResponse(
+            stop_reason="cancelled" if turn.is_cancelled else "end_turn", usage=turn.usage()
+        )
+
+    async def cancel(self, session_id: str, **_: Any) -> None:
+        if session := self._sessions.get(session_id):
+            await asyncio.to_thread(session.cancel)
+
+    # -- helpers --
+
+    def _open(self, ident: str, folder: str) -> Conversation:
+        self._sessions[ident] = Conversation(
+            ident, folder, self._defaults, self._connection, can_fill_forms=self._can_fill_forms
+        )
+        return self._sessions[ident]
+
+    async def _find(self, ident: str, folder: str) -> Conversation:
+        def has_thread(rolecall: Rolecall) -> bool:
+            return rolecall.thread_if_any(ident) is not None
+
+        with self._report():
+            if not await self._call(folder, has_thread):
+                raise RequestError.resource_not_found(ident)
+        return self._sessions.get(ident) or self._open(ident, folder)
+
+    def _get(self, ident: str) -> Conversation:
+        if ident not in self._sessions:
+            raise RequestError.resource_not_found(ident)
+        return self._sessions[ident]
+
+    async def _call(self, folder: str, verb: Callable[[Rolecall], T]) -> T:
+        def work() -> T:
+            with Rolecall(self._defaults.store, folder=folder) as rolecall:
+                return verb(rolecall)
+
+        return await asyncio.to_thread(work)
+
+    async def _offer(self, session: Conversation) -> list[Choice]:
+        """The choices for the next thread: its workflow, and the agent that plays its roles."""
+
+        def list_workflows(rolecall: Rolecall) -> dict[str, str]:
+            entries = [*rolecall.workflow_entries(), *rolecall.gallery()]
+            return {entry.name: rolecall.describe(entry) or "" for entry in entries}
+
+        workflows = {session.workflow: "", **await self._call(session.folder, list_workflows)}
+        names = {_CONFIGURED: "as the workflow and the configuration say"}
+        names |= dict.fromkeys(config.load().get("agents") or {}, "")
+        names |= dict.fromkeys([session.agent] if session.agent else [], "")
+        env = config.environment()
+        for name, program in agents.PROGRAMS.items():
+            if find_program(program, env=env, folder=session.folder)[1]:
+                names.setdefault(name, "")
+        return [
+            _make_choice("workflow", "Workflow", session.workflow, workflows),
+            _make_choice("agent", "Agent", session.agent or _CONFIGURED, names),
+        ]
+
+    class _report:
+        """Turns an error of ours into one of the protocol, which the editor shows."""
+
+        def __enter__(self) -> None:
+            pass
+
+        def __exit__(self, _kind: object, error: object, _trace: object) -> None:
+            if isinstance(error, RolecallError):
+                told = " ".join(filter(None, (error.message, hints.word(error.hint))))
+                raise RequestError(-32603, told) from error
+
+
+def _make_choice(ident: str, name: str, current: str, choices: dict[str, str]) -> SessionConfigOptionSelect:
+    options = [
+        SessionConfigSelectOption(value=value, name=value, description=about or None)
+        for value, about in choices.items()
+    ]
+    return SessionConfigOptionSelect(
+        type="select", id=ident, name=name, current_value=current, options=options
+    )
+
+
+def _values_of(choice: Choice) -> list[str]:
+    options = choice.options if isinstance(choice, SessionConfigOptionSelect) else []
+    return [one.value for one in options if isinstance(one, SessionConfigSelectOption)]
+
+
+def _is_same(folder: str | None, other: str | None) -> bool:
+    return bool(folder and other) and os.path.realpath(str(folder)) == os.path.realpath(str(other))
+
+
+def _read_block(block: Any) -> str:
+    """The text of a part of a prompt. Files are named, and quoted if the editor sends them."""
+    if isinstance(block, TextContentBlock):
+        return block.text
+    if isinstance(block, ResourceContentBlock):
+        return block.uri.removeprefix("file://")
+    if isinstance(block, EmbeddedResourceContentBlock) and isinstance(block.resource, TextResourceContents):
+        return f"{block.resource.uri.removeprefix('file://')}:\n\n```\n{block.resource.text}\n```"
+    return ""

@@ -1,0 +1,62 @@
+"""`rolecall acp`: a workflow as an agent that editors talk to.
+
+The CLI lists this module in its table of commands; what the `acp` extra installs is imported when it is served.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+
+from rolecall.errors import UsageError
+
+HELP = "serve a workflow as an agent to an editor (needs rolecall[acp])"
+EXAMPLE = "rolecall acp\nrolecall acp --workflow implement-issue --agent claude --limit cost=10"
+LEAD = "lead"
+"""The workflow without `--workflow`."""
+
+
+def run(options: Namespace) -> None:
+    try:
+        from rolecall.acp.agent import Defaults, serve
+    except ImportError as error:
+        raise UsageError(
+            f"the Agent Client Protocol needs the package {error.name!r}",
+            hint="Install it: pip install 'rolecall[acp]'",
+        ) from error
+    if sys.stdin is not None and sys.stdin.isatty():
+        print("waiting for an editor on standard input; Ctrl-C ends it", file=sys.stderr)
+    serve(Defaults(options.workflow, options.agent, dict(options.limit), options.store))
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--workflow",
+        default=LEAD,
+        metavar="NAME",
+        help=f"the workflow that answers: its name, path or id (default: {LEAD})",
+    )
+    parser.add_argument(
+        "--agent", metavar="NAME", help="the agent that plays every role, instead of those the roles name"
+    )
+    parser.add_argument(
+        "--limit",
+        metavar="NAME=VALUE",
+        help="suspend a thread at this much, such as cost=10; may be repeated",
+        type=_read_limit,
+        action="append",
+        default=[],
+    )
+    parser.add_argument(
+        "--store",
+        metavar="URL",
+        help="a SQLite file, files:FOLDER or postgresql://… (default: the configured one)",
+    )
+
+
+def _read_limit(text: str) -> tuple[str, float]:
+    name, _, value = text.partition("=")
+    try:
+        return name, float(value)
+    except ValueError as error:
+        raise ArgumentTypeError(f"{text!r} is not a limit such as steps=20 or cost=1.5") from error

@@ -1,0 +1,27 @@
+"""How a conversation words a hint: with what to send here, or with the command for a terminal."""
+
+from __future__ import annotations
+
+from rolecall.errors import Hint
+
+MESSAGES = {
+    "answer_thread": "Answer here",
+    "raise_limit": "Send `/limit {limit}`",
+    "resume_thread": "Send `/continue` to try again, or say what to do differently",
+    "run_thread": "Send `/continue`",
+    "show_question": "Write the fields as JSON",
+    "fork_thread": "Write what to do next",
+    "check_machine": "Run `rolecall doctor` in a terminal",
+    "list_workflows": "Run `rolecall workflow list` in a terminal",
+    "list_gallery": "Run `rolecall new` in a terminal",
+    "show_thread": "Run `rolecall thread show {thread}` in a terminal",
+    "trust_workflow": "Run `rolecall workflow trust {workflow}` in a terminal",
+    "watch_thread": "Run `rolecall thread watch {thread}` in a terminal",
+}
+
+
+def word(hint: str) -> str:
+    """Word a hint for a person in an editor; other advice is left as it is."""
+    if not isinstance(hint, Hint) or hint.code not in MESSAGES:
+        return str(hint)
+    return f"{hint.before} {MESSAGES[hint.code].format_map(hint.arguments)}.".lstrip()

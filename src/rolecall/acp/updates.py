@@ -1,0 +1,280 @@
+"""What an editor shows of a thread: its text, its plan, its tool calls and its changes. Values only."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from acp.helpers import (
+    ToolCallContentVariant,
+    plan_entry,
+    start_tool_call,
+    text_block,
+    tool_content,
+    tool_diff_content,
+    update_agent_message_text,
+    update_agent_thought_text,
+    update_plan,
+    update_tool_call,
+    update_user_message_text,
+)
+from acp.schema import (
+    AgentMessageChunk,
+    AgentPlanUpdate,
+    AgentThoughtChunk,
+    AvailableCommand,
+    AvailableCommandsUpdate,
+    Cost,
+    PlanEntry,
+    SessionInfoUpdate,
+    ToolCallLocation,
+    ToolCallProgress,
+    ToolCallStart,
+    ToolKind,
+    UsageUpdate,
+    UserMessageChunk,
+)
+
+from rolecall.store.canonical import JsonObject
+from rolecall.threads.report import call_text, pretty, shorten
+from rolecall.threads.setup import HUMAN
+from rolecall.threads.step_files import FileVersions
+from rolecall.threads.thread import Step
+from rolecall.workflow.model import STATUS_KEYS, Workflow
+from rolecall.workflow.route import status_of
+
+Update = (
+    UserMessageChunk
+    | AgentMessageChunk
+    | AgentThoughtChunk
+    | ToolCallStart
+    | ToolCallProgress
+    | AgentPlanUpdate
+    | AvailableCommandsUpdate
+    | SessionInfoUpdate
+    | UsageUpdate
+)
+
+UNLIMITED = 1_000_000_000
+"""The size that is reported for a thread without a limit on tokens: the protocol requires one, and an editor warns when
+little is left."""
+_LONGEST_RESULT = 4_000
+_LONGEST_TITLE = 200
+_PATHS = ("file_path", "path", "notebook_path", "filePath", "target_file")
+"""The argument that has the file, in the tools of different agents."""
+_KINDS: Mapping[str, ToolKind] = {
+    "edit": "edit",
+    "write": "edit",
+    "patch": "edit",
+    "replace": "edit",
+    "bash": "execute",
+    "shell": "execute",
+    "run": "execute",
+    "exec": "execute",
+    "command": "execute",
+    "grep": "search",
+    "glob": "search",
+    "search": "search",
+    "list": "search",
+    "fetch": "fetch",
+    "web": "fetch",
+    "read": "read",
+    "view": "read",
+    "think": "think",
+}
+"""The kind of a tool, by a part of its name."""
+
+COMMANDS = {
+    "continue": "go on without a message, or try again",
+    "limit": "raise a limit, for example `/limit cost=20`",
+    "merge": "merge the branch of the latest thread into yours",
+}
+
+say = update_agent_message_text
+hear = update_user_message_text
+think = update_agent_thought_text
+
+
+def offer_commands() -> AvailableCommandsUpdate:
+    offered = [AvailableCommand(name=name, description=about) for name, about in COMMANDS.items()]
+    return AvailableCommandsUpdate(session_update="available_commands_update", available_commands=offered)
+
+
+def name_session(title: str) -> SessionInfoUpdate:
+    return SessionInfoUpdate(session_update="session_info_update", title=title)
+
+
+def count(used: Mapping[str, float], limits: Mapping[str, float]) -> UsageUpdate:
+    """What the thread has used, of its limit on tokens."""
+    cost = Cost(amount=used["cost"], currency="USD") if used.get("cost") else None
+    size = int(limits.get("tokens") or UNLIMITED)
+    return UsageUpdate(session_update="usage_update", used=int(used.get("tokens", 0)), size=size, cost=cost)
+
+
+# -- text --
+
+
+class Prose:
+    """The text of an agent without its frontmatter, which is for the workflow and not for people."""
+
+    _FIELD = re.compile(r"[\"']?\$?[\w-]+[\"']?[ \t]*:")
+
+    def __init__(self) -> None:
+        self._rest = ""
+        """What may belong to a block: the line `---`, or the beginning of a line."""
+        self._is_inside = False
+        self._squeezed = ""
+
+    def feed(self, text: str) -> str:
+        """Return what can be shown of the text so far."""
+        shown = []
+        self._rest += text
+        while self._rest:
+            line, newline, after = self._rest.partition("\n")
+            if self._is_inside:
+                if not newline:
+                    break
+                self._is_inside, self._rest = line.strip() != "---", after
+            elif line.strip() == "---" and newline:
+                following, has_end, _ = after.partition("\n")
+                if not has_end and not self._FIELD.match(following):
+                    break
+                self._is_inside = self._FIELD.match(following) is not None
+                shown += [] if self._is_inside else [line + newline]
+                self._rest = after
+            elif not newline and "---".startswith(line.strip()):
+                break
+            else:
+                shown.append(line + newline)
+                self._rest = after
+        return self._note("".join(shown))
+
+    def flush(self) -> str:
+        """Return the rest, at the end of a message."""
+        rest, self._rest = "" if self._is_inside else self._rest, ""
+        self._is_inside = False
+        return self._note(rest)
+
+    def has_shown(self, text: str) -> bool:
+        return "".join(text.split()) in self._squeezed
+
+    def _note(self, text: str) -> str:
+        self._squeezed += "".join(text.split())
+        return text
+
+
+def word_answer(step: Step) -> str:
+    """The text of a step: its body, or its fields if it has none."""
+    fields = {name: value for name, value in step.output.items() if name not in STATUS_KEYS}
+    if step.body.strip() or not fields:
+        return step.body.strip()
+    if all(isinstance(value, str) for value in fields.values()):
+        return "\n\n".join(f"**{name}**: {value}" for name, value in fields.items())
+    return f"```json\n{pretty(fields)}\n```"
+
+
+def word_heading(role: str) -> str:
+    return f"\n\n**{role}**\n\n"
+
+
+# -- the plan --
+
+
+class Progress:
+    """Which roles have answered, and which is at work."""
+
+    def __init__(self, workflow: Workflow) -> None:
+        self._workflow = workflow
+        self._statuses: dict[str, str] = {}
+        self.current = ""
+        self.remark = ""
+        """How far the role at work is, if a group plays it."""
+
+    @property
+    def has_team(self) -> bool:
+        """Whether more than one role is not played by a person, so that people need to know who speaks."""
+        return sum(role.agent != HUMAN for role in self._workflow.roles.values()) > 1
+
+    def start(self, role: str) -> None:
+        self.current, self.remark = role, ""
+
+    def finish(self, step: Step) -> None:
+        self._statuses[step.role] = status_of(step.output) or ""
+        self.start("")
+
+    def plan(self) -> AgentPlanUpdate:
+        return update_plan(self._list_entries())
+
+    def _list_entries(self) -> Iterator[PlanEntry]:
+        for name, role in self._workflow.roles.items():
+            about = role.description.strip().partition("\n")[0]
+            is_current = name == self.current
+            status = self.remark if is_current else self._statuses.get(name, "")
+            words = ": ".join(filter(None, (name, about)))
+            yield plan_entry(
+                f"{words} ({status})" if status else words,
+                status="in_progress" if is_current else "completed" if name in self._statuses else "pending",
+            )
+
+
+# -- tool calls --
+
+
+def start_call(ident: str, name: str, arguments: JsonObject, folder: str) -> ToolCallStart:
+    """A tool call of an agent that works in `folder`."""
+    path = next((str(arguments[key]) for key in _PATHS if arguments.get(key)), "")
+    title = " ".join(filter(None, (name, call_text(arguments))))
+    return start_tool_call(
+        ident,
+        shorten_title(title),
+        kind=next((kind for part, kind in _KINDS.items() if part in name.lower()), "other"),
+        status="in_progress",
+        locations=[ToolCallLocation(path=os.path.join(folder, path))] if path else None,
+        raw_input=dict(arguments),
+    )
+
+
+def end_call(ident: str, result: str = "", *, is_failed: bool = False) -> ToolCallProgress:
+    content = quote(result) if result.strip() else None
+    return update_tool_call(ident, status="failed" if is_failed else "completed", content=content)
+
+
+def quote(text: str) -> list[ToolCallContentVariant]:
+    return [tool_content(text_block(shorten(text.strip(), _LONGEST_RESULT)))]
+
+
+def shorten_title(title: str) -> str:
+    return title if len(title) <= _LONGEST_TITLE else f"{title[: _LONGEST_TITLE - 1]}…"
+
+
+def show_changes(step: Step, files: Sequence[FileVersions]) -> ToolCallStart | None:
+    """The files that a step changed, with a diff of each that can be shown; None if it changed none."""
+    if step.tree is None or not step.tree.changed:
+        return None
+    names = [change.path for change in step.tree.changed]
+    more = len(names) + step.tree.more - 3
+    told = ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
+    shown = {file.path for file in files}
+    diffs: list[ToolCallContentVariant] = [
+        tool_diff_content(file.path, file.after or "", file.before) for file in files
+    ]
+    hidden = [name for name in names if not any(path.endswith(f"/{name}") for path in shown)]
+    return start_tool_call(
+        f"{step.id}-files",
+        shorten_title(f"{step.role} changed {told}"),
+        kind="edit",
+        status="completed",
+        content=[*diffs, *(quote("Not shown: " + ", ".join(hidden)) if hidden else [])],
+        locations=[ToolCallLocation(path=file.path) for file in files],
+    )
+
+
+def replay_calls(step: Step, folder: str) -> Iterable[ToolCallStart]:
+    """The tool calls of a recorded step."""
+    calls = [call for turn in step.turns for call in turn["tool_calls"]]
+    for number, call in enumerate(calls):
+        arguments = call["arguments"] if isinstance(call["arguments"], Mapping) else {}
+        started = start_call(f"{step.id}-{number}", call["name"], arguments, folder)
+        content = quote(call["result"]) if call["result"].strip() else None
+        yield started.model_copy(update={"status": "completed", "content": content})
