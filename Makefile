@@ -3,6 +3,9 @@
 .PHONY: help demo demo-eval demo-web test soak test-agents test-agents-all install-agents test-browser check bench mutants docs \
 	docs-reference clean
 
+# The tests are compiled once for all processes that run them, whatever the environment says about compiled files.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := .venv/bin
 BROWSER := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/rolecall-browser
 AGENTS := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/rolecall-agents
@@ -25,9 +28,9 @@ test: .venv/compiled ## set up and run every test but those of test-agents
 	@scripts/install-bubblewrap
 	$(BIN)/python -m pytest -n 4 --dist worksteal $(PYTEST_ARGS)
 
-soak: .venv/tested ## what is killed at random or crowded in the tests, for longer
+soak: .venv/tested ## what is killed at random, crowded or simulated in the tests, for longer
 	SOAK=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS) \
-		tests/service/test_chaos.py tests/service/test_group_chaos.py tests/service/test_load.py \
+		tests/evals tests/service/test_chaos.py tests/service/test_group_chaos.py tests/service/test_load.py \
 		tests/store/test_concurrency.py tests/store/test_kills.py tests/threads/test_group_kills.py \
 		tests/threads/test_step_kills.py
 
