@@ -1,4 +1,4 @@
-"""Prints the figures of docs/evals-statistics.md: `PYTHONPATH=tests python -m evals.figures`, about two minutes."""
+"""Prints the figures of docs/evals-statistics.md: `SOAK=1 PYTHONPATH=tests python -m evals.figures`, two minutes."""
 
 from __future__ import annotations
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from random import Random
 
 from rolecall.evals.statistics import Pair, Tally
 
-SUITES = 2000
+SUITES = 2000 if "SOAK" in os.environ else 400
 Difficulty = tuple[float, float]
 """The two parameters of the beta distribution that the tasks' own pass rates are drawn from."""
 MIXED = (1.4, 0.6)  # a pass rate of 0.7: many tasks always pass, some never

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from random import Random
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from rolecall.evals.records import Cell, Result, StoredTask, StoredVariant
 from rolecall.evals.statistics import ALPHA, Pair, Tally, decide_gate
 from rolecall.store.ids import NodeId, ThreadId
 
-RUNS, TASKS, REPEAT = 400, 60, 2
+RUNS, TASKS, REPEAT = 400 if "SOAK" in os.environ else 100, 60, 2
 
 
 def make_run(variants: int) -> Any:

@@ -8,7 +8,7 @@ from statistics import fmean
 
 import pytest
 
-from evals.simulation import HARD, MIXED, SIMILAR, Difficulty, run_both
+from evals.simulation import HARD, MIXED, SIMILAR, SUITES, Difficulty, run_both
 from rolecall.evals.sequential import decide_early
 from rolecall.evals.statistics import Pair, Tally
 
@@ -20,21 +20,23 @@ FAIL, PASS = Tally(0, 1), Tally(1, 1)
 def test_equal_variants_differ_at_any_look_in_at_most_5_percent(repeats: int, difficulty: Difficulty) -> None:
     random = Random(1)
     wrong = sum(
-        decide_early(run_both(random, difficulty, 100, repeats)).answer is not None for _ in range(2000)
+        decide_early(run_both(random, difficulty, 100, repeats)).answer is not None for _ in range(SUITES)
     )
-    assert wrong <= 0.05 * 2000
+    assert wrong <= 0.05 * SUITES
 
 
 def test_variants_that_each_solve_other_tasks_are_equal() -> None:
     # The rates of single tasks differ; only their mean is the same.
     random = Random(2)
-    suites = (run_both(random, SIMILAR, 100, 3, lambda rate: 1 - rate) for _ in range(1000))
-    assert sum(decide_early(suite).answer is not None for suite in suites) <= 0.05 * 1000
+    suites = (run_both(random, SIMILAR, 100, 3, lambda rate: 1 - rate) for _ in range(SUITES // 2))
+    assert sum(decide_early(suite).answer is not None for suite in suites) <= 0.05 * (SUITES // 2)
 
 
 def test_a_large_difference_is_found_after_a_part_of_the_tasks() -> None:
     random = Random(3)
-    answers = [decide_early(run_both(random, MIXED, 100, 3, lambda rate: rate * 0.55)) for _ in range(500)]
+    answers = [
+        decide_early(run_both(random, MIXED, 100, 3, lambda rate: rate * 0.55)) for _ in range(SUITES // 4)
+    ]
     assert fmean(each.answer == "worse" for each in answers) >= 0.99
     assert not any(each.answer == "better" for each in answers)
     assert fmean(each.tasks for each in answers) <= 40
