@@ -37,7 +37,7 @@ soak: .venv/tested ## what is killed at random, crowded or simulated in the test
 test-agents: .venv/tested install-agents ## test claude, codex and codex-acp with the real programs, as agents and as hosts
 	ROLECALL_TEST_AGENTS='$(AGENTS)' scripts/offline $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS) \
 		tests/realagents/test_claude.py tests/realagents/test_claude_host.py tests/realagents/test_codex.py \
-		tests/realagents/test_codex_host.py tests/realagents/test_codex_acp.py \
+		tests/realagents/test_codex_host.py tests/realagents/test_codex_acp.py tests/realagents/test_acpx.py \
 		tests/realagents/test_plan_run.py
 
 test-agents-all: .venv/tested install-agents ## the same with every agent that can be installed
@@ -51,7 +51,7 @@ test-browser: .venv/tested ## test the web page in a real Chromium; screenshots 
 	ROLECALL_TEST_BROWSER='$(BROWSER)' $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS) tests/browser
 
 install-agents:
-	scripts/install-agents '$(AGENTS)' claude-code codex codex-acp
+	scripts/install-agents '$(AGENTS)' claude-code codex codex-acp acpx
 
 check: .venv/tested ## formatting, lint, types
 	$(BIN)/ruff format --check .
