@@ -49,6 +49,7 @@ VALUES = {
     "rolecall.threads.forecast": {"NOTHING", "Forecast", "Range", "Sum", "add_up"},
     "rolecall.threads.import_uwf": {"has_config", "take_config"},  # the configuration of uwf, not its threads
     "rolecall.threads.prompt": {"example_output", "field_line", "required_fields"},
+    "rolecall.threads.provenance": {"Proof", "ProvenStep"},
     "rolecall.threads.report": "*",
     "rolecall.threads.requests": {"Request"},
     "rolecall.threads.sessions": {"files_of"},

@@ -67,8 +67,10 @@ if TYPE_CHECKING:
         lease,
         lifecycle,
         listing,
+        provenance,
         report,
         requests,
+        seal,
         setup,
         spending,
         step_files,
@@ -139,6 +141,7 @@ else:
     lifecycle, turn = _Module("rolecall.threads.lifecycle"), _Module("rolecall.threads.turn")
     listing, report = _Module("rolecall.threads.listing"), _Module("rolecall.threads.report")
     thread, views = _Module("rolecall.threads.thread"), _Module("rolecall.threads.views")
+    provenance, seal = _Module("rolecall.threads.provenance"), _Module("rolecall.threads.seal")
     tryout = _Module("rolecall.threads.tryout")
     step_files, tree = _Module("rolecall.threads.step_files"), _Module("rolecall.files.tree")
     model, pack = _Module("rolecall.workflow.model"), _Module("rolecall.workflow.pack")
@@ -542,6 +545,17 @@ class Rolecall:
     def find_step(self, ident: str) -> Step:
         """A step by its id."""
         return thread.Step(self.store, self.store.get(ident))
+
+    def prove(self, commit: str, *, bundle: Folder | None = None) -> provenance.Proof:
+        """Where a commit of the repository around the folder comes from: its steps, agents, checks and people, and
+        whether all of that is as it was. `bundle` is a proof file (`Proof.sealed.dump()`), which is used instead of the
+        store. Raise `NotFound` if no step is known that made the commit."""
+        if bundle is not None:
+            given = seal.read_chain(os.fspath(bundle))
+            return provenance.prove(self.folder, commit, store=None, given=given)
+        store = self.store_if_any
+        trees = tree.Trees(config.trees_folder(store.backend.address)) if store else None
+        return provenance.prove(self.folder, commit, store=store, trees=trees)
 
     def fork(
         self,

@@ -57,6 +57,7 @@ NOUNS = {
     "cas": ("rolecall.cli.cas", "read and write the content-addressed store"),
     "completion": ("rolecall.cli.completion", "print a shell completion script"),
     "trace": ("rolecall.cli.trace", "send threads to an OpenTelemetry collector"),
+    "prove": ("rolecall.cli.prove", "show and check where a commit comes from"),
     "cost": ("rolecall.cli.cost", "show what threads have cost"),
     "status": ("rolecall.cli.status", "show project, threads, service and the next command"),
     "help": ("rolecall.cli.help", "explain a command"),

@@ -15,7 +15,13 @@ from rolecall.api import Rolecall, Thread
 from rolecall.cli import argument, asking, either, flag, hints
 from rolecall.cli.output import say, short, under_this_name
 from rolecall.errors import NotFound, UsageError
+from rolecall.settings import config
 from rolecall.threads.thread import LIMITS
+
+
+def describe_person() -> dict[str, str]:
+    """Who answers on the command line, for the record: the account, unless an agent's step runs the command."""
+    return {"door": "cli"} if config.plays_role() else {"person": config.user_name(), "door": "cli"}
 
 
 def parse_agent(text: str) -> str:

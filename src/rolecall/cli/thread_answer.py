@@ -10,7 +10,7 @@ from typing import Any
 
 from rolecall.api import Question, Thread
 from rolecall.cli import argument, asking, verb
-from rolecall.cli.arguments import RUN, THREAD, in_this_store, open_thread
+from rolecall.cli.arguments import RUN, THREAD, describe_person, in_this_store, open_thread
 from rolecall.cli.output import STORE, format_of, parse_json, read_input, show
 from rolecall.cli.thread_outcome import CODES, show_state, tell_continuation
 from rolecall.cli.thread_play import play
@@ -114,7 +114,7 @@ def _send_text(options: Namespace, thread: Thread, question: Question) -> bool:
         text = read_input(options.body)
         if not text.strip():
             raise UsageError("the answer is empty", hint="Give the agent what it needs to know: -p TEXT.")
-    thread.resume(text, is_run_here=options.run)
+    thread.resume(text, is_run_here=options.run, by=describe_person())
     return True
 
 
@@ -133,7 +133,7 @@ def _play_role(options: Namespace, thread: Thread, question: Question) -> bool:
         asking.say("\n\n".join(parts) + "\n")
         output = _ask_output(role.schema)
         body = asking.ask_text("Your report", is_required=False)
-    thread.answer(output, body, is_run_here=options.run)
+    thread.answer(output, body, is_run_here=options.run, by=describe_person())
     return True
 
 

@@ -22,6 +22,7 @@ from rolecall.cli.arguments import (
     RUN,
     THREAD,
     WORKFLOW,
+    describe_person,
     find_thread,
     in_this_store,
     omit_latest,
@@ -233,7 +234,12 @@ def resume(options: Namespace) -> int:
     with open_thread(options, is_waiting=True) as thread:
         before, has_waited = thread.state.status, thread.state.until is not None
         thread.resume(
-            answer, limits=limits, agent=options.agent, reuse=wants_reuse(options), is_run_here=options.run
+            answer,
+            limits=limits,
+            agent=options.agent,
+            reuse=wants_reuse(options),
+            is_run_here=options.run,
+            by=describe_person(),
         )
         if before == "running":
             print("the process that ran this thread is gone; the thread is idle now", file=sys.stderr)

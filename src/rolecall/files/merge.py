@@ -27,8 +27,8 @@ MOST_TEXT = 4000
 """How many files, hunks of a file and characters of a hunk a conflict lists."""
 MOST_TEXT_IN_ALL = 40_000
 
+THREAD_TRAILER, STEP_TRAILER, DIGEST_TRAILER = "Rolecall-Thread", "Rolecall-Step", "Rolecall-Digest"
 _UNCHECKED = "refs/worktree/rolecall/unchecked"
-_TRAILER = "Rolecall-Thread"
 _PAUSE = 0.1
 
 
@@ -41,6 +41,16 @@ class Work(NamedTuple):
     branch: str
     path: str
     """The worktree, which may have been removed."""
+    step: str = ""
+    """The newest step of the thread."""
+    digest: str = ""
+    """The SHA-256 that seals this step and everything before it."""
+
+    def write_message(self, title: str) -> str:
+        """The message of a commit with this work; its trailers lead to the step."""
+        named = {THREAD_TRAILER: self.thread, STEP_TRAILER: self.step}
+        named |= {DIGEST_TRAILER: self.digest and f"sha256:{self.digest}"}
+        return f"{title}\n\n" + "".join(f"{name}: {value}\n" for name, value in named.items() if value)
 
 
 class ConflictingCommit(NamedTuple):
@@ -162,7 +172,7 @@ def _commit_merge(folder: str, work: Work) -> str | SetAside | None:
         files = tuple(_conflicts(folder, ours, theirs, result.out))
         listed = ", ".join(file.path for file in files[:5]) + (", …" if files[5:] else "")
         return SetAside(branch, f"conflicts in {listed}", files)
-    message = f"Merge {work.title}\n\n{_TRAILER}: {work.thread}\n"
+    message = work.write_message(f"Merge {work.title}")
     words = ("commit-tree", result.words[0], "-p", ours, "-p", theirs, "-m", message)
     return git.run(folder, *words, settings=git.identity(folder)).text
 
@@ -249,7 +259,8 @@ def commit_work(work: Work) -> bool:
         return False
     git.run(path, "add", "--all")
     settings = (*git.identity(path), "commit.gpgSign=false")
-    git.run(path, "commit", "--quiet", "-m", work.title[:1].upper() + work.title[1:], settings=settings)
+    message = work.write_message(work.title[:1].upper() + work.title[1:])
+    git.run(path, "commit", "--quiet", "-m", message, settings=settings)
     return True
 
 
@@ -377,7 +388,7 @@ def _hunks(text: str) -> Iterator[str]:
 
 
 def _changes(folder: str, base: str, head: str, path: str) -> Iterator[ConflictingCommit]:
-    form = f"--format=%H%x1f%s%x1f%(trailers:key={_TRAILER},valueonly,separator=%x2C)"
+    form = f"--format=%H%x1f%s%x1f%(trailers:key={THREAD_TRAILER},valueonly,separator=%x2C)"
     words = ("log", "--first-parent", "-z", form, f"{base}..{head}", "--", path)
     for record in git.run(folder, *words, env={"GIT_LITERAL_PATHSPECS": "1"}).words:
         commit, title, thread = record.split("\x1f")

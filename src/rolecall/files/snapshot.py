@@ -11,6 +11,8 @@ from rolecall.errors import Damaged
 _HEXADECIMAL = frozenset("0123456789abcdef")
 MOST_CHANGES = 100
 """How many changed files a step names; the trees have all of them."""
+MOST_COMMITS = 100
+"""How many commits a step names, the newest."""
 
 
 class Snapshot(NamedTuple):
@@ -45,6 +47,10 @@ class StepTree(NamedTuple):
     changed: tuple[Changed, ...] = ()
     more: int = 0
     """How many more files changed than are named."""
+    head: str = ""
+    """The commit that was checked out when the role began; empty outside git."""
+    commits: tuple[str, ...] = ()
+    """The commits that were made while the role worked, newest first."""
 
     def dump(self) -> dict[str, Any]:
         """The stored form. A step that changed nothing has only the tree that it found."""
@@ -59,6 +65,10 @@ class StepTree(NamedTuple):
             stored["changed"] = [list(change) for change in self.changed[:MOST_CHANGES]]
         if more := self.more + max(0, len(self.changed) - MOST_CHANGES):
             stored["more"] = more
+        if self.head:
+            stored["head"] = self.head
+        if self.commits:
+            stored["commits"] = list(self.commits)
         return stored
 
 
@@ -66,11 +76,13 @@ def load_tree(stored: Mapping[str, Any] | None) -> StepTree | None:
     """The files of a step. Raise Damaged if the ids are not ids: they may come from a bundle, and git gets them."""
     if not stored:
         return None
-    for name in (stored["repository"], stored["found"], stored.get("left", stored["found"])):
+    head, commits = stored.get("head", ""), tuple(stored.get("commits", ()))
+    names = (stored["repository"], stored["found"], stored.get("left", stored["found"]), *commits)
+    for name in (*names, head) if head else names:
         if not isinstance(name, str) or not name or set(name) - _HEXADECIMAL:
             raise Damaged(f"{name!r} is not the id of recorded files", hint="Restore the store.")
     repository, omitted = stored["repository"], tuple(stored.get("omitted", ()))
     found = Snapshot(stored["found"], repository, tuple(stored.get("found_omitted", omitted)))
     left = Snapshot(stored.get("left", stored["found"]), repository, omitted)
     changed = tuple(Changed(*change) for change in stored.get("changed", ()))
-    return StepTree(found, left, changed, stored.get("more", 0))
+    return StepTree(found, left, changed, stored.get("more", 0), head, commits)

@@ -367,6 +367,12 @@ class Trees:
             raise NotFound(f"there is no file {path!r} in the tree {snapshot.tree[:12]}")
         return found.out
 
+    def list_files(self, snapshot: Snapshot) -> dict[str, str]:
+        """The mode and the id of each file, by its path."""
+        listed = git.run(self.place, "ls-tree", "-r", "-z", snapshot.tree, env=self._env(snapshot)).words
+        parts = (record.partition("\t") for record in listed)
+        return {path: " ".join(about.split()[::2]) for about, _, path in parts}
+
     def objects_of(self, snapshot: Snapshot) -> str:
         """The folder with the objects of a tree that are not borrowed."""
         return os.path.join(self._repository(snapshot), "objects")
@@ -448,6 +454,24 @@ def find_git_folder(folder: str) -> str:
         return ""
     place = _find_own_git_folder(root)
     return os.path.realpath(os.path.join(place, _read(os.path.join(place, "commondir")).strip()))
+
+
+def find_head(folder: str) -> str:
+    """The commit that is checked out, read without starting git, because every step asks for it; empty without one."""
+    root = root_around(folder)
+    if root is None:
+        return ""
+    place, common = _find_own_git_folder(root), find_git_folder(root)
+    kind, _, ref = _read(os.path.join(place, "HEAD")).strip().partition(": ")
+    if kind != "ref":
+        return kind  # no branch is checked out
+    if os.path.isdir(os.path.join(common, "reftable")):
+        return git.commit(root, "HEAD") or ""
+    packed = os.path.join(common, "packed-refs")
+    found = _read(os.path.join(common, ref)).strip()
+    return found or next(
+        (line[: -len(ref) - 1] for line in _read(packed).splitlines() if line.endswith(f" {ref}")), ""
+    )
 
 
 def _find_own_git_folder(root: str) -> str:

@@ -172,9 +172,9 @@ def answer_thread(
         if given != takes:
             raise _refusal(found, question, given, takes)
         if output is None:
-            found.resume(text)
+            found.resume(text, by={"door": "mcp"})
         else:
-            found.answer(output, body or "")
+            found.answer(output, body or "", by={"door": "mcp"})
         return with_tool(found.entry())
 
 

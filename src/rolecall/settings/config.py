@@ -9,6 +9,7 @@ Every command and every hook imports this module, so it imports other modules on
 from __future__ import annotations
 
 import os
+import pwd
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -95,6 +96,14 @@ def restrictions(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
 def run(environ: Mapping[str, str] = os.environ) -> str:
     """The ids of the agent runs around this process, slash-separated, as set by `agents.process`; empty if none."""
     return environ.get("ROLECALL_RUN", "")
+
+
+def user_name() -> str:
+    """The account of this process."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # in a container, perhaps
+        return str(os.getuid())
 
 
 def plays_role(environ: Mapping[str, str] = os.environ) -> bool:

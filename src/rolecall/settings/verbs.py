@@ -43,7 +43,7 @@ _TABLE: Mapping[Action, str] = {
         trigger list, plan status, task list, task ready, task graph, history search, artifact write,
         memory list, memory read, memory gc, rule list, rule read,
         knowledge query, knowledge status, knowledge show, config get, config list, agents list,
-        completion, status, cost, help, version, eval show, eval list, eval compare,
+        completion, status, cost, prove, help, version, eval show, eval list, eval compare,
         cas get, cas has, cas refs, cas walk, cas verify, cas stats, cas schema list, cas schema get""",
     WRITES: """
         new, eval export, eval promote,
@@ -69,6 +69,7 @@ VERBS: Mapping[str, Action] = {
 }
 OPTIONS: Mapping[tuple[str, str], Action] = {
     ("workflow graph", "output"): WRITES,
+    ("prove", "export"): WRITES,
     ("workflow try", "code"): RUNS,
     ("memory gc", "delete"): LEADS,
     ("memory gc", "auto"): LEADS,

@@ -173,7 +173,7 @@ class Attempt:
         """The parts of the step's key, once they are known."""
         self._prompt: prompt.Prompt | None = None
         self._steps_shown: dict[int | None, str] = {}
-        self._found: Snapshot | None = None
+        self._found: StepTree | None = None
         """The files that the last attempt which failed here had found."""
         self.files = AttemptFiles(
             trees if is_owner else None,
@@ -247,7 +247,8 @@ class Attempt:
 
     def stay_in_session(self) -> None:
         """Use the session of the last answer for the next question, which belongs to the files that the first found."""
-        self._note_tree(StepTree(self._found, self._found) if self._found else None)
+        known = self._found
+        self._note_tree(StepTree(known.found, known.found, head=known.head) if known else None)
         total = usage_of(self.note.session_total)
         self.session = Decision("resumed: a correction", self.note.session or None, total=total)
 
@@ -444,7 +445,7 @@ class Attempt:
 
     async def leave_files(self) -> None:
         """Record the files that the role has left, and what it has changed; report it if the role is read-only."""
-        tree = await self.files.leave(self.tree)
+        tree = await self.files.leave(self.tree, self.started_at)
         if self._is_owner:
             self._note_tree(tree)
         await self._send_files(tree.left if tree else None)
@@ -500,6 +501,11 @@ class Attempt:
             self._origin,
             self.repeat or 0,
         )
+
+    def commits(self) -> Iterator[str]:
+        """The commits that were made during the step and the failed attempts before it."""
+        for stored in (self.note.tree, *(attempt.get("tree") or {} for attempt in self._attempts())):
+            yield from stored.get("commits", ())
 
     def dump_parts(self) -> dict[str, Any]:
         return self.parts.dump(self.note.tree.get("found", "")) if self.parts else {}
@@ -580,7 +586,7 @@ class Attempt:
         elif not (isinstance(cause, ExtractError) and cause.is_outage):
             self.note = self.note._replace(unread=False)  # reading it again would not help
         ending = cause.ending if isinstance(cause, AgentError) else ""
-        self._found = self.tree.found if self.tree else None
+        self._found = self.tree
         if self._is_owner:
             try:
                 self.look_again()

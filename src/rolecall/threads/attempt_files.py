@@ -8,9 +8,9 @@ from collections.abc import Callable
 from functools import cached_property
 
 from rolecall.errors import RolecallError
-from rolecall.files import treestate
-from rolecall.files.snapshot import Snapshot, StepTree
-from rolecall.files.tree import TooManyFiles, Trees, find_top
+from rolecall.files import git, treestate
+from rolecall.files.snapshot import MOST_COMMITS, Snapshot, StepTree
+from rolecall.files.tree import TooManyFiles, Trees, find_head, find_top
 from rolecall.settings.repository import root_around
 from rolecall.threads.turn import Turn
 
@@ -44,27 +44,32 @@ class AttemptFiles:
     async def find(self) -> StepTree | None:
         """Record the files that the role finds."""
         found = await self._take()
-        return StepTree(found, found) if found else None
+        return StepTree(found, found, head=find_head(self._top)) if found else None
 
-    async def leave(self, known: StepTree | None) -> StepTree | None:
-        """Record the files that the role has left, and report it if it has changed some although it is read-only. None
-        if the files that it found are not `known`, or its changes are not."""
+    async def leave(self, known: StepTree | None, since: int) -> StepTree | None:
+        """Record the files that the role has left and the commits made `since` then, and report it if it has changed
+        files although it is read-only. None if the files that it found are not `known`, or its changes are not."""
         tree = await self._compare(known) if known else None
         self._report_changes(tree)
-        return tree
+        if tree is None or known is None or (head := find_head(self._top)) in ("", known.head):
+            return tree
+        begun = [f"^{known.head}"] if known.head else []
+        words = ("rev-list", f"--max-count={MOST_COMMITS}", f"--max-age={since // 1000}", head, *begun)
+        made = await asyncio.to_thread(git.ask, self._top, *words)
+        return tree._replace(commits=tuple(made.text.split()) if made.code == 0 else ())
 
     async def _compare(self, known: StepTree) -> StepTree | None:
         left = await self._take()
         if left is None or self._trees is None:  # "unchanged" would be a lie
             return None
         if left.tree == known.found.tree:
-            return StepTree(known.found, left)
+            return StepTree(known.found, left, head=known.head)
         try:
             changed = await asyncio.to_thread(self._trees.changes, known.found, left)
         except (RolecallError, OSError) as error:  # another machine has recorded the first tree
             self._remark(f"the changes of this step are not known: {error}")
             return None
-        return StepTree(known.found, left, tuple(changed))
+        return StepTree(known.found, left, tuple(changed), head=known.head)
 
     async def _take(self) -> Snapshot | None:
         if self._trees is None:

@@ -147,6 +147,10 @@ def put_step(
     can_stand = is_whole and not turn.role(attempt.role).may_start_threads
     if can_stand and fields["parts"] and attempt.parts and (key := key_of(attempt.parts)):
         draft.set_fact(key_name(key), {"step": step, "thread": attempt.thread})
+    for made in attempt.commits():
+        # The step of a group or a nested workflow comes after the step in which the commit was made.
+        if attempt.store.ref(name := key_name(f"commit-{made}")) is None:
+            draft.set_fact(name, {"step": step, "thread": attempt.thread})
     return step, onward
 
 

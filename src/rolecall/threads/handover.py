@@ -36,6 +36,7 @@ from rolecall.store import holder
 from rolecall.store.ids import is_thread_id
 from rolecall.store.store import Store
 from rolecall.threads import workfolder
+from rolecall.threads.seal import Sealer
 from rolecall.threads.state import (
     GROUP,
     ThreadRef,
@@ -208,13 +209,15 @@ def merge(store: Store, ref: ThreadRef) -> dict[str, Any]:
     committed first; the worktree is kept."""
     folder = _worktree_of(store, ref)
     source, path, branch = folder.source, folder.path, folder.branch
-    work = work_of(ref, folder)
+    work = work_of(ref, folder, Sealer(store))
     with merge_files.lock(source):
         into = merge_files.check_target(source)
         is_committed = merge_files.commit_work(work)
         before = git.commit(source, "HEAD")
-        # The user asked for this merge into their own branch, so their hooks run as usual.
-        words = ("merge", "--quiet", "--no-edit", "-m", f"Merge {work.title}", branch)
+        # The user asked for this merge into their own branch, so their hooks run as usual. Git makes a commit even if
+        # it could just move the branch, because the commits of agents do not name their step, and this one does.
+        message = work.write_message(f"Merge {work.title}")
+        words = ("merge", "--quiet", "--no-edit", "--no-ff", "-m", message, branch)
         result = git.ask(source, *words, settings=git.identity(source), with_hooks=True)
         if result.code:
             if git.commit(source, "MERGE_HEAD") is None:
@@ -258,15 +261,17 @@ async def queue_merge(
     folder = _worktree_of(store, ref)
     run = await prepare_check(ref.id, check, cwd=ref.state.cwd or folder.source, env=env, cancel=cancel)
     try:
-        result = await merge_one(folder.source, work_of(ref, folder), run, cancel)
+        result = await merge_one(folder.source, work_of(ref, folder, Sealer(store)), run, cancel)
     except UsageError as error:  # the folder takes no merge now
-        _note_merge(store, ref, folder, SetAside(folder.branch, error.message))
+        _note_merge(store, ref, folder, SetAside(folder.branch, error.message), check)
         raise
-    _note_merge(store, ref, folder, result)
+    _note_merge(store, ref, folder, result, check)
     return result
 
 
-def _note_merge(store: Store, ref: ThreadRef, folder: WorkFolder, result: Merged | SetAside) -> None:
+def _note_merge(
+    store: Store, ref: ThreadRef, folder: WorkFolder, result: Merged | SetAside, check: Sequence[str]
+) -> None:
     """Record how a merge ended. The folder says whether its work was set aside, so that it is found again."""
     draft, noted = store.draft(), folder._replace(set_aside={})
     if isinstance(result, SetAside):
@@ -275,7 +280,8 @@ def _note_merge(store: Store, ref: ThreadRef, folder: WorkFolder, result: Merged
         files = [{"path": file.path, "message": file.message} for file in result.files]
         noted = folder._replace(set_aside={**told, "conflict": {"files": files}})
     elif result.commit:
-        draft.event(ref.id, "folder_merged", {"branch": folder.branch, "head": result.commit})
+        passed = {"check": list(check)} if check else {}
+        draft.event(ref.id, "folder_merged", {"branch": folder.branch, "head": result.commit, **passed})
     if noted != folder:
         ref = read_thread(store, ref.id) or ref  # a merge may take minutes
         folders = {kind: noted if one == folder else one for kind, one in ref.state.folders.items()}
@@ -296,8 +302,12 @@ async def merge_one(
         raise UsageError(error.message, hint=error.hint) from error
 
 
-def work_of(ref: ThreadRef, folder: WorkFolder) -> Work:
-    return Work(ref.id, f"thread {ref.id}: {ref.state.title}", folder.branch, folder.path)
+def work_of(ref: ThreadRef, folder: WorkFolder, sealer: Sealer) -> Work:
+    digest = ""
+    with suppress(NotFound, Damaged):  # a thread of which something is lost can be merged, but not proven
+        digest = sealer.seal(ref.head)
+    title = f"thread {ref.id}: {ref.state.title}"
+    return Work(ref.id, title, folder.branch, folder.path, ref.head, digest)
 
 
 def _worktree_of(store: Store, ref: ThreadRef) -> WorkFolder:

@@ -21,6 +21,7 @@ from rolecall.files.merge import Merged, SetAside, Work
 from rolecall.settings.capabilities import must_not_write
 from rolecall.threads import workfolder
 from rolecall.threads.handover import merge_one, prepare_check, work_of
+from rolecall.threads.seal import Sealer
 from rolecall.threads.setup import Setup
 from rolecall.threads.state import ThreadRef, WorkFolder
 from rolecall.threads.turn import Outputs, Turn
@@ -60,7 +61,7 @@ class MemberFiles:
         if kind not in self._plans:
             if own is not None and kind == "worktree":
                 make_own()
-                merge.commit_work(work_of(self._parent, own))
+                merge.commit_work(work_of(self._parent, own, Sealer(self._setup.store)))
             self._plans[kind] = workfolder.plan(kind, member, cwd=cwd, work=self._setup.work, parent=own)
             if self._group.merge == "queue":
                 merge.check_ready(self._find_target()[0])
@@ -88,8 +89,9 @@ class MemberFiles:
         if self._group.merge != "queue":
             return {}
         order = sorted(members.items(), key=lambda one: (one[1].ref.updated, one[0]))
+        sealer = Sealer(self._setup.store)
         works = {
-            number: work_of(ref, ref.state.folders["worktree"])
+            number: work_of(ref, ref.state.folders["worktree"], sealer)
             for number, ref in order
             if "worktree" in ref.state.folders  # a member that only reads has none
         }

@@ -138,6 +138,16 @@ SANDBOX_RECORD_SCHEMA = {
     "properties": {**BY_RECORD_SCHEMA["properties"], "sandbox": _SANDBOX},
 }
 """The `detail` of a step whose role has a sandbox: its rules, and how they were enforced."""
+RECORD_SCHEMAS = (
+    RECORD_SCHEMA,
+    GROUP_RECORD_SCHEMA,
+    TREE_RECORD_SCHEMA,
+    KEY_RECORD_SCHEMA,
+    REUSED_RECORD_SCHEMA,
+    BY_RECORD_SCHEMA,
+    SANDBOX_RECORD_SCHEMA,
+)
+"""Every type of a step's `detail`, oldest first."""
 ATTEMPT_SCHEMA = _type(
     "rolecall.attempt",
     {"start": _REF, "head": _REF, "role": _TEXT, "agent": _TEXT, "started_at": _INTEGER, "cwd": _TEXT},
@@ -167,6 +177,7 @@ SANDBOX_ATTEMPT_SCHEMA = {
     **TREE_ATTEMPT_SCHEMA,
     "properties": {**TREE_ATTEMPT_SCHEMA["properties"], "sandbox": _SANDBOX},
 }
+ATTEMPT_SCHEMAS = (ATTEMPT_SCHEMA, TREE_ATTEMPT_SCHEMA, SANDBOX_ATTEMPT_SCHEMA)
 DETAIL_SCHEMA = _type(
     "rolecall.detail",
     {"turns": {"type": "array", "items": {"type": "object"}}},
@@ -719,16 +730,7 @@ def put_step(draft: Draft, fields: Mapping[str, Any]) -> str:
 
 @cache
 def _record_types() -> frozenset[str]:
-    schemas = (
-        RECORD_SCHEMA,
-        GROUP_RECORD_SCHEMA,
-        TREE_RECORD_SCHEMA,
-        KEY_RECORD_SCHEMA,
-        REUSED_RECORD_SCHEMA,
-        BY_RECORD_SCHEMA,
-        SANDBOX_RECORD_SCHEMA,
-    )
-    return frozenset(node_id(META, canonical.encode(schema)) for schema in schemas)
+    return frozenset(node_id(META, canonical.encode(schema)) for schema in RECORD_SCHEMAS)
 
 
 def _fields_of(store: Store, node: Node) -> dict[str, Any]:

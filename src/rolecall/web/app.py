@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import pwd
 import re
 import threading
 from collections.abc import Awaitable, Callable, Mapping
@@ -135,7 +134,7 @@ class Site:
         watched = [os.path.join(_project_folder(settings.folder), ".nexus", "state")]
         self.live = LiveEvents(self._workers.open, watched)
         self._runner = ThreadRunner(settings.store, tell=self._tell_problem)
-        self._user = _user_name()
+        self._user = config.user_name()
         self._counting = threading.Lock()
         self._counted = _Counted(0, -1, {}, 0.0)
 
@@ -400,13 +399,6 @@ class _SecureHeaders:
             await send(message)
 
         await self._app(scope, receive, send_with if scope["type"] == "http" else send)
-
-
-def _user_name() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # in a container, perhaps
-        return str(os.getuid())
 
 
 def _project_folder(folder: str) -> str:

@@ -1,0 +1,125 @@
+"""`rolecall prove`: which prompts, agents, checks and people a commit comes from, and whether that can be checked."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import Namespace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from rolecall.api import reader
+from rolecall.cli import Reply, argument, verb
+from rolecall.cli.output import STORE, paint, plural, say, short
+from rolecall.errors import StorageError, UsageError
+
+if TYPE_CHECKING:
+    from rolecall.store.canonical import JsonObject
+    from rolecall.threads.provenance import Proof, ProvenStep
+
+
+@verb(
+    "prove",
+    "show which prompts, agents, checks and people a commit comes from, and check it",
+    "rolecall prove HEAD\n"
+    "rolecall prove 1f2e3d4 --export proof.json\n"
+    "rolecall prove 1f2e3d4 --bundle proof.json\n"
+    "rolecall prove HEAD --as in-toto > statement.json",
+    argument(
+        "commit",
+        "COMMIT",
+        "a commit of the repository around this folder (default: HEAD)",
+        nargs="?",
+        default="HEAD",
+    ),
+    argument("--bundle", "FILE", "check it with this exported proof instead of the store"),
+    argument("--export", "FILE", "write a new proof file, which has no prompts, answers or file names"),
+    argument("--as", "in-toto", "print an in-toto statement, to sign", choices=("in-toto",), dest="form"),
+    STORE,
+)
+def prove(options: Namespace) -> Reply:
+    with reader(options.store) as rolecall:
+        proof = rolecall.prove(options.commit, bundle=options.bundle)
+    code = 0 if proof.is_proven else 1
+    if options.export and code == 0:
+        if not proof.anchor:
+            raise UsageError(
+                "no commit seals the steps yet, so nobody could check an exported proof",
+                hint="Merge the thread's work first, or sign a statement: `rolecall prove COMMIT --as in-toto`.",
+            )
+        try:
+            with open(options.export, "xb") as file:
+                file.write(proof.sealed.dump())
+        except FileExistsError as error:
+            raise UsageError(f"{options.export} exists", hint="Name a new file.") from error
+        except OSError as error:
+            raise StorageError(f"{options.export} cannot be written: {error.strerror}") from error
+        say(f"exported: {options.export}", sys.stderr)
+    if options.form == "in-toto" and code == 0:
+        statement = proof.make_statement()
+        return Reply(statement, json.dumps(statement, indent=2))
+    return Reply(_describe(proof), lambda: _text(proof), code=code)
+
+
+def _describe(proof: Proof) -> JsonObject:
+    steps = [step._asdict() | {"sandbox": step.sandbox and step.sandbox._asdict()} for step in proof.steps]
+    shown = proof._asdict() | {
+        "proven": proof.is_proven,
+        "steps": steps,
+        "people": [one.id for one in proof.people],
+    }
+    del shown["sealed"]
+    return shown | {"checks": [check._asdict() for check in proof.checks]}
+
+
+def _text(proof: Proof) -> str:
+    verdict = paint("proven", "green") if proof.is_proven else paint("not proven", "red")
+    lines = [f"{verdict}: {proof.commit[:12]} comes from thread {proof.thread}"]
+    lines += [f"  {paint('✗', 'red')} {problem}" for problem in proof.problems]
+    lines += [f"  {proof.files}"] if proof.files else []
+    where = "the store" if proof.source == "store" else "the exported proof"
+    if proof.anchor and proof.is_proven:
+        lines.append(f"  {proof.anchor[:12]} seals {plural(len(proof.steps), 'step')}, read from {where}")
+    lines += ["", f"workflow  {proof.workflow or '?'}", f"task      {_first_line(proof.task)}"]
+    for step in proof.steps:
+        lines += ["", *_step_lines(step)]
+    lines += ["", "people who answered"]
+    for one in proof.people:
+        door = f" ({one.door})" if one.door else ""
+        when = _time(one.completed_at)
+        lines.append(f"  {one.person}{door} · {one.role} · {one.status or 'a message'} · {when}")
+    lines += [] if proof.people else ["  nobody"]
+    lines += ["", "checks"]
+    lines += [f"  {check.role} · {check.command} · {check.status}" for check in proof.checks] or ["  none"]
+    if proof.uncovered:
+        lines += ["", "not covered", *(f"  {what}" for what in proof.uncovered)]
+    return "\n".join(lines)
+
+
+def _step_lines(step: ProvenStep) -> list[str]:
+    parts = (step.agent, step.model if step.model != step.agent else "", step.version, step.status)
+    lines = [f"{step.number} {step.role} · {' · '.join(filter(None, parts))}"]
+    lines += [
+        f"  {step.id} · {_time(step.completed_at)}"
+        + (f" · taken over from {step.reused}" if step.reused else "")
+    ]
+    if step.prompt_seal:
+        lines.append(f"  prompt   {_first_line(step.prompt)}")
+    if step.restrictions or step.sandbox:
+        box = [step.sandbox.rules, *step.sandbox.enforced] if step.sandbox else []
+        lines.append(f"  confined {'; '.join([*step.restrictions, *box])}")
+    if step.failed_attempts:
+        lines.append(f"  after    {plural(step.failed_attempts, 'failed attempt')}")
+    if step.left != step.found:
+        lines.append(f"  files    {step.found[:12]} → {step.left[:12]}")
+    if step.commits:
+        lines.append(f"  commits  {', '.join(one[:12] for one in step.commits)}")
+    return lines
+
+
+def _first_line(text: str | None) -> str:
+    return "(withheld)" if text is None else short(text.strip(), 160)
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,561 @@
+"""Proves where a commit comes from: the step that its trailers name, and everything before that step.
+
+A commit that Rolecall makes of a thread's work names the step in its trailers, with the seal of that step (`seal.py`).
+A commit that an agent makes names nothing; the step records it, and a later merge seals the step. A proof checks that
+the seal is right, that the files of the commit are those that a step left, and that a merge has nothing but what its
+parents had. It needs the store, or a proof file and the repository.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from hashlib import new as new_hash
+from typing import NamedTuple
+
+from rolecall import __version__
+from rolecall.errors import Damaged, Hint, NotFound, UsageError
+from rolecall.files import git
+from rolecall.files.merge import DIGEST_TRAILER, STEP_TRAILER, THREAD_TRAILER
+from rolecall.files.snapshot import Snapshot
+from rolecall.files.tree import Trees
+from rolecall.store.canonical import JsonObject
+from rolecall.store.ids import is_node_id, is_thread_id
+from rolecall.store.store import Store
+from rolecall.threads.key_parts import find_step
+from rolecall.threads.seal import SealedChain, Sealer
+from rolecall.threads.setup import HUMAN
+from rolecall.threads.state import GROUP
+from rolecall.threads.thread import PERSON, Chain, Step
+
+STATEMENT = "https://in-toto.io/Statement/v1"
+PREDICATE = "urn:rolecall:provenance:v1"
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+_MOST_COMMITS = 1_000
+_MOST_NAMED = 20
+_EVENTS = 500
+# A replaced object would be shown instead of the one that the id names.
+_PLAIN = {"GIT_NO_REPLACE_OBJECTS": "1"}
+
+
+class Claim(NamedTuple):
+    """The trailers of a commit."""
+
+    commit: str
+    thread: str
+    step: str
+    digest: str
+
+
+class Commit(NamedTuple):
+    id: str
+    tree: str
+    parents: tuple[str, ...]
+    title: str
+    claim: Claim
+
+
+class Sandboxed(NamedTuple):
+    rules: str
+    enforced: tuple[str, ...]
+
+
+class ProvenStep(NamedTuple):
+    id: str
+    sha256: str
+    number: int
+    role: str
+    agent: str
+    model: str
+    """The adapter with its model and options; empty if the step does not record it."""
+    version: str
+    """The version of the agent's program."""
+    status: str
+    started_at: int
+    completed_at: int
+    prompt: str | None
+    """The text that the agent got; None if it is withheld or there was none."""
+    prompt_seal: str
+    """The seal of the prompt; empty if there was none."""
+    restrictions: tuple[str, ...]
+    sandbox: Sandboxed | None
+    usage: Mapping[str, float]
+    failed_attempts: int
+    found: str
+    """The git tree that the role found; empty if it was not recorded."""
+    left: str
+    head: str
+    """The commit that was checked out when it began."""
+    commits: tuple[str, ...]
+    """The commits made while it ran, including its failed attempts."""
+    reused: str
+    """The step that it was taken over from, if nobody was asked."""
+    person: str
+    """Who answered, if a person did; `?` if that was not recorded."""
+    door: str
+    """Where that person answered, such as `web`."""
+
+
+class ProofCheck(NamedTuple):
+    """A command that had to succeed."""
+
+    role: str
+    command: str
+    status: str
+    step: str
+    """The step that records it; empty if only the store's log has it."""
+
+
+class Proof(NamedTuple):
+    commit: str
+    tree: str
+    thread: str
+    step: str
+    """The newest step that the proof covers."""
+    digest: str
+    """The seal of that step."""
+    anchor: str
+    """The commit whose trailers have the digest; empty if none has."""
+    source: str
+    """`store` or `bundle`."""
+    workflow: str
+    task: str | None
+    """The task of the thread; None if it is withheld."""
+    files: str
+    """How the files of the commit were found to be those of a step."""
+    steps: tuple[ProvenStep, ...]
+    """Oldest first."""
+    checks: tuple[ProofCheck, ...]
+    problems: tuple[str, ...]
+    """Why the commit is not proven; empty if it is."""
+    uncovered: tuple[str, ...]
+    """What the proof says nothing about."""
+    sealed: SealedChain
+
+    @property
+    def is_proven(self) -> bool:
+        return not self.problems
+
+    @property
+    def people(self) -> tuple[ProvenStep, ...]:
+        """The steps that people took."""
+        return tuple(step for step in self.steps if step.person)
+
+    def make_statement(self) -> JsonObject:
+        """An in-toto statement about the commit, without a signature and without texts."""
+        return _make_statement(self)
+
+
+def prove(
+    folder: str,
+    name: str,
+    *,
+    store: Store | None,
+    trees: Trees | None = None,
+    given: SealedChain | None = None,
+) -> Proof:
+    """Prove a commit of the repository around `folder` from the store, or from `given`, a proof that was exported.
+    Raise NotFound if the repository does not have it, or if no step is known that made it."""
+    commit = _find_commit(folder, name)
+    claims = [commit.claim] if commit.claim.step else [one.claim for one in _find_later(folder, commit.id)]
+    sealer = Sealer(store) if store and given is None else None
+    for claim in claims:
+        chain: SealedChain | None = None
+        if given is not None and given.step == claim.step:
+            if (given.thread, given.digest) != (
+                claim.thread,
+                claim.digest,
+            ):  # then nothing in it can be believed
+                raise Damaged(
+                    f"the proof is not the one that {claim.commit[:12]} sealed: its digest is {given.digest}",
+                    hint="Get it again from where it was exported.",
+                )
+            chain = given
+        elif sealer and store and store.has(claim.step):
+            chain = sealer.chain(claim.thread, claim.step)
+        if chain is not None and (claim.commit == commit.id or _finds(chain, commit.id)):
+            return _Proving(folder, commit, claim, chain, store if sealer else None, trees).prove()
+    known = find_step(store, f"commit-{commit.id}") if store and sealer else None
+    if known is not None and sealer:  # nothing in the repository seals it
+        claim = Claim("", known.thread, known.step.id, "")
+        chain = sealer.chain(known.thread, known.step.id)
+        return _Proving(folder, commit, claim, chain, store, trees).prove()
+    what = f"the commit {commit.id[:12]} ({commit.title})"
+    if given is not None:
+        raise NotFound(
+            f"{what} is not the one that this proof is about", hint="Name the commit that was exported."
+        )
+    if commit.claim.step:
+        hint = "Use the store of the person who made it, or a proof that was exported there."
+        raise NotFound(f"{what} names the step {commit.claim.step}, which is not in this store", hint=hint)
+    raise NotFound(
+        f"no step is known that made {what}",
+        hint=Hint(
+            "It may be older than these records. See its thread", "show_thread", thread=commit.claim.thread
+        )
+        if commit.claim.thread
+        else "Commits that Rolecall merges, and those that agents make during a step, can be proven.",
+    )
+
+
+class _Proving:
+    def __init__(
+        self,
+        folder: str,
+        commit: Commit,
+        claim: Claim,
+        chain: SealedChain,
+        store: Store | None,
+        trees: Trees | None,
+    ) -> None:
+        self._folder = folder
+        self._commit = commit
+        self._claim = claim
+        self._chain = chain
+        self._store = store
+        self._trees = trees
+        self._problems: list[str] = []
+        self._uncovered: list[str] = []
+
+    def prove(self) -> Proof:
+        commit, claim, chain = self._commit, self._claim, self._chain
+        if claim.digest and claim.digest != chain.digest:
+            self._problems.append(
+                f"the steps are not those that {claim.commit[:12]} sealed: their digest is {chain.digest}"
+            )
+        elif not claim.digest:
+            self._uncovered.append(
+                "the steps themselves: no commit has their digest, so the store alone vouches for them"
+            )
+        for one in {commit.id, claim.commit} - {""}:
+            if not _is_whole(self._folder, one):
+                self._problems.append(f"the commit {one[:12]} is damaged: its bytes do not give its id")
+
+        steps = tuple(_read_steps(chain, self._store))
+        files = ""
+        maker = next((step for step in steps if commit.id in step.commits), None)
+        if maker is not None and claim.commit != commit.id:
+            files = f"step {maker.number} ({maker.role}) recorded the commit"
+        elif claim.commit == commit.id:
+            files = self._compare_files(steps)
+        for step in steps:
+            if step.agent == GROUP:
+                self._uncovered.append(
+                    f"how the members of the group at step {step.number} worked: each is a thread"
+                )
+            for child in chain.show(chain.show(step.id).get("detail")).get("children", ()):
+                self._uncovered.append(f"how thread {child} played {step.role}: it has a chain of its own")
+        *_, first = [chain.step, *_walk(chain)]
+        start = chain.show(first)
+        workflow = chain.show(start.get("workflow"))
+        return Proof(
+            commit.id, commit.tree, chain.thread, chain.step, chain.digest, claim.commit,
+            "store" if self._store else "bundle", str(workflow.get("name", "")),
+            Chain(self._store, chain.step).start.prompt if self._store else None,
+            files, steps, (*_read_checks(chain, steps), *self._read_merge_check()),
+            tuple(self._problems), tuple(dict.fromkeys(self._uncovered)), chain,
+        )  # fmt: skip
+
+    # -- files --
+
+    def _compare_files(self, steps: tuple[ProvenStep, ...]) -> str:
+        """Check that the commit has the files that a step left, and say which; report it if it has not."""
+        work, base = self._commit, self._commit.parents[0] if self._commit.parents else ""
+        if len(work.parents) == 2:
+            ours, theirs = work.parents
+            self._check_merge(ours, theirs)
+            self._find_unknown(ours, theirs, steps)
+            base = git.ask(self._folder, "merge-base", ours, theirs, env=_PLAIN).text
+            work = _find_commit(self._folder, theirs)
+        found = next((step for step in reversed(steps) if step.left == work.tree), None)
+        if found is not None:
+            return f"step {found.number} ({found.role}) left exactly these files"
+        newest = next((step for step in reversed(steps) if step.left), None)
+        if newest is None:
+            self._problems.append("no step recorded its files")
+            return ""
+        snapshot = self._find_snapshot(newest)
+        if snapshot is None or self._trees is None:
+            self._problems.append(
+                f"no step left these files, and those of step {newest.number} are not here to compare"
+            )
+            return ""
+        left = self._trees.list_files(snapshot)
+        changed = _list_changes(self._folder, base, work.id)
+        others = sorted(path for path, file in changed.items() if left.get(path, "") != file)
+        unrecorded = [path for path in others if path in snapshot.omitted or _is_below(path, snapshot.nested)]
+        if others := [path for path in others if path not in unrecorded]:
+            self._problems.append(
+                f"step {newest.number} ({newest.role}) did not leave these files so: {_join(others)}"
+            )
+        if unrecorded:
+            self._uncovered.append(f"files that steps do not record: {_join(unrecorded)}")
+        return (
+            f"each file that it changes is as step {newest.number} ({newest.role}) left it"
+            if not others
+            else ""
+        )
+
+    def _check_merge(self, ours: str, theirs: str) -> None:
+        """Report it if the merge has more than its two parents had."""
+        merged = git.ask(self._folder, "merge-tree", "--write-tree", ours, theirs, env=_PLAIN)
+        tree = merged.text.partition("\n")[0]
+        if merged.code or tree == self._commit.tree:
+            if merged.code:
+                why = "they conflict" if merged.code == 1 else "git 2.38 or later can say"
+                self._problems.append(f"whether the merge has only what its parents had is not known: {why}")
+            return
+        words = ("diff", "--name-only", "--no-renames", "--no-ext-diff", "-z", tree, self._commit.tree)
+        changed = git.ask(self._folder, *words, env=_PLAIN).words
+        self._problems.append(f"the merge has something that neither of its parents had, in {_join(changed)}")
+
+    def _find_unknown(self, ours: str, theirs: str, steps: tuple[ProvenStep, ...]) -> None:
+        """Say which of the merged commits no step is known to have made."""
+        made = {one for step in steps for one in step.commits}
+        for one in _read_commits(self._folder, theirs, f"^{ours}"):
+            if (
+                one.id in made
+                or one.claim.step
+                or (self._store and find_step(self._store, f"commit-{one.id}"))
+            ):
+                continue
+            self._uncovered.append(f"who made the commit {one.id[:12]} ({one.title}), which it merges")
+
+    def _find_snapshot(self, step: ProvenStep) -> Snapshot | None:
+        if self._store is None:
+            return None
+        tree = Step(self._store, self._store.get(step.id)).tree
+        return tree.left if tree else None
+
+    def _read_merge_check(self) -> Iterator[ProofCheck]:
+        """The command that had to succeed after `plan run` merged the commit, from the store's log."""
+        after = 0
+        while self._store and (page := self._store.events(self._chain.thread, after=after, limit=_EVENTS)):
+            for event in page:
+                if (
+                    event.kind == "folder_merged"
+                    and event.body.get("head") == self._commit.id
+                    and "check" in event.body
+                ):
+                    yield ProofCheck("merge", " ".join(event.body["check"]), "passed", "")
+            after = page[-1].seq
+
+
+# -- the chain --
+
+
+def _walk(chain: SealedChain) -> Iterator[str]:
+    """The nodes of a chain: its steps, newest first, those of the thread above a member, and the first start."""
+    node: str | None = chain.step
+    while node and node in chain.nodes:
+        yield node
+        shown = chain.show(node)
+        if "prev" in shown:
+            node = shown["prev"] or shown["start"]
+        else:
+            node = chain.show(shown.get("group")).get("above")
+
+
+def _read_steps(chain: SealedChain, store: Store | None) -> Iterator[ProvenStep]:
+    for node in reversed([node for node in _walk(chain) if "prev" in chain.show(node)]):
+        step = chain.show(node)
+        record, output = chain.show(step["detail"]), chain.show(step["output"])
+        attempts = list(_read_attempts(chain, record))
+        trees = [one.get("tree", {}) for one in (record, *attempts)]
+        is_person = step["agent"] == HUMAN or step["role"] == PERSON
+        by = record.get("by") or output.get("by") or {}
+        box, parts, prompt = record.get("sandbox"), record.get("parts", {}), record.get("prompt")
+        text = Step(store, store.get(node)).prompt if store and prompt else None
+        yield ProvenStep(
+            id=node,
+            sha256=chain.nodes[node].sha256,
+            number=record.get("number", 0),
+            role=output.get("role", step["role"]) if step["role"] == PERSON else step["role"],
+            agent=step["agent"],
+            model=parts.get("agent", ""),
+            version=parts.get("version", ""),
+            status=output.get("status", ""),
+            started_at=step["startedAtMs"],
+            completed_at=step["completedAtMs"],
+            prompt=text,
+            prompt_seal=chain.nodes[step["detail"]].refs.get(prompt, "") if prompt else "",
+            restrictions=tuple(parts.get("restrictions", ())),
+            sandbox=Sandboxed(box["rules"], tuple(box.get("enforced", ()))) if box else None,
+            usage=record.get("usage", {}),
+            failed_attempts=len(attempts),
+            found=trees[0].get("found", ""),
+            left=trees[0].get("left", trees[0].get("found", "")),
+            head=trees[0].get("head", ""),
+            commits=tuple(one for tree in trees for one in tree.get("commits", ())),
+            reused=record.get("reused", {}).get("step", ""),
+            person=by.get("person", "?") if is_person else "",
+            door=by.get("door", ""),
+        )
+
+
+def _read_attempts(chain: SealedChain, record: JsonObject) -> Iterator[JsonObject]:
+    node = record.get("attempt")
+    while node in chain.nodes:
+        yield (shown := chain.show(node))
+        node = shown.get("previous")
+
+
+def _read_checks(chain: SealedChain, steps: Iterable[ProvenStep]) -> Iterator[ProofCheck]:
+    for step in steps:
+        kind, _, command = step.model.partition(" ")
+        if kind.partition(":")[0] == "command":
+            yield ProofCheck(step.role, command, step.status, step.id)
+        workflow = chain.show(chain.show(chain.show(step.id)["start"]).get("workflow"))
+        if step.agent == GROUP and (words := workflow.get("checks", {}).get(step.role)):
+            # A merge after which the command fails is undone, and its work set aside.
+            yield ProofCheck(step.role, " ".join(words), "passed after each merge", step.id)
+
+
+def _finds(chain: SealedChain, commit: str) -> bool:
+    return any(commit in step.commits for step in _read_steps(chain, None))
+
+
+# -- git --
+
+
+def _find_commit(folder: str, name: str) -> Commit:
+    if name.startswith("-"):
+        raise UsageError(f"{name!r} is not a commit", hint="Name a commit, a branch or a tag.")
+    ident = git.ask(folder, "rev-parse", "--quiet", "--verify", f"{name}^{{commit}}", env=_PLAIN)
+    if ident.code:
+        raise NotFound(
+            f"there is no commit {name!r} in the repository around {folder}", hint="Fetch it first."
+        )
+    for found in _read_commits(folder, "--max-count=1", ident.text):
+        return found
+    raise NotFound(f"the commit {name!r} cannot be read", hint="Check the repository with `git fsck`.")
+
+
+def _find_later(folder: str, commit: str) -> list[Commit]:
+    """The commits after this one that name a step, oldest first."""
+    later = _read_commits(
+        folder, "--ancestry-path", f"--grep=^{STEP_TRAILER}: ", "HEAD", "--branches", f"^{commit}"
+    )
+    return [one for one in later if one.claim.step][::-1]
+
+
+def _read_commits(folder: str, *words: str) -> Iterator[Commit]:
+    trailers = (
+        f"%(trailers:key={key},valueonly,separator=%x2C)"
+        for key in (THREAD_TRAILER, STEP_TRAILER, DIGEST_TRAILER)
+    )
+    form = "%x1f".join(["%H", "%T", "%P", "%s", *trailers])
+    listed = git.ask(
+        folder,
+        "log",
+        "--no-show-signature",
+        f"--max-count={_MOST_COMMITS}",
+        "-z",
+        f"--format={form}",
+        *words,
+        env=_PLAIN,
+    )
+    for record in listed.words:
+        ident, tree, parents, title, thread, step, digest = record.split("\x1f")
+        # A squashed commit may have the trailers of several; the last one is the newest.
+        thread, step, digest = (value.rpartition(",")[2].strip() for value in (thread, step, digest))
+        is_named = is_thread_id(thread) and is_node_id(step)
+        sealed = _DIGEST.fullmatch(digest)
+        claim = Claim(
+            ident,
+            thread if is_thread_id(thread) else "",
+            step if is_named else "",
+            sealed[1] if sealed else "",
+        )
+        yield Commit(ident, tree, tuple(parents.split()), title, claim)
+
+
+def _is_whole(folder: str, commit: str) -> bool:
+    """Whether the bytes of a commit give its id, which git does not check when it reads one."""
+    data = git.ask(folder, "cat-file", "commit", commit, env=_PLAIN).out
+    kind = "sha1" if len(commit) == 40 else "sha256"
+    return new_hash(kind, b"commit %d\0" % len(data) + data, usedforsecurity=False).hexdigest() == commit
+
+
+def _list_changes(folder: str, before: str, after: str) -> dict[str, str]:
+    """The mode and id of each file that differs, as it is after; empty for one that is gone."""
+    pair = (before, after) if before else ("--root", after)
+    words = git.run(
+        folder,
+        "diff-tree",
+        "-r",
+        "--no-renames",
+        "--no-commit-id",
+        "--raw",
+        "-z",
+        "--no-abbrev",
+        *pair,
+        env=_PLAIN,
+    ).words
+    changed = {}
+    for about, path in zip(words[::2], words[1::2], strict=True):
+        _, mode, _, ident, kind = about.split()
+        changed[path] = "" if kind == "D" else f"{mode} {ident}"
+    return changed
+
+
+def _is_below(path: str, folders: Iterable[str]) -> bool:
+    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
+
+
+def _join(paths: list[str]) -> str:
+    return ", ".join(paths[:_MOST_NAMED]) + (
+        f" and {len(paths) - _MOST_NAMED} more" if paths[_MOST_NAMED:] else ""
+    )
+
+
+# -- statements --
+
+
+def _make_statement(proof: Proof) -> JsonObject:
+    if not proof.is_proven:
+        raise UsageError(f"{proof.commit[:12]} is not proven: {'; '.join(proof.problems)}")
+    steps = [
+        {
+            "name": step.id,
+            "digest": {"sha256": step.sha256},
+            "number": step.number,
+            "role": step.role,
+            "agent": step.agent,
+            "model": step.model,
+            "version": step.version,
+            "status": step.status,
+            "startedOn": _write_time(step.started_at),
+            "finishedOn": _write_time(step.completed_at),
+            "promptSeal": step.prompt_seal,
+            "restrictions": list(step.restrictions),
+            "sandbox": step.sandbox._asdict() if step.sandbox else None,
+            "gitTree": step.left,
+            "reused": step.reused,
+        }
+        for step in proof.steps
+    ]
+    approvals = [
+        {"person": one.person, "door": one.door, "role": one.role, "status": one.status, "step": one.id}
+        | {"on": _write_time(one.completed_at)}
+        for one in proof.people
+    ]
+    predicate = {
+        "thread": proof.thread,
+        "workflow": proof.workflow,
+        "head": {"name": proof.step, "digest": {"sha256": proof.digest}},
+        "anchor": {"digest": {"gitCommit": proof.anchor}} if proof.anchor else None,
+        "files": proof.files,
+        "steps": steps,
+        "checks": [check._asdict() for check in proof.checks],
+        "approvals": approvals,
+        "notCovered": list(proof.uncovered),
+        "madeBy": f"rolecall {__version__}",
+    }
+    subject = [{"name": "commit", "digest": {"gitCommit": proof.commit, "gitTree": proof.tree}}]
+    return {"_type": STATEMENT, "subject": subject, "predicateType": PREDICATE, "predicate": predicate}
+
+
+def _write_time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
