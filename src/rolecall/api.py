@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     )
     from rolecall.files import merge, packs, tree
     from rolecall.files.packs import Comparison
+    from rolecall.hosts.lead import conversation
     from rolecall.knowledge import place, queries
     from rolecall.knowledge.query import Answer
     from rolecall.nexus import memory, project_paths, tools
@@ -130,6 +131,7 @@ else:
     bundle, judge = _Module("rolecall.store.bundle"), _Module("rolecall.evals.judge")
     html, settings = _Module("rolecall.evals.html"), _Module("rolecall.settings.settings")
     confinement = _Module("rolecall.agents.confinement")
+    conversation = _Module("rolecall.hosts.lead.conversation")
     place, queries = _Module("rolecall.knowledge.place"), _Module("rolecall.knowledge.queries")
     memory, tools = _Module("rolecall.nexus.memory"), _Module("rolecall.nexus.tools")
     project_paths = _Module("rolecall.nexus.project_paths")
@@ -353,6 +355,35 @@ class Rolecall:
         registry.remember(ref.state.workflow, loaded.playbook)
         lifecycle.tell_service(ref)
         return Thread(self, ref.id)
+
+    def talk(
+        self,
+        text: str,
+        *,
+        workflow: str | LoadedWorkflow = "lead",
+        agent: str | None = None,
+        limits: Mapping[str, float] | None = None,
+        ident: str | None = None,
+    ) -> Thread:
+        """Start a conversation with a person's words, by default with the Lead; `Thread.say` continues it. Tags in
+        words to the Lead are carried out, and the Lead is told where the project stands, as in a host. The other
+        arguments are those of `start`."""
+        loaded = self.load_workflow(workflow)
+        if loaded.playbook.workflow.name != conversation.WORKFLOW:
+            return self.start(loaded, text, agent=agent, limits=limits, ident=ident)
+        agent = self._agent(agent, loaded.playbook)
+        if agent is None:  # before a tag is carried out
+            casting.refuse_miscast(loaded.playbook, None)
+        ident = ident or self.new_id()
+        heard = conversation.receive(self.folder, ident, text, is_new=True)
+        words = conversation.attach(text, heard.context)
+        made = self.start(loaded, words, agent=agent, limits=limits, ident=ident)
+        made.notice = heard.notice
+        return made
+
+    def tags(self) -> dict[str, str]:
+        """What a person can type to the Lead, such as `[plan]`, and what it does."""
+        return conversation.list_tags()
 
     def new_id(self) -> str:
         """An id for a thread that is started later."""
@@ -962,6 +993,11 @@ class Rolecall:
             asking.close()
 
 
+def own_words(text: str) -> str:
+    """What a person said, of a text to which `talk` or `say` has added what a role should know."""
+    return conversation.detach(text).partition(EARLIER)[0]
+
+
 def check_limits(limits: Mapping[str, float], roles: Mapping[str, Any]) -> None:
     for name, value in limits.items():
         role, _, kind = name.rpartition(".")
@@ -989,6 +1025,8 @@ class Thread:
         self.rolecall = rolecall
         self._store = rolecall.store
         self.id = ident
+        self.notice = ""
+        """What a person should know about the words that they said last, such as a misspelt tag."""
 
     def __repr__(self) -> str:
         return f"<Thread {self.id} {self.status}>"
@@ -1373,6 +1411,9 @@ class Thread:
             self._ref_at(head)
             asked.say(text, by=by, is_run_here=is_run_here)
             return self.resume(is_run_here=is_run_here) if self.state.asks else self
+        if self.state.name == conversation.WORKFLOW:
+            heard = conversation.receive(self.state.cwd or self.rolecall.folder, self.id, text)
+            self.notice, text = heard.notice, conversation.attach(text, heard.context)
         if self.has_ended:
             return self._follow_up(text)
         question = self.question()
@@ -1388,6 +1429,12 @@ class Thread:
                 hint=Hint("See the fields and an example", "show_question", thread=self.id),
             )
         return self.answer(given.output, given.body, is_run_here=is_run_here, by=by, head=head)
+
+    def leave(self) -> str:
+        """End a person's part in a conversation with the Lead until they say more; return what is unfinished in the
+        project, in a sentence."""
+        is_lead = self.state.name == conversation.WORKFLOW
+        return conversation.leave(self.state.cwd or self.rolecall.folder, self.id) if is_lead else ""
 
     @property
     def next(self) -> Thread | None:

@@ -7,7 +7,7 @@ from importlib import import_module
 
 from rolecall.errors import RolecallError
 from rolecall.hosts.hook_context import Content, stamp
-from rolecall.hosts.names import HOSTS
+from rolecall.hosts.names import HOSTS, LEAD
 from rolecall.nexus import catalog, macros
 from rolecall.nexus.catalog import Catalog
 from rolecall.settings import config, settings
@@ -52,10 +52,10 @@ def compile_own(host: str) -> Content:
 
 
 def _compile(host: str, found: Catalog, configuration: settings.Settings) -> Content:
-    events = import_module(f"rolecall.hosts.{host}.events")
+    events = None if host == LEAD else import_module(f"rolecall.hosts.{host}.events")
     tags, docs = found.vocabulary.tags, dict.fromkeys(found.skills, "")
     render = macros.prose(tags)
-    if host in HOSTS:
+    if host in (*HOSTS, LEAD):
         wording = import_module(f"rolecall.hosts.{host}.words").WORDING
         render = wording.render(tags)
         docs = {skill.id: wording.skill_docs(skill) for skill in found.skills.values()}

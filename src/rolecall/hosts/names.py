@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 HOSTS = ("claude", "codex", "opencode")
+LEAD = "lead"
+"""Our own Lead, for whom Rolecall itself is the host: it has a wording and no events."""
 
 
 class Output(NamedTuple):

@@ -1,0 +1,88 @@
+"""A person's words to the Lead, as a host hands them on: tags are carried out, and what the Lead should know is added.
+
+The session is the thread of the conversation. What is added is in a block below the words, which doors do not show.
+"""
+
+from __future__ import annotations
+
+import os
+
+from rolecall.hosts import hook_context, lifecycle, sessions
+from rolecall.hosts.event import HostAnswer, SessionEnd, SessionStart, UserMessage
+from rolecall.hosts.hook_context import Kit
+from rolecall.hosts.names import LEAD
+from rolecall.hosts.on_message import may_ask
+from rolecall.nexus import memory, project_paths, tags
+from rolecall.settings import config
+from rolecall.settings.repository import root_around
+from rolecall.store import holder
+
+WORKFLOW = "lead"
+_OPEN, _CLOSE = "\n\n<rolecall>\n", "\n</rolecall>"
+_NO_PROJECT = (
+    "The tag in this message had no effect: a project is a git repository, and this folder is not in a git repository"
+    " that can be written. `git init` makes one here."
+)
+
+
+def receive(folder: str, session: str, text: str, *, is_new: bool = False) -> HostAnswer:
+    """Handle a message: `context` is for the Lead, `notice` for the person. A repository without a project becomes one
+    when a message has a tag."""
+    kit = _load_kit(text)
+    project = _find_project(folder)
+    has_tag = bool(tags.detect(text, kit.tags).found or tags.slash(text, kit.skills, kit.tags))
+    if not project or (not has_tag and not os.path.isdir(project_paths.nexus(project))):
+        return (
+            HostAnswer(context=_NO_PROJECT, notice=_NO_PROJECT) if has_tag and not project else HostAnswer()
+        )
+    answers, now = [], project_paths.now()
+    project_paths.use_harness(kit.harness)
+    if is_new or sessions.find(project, session) is None:
+        answers.append(lifecycle.handle(project, SessionStart(session, is_new, folder), kit, now))
+    answers.append(lifecycle.handle(project, UserMessage(session, text), kit, now))
+    context = "\n\n".join(answer.context for answer in answers if answer.context)
+    return HostAnswer(context=context, notice="\n".join(answer.notice for answer in answers if answer.notice))
+
+
+def leave(folder: str, session: str) -> str:
+    """End the session until the person comes back; return what is unfinished, in a sentence."""
+    project = _find_project(folder)
+    if not project or not os.path.isdir(project_paths.nexus(project)):
+        return ""
+    return lifecycle.handle(project, SessionEnd(session), _load_kit(""), project_paths.now()).notice
+
+
+def attach(text: str, context: str) -> str:
+    """The words with what the Lead should know."""
+    return f"{text}{_OPEN}{context}{_CLOSE}" if context else text
+
+
+def detach(text: str) -> str:
+    """The words alone."""
+    return text.partition(_OPEN)[0]
+
+
+def list_tags() -> dict[str, str]:
+    """What a person can type to activate a skill or to have something recorded, and what it does."""
+    kit = hook_context.load(LEAD)
+    return {
+        **{tag.trigger: tag.description for tag in kit.tags.values()},
+        **{f"/{skill}": "activates the skill" for skill in kit.skills},
+    }
+
+
+def _find_project(folder: str) -> str:
+    """The repository around a folder, if it can be a project; the home of a user cannot."""
+    root = root_around(os.path.abspath(folder)) or ""
+    is_home = os.path.realpath(root) == os.path.realpath(os.path.expanduser("~"))
+    return root if root and not is_home and os.access(root, os.W_OK) else ""
+
+
+def _load_kit(text: str) -> Kit:
+    kit = hook_context.load(LEAD, with_tags=may_ask(text))
+    return kit._replace(
+        restrictions=config.restrictions(),
+        process=holder.process(os.getpid()),
+        mask=lambda: config.mask(kit.secrets),
+        thresholds=memory.configured_thresholds,
+    )
