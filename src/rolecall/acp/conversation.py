@@ -33,7 +33,7 @@ from pydantic import ValidationError
 
 from rolecall.acp import hints, updates
 from rolecall.acp.updates import Progress, Prose, Update
-from rolecall.api import EARLIER, Question, Rolecall, Run, Thread
+from rolecall.api import Question, Rolecall, Run, Thread, own_words
 from rolecall.errors import RolecallError, UsageError
 from rolecall.store.canonical import JsonObject
 from rolecall.threads.report import local_time
@@ -160,7 +160,9 @@ class Conversation:
         self._show(updates.offer_commands())
         if thread is None:
             limits = self._defaults.limits
-            thread = rolecall.start(self.workflow, text, agent=self.agent, limits=limits, ident=self.id)
+            thread = rolecall.talk(
+                text, workflow=self.workflow, agent=self.agent, limits=limits, ident=self.id
+            )
             self._show(updates.name_session(thread.state.title))
         else:
             if (thread.summary().get("pending") or {}).get("answered"):
@@ -178,6 +180,8 @@ class Conversation:
                 words = f"{self._chosen}: {text}" if self._chosen else text
                 self._chosen = ""
                 thread = thread.say(words, by=_describe_person(), is_run_here=True)
+        if thread.notice:
+            self._say(thread.notice)
         if thread.has_ended:
             return self._say_standing(thread)
         self._follow(thread, turn)
@@ -360,12 +364,12 @@ class Conversation:
 
     def _replay_thread(self, thread: Thread) -> None:
         view = _View(self, thread, Turn())
-        self._show(updates.hear(thread.prompt.partition(EARLIER)[0]))
+        self._show(updates.hear(own_words(thread.prompt)))
         for step in thread.steps:
             if step.role == "$PERSON":
-                self._show(updates.hear(str(step.output["answer"])))
+                self._show(updates.hear(own_words(str(step.output["answer"]))))
             elif step.agent == HUMAN:
-                self._show(updates.hear(_word_output(step)))
+                self._show(updates.hear(own_words(_word_output(step))))
                 view.progress.finish(step)
             elif not step.role.startswith("$"):
                 view.replay(step)
