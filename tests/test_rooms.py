@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parents[1] / "src"
 ROOMS = [
     {"acp", "cli", "mcp", "web"},
     {"service"},
-    {"plan_run"},
+    {"plan_run", "forge"},
     {"api"},
     {"checks"},
     {"hosts"},
@@ -39,6 +39,7 @@ BELOW = {
     "mcp": {"threads", "workflow", "store"},
     "web": {"threads", "workflow", "store"},
     "plan_run": {"threads", "workflow", "store"},
+    "forge": {"threads", "workflow", "store"},
     "service": {"threads", "workflow"},  # its queue, slots and costs are refs of the store
 }
 """Who reads and changes threads through `api.py` alone, and the rooms from which they import only values."""
@@ -68,7 +69,7 @@ VALUES = {
     "rolecall.workflow.places": "*",
     "rolecall.workflow.playbook": "*",
     "rolecall.workflow.registry": {"Found", "check_trust", "files_by_name", "is_own", "project_files"},
-    "rolecall.workflow.reply": {"Shape"},
+    "rolecall.workflow.reply": {"Shape", "render"},
     "rolecall.workflow.route": {"STATUS_KEYS", "Next", "status_of"},
     "rolecall.workflow.template": "*",
     "rolecall.workflow.yaml": {"NAME", "SANDBOX", "json_schema", "read_text"},

@@ -82,6 +82,7 @@ if TYPE_CHECKING:
         turn,
         views,
         why,
+        workfolder,
     )
     from rolecall.threads import state as states
     from rolecall.threads.engine import Engine, Outcome
@@ -148,7 +149,7 @@ else:
     step_files, tree = _Module("rolecall.threads.step_files"), _Module("rolecall.files.tree")
     model, pack = _Module("rolecall.workflow.model"), _Module("rolecall.workflow.pack")
     packs = _Module("rolecall.files.packs")
-    why = _Module("rolecall.threads.why")
+    why, workfolder = _Module("rolecall.threads.why"), _Module("rolecall.threads.workfolder")
     spending, text_search = _Module("rolecall.threads.spending"), _Module("rolecall.threads.text_search")
     requests, setup = _Module("rolecall.threads.requests"), _Module("rolecall.threads.setup")
     stores, states = _Module("rolecall.settings.stores"), _Module("rolecall.threads.state")
@@ -673,6 +674,24 @@ class Rolecall:
         """Send each step to a collector when it is committed, by any process, until `stop` is set. The position is kept
         in the store. `say` gets a sentence about each problem, and an empty one when it has ended."""
         follow.Follower(self.store, collector, config.mask(), say).run(stop)
+
+    def export(self, path: Folder) -> bundle.Copied:
+        """Write the whole store, with the files that steps recorded, to a bundle, which `import_bundle` takes over."""
+        add_files = lambda target, folder: kept_files.add_to_bundle(self.store, target, folder)  # noqa: E731
+        return bundle.export_to(self.store, os.fspath(path), add_files=add_files)
+
+    def import_bundle(self, path: Folder) -> bundle.Copied:
+        """Take over the threads, workflows and recorded files of a bundle."""
+        take_files = lambda folder: kept_files.take_from_bundle(self.store, folder)  # noqa: E731
+        return bundle.import_from(self.store, os.fspath(path), take_files=take_files)
+
+    def restore_folders(self) -> list[str]:
+        """Make the work folders of all threads that have not ended as their last steps left them, after they came to
+        this machine in a bundle, and return the folders. The paths must be those of the other machine, and the commits
+        that threads work on must be there. Files in those folders are replaced."""
+        place = config.trees_folder(self.store.backend.address)
+        unfinished = [ref for ref in states.read_threads(self.store) if not ref.state.has_ended]
+        return workfolder.bring_back(self.store, sorted(unfinished, key=lambda ref: ref.id), place)
 
     def prune_folders(self, *, is_dry: bool = False) -> dict[str, Any]:
         """Remove folders and branches of ended threads whose work is merged."""

@@ -35,6 +35,7 @@ NOUNS = {
     "init": ("rolecall.cli.init", "make a project with a workflow that runs at once"),
     "validate": ("rolecall.cli.validate", "check a project: its file, workflows, agents and triggers"),
     "trigger": ("rolecall.cli.trigger", "list, fire and pause a project's triggers"),
+    "ci": ("rolecall.cli.ci", "run a workflow in a job of GitHub or GitLab"),
     "eval": ("rolecall.cli.eval*", "try variants of a workflow on a suite of tasks"),
     "plan": ("rolecall.cli.plan*", "a project's open questions and decisions"),
     "task": ("rolecall.cli.task", "the tasks of a project's current cycle"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import pwd
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.errors import UsageError
@@ -247,7 +247,7 @@ def mask(places: SecretPlaces | None = None) -> Mask:
     """A mask for every secret in the environment, `.env` and the configuration; `places` saves parsing the YAML."""
     from rolecall.settings.mask import SHORTEST, Mask, secrets_in
 
-    known = secrets_in(environment(), always=env_file())
+    known = (*secrets_in(environment(), always=env_file()), *_withheld)
     text = read_text(config_path())
     if places is not None and places.checksum == _checksum(text):
         written = [text[start:end] for start, end in places.spans]
@@ -330,6 +330,21 @@ def read_text(path: str) -> str:
 def child_environment(**more: str) -> dict[str, str]:
     """The environment for a child process: ours, plus `more`."""
     return {**os.environ, **more}
+
+
+_withheld: set[str] = set()
+"""Secrets that were removed from the environment and are still masked."""
+
+
+def withhold(names: Iterable[str]) -> None:
+    """Remove variables with secrets from the environment of this process and of everything it starts."""
+    from rolecall.settings.mask import SHORTEST, passwords_in
+
+    for value in filter(None, [os.environ.pop(name, "") for name in names]):
+        found = passwords_in(value) or [
+            value.strip()
+        ]  # an address with a password is not a secret as a whole
+        _withheld.update(secret for secret in found if len(secret) >= SHORTEST)
 
 
 def set_variables(variables: Mapping[str, str]) -> None:

@@ -18,7 +18,7 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from shlex import quote
 from typing import NamedTuple
@@ -232,6 +232,28 @@ def make(kind: str, folder: WorkFolder) -> None:
             f"the thread's {kind} cannot be made in {folder.path}: {error.strerror}",
             hint="Put that right, then try again.",
         ) from error
+
+
+def bring_back(store: Store, refs: Iterable[ThreadRef], place: str) -> list[str]:
+    """Make the folders of threads as their last steps left them, on a machine that got them and their recorded files in
+    a bundle, and return the folders. Parents come first. Commits must be there already."""
+    newest: dict[str, tuple[Files, str | None]] = {}
+    for ref in refs:
+        chain, folders = Chain(store, ref.head), ref.state.folders
+        places: dict[str, tuple[str, str | None]] = {}
+        for kind, folder in folders.items():
+            if not folder.is_removed:
+                make(kind, folder)
+                places[kind] = (os.path.realpath(folder.path), folder.source)
+        if "fork" not in folders:
+            places["fork"] = (find_top(chain.start.cwd), None)
+        for kind, (path, source) in places.items():
+            found = files_at(store, chain, ref, kind, place)
+            if found and (path not in newest or newest[path][0].at <= found.at):
+                newest[path] = (found, source)
+    for path, (files, source) in newest.items():
+        Trees(place).restore(files.snapshot, path, source=source)
+    return list(newest)
 
 
 def discard(folder: WorkFolder) -> None:

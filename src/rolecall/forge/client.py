@@ -1,0 +1,277 @@
+"""The parts of the HTTP interfaces of GitHub and GitLab that a job needs: comments, rights, and requests for a merge.
+
+A temporary failure (429, 5xx, a used-up rate limit, a broken connection) is tried again. What creates something looks
+first whether an earlier try has created it. No redirect is followed, because it would get the token.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from email.message import Message
+from http.client import HTTPException
+from typing import Any, NamedTuple, Protocol
+from urllib.parse import quote, urlencode
+
+from rolecall.errors import NotFound, RolecallError, StorageError, UsageError
+from rolecall.forge.event import Person, Subject
+from rolecall.settings.forge import Job
+from rolecall.store.canonical import JsonObject
+
+_TRIES = 4
+_LONGEST_PAUSE = 60.0
+_SECONDS = 30.0
+_MOST_BYTES = 32 * 1024**2
+_MOST_PAGES = 50
+_HINTS = {
+    401: "Check the token: pass it as ROLECALL_FORGE_TOKEN.",
+    403: "Give the token the right to do this; docs/ci.md lists what a job needs.",
+    404: "Check the project, and whether the token may see it.",
+    301: "The project has moved: use its new address.",
+}
+_DEVELOPER = 30
+"""The lowest access level of GitLab that may push."""
+
+
+class Unavailable(StorageError):
+    """The forge could not be reached, or failed in a way that may pass."""
+
+    def __init__(self, message: str, pause: float | None) -> None:
+        super().__init__(message, hint="Run the job again; nothing that was saved is lost.")
+        self.pause = pause
+
+
+class Refused(UsageError):
+    """The forge refused a request."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message, hint=_HINTS.get(code, ""))
+
+
+class _KeepAddress(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+class Answer(NamedTuple):
+    value: Any
+    headers: Message
+
+
+class Http:
+    """Sends JSON to one address, with a token."""
+
+    def __init__(
+        self, api: str, headers: dict[str, str], *, wait: Callable[[float], object] = time.sleep
+    ) -> None:
+        if not api.startswith(("https://", "http://")):
+            raise UsageError(f"the address of the forge is {api!r}, which is neither https nor http")
+        self._api = api.rstrip("/")
+        self._headers = {"User-Agent": "rolecall", "Accept": "application/json", **headers}
+        self._open = urllib.request.build_opener(_KeepAddress).open
+        self._wait = wait
+
+    def send(self, method: str, path: str, body: JsonObject | None = None) -> Answer:
+        """Send a request once."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = self._headers | ({"Content-Type": "application/json"} if data else {})
+        request = urllib.request.Request(self._api + path, data, headers, method=method)  # noqa: S310 -- see above
+        what = f"{method} {self._api}{path.partition('?')[0]}"
+        try:
+            with self._open(request, timeout=_SECONDS) as reply:
+                text = reply.read(_MOST_BYTES)
+                return Answer(json.loads(text) if text else None, reply.headers)
+        except urllib.error.HTTPError as error:
+            with error:
+                said = " ".join(error.read(2_000).decode("utf-8", "replace").split())[:300]
+            message = f"{what} was answered with {error.code}: {said}"
+            if error.code in (403, 429):
+                if (after := error.headers.get("Retry-After", "")).isdecimal():
+                    raise Unavailable(message, float(after)) from None
+                if error.headers.get("X-RateLimit-Remaining") == "0" or error.code == 429:
+                    reset = error.headers.get("X-RateLimit-Reset", "")
+                    raise Unavailable(
+                        message, float(reset) - time.time() if reset.isdecimal() else None
+                    ) from None
+            if error.code >= 500:
+                raise Unavailable(message, None) from None
+            if error.code == 404:
+                raise NotFound(message, hint=_HINTS[404]) from None
+            raise Refused(message, error.code) from None
+        except (OSError, HTTPException, ValueError) as error:
+            raise Unavailable(f"{what} failed: {error}", None) from error
+
+    def retry(self, action: Callable[[], Any]) -> Any:
+        """Do something that may be done again."""
+        for number in range(1, _TRIES + 1):
+            try:
+                return action()
+            except Unavailable as error:
+                pause = 2.0**number if error.pause is None else max(error.pause, 0.0)
+                if number == _TRIES or pause > _LONGEST_PAUSE:
+                    raise
+                self._wait(pause)
+        raise AssertionError
+
+    def get(self, path: str) -> Answer:
+        answer: Answer = self.retry(lambda: self.send("GET", path))
+        return answer
+
+    def put(self, method: str, path: str, body: JsonObject) -> Any:
+        """Change something: doing it twice is the same as doing it once."""
+        return self.retry(lambda: self.send(method, path, body)).value
+
+    def pages(self, path: str) -> Iterator[JsonObject]:
+        """The entries of a list, page by page."""
+        for page in range(1, _MOST_PAGES + 1):
+            answer = self.get(f"{path}{'&' if '?' in path else '?'}per_page=100&page={page}")
+            yield from answer.value
+            if 'rel="next"' not in answer.headers.get("Link", "") and not answer.headers.get("X-Next-Page"):
+                return
+
+
+class Request(NamedTuple):
+    """A pull request or a merge request to open."""
+
+    branch: str
+    target: str
+    title: str
+    text: str
+
+
+class Forge(Protocol):
+    def may_write(self, person: Person) -> bool:
+        """Whether somebody may push to the project."""
+
+    def comment(self, subject: Subject, text: str, *, mark: str, known: str) -> str:
+        """Write our comment, which begins with `mark`, and return its id. `known` is the id that it has, if any."""
+
+    def open_issue(self, title: str, text: str, *, mark: str) -> int:
+        """Open an issue whose text begins with `mark`, unless it is open, and return its number."""
+
+    def open_request(self, request: Request) -> str:
+        """Open a request for a merge, or update the one that is open, and return its address."""
+
+
+class GitHub:
+    def __init__(self, api: str, project: str, token: str, **options: Any) -> None:
+        headers = {"Authorization": f"Bearer {token}", "X-GitHub-Api-Version": "2022-11-28"}
+        self._http = Http(api, headers, **options)
+        self._at = f"/repos/{quote(project)}"
+        self._owner = project.partition("/")[0]
+
+    def may_write(self, person: Person) -> bool:
+        # Not the author's association: a member of an organisation need not be allowed to write.
+        try:
+            found = self._http.get(f"{self._at}/collaborators/{quote(person.name, safe='')}/permission")
+        except NotFound:
+            return False
+        return found.value["permission"] in ("admin", "maintain", "write")
+
+    def comment(self, subject: Subject, text: str, *, mark: str, known: str) -> str:
+        comments = f"{self._at}/issues/{subject.number}/comments"
+        change = lambda ident: self._http.put("PATCH", f"{self._at}/issues/comments/{ident}", {"body": text})  # noqa: E731
+        return _write(self._http, comments, {"body": text}, change, mark=mark, known=known)
+
+    def open_issue(self, title: str, text: str, *, mark: str) -> int:
+        found = lambda: self._http.pages(f"{self._at}/issues?state=open")  # noqa: E731
+        return int(
+            _create(self._http, f"{self._at}/issues", {"title": title, "body": text}, found, mark)["number"]
+        )
+
+    def open_request(self, request: Request) -> str:
+        body = {"title": request.title, "body": request.text}
+        asked = urlencode({"state": "open", "head": f"{self._owner}:{request.branch}"})
+        new = {**body, "head": request.branch, "base": request.target}
+        found = lambda: self._http.pages(f"{self._at}/pulls?{asked}")  # noqa: E731
+        made = _create(self._http, f"{self._at}/pulls", new, found)
+        if made["body"] != request.text:
+            self._http.put("PATCH", f"{self._at}/pulls/{made['number']}", body)
+        return str(made["html_url"])
+
+
+class GitLab:
+    def __init__(self, api: str, project: str, token: str, **options: Any) -> None:
+        self._http = Http(api, {"Authorization": f"Bearer {token}"}, **options)
+        self._at = f"/projects/{quote(project, safe='')}"
+
+    def may_write(self, person: Person) -> bool:
+        try:
+            found = self._http.get(f"{self._at}/members/all/{quote(person.id, safe='')}")
+        except NotFound:
+            return False
+        is_active = found.value.get("state", "active") == "active"
+        return bool(is_active and found.value["access_level"] >= _DEVELOPER)
+
+    def comment(self, subject: Subject, text: str, *, mark: str, known: str) -> str:
+        kind = "issues" if subject.kind == "issue" else "merge_requests"
+        notes = f"{self._at}/{kind}/{subject.number}/notes"
+        change = lambda ident: self._http.put("PUT", f"{notes}/{ident}", {"body": text})  # noqa: E731
+        listed = f"{notes}?sort=asc&order_by=created_at"
+        return _write(self._http, notes, {"body": text}, change, mark=mark, known=known, listed=listed)
+
+    def open_issue(self, title: str, text: str, *, mark: str) -> int:
+        found = lambda: self._http.pages(f"{self._at}/issues?state=opened")  # noqa: E731
+        body = {"title": title, "description": text}
+        return int(_create(self._http, f"{self._at}/issues", body, found, mark)["iid"])
+
+    def open_request(self, request: Request) -> str:
+        body = {"title": request.title, "description": request.text}
+        asked = urlencode({"state": "opened", "source_branch": request.branch})
+        new = {**body, "source_branch": request.branch, "target_branch": request.target}
+        found = lambda: self._http.pages(f"{self._at}/merge_requests?{asked}")  # noqa: E731
+        made = _create(self._http, f"{self._at}/merge_requests", new, found)
+        if made["description"] != request.text:
+            self._http.put("PUT", f"{self._at}/merge_requests/{made['iid']}", body)
+        return str(made["web_url"])
+
+
+def open_forge(job: Job, **options: Any) -> Forge:
+    return (GitHub if job.forge == "github" else GitLab)(job.api, job.project, job.token, **options)
+
+
+def _create(
+    http: Http, path: str, body: JsonObject, found: Callable[[], Iterator[JsonObject]], mark: str = ""
+) -> JsonObject:
+    """What is `found` already, with a text that begins with `mark`; else what is created."""
+
+    def create() -> JsonObject:
+        for one in found():
+            if str(one.get("body") or one.get("description") or "").startswith(mark):
+                return one
+        made: JsonObject = http.send("POST", path, body).value
+        return made
+
+    made: JsonObject = http.retry(create)
+    return made
+
+
+def _write(
+    http: Http,
+    path: str,
+    body: JsonObject,
+    change: Callable[[str], object],
+    *,
+    mark: str,
+    known: str,
+    listed: str = "",
+) -> str:
+    """Change our comment, or create it if it is not known or somebody has deleted it."""
+    if known:
+        try:
+            change(known)
+            return known
+        except NotFound:
+            pass
+    made = _create(http, path, body, lambda: http.pages(listed or path), mark)
+    ident = str(made["id"])
+    if made["body"] != body["body"]:
+        change(ident)
+    return ident
+
+
+def explain(error: RolecallError) -> str:
+    return f"{error.message} {error.hint}".strip()

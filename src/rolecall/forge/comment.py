@@ -1,0 +1,127 @@
+"""What people read on the forge about a thread: one comment, which every job brings up to date."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+from rolecall.api import Thread
+from rolecall.forge.event import OUR_MARK
+from rolecall.settings.mask import Mask
+from rolecall.threads.prompt import example_output
+from rolecall.threads.report import amount, change_text, code_block, money, shorten, usage_table, written
+from rolecall.workflow.model import STATUS_KEYS
+from rolecall.workflow.reply import Shape, render
+
+_MOST = 60_000
+"""GitHub takes comments of at most 65,536 characters."""
+_MOST_TEXT = 8_000
+_MOST_STEPS = 20_000
+_MOST_FILES = 50
+_SIGNS = {
+    "completed": "✅",
+    "suspended": "✋",
+    "waiting": "✋",
+    "failed": "❌",
+    "killed": "⛔",
+    "discarded": "⛔",
+}
+
+
+def mark_of(thread: Thread) -> str:
+    """The invisible first line of our comment about a thread."""
+    return f"{OUR_MARK} {thread.id} -->"
+
+
+def write(thread: Thread, *, job: str, note: str, branch: str, request: str, mask: Mask) -> str:
+    """The comment about a thread. `job` is the address of the job, `note` what it has to say besides, `request` the
+    address of the pull request or merge request."""
+    state, status = thread.state, thread.status
+    said = "waits for you" if thread.needs_person else status
+    parts = [f"### {_SIGNS.get(status, '⏳')} Rolecall: `{state.name}` {said}"]
+    parts += [f"> **Note:** {quiet(note)}"] if note else []
+    asked = thread.asking
+    if thread.needs_person:
+        parts += [f"**{quiet(asked.role or 'The thread')}**: {quiet(shorten(asked.reason, _MOST_TEXT))}"]
+    elif state.reason:
+        parts += [quiet(shorten(state.reason, _MOST_TEXT))]
+    result = thread.result()
+    if result:
+        heading = f"**{result['role']}**" + (f": {result['status']}" if result["status"] else "")
+        fields = {key: value for key, value in _fields(result["output"]).items() if key not in STATUS_KEYS}
+        parts += [quiet(heading), quiet(shorten(result["text"], _MOST_TEXT))]
+        parts += (
+            [code_block(shorten(json.dumps(fields, ensure_ascii=False, indent=2), _MOST_TEXT), "json")]
+            if fields
+            else []
+        )
+    if thread.needs_person:
+        parts.append(_how_to_answer(asked))
+    if changes := _changed_files(thread):
+        parts.append(_fold(f"{len(changes)} files changed", code_block("\n".join(changes[:_MOST_FILES]))))
+    links = [f"[branch `{branch}`]({request})" if request else f"branch `{branch}`"] if branch else []
+    usage = thread.summary()["usage"]
+    if (table := usage_table(usage, thread.step_entries()[1:])) is not None:
+        headings, rows = table
+        lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(headings)]
+        lines += ["| " + " | ".join(written(cell) for cell in row) + " |" for row in rows]
+        parts.append(_fold("Usage", "\n".join(lines)))
+    parts.append(_fold("Steps", quiet(thread.read(max_chars=_MOST_STEPS))))
+    used = [f"{amount(usage['tokens'])} tokens"] if usage.get("tokens") else []
+    used += [money(usage["cost"])] if usage.get("cost") else []
+    footer = [f"thread `{thread.id}`", *links, *used, f"[job]({job})" if job else ""]
+    end = f"<sub>{' · '.join(filter(None, footer))}</sub>"
+    text = mask.text("\n\n".join(part for part in parts if part))
+    if len(text) > _MOST:
+        text = text[:_MOST] + "\n\n… the rest is in the thread."
+        text += "\n```" * (text.count("\n```") % 2) + "\n</details>"
+    return f"{mark_of(thread)}\n{text}\n\n{mask.text(end)}\n"
+
+
+def _fields(output: object) -> Mapping[str, object]:
+    return output if isinstance(output, Mapping) else {}
+
+
+def _how_to_answer(thread: Thread) -> str:
+    """The comments that continue a thread."""
+    question, state = thread.question(), thread.state
+    if state.onward is not None:
+        limit = f" {state.onward.limit}" if state.onward.limit else ""
+        lines = [f"/rolecall resume{limit}", "/rolecall kill"]
+    elif question.due is not None and question.role is not None:
+        schema = question.role.schema
+        shape = Shape(schema)
+        forms = [variant.schema for variant in shape.variants] or [schema]
+        lines = [_example(form, shape.status_field) for form in forms]
+        if not shape.variants and shape.statuses and list(shape.declared) == [shape.status_field]:
+            lines = [f"/rolecall answer {status}: your reasons" for status in shape.statuses]
+    else:
+        lines = ["/rolecall answer your answer"]
+    return "To continue, write a comment that begins like this:\n\n" + code_block("\n\n".join(lines))
+
+
+def _example(schema: Mapping[str, object], status_field: str | None) -> str:
+    example = example_output(schema)
+    others = {key: value for key, value in example.items() if key != status_field}
+    status = f"{example[status_field]}: " if status_field in example else ""
+    if len(others) <= 1 and all(isinstance(value, str) for value in others.values()):
+        return f"/rolecall answer {status}{'your reasons' if not others else 'your ' + next(iter(others))}"
+    return f"/rolecall answer\n{render(example, 'Your report.')}".rstrip()
+
+
+def _changed_files(thread: Thread) -> list[str]:
+    newest = {change["path"]: change for step in thread.file_changes() for change in step["changes"]}
+    return [change_text(change) for change in newest.values()]
+
+
+def _fold(title: str, text: str) -> str:
+    return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"
+
+
+def quiet(text: str) -> str:
+    """Text that agents and others wrote, so that it does nothing on the forge: a line such as `/merge` would be carried
+    out by GitLab in our name, and `@name` would notify people."""
+    text = text.replace("<!--", "&lt;!--")
+    text = re.sub(r"(?m)^([\s>*+-]*)/(?=\w)", "\\1\\\\/", text)
+    return re.sub(r"(?<![\w`/.])@(?=\w)", "@\u200b", text)

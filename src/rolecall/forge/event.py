@@ -1,0 +1,245 @@
+"""What happened on the forge, and what a job does about it. Pure, except that `read` reads the event's file."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from rolecall.errors import UsageError
+from rolecall.settings.forge import Job
+from rolecall.store.canonical import JsonObject
+from rolecall.threads.thread import LIMITS
+
+MOST_BYTES = 16 * 1024**2
+"""A larger event is not read."""
+OUR_MARK = "<!-- rolecall"
+"""Our comments begin with this, and are never taken for commands."""
+_NEEDS_RIGHTS = (
+    *("push", "schedule", "workflow_dispatch", "repository_dispatch", "merge_group"),
+    *("web", "api", "pipeline", "trigger"),
+)
+"""Events of GitHub and GitLab that only people cause who may write to the repository."""
+COMMANDS = ("run", "answer", "resume", "kill")
+
+
+class Person(NamedTuple):
+    name: str
+    id: str = ""
+
+
+class Subject(NamedTuple):
+    """The issue, pull request or merge request that a thread belongs to."""
+
+    kind: Literal["issue", "change"]
+    number: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.kind}-{self.number}"
+
+
+class Command(NamedTuple):
+    """What a person asks for in a comment: `/rolecall VERB …`."""
+
+    verb: str
+    text: str = ""
+    limits: Mapping[str, float] = {}
+
+
+class Event(NamedTuple):
+    key: str
+    """Identifies the event, so that a job that is run again does not do it twice."""
+    subject: Subject | None = None
+    by: Person | None = None
+    """Who caused it; None if that needs the right to write to the repository anyway."""
+    task: str = ""
+    """Title and text of the issue or change, or what else the event says is to be done."""
+    target: str = ""
+    """The branch into which a change would go."""
+    comment: str | None = None
+    """The text of a new comment; None for any other event."""
+    ignored: str = ""
+    """Why nothing is done about it, whatever the thread's state."""
+
+
+class Start(NamedTuple):
+    task: str
+
+
+class Continue(NamedTuple):
+    """Continue the saved thread, after the command if there is one."""
+
+    command: Command | None = None
+
+
+class Ignore(NamedTuple):
+    reason: str
+
+
+# -- reading --
+
+
+def read(job: Job) -> Event:
+    payload: JsonObject = {}
+    if job.payload:
+        try:
+            with open(job.payload, "rb") as file:
+                data = file.read(MOST_BYTES + 1)
+            read = json.loads(data) if len(data) <= MOST_BYTES else None
+        except (OSError, ValueError) as error:
+            raise UsageError(f"the event {job.payload} cannot be read: {error}") from error
+        if not isinstance(read, dict):
+            raise UsageError(f"the event {job.payload} is not a JSON object of at most {MOST_BYTES:,} bytes")
+        payload = read
+    try:
+        return (_read_github if job.forge == "github" else _read_gitlab)(job, payload)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(
+            f"the event {job.event!r} does not have the form that {job.forge} documents: {error!r}"
+        ) from error
+
+
+def _read_github(job: Job, payload: JsonObject) -> Event:
+    event = Event(f"run-{job.run}", target=str((payload.get("repository") or {}).get("default_branch") or ""))
+    if job.event not in _NEEDS_RIGHTS:
+        event = event._replace(by=Person(str(payload["sender"]["login"])))
+    about = payload["issue"] if "issue" in payload else payload.get("pull_request")
+    if about is not None:
+        is_change = "pull_request" in payload or "pull_request" in about
+        head = about.get("head") or {}
+        is_ours = (head.get("repo") or {}).get("full_name") == job.project  # and not a fork's branch
+        event = event._replace(
+            subject=Subject("change" if is_change else "issue", int(about["number"])),
+            task=_join(about["title"], about.get("body")),
+            target=str(head["ref"]) if is_ours else event.target,
+        )
+    if job.event == "issue_comment":
+        comment = payload["comment"]
+        return event._replace(
+            key=f"comment-{int(comment['id'])}",
+            by=Person(str(comment["user"]["login"])),
+            comment=str(comment["body"] or ""),
+            ignored="" if payload["action"] == "created" else f"a comment was {payload['action']}",
+        )
+    if job.event == "workflow_dispatch":
+        return event._replace(task=str((payload.get("inputs") or {}).get("prompt") or ""))
+    if job.event == "push":
+        task = "\n\n".join(str(commit["message"]) for commit in payload.get("commits") or ())
+        return event._replace(task=task, target=str(payload["ref"]).removeprefix("refs/heads/"))
+    return event
+
+
+def _read_gitlab(job: Job, payload: JsonObject) -> Event:
+    """GitLab has no pipeline for a comment or an issue: a webhook triggers one and passes on what happened."""
+    told = job.variables
+    event = Event(f"run-{job.run}", target=told.get("CI_DEFAULT_BRANCH", ""))
+    if not payload:
+        if job.event not in _NEEDS_RIGHTS:
+            person = Person(told.get("GITLAB_USER_LOGIN", ""), told.get("GITLAB_USER_ID", ""))
+            event = event._replace(by=person)
+        if number := told.get("CI_MERGE_REQUEST_IID"):
+            return event._replace(
+                subject=Subject("change", int(number)),
+                task=_join(told.get("CI_MERGE_REQUEST_TITLE", ""), told.get("CI_MERGE_REQUEST_DESCRIPTION")),
+                target=told.get("CI_MERGE_REQUEST_SOURCE_BRANCH_NAME", ""),
+            )
+        branch = told.get("CI_COMMIT_BRANCH") or event.target
+        return event._replace(task=told.get("CI_COMMIT_MESSAGE", "").strip(), target=branch)
+    kind, about = payload["object_kind"], payload["object_attributes"]
+    event = event._replace(by=Person(str(payload["user"]["username"]), str(payload["user"]["id"])))
+    if kind == "note":
+        noted = payload.get("issue") or payload.get("merge_request")
+        event = event._replace(key=f"comment-{int(about['id'])}", comment=str(about["note"] or ""))
+        if not noted:
+            return event._replace(ignored="the comment is not on an issue or a merge request")
+        if about.get("action", "create") != "create":
+            event = event._replace(ignored="a comment was edited")
+        about, kind = noted, "issue" if "issue" in payload else "merge_request"
+    if kind not in ("issue", "merge_request"):
+        return event._replace(ignored=f"nothing is done about an event of the kind {kind!r}")
+    return event._replace(
+        subject=Subject("issue" if kind == "issue" else "change", int(about["iid"])),
+        task=_join(about["title"], about.get("description")),
+        target=str(about.get("source_branch") or event.target),
+    )
+
+
+def _join(title: object, text: object) -> str:
+    return "\n\n".join(part for part in (str(title).strip(), str(text or "").strip()) if part)
+
+
+# -- commands in comments --
+
+
+def parse_command(text: str) -> Command | None:
+    """The command that a comment begins with; None if it begins with anything else."""
+    first, _, rest = text.lstrip().partition("\n")
+    word, _, line = first.strip().partition(" ")
+    if word != "/rolecall" or OUR_MARK in text:
+        return None
+    verb, _, line = line.strip().partition(" ")
+    if verb not in COMMANDS:
+        raise UsageError(f"`/rolecall {verb}` is not a command", hint=f"Known are {', '.join(COMMANDS)}.")
+    limits = {}
+    while verb == "resume" and (found := re.match(r"\s*([\w.-]+)=([\d.]+)(?=\s|$)", line)):
+        name, amount = found.groups()
+        kind = name.rpartition(".")[2]
+        if kind not in LIMITS or not re.fullmatch(
+            r"\d+(\.\d+)?" if kind in ("cost", "minutes") else r"\d+", amount
+        ):
+            raise UsageError(
+                f"{found[0].strip()!r} is not a limit", hint="Write cost=20 or steps=40, for example."
+            )
+        limits[name], line = float(amount), line[found.end() :]
+    words = "\n".join(part for part in (line.strip(), rest.strip()) if part)
+    if verb == "answer" and not words:
+        raise UsageError("`/rolecall answer` is without an answer", hint="Write it after the word.")
+    return Command(verb, words, limits)
+
+
+# -- deciding --
+
+
+class Known(NamedTuple):
+    """What is known of the thread that was saved for the event's subject."""
+
+    thread: str
+    has_ended: bool
+    needs_person: bool
+    is_told: bool
+    handled: Sequence[str]
+
+
+def decide(event: Event, known: Known | None, *, prompt: str = "") -> Start | Continue | Ignore:
+    """What to do about an event by somebody who may ask for it. `prompt` is the task that the job was given."""
+    if event.ignored:
+        return Ignore(event.ignored)
+    if known is not None and event.key in known.handled:
+        if known.is_told and (known.has_ended or known.needs_person):
+            return Ignore(f"this was done before, in thread {known.thread}")
+        return Continue()  # the job that did it was lost on the way
+    task = "\n\n".join(part for part in (prompt.strip(), event.task) if part)
+    if event.comment is not None:
+        command = parse_command(event.comment)
+        if command is None:
+            return Ignore("the comment does not begin with /rolecall")
+        if command.verb == "run":
+            if known is not None and not known.has_ended:
+                return Ignore(f"thread {known.thread} is not finished: answer, resume or kill it first")
+            return Start("\n\n".join(part for part in (task, command.text) if part))
+        if known is None or known.has_ended:
+            which = "no thread waits here" if known is None else f"thread {known.thread} has ended"
+            return Ignore(f"{which}; `/rolecall run` starts one")
+        return Continue(command)
+    if known is not None and known.needs_person:
+        return Ignore(f"thread {known.thread} already waits for a person here")
+    if known is not None and not known.has_ended:
+        return Continue()
+    if not task.strip():
+        raise UsageError(
+            "the event says nothing that could be done",
+            hint="Say what to do with --prompt or the input `prompt`.",
+        )
+    return Start(task)

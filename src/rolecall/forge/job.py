@@ -1,0 +1,346 @@
+"""One job: read the event, bring the thread here, continue it until it ends or waits, tell people, save it.
+
+The thread is saved when the job has taken it over, after its steps, and in the end. So two jobs cannot act on the same
+comment, and a job that is lost loses at most the step it was taking.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from rolecall.api import Event as ThreadEvent
+from rolecall.api import Rolecall, Thread
+from rolecall.errors import Conflict, RolecallError, UsageError
+from rolecall.files import git
+from rolecall.forge import comment, event
+from rolecall.forge.client import Forge, Request, explain, open_forge
+from rolecall.forge.place import Place, Record, Remote, open_place
+from rolecall.settings import config
+from rolecall.settings.forge import Job, withhold_tokens
+from rolecall.settings.mask import Mask
+from rolecall.threads.requests import Request as StartRequest
+from rolecall.workflow.reply import Shape
+
+_TRIES = 3
+_PAUSE = 60.0
+"""Seconds between two saves while a thread runs."""
+_LEASE = 90.0
+"""How long a lost job may seem to run the thread."""
+_LONGEST_WAIT_MS = 300_000
+"""A job does not wait longer than this for the end of a provider's limit."""
+_MOST_HANDLED = 500
+_OUTPUTS = ("thread", "status", "branch", "request")
+"""What later steps of a job on GitHub can read."""
+
+Tell = Callable[[str], object]
+"""Prints a line of the job's log."""
+Watch = Callable[[Thread, ThreadEvent], object]
+
+
+class Options(NamedTuple):
+    workflow: str
+    prompt: str = ""
+    agent: str | None = None
+    limits: Mapping[str, float] = {}
+    allowed: tuple[str, ...] = ()
+    """Who may start and continue threads; empty for everybody who may write to the repository."""
+    is_open: bool = False
+    """Whether anybody may start a thread; commands in comments stay with those who are allowed."""
+    wants_request: bool = False
+    """Whether changes are pushed as a branch, and a pull request or merge request is opened in the end."""
+    setup: str = ""
+    """A command that prepares the folder in which the thread works."""
+
+
+class Done(NamedTuple):
+    """What became of a job."""
+
+    ignored: str = ""
+    """Why nothing was done."""
+    thread: str = ""
+    status: str = ""
+    reason: str = ""
+    waits: bool = False
+    """Whether the thread waits for a person's answer."""
+    subject: str = ""
+    branch: str = ""
+    request: str = ""
+
+
+def run(job: Job, options: Options, *, checkout: str, tell: Tell, watch: Watch) -> Done:
+    """Do what the event of a job asks for."""
+    happened = event.read(job)
+    mask = config.mask()
+    withhold_tokens()
+    if happened.ignored:
+        return Done(happened.ignored)
+    forge, remote = open_forge(job), Remote(job, os.path.realpath(checkout))
+    key = happened.subject.key if happened.subject else happened.key
+    is_checked = False
+    for number in range(1, _TRIES + 1):
+        saved, note = remote.fetch(key), ""
+        known = saved and event.Known(
+            saved.record.thread,
+            saved.record.has_ended,
+            saved.record.needs_person,
+            saved.record.is_told,
+            saved.record.handled,
+        )
+        try:
+            decision = event.decide(happened, known, prompt=options.prompt)
+        except UsageError as error:
+            if happened.comment is None:
+                raise
+            decision, note = event.Ignore(explain(error)), f"This comment could not be used: {explain(error)}"
+        if not is_checked and (note or not isinstance(decision, event.Ignore)):
+            if refusal := _refuse(happened, forge, options):
+                return Done(refusal)
+            is_checked = True
+        if note and known and not known.has_ended:
+            decision = event.Continue()  # which changes nothing but our comment
+        if isinstance(decision, event.Ignore):
+            return Done(decision.reason)
+        try:
+            with open_place(job, remote, key, saved) as place:
+                current = _Run(job, options, happened, forge, place, mask, tell, watch, note=note, key=key)
+                return current.go(decision, saved.record if saved else None)
+        except _Overtaken as error:
+            if number == _TRIES:
+                raise Conflict(error.message, hint=error.hint) from error
+            tell(f"{error.message}: looking again")
+    raise AssertionError
+
+
+class _Overtaken(Conflict):
+    """Another job has taken the thread over before this one had."""
+
+
+def _refuse(happened: event.Event, forge: Forge, options: Options) -> str:
+    """Why the person who caused the event may not; empty if they may."""
+    person = happened.by
+    if person is None or (options.is_open and happened.comment is None):
+        return ""
+    if options.allowed:
+        may, needed = person.name in options.allowed, "is not in the list of those who may"
+    else:
+        may, needed = forge.may_write(person), "may not write to this repository"
+    return "" if may else f"{person.name} {needed}"
+
+
+def _require_status(asked: Thread, text: str) -> None:
+    """Raise UsageError if a person plays a role with several statuses, and the answer begins with none of them. Where
+    only one of them takes words, these would otherwise mean that one: `LGTM` would be a rejection."""
+    question = asked.question()
+    if question.role is None or asked.state.onward is not None:
+        return
+    statuses = Shape(question.role.schema).statuses
+    first = re.match(r"[^\s:]*", text)
+    is_named = first and first[0].rstrip(".!").casefold() in {status.casefold() for status in statuses}
+    if len(statuses) > 1 and not is_named and not text.startswith(("---", "{", "```")):
+        raise UsageError(f"the answer must begin with {' or '.join(statuses)}")
+
+
+class _Run:
+    """A thread in this job."""
+
+    def __init__(
+        self,
+        job: Job,
+        options: Options,
+        happened: event.Event,
+        forge: Forge,
+        place: Place,
+        mask: Mask,
+        tell: Tell,
+        watch: Watch,
+        *,
+        note: str,
+        key: str,
+    ) -> None:
+        self._job, self._options, self._event = job, options, happened
+        self._forge, self._place, self._mask = forge, place, mask
+        self._tell, self._watch = tell, watch
+        self._subject = happened.subject
+        self._note, self._key = note, key
+
+    def go(self, decision: event.Start | event.Continue, record: Record | None) -> Done:
+        with self._place.make(is_new=isinstance(decision, event.Start)) as rolecall:
+            self._prepare()
+            if isinstance(decision, event.Start):
+                thread = self._start(rolecall, decision.task)
+                base = git.commit(self._place.repository, "HEAD") or ""
+                record = Record(
+                    place=self._place.name,
+                    thread=thread.id,
+                    base=base,
+                    handled=record.handled if record else (),
+                )
+            else:
+                assert record is not None  # noqa: S101 -- only a saved thread is continued
+                thread = rolecall.thread(record.thread)
+                self._await_lease(thread)
+                self._obey(thread, decision.command)
+            handled = (*record.handled, self._event.key)[-_MOST_HANDLED:]
+            record = replace(record, handled=tuple(dict.fromkeys(handled)), is_told=False)
+            try:
+                record = self._save(rolecall, thread, record)
+            except Conflict as error:
+                raise _Overtaken(error.message, hint=error.hint) from error
+            self._tell(f"thread {thread.id}")
+            record = self._advance(rolecall, thread, record)
+            return self._finish(rolecall, thread, record)
+
+    def _prepare(self) -> None:
+        if not self._options.setup:
+            return
+        self._tell("preparing the folder")
+        # The command comes from the project's own pipeline, not from an event.
+        words = ["/bin/sh", "-ec", self._options.setup]
+        done = subprocess.run(words, cwd=self._place.repository, stdin=subprocess.DEVNULL, check=False)  # noqa: S603
+        if done.returncode:
+            raise UsageError(f"the command that prepares the folder ended with {done.returncode}")
+
+    def _start(self, rolecall: Rolecall, task: str) -> Thread:
+        options = self._options
+        loaded = rolecall.load_workflow(options.workflow, is_kept=True)
+        for _, error in rolecall.missing_agents(loaded.playbook, options.agent):
+            raise error
+        return rolecall.start(
+            loaded,
+            task,
+            agent=options.agent,
+            limits=options.limits,
+            folder=self._place.repository,
+            request=StartRequest(self._event.key, task),
+        )
+
+    def _await_lease(self, thread: Thread) -> None:
+        """Wait until it is certain that the job which ran the thread before is gone."""
+        until = time.monotonic() + _LEASE
+        while True:
+            try:
+                return thread.refuse_running()
+            except Conflict:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(1.0)
+
+    def _obey(self, thread: Thread, command: event.Command | None) -> None:
+        """Do what a comment says. If that is not possible, our comment will say why."""
+        person = self._event.by
+        if command is None or person is None:
+            return
+        by = {"person": person.name, "door": self._job.forge, "event": self._event.key}
+        try:
+            if command.verb == "kill":
+                thread.kill(command.text or f"killed by {person.name} in a comment")
+            elif command.verb == "answer":
+                _require_status(thread.asking, command.text)
+                thread.say(command.text, by=by, is_run_here=True)
+            else:
+                thread.resume(command.text or None, limits=command.limits, by=by, is_run_here=True)
+        except UsageError as error:
+            self._note = f"The comment of {person.name} could not be used: {explain(error)}"
+            self._tell(self._note)
+
+    def _advance(self, rolecall: Rolecall, thread: Thread, record: Record) -> Record:
+        """Take steps until the thread ends or waits, and save it from time to time."""
+        if thread.state.is_over or thread.needs_person:
+            return record
+        saved_at, run = time.monotonic(), thread.run(agent=self._options.agent)
+        try:
+            for told in run:
+                self._watch(thread, told)
+                if (
+                    told.kind == "limited"
+                    and told.body["until"] / 1000 - time.time() > _LONGEST_WAIT_MS / 1000
+                ):
+                    run.stop()
+                if told.kind == "step" and time.monotonic() - saved_at > _PAUSE:
+                    record, saved_at = self._save(rolecall, thread, record), time.monotonic()
+        except KeyboardInterrupt:  # the job is cancelled or out of time
+            run.stop()
+            self._save(rolecall, thread, record)
+            raise
+        except Conflict:
+            raise
+        except RolecallError as error:
+            self._note = f"The thread could not continue: {explain(error)}"
+            self._tell(self._note)
+        return record
+
+    def _save(self, rolecall: Rolecall, thread: Thread, record: Record) -> Record:
+        is_done, waits = thread.has_ended, thread.needs_person
+        return self._place.save(rolecall, replace(record, has_ended=is_done, needs_person=waits), self._key)
+
+    # -- telling --
+
+    def _finish(self, rolecall: Rolecall, thread: Thread, record: Record) -> Done:
+        record = self._save(rolecall, thread, record)
+        state, branch, request = thread.state, "", ""
+        mark = comment.mark_of(thread)
+        if self._options.wants_request:
+            branch, request = self._publish(thread, record)
+        if self._subject is None and thread.needs_person:  # it needs a place for the answer
+            title = self._mask.text(f"{state.name} waits: {state.title}")[:200]
+            about = f"{mark}\nA thread of `{state.name}` waits for an answer here."
+            self._subject = event.Subject("issue", self._forge.open_issue(title, about, mark=mark))
+        text = comment.write(
+            thread, job=self._job.address, note=self._note, branch=branch, request=request, mask=self._mask
+        )
+        if self._subject is not None:
+            ident = self._forge.comment(self._subject, text, mark=mark, known=record.comment)
+            record = replace(record, comment=ident)
+        if self._job.summary:
+            with open(self._job.summary, "a", encoding="utf-8") as file:
+                file.write(text)
+        record = replace(record, is_told=True)
+        if self._subject is not None and self._subject.key != self._key:
+            self._place.save(rolecall, record, self._subject.key)
+        self._save(rolecall, thread, record)
+        done = Done(
+            thread=thread.id,
+            status=thread.status,
+            reason=self._mask.text(state.reason),
+            waits=thread.needs_person and thread.asking.state.onward is None,
+            subject=self._subject.key if self._subject else "",
+            branch=branch,
+            request=request,
+        )
+        if self._job.outputs:
+            with open(self._job.outputs, "a", encoding="utf-8") as file:
+                told = (done.thread, done.status, done.branch, done.request)
+                file.writelines(f"{name}={value}\n" for name, value in zip(_OUTPUTS, told, strict=True))
+        return done
+
+    def _publish(self, thread: Thread, record: Record) -> tuple[str, str]:
+        """Push what the thread has changed as a branch; once it is completed, ask for its merge."""
+        own = [folder for folder in thread.state.folders.values() if folder.branch and not folder.is_removed]
+        folder = own[0].path if own else self._place.repository
+        title = self._mask.text(thread.state.title)
+        about = f"{title}\n\nRolecall-Thread: {thread.id}"
+        branch = f"rolecall/{self._key}"
+        if not self._place.push_branch(folder, branch, about, base=record.base):
+            return "", ""
+        if thread.status != "completed":
+            return branch, ""
+        closes = (
+            f"\n\nCloses #{self._subject.number}." if self._subject and self._subject.kind == "issue" else ""
+        )
+        result = thread.result()
+        text = comment.quiet(self._mask.text(result["text"])) if result else ""
+        request = Request(
+            branch, self._event.target, title, f"{text}{closes}\n\nThread `{thread.id}`.".lstrip()
+        )
+        try:
+            return branch, self._forge.open_request(request)
+        except UsageError as error:
+            self._note = f"The branch is pushed, but could not be offered for a merge: {explain(error)}"
+            return branch, ""

@@ -1,0 +1,301 @@
+"""Where a thread works in a job, and how it gets from one job to the next.
+
+A job has an empty machine and loses it at the end. So what the next one needs is a commit under the ref
+`refs/rolecall-ci/KEY` of the repository, where branches and their pipelines do not see it: the store with its recorded
+files as a bundle, and a record. Its parents are the commits that the thread works on, so they come along. Each save
+replaces the commit, and a push names the one that it replaces: if two jobs save, the second one fails.
+
+The thread works in a clone beside its home, in a folder whose path is the same on every machine, because its steps
+record paths. The clone has no credentials.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+import tempfile
+from base64 import b64encode
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import NamedTuple
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+from rolecall.api import Rolecall
+from rolecall.errors import Conflict, Damaged, StorageError, UsageError
+from rolecall.files import git
+from rolecall.settings import config
+from rolecall.settings.forge import Job
+
+REFS = "refs/rolecall-ci/"
+_BUNDLE = "store.tgz"
+_RECORD = "thread.json"
+_VERSIONS = "versions"
+_KEPT = ("config.yaml", ".env", "trusted")
+"""What a thread's home gets from the home of the job's user."""
+_TRIES = 3
+_SECONDS = 600.0
+"""How long git may take to fetch or push."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job tells the next one about a thread, beside its store."""
+
+    place: str
+    """The name of the thread's folder."""
+    thread: str
+    has_ended: bool = False
+    needs_person: bool = False
+    is_told: bool = False
+    """Whether people were told about this state."""
+    handled: tuple[str, ...] = ()
+    """The keys of the events that led here."""
+    comment: str = ""
+    """The id of our comment."""
+    base: str = ""
+    """The commit that the thread began with."""
+    head: str = ""
+    """The commit that is checked out, and the branch if one is."""
+    branch: str = ""
+    branches: Mapping[str, str] = {}
+    """The branches of threads and their commits."""
+    version: int = 1
+
+
+class Saved(NamedTuple):
+    commit: str
+    record: Record
+
+
+class Remote:
+    """The repository on the forge, as the job's checkout knows it."""
+
+    def __init__(self, job: Job, checkout: str) -> None:
+        self.checkout = checkout
+        found = git.ask(checkout, "remote", "get-url", "origin")
+        if found.code:
+            raise UsageError(
+                f"{checkout} is not a clone with a remote named origin: {found.err}",
+                hint="Check the repository out in an earlier step of the job.",
+            )
+        self.address = _without_login(found.text)
+        self._env: dict[str, str] = {}
+        if self.address.startswith(("https://", "http://")):
+            user = "x-access-token" if job.forge == "github" else "oauth2"
+            login = b64encode(f"{user}:{job.token}".encode()).decode()
+            # In the environment of git alone: a command line can be read by every process.
+            self._env = {
+                "GIT_CONFIG_COUNT": "2",
+                "GIT_CONFIG_KEY_0": "http.extraHeader",  # replaces one that the checkout has
+                "GIT_CONFIG_VALUE_0": "",
+                "GIT_CONFIG_KEY_1": "http.extraHeader",
+                "GIT_CONFIG_VALUE_1": f"Authorization: Basic {login}",
+            }
+
+    def fetch(self, key: str) -> Saved | None:
+        """What was saved last; None if nothing was. The checkout gets the commit."""
+        ref = REFS + key
+        listed = self._ask(self.checkout, "ls-remote", self.address, ref)
+        if not listed.text:
+            return None
+        self._ask(self.checkout, "fetch", "--quiet", "--no-tags", self.address, f"+{ref}:{ref}")
+        commit = git.commit(self.checkout, ref) or ""
+        text = git.run(self.checkout, "cat-file", "blob", f"{commit}:{_RECORD}").out
+        try:
+            record = msgspec.json.decode(text, type=Record)
+        except msgspec.ValidationError as error:
+            raise Damaged(
+                f"{ref} of {self.address} cannot be read: {error}", hint="Delete the ref to begin again."
+            ) from error
+        if not (record.place.isalnum() and record.version == 1):
+            raise Damaged(f"{ref} of {self.address} was saved by another version", hint="Use that version.")
+        return Saved(commit, record)
+
+    def push(self, repository: str, commit: str, ref: str, *, replaces: str | None) -> None:
+        """Move a ref. Raise Conflict if it is not at the commit that this one `replaces`; None stands for no ref."""
+        lease = f"--force-with-lease={ref}:{replaces or ''}"
+        for number in range(1, _TRIES + 1):
+            done = git.ask(
+                repository,
+                *("push", "--quiet", "--porcelain", lease, self.address, f"{commit}:{ref}"),
+                env=self._env,
+                timeout=_SECONDS,
+            )
+            if done.code == 0 or self.find(ref) == commit:  # the answer to an earlier try may have been lost
+                return
+            if "stale info" in done.text or "stale info" in done.err:
+                raise Conflict(
+                    f"another job has moved {ref}", hint="See what it did, then run this job again."
+                )
+            if number == _TRIES:
+                raise StorageError(
+                    f"{ref} could not be pushed to {self.address}: {done.err}",
+                    hint="The token needs the right to write to the repository.",
+                )
+
+    def find(self, ref: str) -> str | None:
+        """The commit of a ref on the forge."""
+        return self._ask(self.checkout, "ls-remote", self.address, ref).text.partition("\t")[0] or None
+
+    def _ask(self, folder: str, *words: str) -> git.GitResult:
+        for _ in range(_TRIES):
+            done = git.ask(folder, *words, env=self._env, timeout=_SECONDS)
+            if done.code == 0:
+                return done
+        raise StorageError(
+            f"git {words[0]} failed for {self.address}: {done.err}",
+            hint="Check that the token may read the repository.",
+        )
+
+
+def _without_login(address: str) -> str:
+    """An address without a name and password: GitLab puts the job's token there."""
+    parts = urlsplit(address)
+    if parts.scheme not in ("http", "https"):
+        return address
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+class Place:
+    """The folder of a thread in this job: `repository` is the clone in which it works, `home` has its store."""
+
+    def __init__(self, folder: str, remote: Remote, key: str, saved: Saved | None) -> None:
+        self.repository = os.path.join(folder, "repository")
+        self.home = os.path.join(folder, "home")
+        self.name = os.path.basename(folder)
+        self._key = key
+        self._remote = remote
+        self._from = saved
+        self._saved = {key: saved.commit} if saved else {}
+        """What was saved last under each key."""
+
+    def make(self, *, is_new: bool) -> Rolecall:
+        """Make the clone and the home, with what was saved, and open the store. A thread that `is_new` begins with the
+        commit of the checkout."""
+        checkout, repository, saved = self._remote.checkout, self.repository, self._from
+        os.mkdir(self.home, 0o700)
+        for name in _KEPT:
+            source, target = os.path.join(config.home(), name), os.path.join(self.home, name)
+            if os.path.isdir(source):
+                shutil.copytree(source, target)
+            elif os.path.isfile(source):
+                shutil.copy(source, target)
+        git.run(checkout, "clone", "--quiet", "--no-checkout", checkout, repository)
+        git.run(repository, "remote", "set-url", "origin", self._remote.address)
+        head, branch = git.run(checkout, "rev-parse", "HEAD").text, git.branch(checkout) or ""
+        if saved:
+            ref = REFS + self._key
+            git.run(repository, "fetch", "--quiet", "--no-tags", checkout, f"{ref}:{ref}")
+            if not is_new:
+                head, branch = saved.record.head, saved.record.branch
+        how = ("-B", branch) if branch else ("--detach",)
+        git.run(repository, "checkout", "--quiet", *how, head)
+        for name, commit in saved.record.branches.items() if saved else ():
+            git.run(repository, "update-ref", f"refs/heads/{name}", commit)
+
+        config.set_variables({"ROLECALL_HOME": self.home})
+        # Workflows come from the checkout, which the event chose, and not from what a thread has made of it.
+        rolecall = Rolecall(os.path.join(self.home, "store.db"), folder=checkout)
+        if saved:
+            with tempfile.TemporaryDirectory(dir=self.home) as folder:
+                self._write_out(saved.commit, folder)
+                if os.path.isdir(kept := os.path.join(folder, _VERSIONS)):
+                    shutil.copytree(kept, os.path.join(self.home, _VERSIONS))
+                rolecall.import_bundle(os.path.join(folder, _BUNDLE))
+            rolecall.restore_folders()
+        return rolecall
+
+    def _write_out(self, commit: str, folder: str) -> None:
+        env = {"GIT_WORK_TREE": folder, "GIT_INDEX_FILE": os.path.join(folder, ".index")}
+        git.run(self.repository, "read-tree", commit, env=env)
+        git.run(self.repository, "checkout-index", "--all", f"--prefix={folder}/", env=env)
+
+    def save(self, rolecall: Rolecall, record: Record, key: str) -> Record:
+        """Save the thread for the next job that asks for `key`. Raise Conflict if another job has saved it."""
+        repository = self.repository
+        listed = git.run(
+            repository, "for-each-ref", "--format=%(refname:lstrip=2) %(objectname)", "refs/heads/rolecall/"
+        )
+        branches = dict(line.split(" ") for line in listed.text.splitlines())
+        record = msgspec.structs.replace(
+            record,
+            head=git.commit(repository, "HEAD") or "",
+            branch=git.branch(repository) or "",
+            branches=branches,
+        )
+        with tempfile.TemporaryDirectory(dir=os.path.dirname(self.home)) as folder:
+            rolecall.export(os.path.join(folder, _BUNDLE))
+            with open(os.path.join(folder, _RECORD), "wb") as file:
+                file.write(msgspec.json.format(msgspec.json.encode(record)))
+            if os.path.isdir(versions := os.path.join(self.home, _VERSIONS)):
+                shutil.copytree(versions, os.path.join(folder, _VERSIONS))
+            title = f"Rolecall: thread {record.thread}"
+            parents = tuple(dict.fromkeys([record.head, *branches.values()]))
+            commit = commit_folder(repository, folder, title, parents)
+        self._remote.push(repository, commit, REFS + key, replaces=self._saved.get(key))
+        self._saved[key] = commit
+        return record
+
+    def push_branch(self, folder: str, branch: str, title: str, *, base: str) -> bool:
+        """Push the files in a thread's folder, committed or not, as a branch. False if they are those of `base`."""
+        head = git.commit(folder, "HEAD") or ""
+        commit = commit_folder(folder, folder, title, (head,)) if git.list_uncommitted(folder) else head
+        if git.ask(folder, "diff", "--quiet", commit, base).code == 0:
+            return False
+        known = self._remote.find(f"refs/heads/{branch}")
+        if known is None or git.ask(folder, "diff", "--quiet", commit, known).code:
+            self._remote.push(folder, commit, f"refs/heads/{branch}", replaces=known)
+        return True
+
+
+def commit_folder(repository: str, folder: str, title: str, parents: tuple[str, ...]) -> str:
+    """Make a commit of all files in a folder without moving any branch, and return it."""
+    with tempfile.TemporaryDirectory() as place:
+        env = {"GIT_WORK_TREE": folder, "GIT_INDEX_FILE": os.path.join(place, "index")}
+        env["GIT_DIR"] = git.run(repository, "rev-parse", "--absolute-git-dir").text
+        if repository == folder:  # so that what is tracked although it is ignored stays
+            git.run(folder, "read-tree", "HEAD", env=env)
+        forced = () if repository == folder else ("--force",)
+        git.run(folder, "add", "--all", *forced, ".", env=env)
+        tree = git.run(folder, "write-tree", env=env).text
+        words = [word for parent in parents for word in ("-p", parent)]
+        who = git.identity(repository)
+        return git.run(repository, "commit-tree", tree, *words, "-m", title, settings=who).text
+
+
+@contextmanager
+def open_place(job: Job, remote: Remote, key: str, saved: Saved | None) -> Iterator[Place]:
+    """A new, empty folder for a thread, which is removed in the end."""
+    root, name = job.folder, saved.record.place if saved else os.urandom(8).hex()
+    os.makedirs(root, mode=0o700, exist_ok=True)
+    about = os.lstat(root)
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
+        raise UsageError(
+            f"{root} belongs to somebody else",
+            hint="Name another folder in ROLECALL_CI_FOLDER, for all jobs.",
+        )
+    folder, before = os.path.join(root, name), config.home()
+    with open(f"{folder}.lock", "w", encoding="ascii") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Conflict(f"another job on this machine works in {folder}") from None
+        try:
+            _remove(folder)  # left by a job that was killed: what it saved counts
+            os.mkdir(folder, 0o700)
+            yield Place(folder, remote, key, saved)
+        finally:
+            config.set_variables({"ROLECALL_HOME": before})
+            _remove(folder)
+            os.unlink(lock.name)
+
+
+def _remove(folder: str) -> None:
+    if os.path.isdir(folder):
+        for found, _, _ in os.walk(folder):  # some package caches have read-only folders
+            if not os.path.islink(found):
+                os.chmod(found, 0o700)
+        shutil.rmtree(folder)

@@ -1,0 +1,111 @@
+"""The variables that GitHub Actions and GitLab CI set for a job. Imported by `rolecall ci` only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from rolecall.errors import UsageError
+from rolecall.settings import config
+
+TOKENS = ("ROLECALL_FORGE_TOKEN", "GITHUB_TOKEN", "GH_TOKEN", "GITLAB_TOKEN", "CI_JOB_TOKEN")
+"""Variables that may hold the token of the forge; the first that is set counts."""
+_PRIVATE = (
+    *TOKENS,
+    *("ACTIONS_RUNTIME_TOKEN", "ACTIONS_ID_TOKEN_REQUEST_TOKEN", "ACTIONS_CACHE_SERVICE_TOKEN"),
+    *("CI_BUILD_TOKEN", "CI_DEPLOY_PASSWORD", "CI_DEPENDENCY_PROXY_PASSWORD", "CI_REGISTRY_PASSWORD"),
+    *("CI_JOB_JWT", "CI_JOB_JWT_V1", "CI_JOB_JWT_V2", "CI_REPOSITORY_URL", "CI_BUILD_REPO"),
+)
+"""Variables that agents do not get: whoever has them can write to the repository or act as the job."""
+_FOLDER = "/tmp/rolecall-ci"  # noqa: S108 -- has to be the same on every runner; the folders in it are private
+
+
+class Job(NamedTuple):
+    """What a forge says about the job that this process runs in."""
+
+    forge: Literal["github", "gitlab"]
+    api: str
+    """The address of the forge's interface."""
+    project: str
+    """`owner/name` on GitHub, the number of the project on GitLab."""
+    token: str
+    event: str
+    """The kind of event, as the forge names it."""
+    payload: str
+    """The file with the event as JSON; empty if there is none."""
+    run: str
+    """Identifies the run; a job that is run again has the same."""
+    address: str
+    """Where people see the job."""
+    folder: str
+    """Where threads work and keep their store. It has to be the same on every runner, because steps record paths."""
+    outputs: str = ""
+    """The file for outputs that later steps of the job read; empty if the forge has none."""
+    summary: str = ""
+    """The file for the summary that the forge shows with the job; empty if the forge has none."""
+    variables: Mapping[str, str] = {}
+    """What GitLab says about the event in variables."""
+
+
+def read_job(environ: Mapping[str, str] = os.environ) -> Job:
+    """Read the variables of a job. Raise UsageError outside one, or if something is missing."""
+    missing: list[str] = []
+
+    def need(name: str) -> str:
+        if not environ.get(name):
+            missing.append(name)
+        return environ.get(name, "")
+
+    token = next((environ[name].strip() for name in TOKENS if environ.get(name)), "")
+    folder = os.path.realpath(environ.get("ROLECALL_CI_FOLDER") or _FOLDER)
+    if environ.get("GITHUB_ACTIONS"):
+        project, run = need("GITHUB_REPOSITORY"), need("GITHUB_RUN_ID")
+        job = Job(
+            "github",
+            api=need("GITHUB_API_URL"),
+            project=project,
+            token=token,
+            event=need("GITHUB_EVENT_NAME"),
+            payload=need("GITHUB_EVENT_PATH"),
+            run=run,
+            address=f"{need('GITHUB_SERVER_URL')}/{project}/actions/runs/{run}",
+            folder=folder,
+            outputs=environ.get("GITHUB_OUTPUT", ""),
+            summary=environ.get("GITHUB_STEP_SUMMARY", ""),
+        )
+    elif environ.get("GITLAB_CI"):
+        job = Job(
+            "gitlab",
+            api=need("CI_API_V4_URL"),
+            project=need("CI_PROJECT_ID"),
+            token=token,
+            event=need("CI_PIPELINE_SOURCE"),
+            payload=environ.get("TRIGGER_PAYLOAD", ""),
+            run=need("CI_PIPELINE_ID"),
+            address=environ.get("CI_JOB_URL", ""),
+            folder=folder,
+            variables={name: environ[name] for name in environ if _is_told(name)},
+        )
+    else:
+        raise UsageError(
+            "this is not a job of GitHub Actions or GitLab CI: neither GITHUB_ACTIONS nor GITLAB_CI is set",
+            hint="`rolecall run` runs a workflow anywhere else.",
+        )
+    if missing or not token:
+        what = ", ".join([*missing, *([] if token else ["a token"])])
+        raise UsageError(
+            f"the job does not say everything that is needed: {what}",
+            hint="Pass the token as ROLECALL_FORGE_TOKEN; the forge sets the other variables.",
+        )
+    return job
+
+
+def _is_told(name: str) -> bool:
+    told = ("CI_MERGE_REQUEST_", "CI_COMMIT_", "CI_DEFAULT_BRANCH", "GITLAB_USER_")
+    return name.startswith(told) and name not in _PRIVATE
+
+
+def withhold_tokens() -> None:
+    """Take the job's tokens away from every process that this one starts. They stay masked."""
+    config.withhold(_PRIVATE)

@@ -1,0 +1,163 @@
+"""Which events start a thread, which continue one, and which are ignored."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from rolecall.errors import UsageError
+from rolecall.forge.event import (
+    Command,
+    Continue,
+    Event,
+    Ignore,
+    Known,
+    Person,
+    Start,
+    Subject,
+    decide,
+    parse_command,
+    read,
+)
+from rolecall.settings.forge import Job
+
+WAITS = Known("01THREAD", has_ended=False, needs_person=True, is_told=True, handled=("run-1", "comment-1"))
+ISSUE = {"number": 12, "title": "Broken", "body": "Fix it."}
+REPOSITORY = {"repository": {"default_branch": "main"}}
+
+
+def job(
+    forge: Literal["github", "gitlab"], event: str, payload: str, variables: dict[str, str] | None = None
+) -> Job:
+    return Job(forge, "https://x", "o/r", "token", event, payload, "7", "", "/tmp", variables=variables or {})
+
+
+def read_payload(place: Path, forge: Literal["github", "gitlab"], event: str, payload: Any) -> Event:
+    (place / "event.json").write_text(json.dumps(payload))
+    return read(job(forge, event, str(place / "event.json")))
+
+
+def comment(text: str) -> Event:
+    return Event("comment-5", Subject("issue", 12), Person("alice"), "Broken", comment=text)
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    {
+        "/rolecall answer approved: yes\nmore": Command("answer", "approved: yes\nmore"),
+        " \n/rolecall run": Command("run"),
+        "/rolecall resume cost=2.5 developer.steps=9 Try again": Command(
+            "resume", "Try again", {"cost": 2.5, "developer.steps": 9}
+        ),
+        "/rolecall resume": Command("resume"),
+        "/rolecall kill a=1": Command("kill", "a=1"),
+        "/rolecalling answer": None,
+        "Say /rolecall answer approved": None,
+        "> /rolecall answer approved": None,
+        "<!-- rolecall 01 -->\n/rolecall answer approved": None,
+        "/rolecall answer <!-- rolecall 01 -->": None,
+        "": None,
+    }.items(),
+)
+def test_a_command_is_what_a_comment_begins_with(text: str, command: Command | None) -> None:
+    assert parse_command(text) == command
+
+
+@pytest.mark.parametrize("text", ["fly", "answer", "resume dollars=5", "resume steps=1.5", "Answer yes"])
+def test_a_wrong_command_is_an_error(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_command(f"/rolecall {text}")
+
+
+def test_an_issue_starts_a_thread_with_its_text_after_the_prompt(tmp_path: Path) -> None:
+    payload = {"action": "labeled", "issue": ISSUE, "sender": {"login": "alice"}, **REPOSITORY}
+    event = read_payload(tmp_path, "github", "issues", payload)
+    assert (event.subject, event.by, event.target) == (Subject("issue", 12), Person("alice"), "main")
+    assert decide(event, None, prompt="Do it.") == Start("Do it.\n\nBroken\n\nFix it.")
+    assert isinstance(decide(event, WAITS), Ignore)
+    assert decide(event, WAITS._replace(needs_person=False)) == Continue()
+    assert decide(event, WAITS._replace(needs_person=False, has_ended=True)) == Start("Broken\n\nFix it.")
+
+
+def test_comments_continue_the_thread_that_waits_and_start_one_if_none_does() -> None:
+    answer = comment("/rolecall answer approved")
+    assert decide(answer, WAITS) == Continue(Command("answer", "approved"))
+    assert decide(answer, None) == Ignore("no thread waits here; `/rolecall run` starts one")
+    ended = WAITS._replace(has_ended=True, needs_person=False)
+    assert isinstance(decide(answer, ended), Ignore)
+    run = comment("/rolecall run Now.")
+    assert decide(run, None) == decide(run, ended) == Start("Broken\n\nNow.")
+    assert isinstance(decide(run, WAITS), Ignore)
+    assert isinstance(decide(comment("Nice"), WAITS), Ignore)
+
+
+def test_what_was_done_is_not_done_again_unless_the_job_was_lost() -> None:
+    again = Event("run-1", Subject("issue", 12), task="Broken")
+    assert isinstance(decide(again, WAITS), Ignore)
+    assert decide(again, WAITS._replace(is_told=False)) == Continue()
+    assert decide(again, WAITS._replace(needs_person=False)) == Continue()
+    said = comment("/rolecall answer approved")._replace(key="comment-1")
+    assert isinstance(decide(said, WAITS), Ignore)
+    assert decide(said, WAITS._replace(needs_person=False)) == Continue()
+
+
+def test_an_event_without_a_task_needs_a_prompt(tmp_path: Path) -> None:
+    event = read_payload(tmp_path, "github", "schedule", REPOSITORY)
+    assert event.subject is None and event.by is None
+    with pytest.raises(UsageError, match="says nothing"):
+        decide(event, None)
+    assert decide(event, None, prompt="Tidy up.") == Start("Tidy up.")
+    given = {"inputs": {"prompt": "This."}, **REPOSITORY}
+    assert read_payload(tmp_path, "github", "workflow_dispatch", given).task == "This."
+    pushed = {"ref": "refs/heads/topic", "commits": [{"message": "A"}, {"message": "B"}], **REPOSITORY}
+    event = read_payload(tmp_path, "github", "push", pushed)
+    assert (event.task, event.target) == ("A\n\nB", "topic")
+
+
+def test_whoever_causes_an_event_that_needs_no_rights_is_named(tmp_path: Path) -> None:
+    starred = {"action": "started", "sender": {"login": "mallory"}, **REPOSITORY}
+    assert read_payload(tmp_path, "github", "watch", starred).by == Person("mallory")
+    told = {"GITLAB_USER_LOGIN": "mallory", "GITLAB_USER_ID": "9"}
+    assert read(job("gitlab", "external", "", told)).by == Person("mallory", "9")
+
+
+def test_a_branch_of_a_fork_is_not_a_target(tmp_path: Path) -> None:
+    for owner, target in (("o/r", "topic"), ("fork/r", "main")):
+        change = {**ISSUE, "head": {"ref": "topic", "repo": {"full_name": owner}}}
+        payload = {"action": "opened", "pull_request": change, "sender": {"login": "alice"}, **REPOSITORY}
+        event = read_payload(tmp_path, "github", "pull_request", payload)
+        assert (event.subject, event.target) == (Subject("change", 12), target)
+
+
+def test_gitlab_passes_on_issues_and_comments_and_says_the_rest_in_variables(tmp_path: Path) -> None:
+    user = {"username": "alice", "id": 7}
+    about = {"iid": 12, "title": "Broken", "description": "Fix it."}
+    payload: dict[str, Any] = {"object_kind": "issue", "user": user, "object_attributes": about}
+    event = read_payload(tmp_path, "gitlab", "trigger", payload)
+    assert (event.subject, event.by, event.task) == (
+        Subject("issue", 12),
+        Person("alice", "7"),
+        "Broken\n\nFix it.",
+    )
+    note = {"object_kind": "note", "user": user, "object_attributes": {"id": 3, "note": "/rolecall run"}}
+    event = read_payload(tmp_path, "gitlab", "trigger", {**note, "merge_request": about})
+    assert (event.key, event.subject, event.comment) == ("comment-3", Subject("change", 12), "/rolecall run")
+    assert read_payload(tmp_path, "gitlab", "trigger", note).ignored
+    assert read_payload(tmp_path, "gitlab", "trigger", {**payload, "object_kind": "pipeline"}).ignored
+    told = {"CI_MERGE_REQUEST_IID": "4", "CI_MERGE_REQUEST_TITLE": "A change", "GITLAB_USER_ID": "7"}
+    assert read(job("gitlab", "merge_request_event", "", told)).subject == Subject("change", 4)
+    told = {"CI_COMMIT_MESSAGE": "A\n", "CI_COMMIT_BRANCH": "topic"}
+    event = read(job("gitlab", "push", "", told))
+    assert (event.task, event.target, event.by) == ("A", "topic", None)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"issue": {"number": "x"}}', '{"issue": {}, "sender": {}}', '{"issue": 5}']
+)
+def test_an_event_that_does_not_have_the_documented_form_is_an_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "event.json").write_text(text)
+    with pytest.raises(UsageError):
+        read(job("github", "issues", str(tmp_path / "event.json")))
