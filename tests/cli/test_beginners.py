@@ -127,7 +127,7 @@ WRONG_WORDS = {
         2,
         "note: {home}/config.yaml: 'defaultAgnt' is not a key of the configuration. Did you mean 'defaultAgent'? "
         "Keys: providers, models, agents, defaultAgent, defaultModel, agentOverrides, modelOverrides, modelTiers, "
-        "extract, memory, project, trees, notify, catalog, store.\n"
+        "extract, memory, project, trees, notify, traces, catalog, store.\n"
         "rolecall: no agent is named for the role 'writer' of 'write-poem'\n"
         "  Give the role an `agent`, or set a default: `rolecall config set defaultAgent NAME`, or add --agent NAME. "
         "None is installed here: see `rolecall agents list`.\n",

@@ -276,7 +276,7 @@ def test_display_and_observation_are_left_out() -> None:
 # -- properties --
 
 NAME = st.from_regex(r"[a-z_][a-z0-9_]{0,8}", fullmatch=True)
-BARE = re.compile(r'[^\s"\[\]{},:>]+')
+BARE = re.compile(r'[^\s"\[\]{},:<>]+')
 WORD = st.text(max_size=30)
 
 
