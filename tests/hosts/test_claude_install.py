@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from rolecall.hosts.installation import is_unchanged, plan_removal, wiring_of
 from rolecall.hosts.setup import is_ours, split_words
 from rolecall.nexus import catalog
 from rolecall.settings import capabilities, yaml12
+
+SKILLS = ("--without", "skills")
 
 
 def loaded(*path: str | os.PathLike[str]) -> Any:
@@ -43,7 +46,11 @@ def test_in_a_project_the_commands_name_it_and_go_into_the_file_of_one_person(tm
     setup = install("claude", setup_in(tmp_path))
     assert loaded(setup.project, ".mcp.json") == {
         "mcpServers": {
-            "rolecall": {"type": "stdio", "command": COMMAND[0], "args": ["mcp", "--project", setup.project]}
+            "rolecall": {
+                "type": "stdio",
+                "command": COMMAND[0],
+                "args": ["mcp", "--project", setup.project, *SKILLS],
+            }
         }
     }
     written = loaded(setup.project, ".claude", "settings.local.json")
@@ -62,7 +69,7 @@ def test_for_a_user_they_name_none_and_go_where_claude_looks(tmp_path: Path, var
     )
     servers = other / ".claude.json" if variable else Path(setup.home) / ".claude.json"
     folder = other if variable else Path(setup.home) / ".claude"
-    assert loaded(servers)["mcpServers"]["rolecall"]["args"] == ["mcp"]
+    assert loaded(servers)["mcpServers"]["rolecall"]["args"] == ["mcp", *SKILLS]
     written = loaded(folder, "settings.json")
     assert split_words(written["hooks"]["Stop"][0]["hooks"][0]["command"])[:4] == (
         *COMMAND,
@@ -78,9 +85,28 @@ def test_for_a_user_they_name_none_and_go_where_claude_looks(tmp_path: Path, var
 def test_a_hook_that_fails_never_ends_with_the_code_that_blocks(tmp_path: Path) -> None:
     setup = install("claude", setup_in(tmp_path))
     hooks = loaded(setup.project, ".claude", "settings.local.json")["hooks"]
-    for event, [entry] in hooks.items():
+    for event, [entry, *_] in hooks.items():
         line = entry["hooks"][0]["command"]
         assert line.endswith(" || exit 127") is (event != "SessionEnd"), event
+
+
+def test_a_hook_in_the_background_waits_for_the_threads_that_are_handed_over(tmp_path: Path) -> None:
+    setup = install("claude", setup_in(tmp_path))
+    hooks = loaded(setup.project, ".claude", "settings.local.json")["hooks"]
+    assert {event: len(entries) for event, entries in hooks.items() if len(entries) > 1} == {"PostToolUse": 2}
+    waits = hooks["PostToolUse"][1]
+    (hook,) = waits["hooks"]
+    assert hook["asyncRewake"] is True
+    assert split_words(hook["command"]) == (
+        *COMMAND,
+        "hook",
+        "claude",
+        "ThreadEnd",
+        "--project",
+        setup.project,
+    )
+    for tool in ("workflow_run", "thread_run"):
+        assert re.fullmatch(waits["matcher"], f"mcp__rolecall__{tool}")
 
 
 # -- agents --
@@ -192,7 +218,7 @@ def test_what_was_installed_from_elsewhere_is_brought_up_to_date_and_not_doubled
     setup = install("claude", setup_in(tmp_path)._replace(command=("/old/bin/rolecall",)))
     install("claude", setup._replace(command=COMMAND))
     written = loaded(setup.project, ".claude", "settings.local.json")
-    assert all(len(entries) == 1 for entries in written["hooks"].values())
+    assert all(len(entries) == 1 + (event == "PostToolUse") for event, entries in written["hooks"].items())
     assert "/old/" not in json.dumps([written, loaded(setup.project, ".mcp.json")])
 
 

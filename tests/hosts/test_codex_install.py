@@ -28,7 +28,10 @@ def loaded(*path: str | Path) -> Any:
 def test_in_a_project_the_commands_name_it_and_the_server_has_to_start(tmp_path: Path) -> None:
     setup = install("codex", setup_in(tmp_path))
     server = loaded(setup.project, ".codex/config.toml")["mcp_servers"]["rolecall"]
-    assert (server["command"], server["args"]) == (COMMAND[0], ["mcp", "--project", setup.project])
+    assert (server["command"], server["args"]) == (
+        COMMAND[0],
+        ["mcp", "--project", setup.project, "--without", "skills"],
+    )
     assert server["required"] is True
     assert {"ROLECALL_HOME", "ROLECALL_RESTRICTIONS", "ROLECALL_RUN"} <= set(server["env_vars"])
     hooks = loaded(setup.project, ".codex/hooks.json")["hooks"]
@@ -47,12 +50,12 @@ def test_for_a_user_they_name_none_and_codex_starts_without_the_server(tmp_path:
     setup = install("codex", setup_in(tmp_path, scope="user", **env))
     folder = tmp_path / "other" if variable else tmp_path / "home" / ".codex"
     server = loaded(folder, "config.toml")["mcp_servers"]["rolecall"]
-    assert server["args"] == ["mcp"]
+    assert server["args"] == ["mcp", "--without", "skills"]
     assert "required" not in server
     assert "--project" not in (folder / "hooks.json").read_text()
     assert (folder / "skills" / "nx-plan" / "SKILL.md").exists()
     assert list((tmp_path / "my project").iterdir()) == []
-    assert codex.commands(setup).servers == {"rolecall": (*COMMAND, "mcp")}
+    assert codex.commands(setup).servers == {"rolecall": (*COMMAND, "mcp", "--without", "skills")}
 
 
 @pytest.mark.parametrize("agent", CATALOG.agents.values(), ids=lambda agent: agent.id)

@@ -32,7 +32,7 @@ def test_the_plugin_has_the_commands_of_this_machine(tmp_path: Path) -> None:
     assert not any((*opencode.commands(setup).servers.values(), *opencode.commands(setup).hooks.values()))
     install("opencode", setup)
     found = opencode.commands(setup)
-    assert found.servers == {"rolecall": (*COMMAND, "mcp", "--project", setup.project)}
+    assert found.servers == {"rolecall": (*COMMAND, "mcp", "--project", setup.project, "--without", "skills")}
     assert found.hooks == {event: setup.hook_command("opencode", event) for event in host.EVENTS}
     assert "@" not in plugin_of(Path(setup.project, ".opencode"))
 

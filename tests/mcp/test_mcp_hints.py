@@ -12,7 +12,8 @@ TOOLS = {
     "thread_answer",
     "thread_list",
     "thread_show",
-    "thread_step",
+    "thread_run",
+    "thread_wait",
     "memory_gc",
     "knowledge_sync",
 }
@@ -27,7 +28,7 @@ THREAD = "01M7FM569QCK6S24ZXRES2P0SA"
         (Hint("List them all", "list_threads"), "List them all: `thread_list`."),
         (Hint("Start one", "start_plan"), "Start one: `nx_plan_start`."),
         (Hint("Fork it to continue", "fork_thread", thread=THREAD), ""),
-        (Hint("Follow it", "watch_thread", thread=THREAD), f"Follow it: `thread_show` for {THREAD}."),
+        (Hint("Follow it", "watch_thread", thread=THREAD), f"Follow it: `thread_wait` for {THREAD}."),
         (Hint("Configure it", "set_setting", before="Nothing is lost.", key="a", value="b"), "Nothing is lost."),
         (Hint("Finish it", "verify_store", before="Nothing is lost."), "Nothing is lost."),
         (Hint("Rebuild it", "rebuild_index"), "Rebuild it: `knowledge_sync` with `rebuild`."),
@@ -46,7 +47,7 @@ def test_a_tool_that_may_not_be_called_is_not_advised() -> None:
     [
         (None, None),
         (Hint("Resume it", "resume_thread", thread=THREAD), "thread_answer"),
-        (Hint("Run it", "run_thread", thread=THREAD), "thread_step"),
+        (Hint("Run it", "run_thread", thread=THREAD), "thread_run"),
         (Hint("Raise the limit", "raise_limit", thread=THREAD, limit="steps=4"), None),
     ],
 )

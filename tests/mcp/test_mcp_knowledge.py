@@ -168,7 +168,7 @@ def test_only_the_project_is_searched_and_secrets_are_nowhere(synced: Path) -> N
 
 def test_several_at_once_over_http_get_their_own_answers(synced: Path) -> None:
     """The desk is one for the process, and the SDK calls it in many threads."""
-    from rolecall.mcp.tools import Cancellation, Place, Toolbox
+    from rolecall.mcp.tools import Caller, Place, Toolbox
 
     toolbox = Toolbox(Place(str(synced)), ["knowledge"])
     tool = toolbox.find("knowledge_query")
@@ -178,7 +178,7 @@ def test_several_at_once_over_http_get_their_own_answers(synced: Path) -> None:
 
     def ask(text: str) -> None:
         for _ in range(10):
-            reply = json.loads(toolbox.run(tool, {"query": text, "limit": 1}, Cancellation()).json)
+            reply = json.loads(toolbox.run(tool, {"query": text, "limit": 1}, Caller()).json)
             found.append((text, reply["results"][0]["path"]))
 
     threads = [Thread(target=ask, args=(text,)) for text in [*wanted, *wanted]]

@@ -43,7 +43,7 @@ def test_a_version_that_is_known_is_agreed_to(project: Path, version: str) -> No
         result = pipe.initialize(version)
     assert result["protocolVersion"] == version
     assert result["serverInfo"]["name"] == "rolecall"
-    assert result["capabilities"] == {"tools": {}}
+    assert result["capabilities"] == {"tools": {}, "resources": {"subscribe": True}, "prompts": {}}
     assert str(project) in result["instructions"]
 
 
@@ -113,8 +113,8 @@ def test_a_request_that_breaks_the_rules_is_answered_under_its_own_id(project: P
             ({"id": "a", "method": "ping"}, -32600),
             ({"jsonrpc": "1.0", "id": "b", "method": "ping"}, -32600),
             ({"jsonrpc": "2.0", "id": "c"}, -32600),
-            (request("d", "resources/list"), -32601),
-            (request("e", "prompts/list"), -32601),
+            (request("d", "completion/complete"), -32601),
+            (request("e", "subscriptions/listen"), -32601),
             (request("f", "logging/setLevel", {"level": "info"}), -32601),
             (request("g", "server/discover"), -32601),
             (request("h", "tools/list", []), -32602),
@@ -330,7 +330,7 @@ def test_a_request_that_says_its_version_needs_no_opening(project: Path) -> None
     with piped(project) as pipe:
         found = pipe.ask("server/discover", {"_meta": ENVELOPE})["result"]
         assert found["supportedVersions"] == ["2026-07-28"]
-        assert found["capabilities"] == {"tools": {}}
+        assert found["capabilities"] == {"tools": {}, "resources": {"subscribe": True}, "prompts": {}}
         tools = pipe.ask("tools/list", {"_meta": ENVELOPE})["result"]
         reply = pipe.ask("tools/call", {"_meta": ENVELOPE, "name": "nx_plan_status"})["result"]
         assert reply["structuredContent"] == {"active": False}

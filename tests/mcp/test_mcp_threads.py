@@ -73,7 +73,7 @@ def test_a_thread_is_found_started_stepped_read_and_answered(stage: Stage) -> No
         assert (started["status"], started["currentRole"]) == ("idle", "developer")
         stepped = pipe.call("thread_step", thread=thread)
         assert (stepped["thread"], stepped["status"], stepped["currentRole"]) == (thread, "idle", "reviewer")
-        shown = pipe.call("thread_show", thread=thread)
+        shown = pipe.call("thread_show", thread=thread, detail=True)
         assert (shown["steps"], shown["limits"], shown["cwd"]) == (1, {"steps": 9}, str(stage.project))
         assert "Did it." in pipe.call("thread_read", thread=thread)["text"]
         asked = pipe.call("thread_answer", thread=thread)
@@ -105,7 +105,7 @@ def test_a_thread_that_asks_nothing_takes_no_answer(stage: Stage) -> None:
     with stage.open() as pipe:
         thread = pipe.call("thread_start", workflow="change-code", prompt="Fix it")["thread"]
         looked = pipe.call("thread_answer", thread=thread)
-        assert (looked["takes"], looked["continue"]) == (None, "thread_step")
+        assert (looked["takes"], looked["continue"]) == (None, "thread_run")
         assert "schema" not in looked
         nothing = f"thread {thread} asks nothing: it is idle, and developer is not played by a person"
         for given in (
@@ -114,7 +114,7 @@ def test_a_thread_that_asks_nothing_takes_no_answer(stage: Stage) -> None:
             {"output": {"$status": "done"}, "body": "b"},
         ):
             assert pipe.call("thread_answer", thread=thread, **given) == {
-                "error": f"{nothing}\nthread_step continues it."
+                "error": f"{nothing}\nthread_run continues it."
             }
         for given in ({"body": "b"}, {"text": "t", "body": "b"}):
             assert "a body goes with an output" in pipe.call("thread_answer", thread=thread, **given)["error"]
@@ -133,7 +133,7 @@ def test_each_kind_of_waiting_takes_its_kind_of_answer(stage: Stage) -> None:
             "waits for an answer: Which database?"
             in pipe.call("thread_answer", thread=thread, text=" ")["error"]
         )
-        assert pipe.call("thread_answer", thread=thread, text="The second")["continue"] == "thread_step"
+        assert pipe.call("thread_answer", thread=thread, text="The second")["continue"] == "thread_run"
         for status in ("idle", "suspended"):  # a role that a person plays is due, and then it is asked
             standing = pipe.call("thread_step", thread=thread)
             assert (standing["status"], standing["currentRole"]) == (status, "reviewer")

@@ -14,7 +14,7 @@ import pytest
 from pipe import PATIENCE, PROGRAM, Pipe, environment, make_project, piped
 
 from rolecall.mcp import nexus
-from rolecall.mcp.tools import GROUPS
+from rolecall.mcp.tools import ALL_GROUPS, GROUPS
 from rolecall.nexus import tool_map
 from rolecall.settings.capabilities import BY_OURSELVES, RESTRICTIONS
 
@@ -23,15 +23,17 @@ ELEVEN = (
     "nx_task_update", "nx_task_close", "nx_history_search", "nx_context", "nx_artifact_write",
 )  # fmt: skip
 THREADS = (
-    "workflow_list", "workflow_show", "thread_start", "thread_step", "thread_show", "thread_read", "thread_list",
-    "thread_answer",
+    "workflow_list", "workflow_show", "workflow_run", "thread_start", "thread_run", "thread_wait", "thread_step",
+    "thread_show", "thread_read", "thread_list", "thread_answer",
 )  # fmt: skip
 HERE = ("--only", "nexus,threads")
 LEADING = (
     "nx_plan_start",
     "nx_plan_update",
     "nx_plan_decide",
+    "workflow_run",
     "thread_start",
+    "thread_run",
     "thread_step",
     "thread_answer",
 )
@@ -59,7 +61,7 @@ def test_the_eleven_and_the_thread_verbs_are_listed_with_schemas_and_hints(proje
     readers = {name for name, tool in tools.items() if tool["annotations"]["readOnlyHint"]}
     assert readers == {
         "nx_plan_status", "nx_task_list", "nx_history_search", "nx_context",
-        "workflow_list", "workflow_show", "thread_show", "thread_read", "thread_list",
+        "workflow_list", "workflow_show", "thread_wait", "thread_show", "thread_read", "thread_list",
     }  # fmt: skip
     assert tools["nx_artifact_write"]["annotations"]["destructiveHint"] is True
     assert tools["nx_task_add"]["annotations"]["destructiveHint"] is False
@@ -259,7 +261,7 @@ def test_an_agent_is_looked_for_in_the_catalogue_that_is_configured(project: Pat
 
 def test_groups_can_be_left_out_or_chosen(project: Path) -> None:
     for options, names in (
-        (("--without", ",".join(set(GROUPS) - {"nexus"})), ELEVEN),
+        (("--without", ",".join(set(ALL_GROUPS) - {"nexus"})), ELEVEN),
         (("--only", "nexus"), ELEVEN),
         (("--only", "threads"), THREADS),
         (("--only", "nexus,threads", "--without", "nexus"), THREADS),
@@ -281,7 +283,7 @@ def test_no_two_tools_have_a_name_in_common() -> None:
 def test_every_group_and_every_tool_stands_in_the_documentation() -> None:
     page = (Path(__file__).parents[2] / "docs" / "mcp.md").read_text(encoding="utf-8")
     names = [tool.name for module in GROUPS.values() for tool in import_module(module).TOOLS]
-    assert [name for name in (*GROUPS, *names) if f"`{name}`" not in page] == []
+    assert [name for name in (*ALL_GROUPS, *names) if f"`{name}`" not in page] == []
 
 
 # -- the start --
@@ -334,7 +336,7 @@ def test_a_start_that_cannot_mean_what_was_meant_is_refused(project: Path) -> No
     assert "the agent 'enginer' is not known" in refusal(project, "--as", "enginer", code=3)
     assert "engineer" in refusal(project, "--as", "enginer", code=3)
     assert "unknown group of tools 'thread'" in refusal(project, "--without", "thread")
-    assert f"Groups: {', '.join(GROUPS)}." in refusal(project, "--only", "nonsense")
+    assert f"Groups: {', '.join(ALL_GROUPS)}." in refusal(project, "--only", "nonsense")
     assert "'no_such_word', which is not known" in refusal(project, ROLECALL_RESTRICTIONS="no_such_word")
 
 
@@ -351,7 +353,7 @@ def test_a_role_that_may_not_do_everything_starts_no_server_in_its_own_shell(
 
 
 def test_inside_a_step_threads_are_moved_only_by_a_role_that_may(project: Path) -> None:
-    moving = {"thread_start", "thread_step", "thread_answer"}
+    moving = {"workflow_run", "thread_start", "thread_run", "thread_step", "thread_answer"}
     for may, denied in (("", moving), ("1", set())):
         with piped(project, *HERE, ROLECALL_RUN="a-run", ROLECALL_MAY_START_THREADS=may) as pipe:
             assert allowed(pipe) == {*ELEVEN, *THREADS} - denied
@@ -407,7 +409,13 @@ def test_initialize_is_answered_before_anything_heavy_is_imported(project: Path)
     modules = set(done.stderr.split())
     assert "rolecall.mcp.stdio" in modules
     assert not modules & HEAVY
-    groups = {*GROUPS.values(), "rolecall.nexus.dispatch", "rolecall.nexus.catalog"}
+    groups = {
+        *GROUPS.values(),
+        "rolecall.mcp.resources",
+        "rolecall.mcp.skills",
+        "rolecall.nexus.dispatch",
+        "rolecall.nexus.catalog",
+    }
     assert not modules & groups
 
 

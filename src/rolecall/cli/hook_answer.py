@@ -24,7 +24,7 @@ from rolecall.hosts.event import (
     UserMessage,
 )
 from rolecall.hosts.hook_context import Kit
-from rolecall.hosts.names import HOSTS, Output
+from rolecall.hosts.names import HOSTS, THREAD_END, Output
 from rolecall.nexus import project_paths
 from rolecall.nexus.project_paths import HARNESS
 from rolecall.settings import config
@@ -39,6 +39,8 @@ _LONGEST_WAIT = 5.0
 
 def answer(host: str, name: str, payload: Payload, project: str, *, harness: str, key: str) -> int:
     """Handle the event that the host calls `name`, and print the answer in the host's form."""
+    if name == THREAD_END:
+        return _wait_for_threads(host, payload, project, key)
     events = _events_of(host)
     event = events.event(name, payload)
     if event is None:
@@ -55,6 +57,19 @@ def answer(host: str, name: str, payload: Payload, project: str, *, harness: str
         # Limited, because the host would eventually kill us without an explanation.
         state_file.patience_ends.set(time.monotonic() + _LONGEST_WAIT)
     return _write(events.output(name, lifecycle.handle(project, event, kit, project_paths.now())))
+
+
+def _wait_for_threads(host: str, payload: Payload, project: str, key: str) -> int:
+    """Wait for threads that a tool call handed over; the exit code 2 wakes the model with the text."""
+    from rolecall.hosts import thread_news
+    from rolecall.settings import capabilities
+
+    if config.run():
+        return 0
+    command = f"rolecall hook {host} {THREAD_END}"
+    capabilities.check_host(config.restrictions(), command, is_host=config.is_host_key(key))
+    news = thread_news.wait(project, str(payload.get("tool_response")))
+    return _write(Output(stderr=news, code=2 if news else 0))
 
 
 def answer_outside(host: str, name: str, payload: Payload, repository: str, *, harness: str, key: str) -> int:

@@ -10,17 +10,18 @@ from typing import Any
 from rolecall.hosts.installation import Items, read_value
 from rolecall.hosts.payload import Payload
 from rolecall.hosts.setup import is_ours, split_words
+from rolecall.store.canonical import JsonObject
 
 
-def hook(path: str, host: str, event: str, line: str, **fields: Any) -> Items:
-    """The entry for one event; `fields` are additional host settings for it."""
+def hook(path: str, host: str, event: str, line: str, *more: JsonObject, **fields: Any) -> Items:
+    """The entry for one event, and `more` entries; `fields` are additional host settings for the first."""
 
     def has_ours(item: Any) -> bool:
         is_some = any(is_ours(words, "hook", host) for words in _commands(item))
         return is_some and not _is_our_hook(host, item)
 
     item = {"hooks": [{"type": "command", "command": line, **fields}]}
-    return Items(path, ("hooks", event), (item,), partial(_is_our_hook, host), has_ours)
+    return Items(path, ("hooks", event), (item, *more), partial(_is_our_hook, host), has_ours)
 
 
 def read_commands(hooks: Iterable[Items]) -> dict[str, tuple[str, ...]]:

@@ -24,7 +24,7 @@ from rolecall.settings.capabilities import FILES, TASK_CREATION, TASK_UPDATE, de
 FOR_LEAD = (
     *("nx_plan_start", "nx_plan_update", "nx_plan_decide"),
     *("memory_merge", "memory_delete", "rule_add"),
-    *("thread_start", "thread_step", "thread_answer"),
+    *("workflow_run", "thread_start", "thread_run", "thread_step", "thread_answer"),
 )
 """Our server's tools that agents started by Lead may not use."""
 CHANGES: Mapping[str, tuple[str, ...]] = {

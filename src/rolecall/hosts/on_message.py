@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from rolecall.hosts import project_summary, sessions, skill, tool_log
+from rolecall.hosts import handed_over, project_summary, sessions, skill, tool_log
 from rolecall.hosts.event import HostAnswer, UserMessage
 from rolecall.hosts.hook_context import Kit
 from rolecall.hosts.sessions import HostSession
@@ -52,7 +52,8 @@ def user_message(project: str, event: UserMessage, kit: Kit, now: str) -> HostAn
 
     errors = tool_log.take_errors(project)
     news = summary if after.told != before.told else ""
-    beside = "\n\n".join(filter(None, [*acted, *near_misses, *errors, news]))
+    ended = handed_over.take_news(project)
+    beside = "\n\n".join(filter(None, [*acted, *near_misses, *errors, *ended, news]))
     words = _skill_words(project, activation, before, kit, beside) if activation else ""
     context = "\n\n".join(filter(None, [words, beside]))
     return HostAnswer(context=context, notice="\n".join([*near_misses, *errors]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from rolecall.hosts import project_summary, sessions, skill, tool_log
+from rolecall.hosts import handed_over, project_summary, sessions, skill, tool_log
 from rolecall.hosts.event import ContextCompact, HostAnswer, SessionEnd, SessionStart
 from rolecall.hosts.hook_context import Kit
 from rolecall.hosts.project_summary import ProjectState
@@ -44,7 +44,7 @@ def session_start(project: str, event: SessionStart, kit: Kit, now: str) -> Host
         warnings.append(
             "`rolecall plan run` is carrying out the tasks of this project at the moment: leave them to it."
         )
-    warnings = [warning for warning in warnings if warning]
+    warnings = [warning for warning in [*warnings, *handed_over.take_news(project)] if warning]
     lines = [*warnings, *project_summary.knowledge_lines(project, most=40)]
     return HostAnswer(context=project_summary.fit(lines, _START), notice="\n".join(warnings))
 

@@ -49,7 +49,13 @@ class HostSetup(NamedTuple):
 
     def server_command(self, agent: str = "") -> tuple[str, ...]:
         """The command that starts the MCP server; for a catalogue agent, a server that enforces its limits."""
-        return (*self.command, "mcp", *self._options(), *(("--as", agent) if agent else ()))
+        # The host has the skills as files, so Lead's server need not offer them again.
+        return (
+            *self.command,
+            "mcp",
+            *self._options(),
+            *(("--as", agent) if agent else ("--without", "skills")),
+        )
 
     def hook_command(self, host: str, event: str) -> tuple[str, ...]:
         return (*self.command, "hook", host, event, *self._options())

@@ -24,11 +24,11 @@ TOOLS = {
     "read_earlier": "thread_read",
     "rebuild_index": "knowledge_sync",
     "resume_thread": "thread_answer",
-    "run_thread": "thread_step",
+    "run_thread": "thread_run",
     "show_thread": "thread_show",
     "start_plan": "nx_plan_start",
     "sync_knowledge": "knowledge_sync",
-    "watch_thread": "thread_show",
+    "watch_thread": "thread_wait",
 }
 """The tool for each action that has one."""
 _WITH = {"read_earlier": " and `before` {step}", "rebuild_index": " with `rebuild`"}

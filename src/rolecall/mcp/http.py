@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rolecall import __version__
-from rolecall.errors import UsageError
-from rolecall.mcp import protocol
+from rolecall.errors import RolecallError, UsageError
+from rolecall.mcp import protocol, skills
+from rolecall.mcp.resources import Library
 from rolecall.mcp.stdio import LONGEST
-from rolecall.mcp.tools import Cancellation, Toolbox
+from rolecall.mcp.tools import Caller, Toolbox
 from rolecall.service import http
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
+
+    from rolecall.store.canonical import JsonObject
 
 PATH = "/mcp"
 IDLE_SECONDS = 1800.0
@@ -40,8 +44,9 @@ def serve(toolbox: Toolbox, options: Namespace, instructions: str) -> None:
 def _make_app(toolbox: Toolbox, instructions: str, *, host: str) -> ASGIApp:
     try:
         import mcp.types as types
-        from anyio import get_cancelled_exc_class, to_thread
+        from anyio import from_thread, get_cancelled_exc_class, lowlevel, to_thread
         from mcp.server.lowlevel import Server
+        from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated
         from mcp.server.transport_security import TransportSecuritySettings
         from mcp.shared.exceptions import MCPError
     except ImportError as error:
@@ -49,30 +54,92 @@ def _make_app(toolbox: Toolbox, instructions: str, *, host: str) -> ASGIApp:
             f"the HTTP door needs the MCP SDK, which is not installed ({error})",
             hint="Install it: pip install 'rolecall[mcp]'. Without --http nothing more is needed.",
         ) from error
+    capabilities, library = toolbox.capabilities, Library(toolbox)
 
-    async def list_tools(_context: Any, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+    def check_page(params: types.PaginatedRequestParams | None) -> None:
         if params is not None and params.cursor is not None:
             raise MCPError(code=protocol.INVALID_PARAMS, message="unknown cursor")
+
+    async def work(run: Callable[..., Any], *given: Any) -> Any:
+        """Run in a worker thread what reads files or the store; a resource that does not exist is a wrong parameter."""
+        try:
+            return await to_thread.run_sync(run, *given)
+        except RolecallError as error:
+            raise MCPError(code=protocol.INVALID_PARAMS, message=error.message) from error
+
+    async def list_tools(_context: Any, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        check_page(params)
         newest = protocol.STATELESS_VERSIONS[-1]
         shown = [protocol.describe(tool, newest) for tool in toolbox.list_tools()]
         return types.ListToolsResult.model_validate({"tools": shown})
 
-    async def call_tool(_context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+    async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         tool = toolbox.find(params.name)
         if tool is None:
             raise MCPError(code=protocol.INVALID_PARAMS, message=f"Unknown tool: {params.name}")
-        cancel = Cancellation()
+        loop = lowlevel.current_token()
+
+        def report(fields: JsonObject) -> None:
+            told = (fields["progress"], fields.get("total"), fields["message"])
+            from_thread.run(context.session.report_progress, *told, token=loop)
+
+        caller = Caller(report)
         try:
             outcome = await to_thread.run_sync(
-                toolbox.run, tool, params.arguments or {}, cancel, abandon_on_cancel=True
+                toolbox.run, tool, params.arguments or {}, caller, abandon_on_cancel=True
             )
         except get_cancelled_exc_class():
-            cancel.set()
+            caller.set()
             raise
         content: list[types.ContentBlock] = [types.TextContent(type="text", text=outcome.json.decode())]
         structure = json.loads(outcome.json) if outcome.is_sent_twice else None
         return types.CallToolResult(content=content, structured_content=structure, is_error=outcome.is_error)
 
+    async def list_resources(_context: Any, params: Any) -> types.ListResourcesResult:
+        check_page(params)
+        return types.ListResourcesResult.model_validate({"resources": await work(library.list_resources)})
+
+    async def list_templates(_context: Any, params: Any) -> types.ListResourceTemplatesResult:
+        check_page(params)
+        shown = {"resourceTemplates": library.list_templates()}
+        return types.ListResourceTemplatesResult.model_validate(shown)
+
+    async def read(_context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        return types.ReadResourceResult.model_validate(
+            {"contents": [await work(library.read, str(params.uri))]}
+        )
+
+    async def list_prompts(_context: Any, params: Any) -> types.ListPromptsResult:
+        check_page(params)
+        return types.ListPromptsResult.model_validate({"prompts": await work(skills.list_prompts)})
+
+    async def get_prompt(_context: Any, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+        found = await work(skills.get_prompt, params.name, params.arguments or {})
+        return types.GetPromptResult.model_validate(found)
+
+    bus = InMemorySubscriptionBus()
+
+    class Listen(ListenHandler):
+        """The resources of one stream are watched while it is open."""
+
+        async def __call__(self, ctx: Any, params: types.SubscriptionsListenRequestParams) -> Any:
+            loop = lowlevel.current_token()
+
+            def tell(uri: str) -> None:
+                from_thread.run(bus.publish, ResourceUpdated(uri), token=loop)
+
+            end = await work(library.subscribe, params.notifications.resource_subscriptions or [], tell)
+            try:
+                return await super().__call__(ctx, params)
+            finally:
+                end()
+
+    offered: dict[str, Any] = {}
+    if "resources" in capabilities:
+        offered |= {"on_list_resources": list_resources, "on_list_resource_templates": list_templates}
+        offered |= {"on_read_resource": read, "on_subscriptions_listen": Listen(bus)}
+    if "prompts" in capabilities:
+        offered |= {"on_list_prompts": list_prompts, "on_get_prompt": get_prompt}
     server: Server[Any] = Server(
         protocol.SERVER["name"],
         title=protocol.SERVER["title"],
@@ -80,6 +147,7 @@ def _make_app(toolbox: Toolbox, instructions: str, *, host: str) -> ASGIApp:
         instructions=instructions or None,
         on_list_tools=list_tools,
         on_call_tool=call_tool,
+        **offered,
     )
     app: ASGIApp = server.streamable_http_app(
         streamable_http_path=PATH,

@@ -11,12 +11,14 @@ from threading import Lock
 from rolecall.errors import UsageError
 from rolecall.knowledge import globs, queries, start
 from rolecall.knowledge.place import root_of
-from rolecall.mcp.tools import Cancellation, Place, Reply
+from rolecall.mcp.tools import Caller, Place, Reply
 from rolecall.nexus.project_paths import now
 
 _LONGEST_PASSAGE = 3_000
 _LONGEST_REPLY = 24_000
 """The most characters of all passages together, about 6,000 tokens."""
+_TOLD = 20
+"""The most times that a sync reports progress."""
 _NAMED = 20
 """The most files that a sync's reply names."""
 
@@ -26,9 +28,7 @@ _NOTES: list[str] = []
 _SEARCHER = queries.Searcher(now=now, tell=_NOTES.append, may_write=False)
 
 
-def query(
-    place: Place, _cancel: Cancellation, /, query: str, limit: int = 8, path: str | None = None
-) -> Reply:
+def query(place: Place, _caller: Caller, /, query: str, limit: int = 8, path: str | None = None) -> Reply:
     if path is not None and (wrong := globs.problem(path)):
         raise UsageError(f"the pattern {path!r} {wrong}", hint="Patterns are as in a .gitignore.")
     root = root_of(place.project)
@@ -60,15 +60,17 @@ def query(
     return {"results": results, **({"notes": notes} if notes else {})}
 
 
-def init(place: Place, _cancel: Cancellation, /) -> Reply:
+def init(place: Place, _caller: Caller, /) -> Reply:
     started = start.init(place.project)
     return {"path": started.path, "include": started.include, "gitignore": started.ignored_in}
 
 
-def sync(place: Place, cancel: Cancellation, /, rebuild: bool = False) -> Reply:
-    def check(_done: int, _total: int) -> None:
-        if cancel.is_set:
+def sync(place: Place, caller: Caller, /, rebuild: bool = False) -> Reply:
+    def check(done: int, total: int) -> None:
+        if caller.is_set:
             raise UsageError("the sync was cancelled, and the index is as it was before")
+        if done * _TOLD // total != (done - 1) * _TOLD // total:
+            caller.tell("indexing", done=done, total=total)
 
     notes: list[str] = []
     root = root_of(place.project)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rolecall.errors import RolecallError
-from rolecall.mcp.tools import Cancellation, Effect, Place, Tool
+from rolecall.mcp.tools import Caller, Effect, Place, Tool
 from rolecall.nexus import dispatch
 from rolecall.nexus.tool_error import ToolError
 from rolecall.settings import config
@@ -16,7 +16,7 @@ _REPLACING = ("plan_update", "artifact_write")
 
 
 def _make_tool(name: str, tool: dispatch.Tool) -> Tool:
-    def run(place: Place, _cancel: Cancellation, /, **arguments: Any) -> bytes:
+    def run(place: Place, _caller: Caller, /, **arguments: Any) -> bytes:
         try:
             return dispatch.call_json(
                 place.project, name, arguments, restrictions=place.restrictions, mask=config.mask

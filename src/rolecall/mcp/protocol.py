@@ -1,8 +1,8 @@
 """The MCP protocol: how each decoded message is answered. No I/O, no tools of its own.
 
 A `Session` receives messages in order and returns for each the frame of a reply, a `PendingCall` to carry out, or
-nothing. The SDK is not used, because hosts start one server for each agent and importing it takes longer than running a
-tool.
+nothing; `send` takes the frames of notifications. The SDK is not used, because hosts start one server for each agent
+and importing it takes longer than running a tool.
 
 There are two kinds of protocol versions. Up to 2025-11-25, a client starts with `initialize` to agree on a version;
 from 2026-07-28 on, each request names its version in `_meta`.
@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rolecall import __version__
-from rolecall.mcp.tools import Cancellation, Tool, Toolbox, ToolResult, encode
+from rolecall.errors import RolecallError
+from rolecall.mcp.tools import Caller, Tool, Toolbox, ToolResult, encode
 
 if TYPE_CHECKING:
+    from rolecall.mcp.resources import Library
     from rolecall.store.canonical import JsonObject
 
 HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
@@ -35,6 +39,8 @@ INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
+NOT_FOUND = -32002
+"""A resource does not exist; from 2026-07-28 on, that is a wrong parameter."""
 UNSUPPORTED_VERSION = -32022
 
 PIECE = 64 * 1024
@@ -43,6 +49,8 @@ _META = "io.modelcontextprotocol/"
 _HALF = re.compile("[\ud800-\udfff]")
 """Half of a surrogate pair: JSON can express it, but no reply can contain it."""
 _UNCACHED = {"ttlMs": 0, "cacheScope": "private"}
+_FIRST = ("tools/", "resources/", "prompts/")
+"""Methods that need a version: `initialize` comes first, or the request names it."""
 SERVER = {"name": "rolecall", "title": "Rolecall", "version": __version__}
 
 Ident: TypeAlias = "str | int | None"
@@ -59,44 +67,48 @@ class Refusal(Exception):
 
 
 class PendingCall:
-    """A valid `tools/call` that has not been carried out yet."""
+    """A valid request that has not been carried out yet; `run` does so and returns the frame of the reply."""
 
-    def __init__(self, ident: Ident, tool: Tool, arguments: JsonObject, version: str) -> None:
+    def __init__(
+        self,
+        ident: Ident,
+        caller: Caller,
+        run: Callable[[], Iterable[bytes]],
+        *,
+        is_long: bool = False,
+        may_wait: bool = False,
+    ) -> None:
         self.ident = ident
-        self.tool = tool
-        self.arguments = arguments
-        self.version = version
-        self.cancel = Cancellation()
-
-    def reply(self, outcome: ToolResult) -> Iterator[bytes]:
-        """Yield the frame in pieces, because it may be megabytes long. The JSON of the reply is inserted unchanged."""
-        yield b'{"jsonrpc": "2.0", "id": %b, "result": {"content": [{"type": "text", "text": "' % encode(
-            self.ident
-        )
-        for at in range(0, len(outcome.json), PIECE):
-            # Only these two characters need escaping when a line of JSON becomes a JSON string.
-            yield outcome.json[at : at + PIECE].replace(b"\\", b"\\\\").replace(b'"', b'\\"')
-        yield b'"}]'
-        if self.version >= _WITH_STRUCTURE and outcome.is_sent_twice:
-            yield b', "structuredContent": ' + outcome.json
-        if outcome.is_error:
-            yield b', "isError": true'
-        for key, value in _stamp(self.version).items():
-            yield b", %b: %b" % (encode(key), encode(value))
-        yield b"}}"
+        self.caller = caller
+        self.run = run
+        self.is_long = is_long
+        """Whether it may take minutes, so that it must not hold up other calls."""
+        self.may_wait = may_wait
+        """Whether it may have to wait for another writer."""
 
 
 class Session:
-    """One client: its protocol version and its running calls."""
+    """One client: its protocol version, its running calls and its subscriptions."""
 
-    def __init__(self, toolbox: Toolbox, instructions: str = "") -> None:
+    def __init__(
+        self,
+        toolbox: Toolbox,
+        instructions: str = "",
+        *,
+        send: Callable[[bytes], object] = lambda _frame: None,
+    ) -> None:
         self._toolbox = toolbox
+        self._send = send
         self._offer = {
-            "capabilities": {"tools": {}},
+            "capabilities": toolbox.capabilities,
             **({"instructions": instructions} if instructions else {}),
         }
         self._version: str | None = None
         self.running: dict[Ident, PendingCall] = {}
+        self._library: Library | None = None
+        self._opening = Lock()
+        self._subscribed: dict[str, Callable[[], None]] = {}
+        """What ends each subscription, by the address of its resource."""
 
     @property
     def takes_batches(self) -> bool:
@@ -114,7 +126,7 @@ class Session:
             if method == "notifications/cancelled" and isinstance(params, dict):
                 call = self.running.get(_check_ident(params.get("requestId")))
                 if call is not None:
-                    call.cancel.set()
+                    call.caller.set()
             return None
         try:
             if message.get("jsonrpc") != "2.0":
@@ -145,18 +157,43 @@ class Session:
                 result = {}
             case "server/discover" if said is not None:
                 result = {"supportedVersions": list(STATELESS_VERSIONS), **self._offer, **_UNCACHED}
-            case "tools/list" | "tools/call" if said is None and not is_open:
+            case _ if said is None and not is_open and method.startswith(_FIRST):
                 raise Refusal(INVALID_REQUEST, "initialize comes first")
+            case _ if method.endswith("/list") and params.get("cursor") is not None:
+                raise Refusal(INVALID_PARAMS, "unknown cursor")  # everything is on the first page
             case "tools/list":
-                if params.get("cursor") is not None:  # all tools are on the first page
-                    raise Refusal(INVALID_PARAMS, "unknown cursor")
                 shown = [describe(tool, version) for tool in self._toolbox.list_tools()]
-                result = {"tools": shown, **(_UNCACHED if version in STATELESS_VERSIONS else {})}
+                result = {"tools": shown, **_uncached(version)}
             case "tools/call":
                 return self._call(ident, params, version)
+            case "resources/subscribe" | "resources/unsubscribe" if said is not None:
+                raise Refusal(METHOD_NOT_FOUND, f"{method} is subscriptions/listen in version {said}")
+            case _ if method in _DEFERRED and method.split("/")[0] in self._toolbox.capabilities:
+                work = getattr(self, _DEFERRED[method])
+                return self._add(ident, lambda caller: self._reply(ident, version, work, params, caller))
+            case "subscriptions/listen" if said and "resources" in self._toolbox.capabilities:
+                return self._add(
+                    ident,
+                    lambda caller: self._reply(ident, version, self._listen, {**params, "id": ident}, caller),
+                    is_long=True,
+                )
             case _:
                 raise Refusal(METHOD_NOT_FOUND, f"Method not found: {method}")
         return _frame(ident, "result", encode({**result, **_stamp(version)}))
+
+    def _add(
+        self,
+        ident: Ident,
+        run: Callable[[Caller], Iterable[bytes]],
+        *,
+        report: Callable[[JsonObject], object] | None = None,
+        **more: bool,
+    ) -> PendingCall:
+        if ident in self.running:
+            raise Refusal(INVALID_REQUEST, f"a request with the id {ident!r} is under way")
+        caller = Caller(report)
+        self.running[ident] = call = PendingCall(ident, caller, lambda: run(caller), **more)
+        return call
 
     def _call(self, ident: Ident, params: JsonObject, version: str) -> PendingCall:
         name, arguments = params.get("name"), params.get("arguments")
@@ -168,10 +205,140 @@ class Session:
         tool = self._toolbox.find(name)
         if tool is None:
             raise Refusal(INVALID_PARAMS, f"Unknown tool: {name}")
-        if ident in self.running:
-            raise Refusal(INVALID_REQUEST, f"a request with the id {ident!r} is under way")
-        self.running[ident] = call = PendingCall(ident, tool, arguments, version)
-        return call
+        meta = params.get("_meta")
+        token = _check_ident(meta.get("progressToken")) if isinstance(meta, dict) else None
+
+        def report(fields: JsonObject) -> None:
+            self._notify("progress", {"progressToken": token, **fields})
+
+        return self._add(
+            ident,
+            lambda caller: _reply_of_tool(ident, version, self._toolbox.run(tool, arguments, caller)),
+            report=None if token is None else report,
+            is_long=tool.is_long,
+            may_wait=tool.may_wait,
+        )
+
+    def _notify(self, method: str, params: JsonObject) -> None:
+        message = {"jsonrpc": "2.0", "method": f"notifications/{method}", "params": params}
+        self._send(encode(message))
+
+    def _reply(
+        self,
+        ident: Ident,
+        version: str,
+        work: Callable[[JsonObject, str, Caller], JsonObject],
+        params: JsonObject,
+        caller: Caller,
+    ) -> list[bytes]:
+        """The frame of the reply to a request that reads files or the store."""
+        try:
+            return [_frame(ident, "result", encode({**work(params, version, caller), **_stamp(version)}))]
+        except Refusal as refusal:
+            return [failure(ident, refusal.code, refusal.message, refusal.detail)]
+        except RolecallError as error:
+            return [failure(ident, INVALID_PARAMS, error.message)]
+
+    # -- resources and prompts; their modules are imported at the first request --
+
+    @property
+    def library(self) -> Library:
+        with self._opening:
+            if self._library is None:
+                self._library = import_module("rolecall.mcp.resources").Library(self._toolbox)
+            return self._library
+
+    def _list_resources(self, _params: JsonObject, version: str, _caller: Caller) -> JsonObject:
+        return {"resources": self.library.list_resources(), **_uncached(version)}
+
+    def _list_templates(self, _params: JsonObject, version: str, _caller: Caller) -> JsonObject:
+        return {"resourceTemplates": self.library.list_templates(), **_uncached(version)}
+
+    def _read_resource(self, params: JsonObject, version: str, _caller: Caller) -> JsonObject:
+        uri = _text(params, "uri")
+        try:
+            return {"contents": [self.library.read(uri)], **_uncached(version)}
+        except RolecallError as error:
+            code = INVALID_PARAMS if version in STATELESS_VERSIONS else NOT_FOUND
+            raise Refusal(code, error.message, {"uri": uri}) from error
+
+    def _subscribe(self, params: JsonObject, _version: str, _caller: Caller) -> JsonObject:
+        uri = _text(params, "uri")
+        if uri not in self._subscribed:
+            tell = lambda changed: self._notify("resources/updated", {"uri": changed})  # noqa: E731
+            self._subscribed[uri] = self.library.subscribe([uri], tell)
+        return {}
+
+    def _unsubscribe(self, params: JsonObject, _version: str, _caller: Caller) -> JsonObject:
+        self._subscribed.pop(_text(params, "uri"), lambda: None)()
+        return {}
+
+    def _listen(self, params: JsonObject, _version: str, caller: Caller) -> JsonObject:
+        """Tell the client of changes until it cancels its request."""
+        asked = params.get("notifications")
+        uris = asked.get("resourceSubscriptions") if isinstance(asked, dict) else None
+        if not isinstance(uris, list) or not all(isinstance(uri, str) for uri in uris):
+            uris = []
+        meta = {"_meta": {f"{_META}subscriptionId": params["id"]}}
+        acknowledging, cancelled = Lock(), Event()
+        caller.on_set(cancelled.set)
+
+        def tell(uri: str) -> None:
+            with acknowledging:  # the acknowledgement is the first message
+                self._notify("resources/updated", {"uri": uri, **meta})
+
+        with acknowledging:
+            end = self.library.subscribe(uris, tell)
+            honoured = {"resourceSubscriptions": uris} if uris else {}
+            self._notify("subscriptions/acknowledged", {"notifications": honoured, **meta})
+        cancelled.wait()
+        end()
+        return meta
+
+    def _list_prompts(self, _params: JsonObject, version: str, _caller: Caller) -> JsonObject:
+        return {"prompts": import_module("rolecall.mcp.skills").list_prompts(), **_uncached(version)}
+
+    def _get_prompt(self, params: JsonObject, _version: str, _caller: Caller) -> JsonObject:
+        given = params.get("arguments") or {}
+        if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
+            raise Refusal(INVALID_PARAMS, "arguments must be an object of strings")
+        found: JsonObject = import_module("rolecall.mcp.skills").get_prompt(_text(params, "name"), given)
+        return found
+
+
+_DEFERRED = {
+    "resources/list": "_list_resources",
+    "resources/templates/list": "_list_templates",
+    "resources/read": "_read_resource",
+    "resources/subscribe": "_subscribe",
+    "resources/unsubscribe": "_unsubscribe",
+    "prompts/list": "_list_prompts",
+    "prompts/get": "_get_prompt",
+}
+"""Requests that read files or the store, so they are carried out with the calls that only read."""
+
+
+def _text(params: JsonObject, key: str) -> str:
+    found = params.get(key)
+    if not isinstance(found, str):
+        raise Refusal(INVALID_PARAMS, f"{key} must be a string")
+    return found
+
+
+def _reply_of_tool(ident: Ident, version: str, outcome: ToolResult) -> Iterator[bytes]:
+    """Yield the frame in pieces, because it may be megabytes long. The JSON of the reply is inserted unchanged."""
+    yield b'{"jsonrpc": "2.0", "id": %b, "result": {"content": [{"type": "text", "text": "' % encode(ident)
+    for at in range(0, len(outcome.json), PIECE):
+        # Only these two characters need escaping when a line of JSON becomes a JSON string.
+        yield outcome.json[at : at + PIECE].replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+    yield b'"}]'
+    if version >= _WITH_STRUCTURE and outcome.is_sent_twice:
+        yield b', "structuredContent": ' + outcome.json
+    if outcome.is_error:
+        yield b', "isError": true'
+    for key, value in _stamp(version).items():
+        yield b", %b: %b" % (encode(key), encode(value))
+    yield b"}}"
 
 
 def _read_version(params: JsonObject) -> str | None:
@@ -188,6 +355,10 @@ def _read_version(params: JsonObject) -> str | None:
         known = {"supported": list(STATELESS_VERSIONS), "requested": version}
         raise Refusal(UNSUPPORTED_VERSION, "Unsupported protocol version", known)
     return version
+
+
+def _uncached(version: str) -> JsonObject:
+    return _UNCACHED if version in STATELESS_VERSIONS else {}
 
 
 def _stamp(version: str) -> JsonObject:

@@ -52,13 +52,13 @@ def serve(toolbox: Toolbox, instructions: str) -> None:
             )
     source, sink = _take_pipe()
     with _ending_on_sigterm() as woken:
-        server = _Server(toolbox, Session(toolbox, instructions), sink)
+        server = _Server(toolbox, instructions, sink)
         try:
             for line in lines(source, woken):
                 server.take(line)
         except _Ended:
             for call in list(server.session.running.values()):
-                call.cancel.set()
+                call.caller.set()
             server.finish(within=_GRACE)
             raise
         server.finish()
@@ -80,9 +80,8 @@ class _Job(NamedTuple):
 
 
 class _Server:
-    def __init__(self, toolbox: Toolbox, session: Session, sink: int) -> None:
-        self.session = session
-        self._toolbox = toolbox
+    def __init__(self, toolbox: Toolbox, instructions: str, sink: int) -> None:
+        self.session = Session(toolbox, instructions, send=lambda frame: self._write([frame]))
         self._sink = sink
         self._writing = Lock()
         self._lines: dict[bool, Queue[_Job | None]] = {}
@@ -107,21 +106,17 @@ class _Server:
             job = _Job([self._receive(message)])
         if not job.calls:
             self._do(job)
-        elif any(call.tool.is_long for call in job.calls):
+        elif any(call.is_long for call in job.calls):
             self._start(lambda: self._do(job), is_long=True)
         else:
-            self._queue(any(call.tool.may_wait for call in job.calls)).put(job)
+            self._queue(any(call.may_wait for call in job.calls)).put(job)
         return None
 
     def _receive(self, message: Any, *, is_in_batch: bool = False) -> bytes | PendingCall | None:
         try:
             return self.session.receive(message, is_in_batch=is_in_batch)
         except Exception as error:  # an error must fail the request, not the server
-            import traceback
-
-            traceback.print_exc()
-            ident = protocol.ident_of(message)
-            return failure(ident, protocol.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
+            return _fail(protocol.ident_of(message), error)
 
     def _queue(self, may_wait: bool) -> Queue[_Job | None]:
         if may_wait not in self._lines:
@@ -153,10 +148,12 @@ class _Server:
         if not isinstance(part, PendingCall):
             return None if part is None else [part]
         try:
-            if part.cancel.is_set:
+            if part.caller.is_set:
                 return None
-            outcome = self._toolbox.run(part.tool, part.arguments, part.cancel)
-            return None if part.cancel.is_set else part.reply(outcome)
+            frame = part.run()
+            return None if part.caller.is_set else frame
+        except Exception as error:  # an error must fail the request, not the server
+            return [_fail(part.ident, error)]
         finally:
             self.session.running.pop(part.ident, None)
 
@@ -180,14 +177,21 @@ class _Server:
         """Wait for running calls. Long ones are stopped, because the client is gone; one that waits for a lock gives up
         after a while."""
         for call in list(self.session.running.values()):
-            call.cancel.patience_ends = monotonic() + _GRACE
-            if call.tool.is_long:
-                call.cancel.set()
+            call.caller.patience_ends = monotonic() + _GRACE
+            if call.is_long:
+                call.caller.set()
         for jobs in self._lines.values():
             with suppress(Full):
                 jobs.put(None, timeout=within)
         for thread, is_long in self._threads:
             thread.join(_AGENT_GRACE if is_long and within else within)
+
+
+def _fail(ident: protocol.Ident, error: Exception) -> bytes:
+    import traceback
+
+    traceback.print_exc()
+    return failure(ident, protocol.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
 
 
 # -- the descriptors --

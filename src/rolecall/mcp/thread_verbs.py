@@ -1,5 +1,8 @@
 """Implements the tools of workflows and threads as thin wrappers around the library.
 
+A model reads every reply, so replies are small: ids, status, the beginning of the result, and which tool shows more.
+With `detail`, they contain everything.
+
 The client sees nothing that an agent or a workflow prints: see `stdio.py`. `thread_answer` accepts only the kind of
 answer that was asked for, because a text could otherwise influence any role, and an output could replace any agent's.
 So it accepts a text only if the thread waits for one, and an output only if a person plays the next role.
@@ -10,25 +13,53 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from itertools import islice
+from threading import Event as Signal
 from threading import Thread as Background
+from time import monotonic
 
-from rolecall.api import Question, Rolecall, Thread, reader
+from rolecall.api import Event, Question, Rolecall, Thread, reader
 from rolecall.errors import NotFound, RolecallError, UsageError
+from rolecall.hosts import handed_over
 from rolecall.mcp.hints import TOOLS as TOOL_NAMES
 from rolecall.mcp.hints import phrase, with_tool
-from rolecall.mcp.tools import Cancellation, Place
+from rolecall.mcp.tools import Caller, Place, encode
+from rolecall.service.runner import ThreadRunner
+from rolecall.settings import config
 from rolecall.settings.yaml12 import MAX_BYTES
 from rolecall.store.canonical import JsonObject
+from rolecall.threads.report import shorten
 from rolecall.threads.setup import HUMAN
 from rolecall.threads.state import ENDED, Status
 from rolecall.workflow import gallery
 from rolecall.workflow.registry import Found
 from rolecall.workflow.yaml import read_text
 
+_BRIEF = (
+    "thread",
+    "status",
+    "name",
+    "title",
+    "currentRole",
+    "reason",
+    "steps",
+    "updated",
+    "until",
+    "parent",
+    "member",
+)
+_LONGEST_FIELD = 300
+_LONGEST_OUTPUT = 1_500
+_LONGEST_TEXT = 600
+_MOST_FILES = 10
+_GLANCE = 0.5
+"""Seconds between two looks at a thread that another process runs."""
+_MORE = "thread_read shows what its roles did, thread_show with `detail` everything else"
+
 
 @contextmanager
-def _found(place: Place, name: str) -> Iterator[Thread]:
+def find_thread(place: Place, name: str) -> Iterator[Thread]:
     with reader(place.store, folder=place.project) as rolecall:
         if rolecall.store_if_any is None:
             raise NotFound("there are no threads yet", hint="thread_start makes one.")
@@ -38,11 +69,12 @@ def _found(place: Place, name: str) -> Iterator[Thread]:
 # -- workflows --
 
 
-def list_workflows(place: Place, _cancel: Cancellation, /) -> JsonObject:
+def list_workflows(place: Place, _caller: Caller, /, detail: bool = False) -> JsonObject:
     shown = []
     with reader(place.store, folder=place.project) as rolecall:
         for entry in rolecall.workflow_entries():
-            known = {"name": entry.name, "origin": entry.origin, "hash": entry.node, "path": entry.path}
+            more = {"hash": entry.node, "path": entry.path} if detail else {}
+            known = {"name": entry.name, "origin": entry.origin, **more}
             description = rolecall.describe(entry) or ""
             shown.append({key: value for key, value in known.items() if value} | {"description": description})
         bundled = {entry.name: rolecall.describe(entry) for entry in rolecall.gallery()}
@@ -59,18 +91,33 @@ def _find_workflow(place: Place, rolecall: Rolecall, text: str) -> Found:
     return found
 
 
-def show_workflow(place: Place, _cancel: Cancellation, /, workflow: str) -> JsonObject:
+def show_workflow(place: Place, _caller: Caller, /, workflow: str, detail: bool = False) -> JsonObject:
     with reader(place.store, folder=place.project) as rolecall:
         node, path = _find_workflow(place, rolecall, workflow)
-        if path is None:
-            return {"origin": "global", "hash": node, "workflow": rolecall.workflow(str(node))}
-        if not path.endswith(".py"):
+        if path is None or not path.endswith(".py"):
+            whole = rolecall.workflow(path or str(node))
+            shown = whole if detail else _outline(whole)
+            if path is None:
+                return {"origin": "global", "hash": node, "workflow": shown}
             origin = "gallery" if gallery.has_file(path) else "local"
-            return {"origin": origin, "path": path, "workflow": rolecall.workflow(path)}
+            return {"origin": origin, "path": path, "workflow": shown}
     text = read_text(path)
     if len(text.encode()) > MAX_BYTES:
         raise UsageError(f"{path!r} is larger than {MAX_BYTES:,} bytes", hint="Read the file in parts.")
     return {"origin": "local", "path": path, "source": text}
+
+
+def _outline(workflow: Mapping[str, object]) -> JsonObject:
+    """A workflow without the goals and schemas of its roles."""
+    roles = workflow.get("roles")
+    named = {
+        name: {key: role[key] for key in ("description", "agent") if role.get(key)}
+        for name, role in (roles.items() if isinstance(roles, Mapping) else ())
+    }
+    rest = {
+        key: value for key, value in workflow.items() if key in ("name", "description", "graph", "limits")
+    }
+    return {**rest, "roles": named, "more": "with `detail`: what each role is told and must deliver"}
 
 
 # -- threads --
@@ -78,7 +125,7 @@ def show_workflow(place: Place, _cancel: Cancellation, /, workflow: str) -> Json
 
 def start_thread(
     place: Place,
-    _cancel: Cancellation,
+    _caller: Caller,
     /,
     workflow: str,
     prompt: str,
@@ -88,33 +135,166 @@ def start_thread(
     with Rolecall(place.store, folder=place.project) as rolecall:
         found = _find_workflow(place, rolecall, workflow)
         made = rolecall.start(found.path or str(found.node), prompt, limits=limits, reuse=reuse)
-        return with_tool(made.entry())
+        return _brief(made.entry())
 
 
-def step_thread(place: Place, cancel: Cancellation, /, thread: str) -> JsonObject:
-    with _found(place, thread) as found:
+def run_workflow(
+    place: Place,
+    caller: Caller,
+    /,
+    workflow: str,
+    prompt: str,
+    limits: Mapping[str, float] | None = None,
+    reuse: bool | None = None,
+    wait: bool = True,
+    detail: bool = False,
+) -> JsonObject:
+    with Rolecall(place.store, folder=place.project) as rolecall:
+        found = _find_workflow(place, rolecall, workflow)
+        made = rolecall.start(found.path or str(found.node), prompt, limits=limits, reuse=reuse)
+        caller.tell(f"thread {made.id}")
+        return _run(place, caller, made, wait=wait, detail=detail)
+
+
+def run_thread(
+    place: Place, caller: Caller, /, thread: str, wait: bool = True, detail: bool = False
+) -> JsonObject:
+    with find_thread(place, thread) as found:
+        return _run(place, caller, found, wait=wait, detail=detail)
+
+
+def _run(place: Place, caller: Caller, thread: Thread, *, wait: bool, detail: bool) -> JsonObject:
+    """Run a thread here and report its progress, or hand it over to the service or a process of its own."""
+    if not wait:
+        # Before it runs, because it may end at once.
+        handed_over.note(place.project, thread.id, config.full_store_address(place.store))
+        assigned = _runner(place).carry_on(thread)
+        shown = {**_brief(thread.entry()), "runs": assigned.runs}
+        if assigned.runs == "nobody":
+            handed_over.forget(place.project, thread.id)
+            return {**shown, **({"problem": assigned.problem} if assigned.problem else {})}
+        return {
+            **shown,
+            "more": "It goes on by itself, even after this session. thread_wait waits for its end",
+        }
+    run = thread.run()
+    # In a separate thread, because stopping waits for the agent and must not block reading cancellations.
+    caller.on_set(Background(target=run.stop, daemon=True).start)
+    for event in run:
+        if message := _word(event):
+            caller.tell(message)
+    return _show(thread, detail=detail)
+
+
+@cache
+def _runner(place: Place) -> ThreadRunner:
+    address = config.full_store_address(place.store)
+    return ThreadRunner(
+        place.store,
+        tell=lambda thread, problem: handed_over.note(place.project, thread, address, problem=problem),
+    )
+
+
+def _word(event: Event) -> str:
+    """What a progress notification says of an event; empty for those that a host need not show."""
+    body = event.body
+    match event.kind:
+        case "step_started":
+            return f"step {body.get('number')}: {body.get('role')} begins ({body.get('agent')})"
+        case "step":
+            onward = f"{body['next']} is next" if body.get("next") else f"the thread is {body.get('status')}"
+            return f"{body.get('role')} has answered; {onward}"
+        case "tool_call":
+            return f"uses {body.get('name')}"
+        case "group":
+            return f"{body.get('role')} is played by a group"
+        case "suspended" | "attempt_failed" | "waits":
+            return f"{event.kind.replace('_', ' ')}: {body.get('reason') or body.get('error') or ''}"
+    return ""
+
+
+def wait_for_thread(
+    place: Place, caller: Caller, /, thread: str, seconds: int = 600, detail: bool = False
+) -> JsonObject:
+    """Wait until nobody runs a thread any more, or the time is over."""
+    with find_thread(place, thread) as found:
+        cancelled, until, events = Signal(), monotonic() + seconds, found.tail()
+        caller.on_set(cancelled.set)
+        while True:
+            # Read before the events, so that they include everything that led to this state.
+            problem = _runner(place).problems.get(found.id)
+            is_over = bool(problem) or found.has_ended or found.needs_person or found.status == "crashed"
+            while event := next(events):
+                if message := _word(event):
+                    caller.tell(message)
+            if is_over or cancelled.is_set() or monotonic() >= until:
+                break
+            cancelled.wait(min(_GLANCE, max(0.0, until - monotonic())))
+        if is_over and place.agent is None and not place.restrictions:
+            handed_over.forget(place.project, found.id)  # the caller hears of it now
+        failed = {"problem": problem} if problem else {}
+        return {**_show(found, detail=detail), "isOver": is_over, **failed}
+
+
+def step_thread(place: Place, caller: Caller, /, thread: str) -> JsonObject:
+    with find_thread(place, thread) as found:
         run = found.run(steps=1)
         # In a separate thread, because stopping waits for the agent and must not block reading cancellations.
-        cancel.on_set(Background(target=run.stop, daemon=True).start)
-        run.wait()
-        return with_tool(found.entry())
+        caller.on_set(Background(target=run.stop, daemon=True).start)
+        for event in run:
+            if message := _word(event):
+                caller.tell(message)
+        return _brief(found.entry())
 
 
-def show_thread(place: Place, _cancel: Cancellation, /, thread: str) -> JsonObject:
-    with _found(place, thread) as found:
-        return with_tool(found.summary())
+def show_thread(place: Place, _caller: Caller, /, thread: str, detail: bool = False) -> JsonObject:
+    with find_thread(place, thread) as found:
+        return _show(found, detail=detail)
+
+
+def _brief(entry: JsonObject) -> JsonObject:
+    """The entry of a thread without what few callers need."""
+    known = {key: entry[key] for key in _BRIEF if entry.get(key) is not None}
+    return {**known, "continue": with_tool(entry)["continue"]}
+
+
+def _show(thread: Thread, *, detail: bool) -> JsonObject:
+    summary = thread.summary()
+    result = thread.result() if summary["done"] else None
+    if detail:
+        return {**with_tool(summary), "result": result}
+    used = {key: value for key, value in summary.get("usage", {}).items() if key not in ("roles", "saved")}
+    shown = {**_brief(summary), "used": used, "limits": summary.get("limits", {}), "more": _MORE}
+    if result is not None:
+        output = result["output"]
+        if len(encode(output)) > _LONGEST_OUTPUT and isinstance(output, Mapping):
+            texts = {
+                key: value if isinstance(value, str) else encode(value).decode()
+                for key, value in output.items()
+            }
+            output = {key: shorten(text, _LONGEST_FIELD) for key, text in islice(texts.items(), 20)}
+        files = result["files"]
+        shown["result"] = {
+            "role": result["role"],
+            "status": result["status"],
+            "output": output,
+            "text": shorten(result["text"], _LONGEST_TEXT),
+            "files": files[:_MOST_FILES],
+            "fileCount": len(files),
+        }
+    return shown
 
 
 def read_thread(
-    place: Place, _cancel: Cancellation, /, thread: str, quota: int = 10_000, before: str | None = None
+    place: Place, _caller: Caller, /, thread: str, quota: int = 4_000, before: str | None = None
 ) -> JsonObject:
-    with _found(place, thread) as found:
+    with find_thread(place, thread) as found:
         return found.read_page(max_chars=quota, before=before, phrase=phrase)
 
 
 def list_threads(
     place: Place,
-    _cancel: Cancellation,
+    _caller: Caller,
     /,
     status: Sequence[str] = (),
     workflow: str | None = None,
@@ -122,6 +302,7 @@ def list_threads(
     limit: int = 20,
     page: str | None = None,
     members: bool = False,
+    detail: bool = False,
 ) -> JsonObject:
     with reader(place.store, folder=place.project) as rolecall:
         found = rolecall.entries(
@@ -131,7 +312,8 @@ def list_threads(
             after=page,
             members=members,
         )
-        entries = [with_tool(entry) for entry in islice(found, limit + 1)]
+        shorten_entry = with_tool if detail else _brief
+        entries = [shorten_entry(entry) for entry in islice(found, limit + 1)]
     rest = {"page": entries[limit - 1]["thread"]} if len(entries) > limit else {}
     return {"threads": entries[:limit], **rest}
 
@@ -141,7 +323,7 @@ def list_threads(
 
 def answer_thread(
     place: Place,
-    _cancel: Cancellation,
+    _caller: Caller,
     /,
     thread: str,
     text: str | None = None,
@@ -164,7 +346,7 @@ def answer_thread(
         question = found.question()
         takes = _takes(found, question)
         if given is None:
-            shown = {**with_tool(found.entry()), "takes": takes}
+            shown = {**_brief(found.entry()), "takes": takes}
             if takes == "output" and question.due and question.role:
                 shown["task"], shown["instruction"] = question.task, question.due.prompt
                 shown["goal"], shown["schema"] = question.role.prompt, dict(question.role.schema)
@@ -175,7 +357,7 @@ def answer_thread(
             found.resume(text, by={"door": "mcp"})
         else:
             found.answer(output, body or "", by={"door": "mcp"})
-        return with_tool(found.entry())
+        return _brief(found.entry())
 
 
 def _takes(found: Thread, question: Question) -> str | None:
@@ -207,9 +389,9 @@ def _refusal(found: Thread, question: Question, given: str, takes: str | None) -
 
 
 _ONWARD = {
-    "idle": "thread_step continues it.",
-    "crashed": "thread_step continues it.",
-    "running": "thread_show shows its status.",
+    "idle": "thread_run continues it.",
+    "crashed": "thread_run continues it.",
+    "running": "thread_wait waits for its end.",
     "suspended": "Ask the user: no tool raises a limit.",
     "waiting": "It waits for the members of its group: thread_list with `members` shows them.",
 }

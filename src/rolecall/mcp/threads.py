@@ -14,6 +14,25 @@ _STATUSES = [
     *("queued", "idle", "running", "crashed", "suspended", "waiting"),
     *("completed", "failed", "killed", "discarded", "damaged"),
 ]
+_DETAIL = {"detail": flag("Everything instead of the essentials.")}
+_WAIT = {
+    "wait": flag(
+        "false returns at once: the thread goes on by itself, even after this session, and you are told of its end "
+        "where the host allows it; thread_wait waits for it. Do so for work of more than a few minutes."
+    )
+}
+_START = {
+    "limits": {
+        "type": "object",
+        "additionalProperties": {"type": "number", "exclusiveMinimum": 0},
+        "description": "Suspend the thread at this much: steps, turns, tokens, cost, minutes, "
+        "or of one role ROLE.steps.",
+    },
+    "reuse": flag(
+        "true takes over finished steps that had the same prompt, agent and files; false asks every role. "
+        "When not given, the workflow decides."
+    ),
+}
 _RUNS_AGENTS: dict[str, Any] = {"is_for_lead": True, "starts_threads": True, "reaches_out": True}
 """A thread's agents have their own restrictions, so a restricted caller must not use them to get around its own."""
 
@@ -23,32 +42,57 @@ TOOLS = (
         "list_workflows",
         "List the workflows that can be started here, with what they do.",
         {},
+        _DETAIL,
     ),
     _tool(
         "workflow_show",
         "show_workflow",
-        "Show a workflow: its roles, what each must deliver, and which role follows which.",
+        "Show a workflow: its roles, and which role follows which; with `detail`, also what each must deliver.",
         _WORKFLOW,
+        _DETAIL,
+    ),
+    _tool(
+        "workflow_run",
+        "run_workflow",
+        "Start a thread of a workflow and run it until it ends or asks a person: its agents work, which may take long. "
+        "Cancelling the call stops the agent that works; the thread stays, and thread_run continues it.",
+        _WORKFLOW | {"prompt": text("The task.")},
+        _START | _WAIT | _DETAIL,
+        effect="changes",
+        is_long=True,
+        **_RUNS_AGENTS,
     ),
     _tool(
         "thread_start",
         "start_thread",
-        "Make a thread of a workflow in the project's folder. Nothing is run yet: thread_step does that.",
+        "Make a thread of a workflow in the project's folder. Nothing is run yet: thread_run does that.",
         _WORKFLOW | {"prompt": text("The task.")},
-        {
-            "limits": {
-                "type": "object",
-                "additionalProperties": {"type": "number", "exclusiveMinimum": 0},
-                "description": "Suspend the thread at this much: steps, turns, tokens, cost, minutes, "
-                "or of one role ROLE.steps.",
-            },
-            "reuse": flag(
-                "true takes over finished steps that had the same prompt, agent and files; false asks every role. "
-                "When not given, the workflow decides."
-            ),
-        },
+        _START,
         effect="adds",
         **_RUNS_AGENTS,
+    ),
+    _tool(
+        "thread_run",
+        "run_thread",
+        "Continue a thread until it ends or asks a person, as workflow_run does.",
+        _THREAD,
+        _WAIT | _DETAIL,
+        effect="changes",
+        is_long=True,
+        **_RUNS_AGENTS,
+    ),
+    _tool(
+        "thread_wait",
+        "wait_for_thread",
+        "Wait until a thread that something else runs has ended or asks a person, and show its result.",
+        _THREAD,
+        {
+            "seconds": whole(
+                "Return after this time at the latest; 600 when not given.", minimum=0, maximum=86_400
+            )
+        }
+        | _DETAIL,
+        is_long=True,
     ),
     _tool(
         "thread_step",
@@ -63,8 +107,9 @@ TOOLS = (
     _tool(
         "thread_show",
         "show_thread",
-        "Show the state of a thread: status, next role, limits, what it has used.",
+        "Show the state of a thread: status, next role, limits, what it has used, its result if it has ended.",
         _THREAD,
+        _DETAIL,
     ),
     _tool(
         "thread_read",
@@ -72,7 +117,7 @@ TOOLS = (
         "Read what a thread's roles did, as Markdown: the newest steps that fit.",
         _THREAD,
         {
-            "quota": whole("Characters, 10000 when not given.", minimum=1),
+            "quota": whole("Characters, 4000 when not given.", minimum=1),
             "before": text("Only steps before this one; the reply names it."),
         },
     ),
@@ -92,7 +137,8 @@ TOOLS = (
             "limit": whole("20 when not given.", minimum=1, maximum=200),
             "page": text("Go on after this thread; the reply names it."),
             "members": flag("Also the members of groups."),
-        },
+        }
+        | _DETAIL,
     ),
     _tool(
         "thread_answer",

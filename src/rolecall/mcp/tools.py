@@ -25,11 +25,16 @@ GROUPS: Mapping[str, str] = {
     "threads": "rolecall.mcp.threads",
     "knowledge": "rolecall.mcp.knowledge",
 }
-"""The module of each group of tools. A host may leave out groups it does not want."""
+"""The module of each group of tools."""
+SKILLS = "skills"
+"""The group of prompts."""
+ALL_GROUPS = (*GROUPS, SKILLS)
+"""A host may leave out groups it does not want."""
 
 _LARGEST_STRUCTURE = 64 * 1024
 _LAST_TRIES = 5
 """The least number of times a call tries for a lock, even after its patience has ended."""
+_LONGEST_MESSAGE = 300
 _MAYBE_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -45,16 +50,28 @@ class ToolResult(NamedTuple):
         return len(self.json) <= _LARGEST_STRUCTURE
 
 
-class Cancellation:
-    """Signals that nobody waits for the result any more; `on_set` registers what to stop then."""
+class Caller:
+    """The other end of a call: whether it still waits for the result, and how it hears of progress. `on_set` registers
+    what to stop when it no longer waits."""
 
-    def __init__(self) -> None:
+    def __init__(self, report: Callable[[JsonObject], object] | None = None) -> None:
+        """`report` sends the fields of a progress notification; None if the caller asked for none."""
         self.is_set = False
         self.patience_ends: float | None = None
         """When a call waiting for a lock gives up, on the `time.monotonic` clock; None means never."""
+        self._report = report
+        self._done = 0
         self._tries = 0
         self._stops: list[Callable[[], object]] = []
         self._lock = Lock()
+
+    def tell(self, message: str, *, done: int | None = None, total: int | None = None) -> None:
+        """Report progress. Without `done`, each message counts as one, because the number must grow."""
+        if self._report is None or self.is_set or (done is not None and done <= self._done):
+            return
+        self._done = self._done + 1 if done is None else done
+        known = {"total": total} if total is not None else {}
+        self._report({"progress": self._done, **known, "message": message[:_LONGEST_MESSAGE]})
 
     def set(self) -> None:
         self.is_set = True
@@ -96,7 +113,7 @@ Effect: TypeAlias = Literal["reads", "adds", "changes"]
 Reply: TypeAlias = "JsonObject | bytes"
 """An object, or its JSON if that is already available."""
 Run: TypeAlias = "Callable[..., Reply]"
-"""Takes the place, the cancel signal, and the tool's arguments by their names."""
+"""Takes the place, the caller, and the tool's arguments by their names."""
 
 
 class Tool(NamedTuple):
@@ -178,10 +195,20 @@ def flag(description: str) -> Schema:
 class Toolbox:
     """The selected groups' tools for one project and caller."""
 
-    def __init__(self, place: Place, groups: Iterable[str] = tuple(GROUPS)) -> None:
-        self._place = place
-        self._groups = tuple(groups)
+    def __init__(self, place: Place, groups: Iterable[str] = ALL_GROUPS) -> None:
+        self.place = place
+        self.groups = tuple(groups)
         self._tools: dict[str, Tool] = {}
+
+    @property
+    def capabilities(self) -> JsonObject:
+        """What the server offers; skills are instructions for the lead."""
+        found: dict[str, JsonObject] = {"tools": {}}
+        if {"nexus", "memory", "threads"} & {*self.groups}:
+            found["resources"] = {"subscribe": True}
+        if SKILLS in self.groups and self.place.agent is None and not self.place.restrictions:
+            found["prompts"] = {}
+        return found
 
     def list_tools(self) -> list[Tool]:
         """Return the tools that may be called here."""
@@ -193,16 +220,16 @@ class Toolbox:
 
     def _load(self) -> dict[str, Tool]:
         if not self._tools:
-            modules = (import_module(GROUPS[group]) for group in self._groups)
+            modules = (import_module(GROUPS[group]) for group in self.groups if group in GROUPS)
             self._tools = {tool.name: tool for module in modules for tool in module.TOOLS}
         return self._tools
 
     def _denial(self, tool: Tool) -> str:
         """Explain why a tool may not be called here; empty if it may."""
-        agent, restrictions = self._place.agent, self._place.restrictions
+        agent, restrictions = self.place.agent, self.place.restrictions
         if tool.is_for_lead and agent is not None:
             return f"{tool.name} is for the lead, and this server was started for {agent}"
-        if tool.starts_threads and not self._place.may_start_threads:
+        if tool.starts_threads and not self.place.may_start_threads:
             return f"{tool.name} starts or moves threads, which this role may not do"
         if not restrictions:
             return ""
@@ -216,7 +243,7 @@ class Toolbox:
             return error.message
         return ""
 
-    def run(self, tool: Tool, arguments: JsonObject, cancel: Cancellation) -> ToolResult:
+    def run(self, tool: Tool, arguments: JsonObject, caller: Caller) -> ToolResult:
         """Run a tool and return its reply. An error becomes the reply, and the server continues."""
         if denial := self._denial(tool):
             return _fail(denial)
@@ -224,11 +251,11 @@ class Toolbox:
         from rolecall.nexus.state_file import is_taken_back
 
         # A call waiting for the project's lock gives up when it is cancelled, and writes nothing.
-        before = is_taken_back.set(cancel.has_given_up)
+        before = is_taken_back.set(caller.has_given_up)
         try:
             _check_arguments(tool, arguments)
             run = tool.run if callable(tool.run) else getattr(import_module(tool.run[0]), tool.run[1])
-            return ToolResult(_encode(run(self._place, cancel, **arguments)), is_error=False)
+            return ToolResult(_encode(run(self.place, caller, **arguments)), is_error=False)
         except RolecallError as error:
             return _fail(error.message, hints.word(error.hint, {known.name for known in self.list_tools()}))
         except (Exception, SystemExit) as error:  # an error must fail the call, not the server
@@ -287,6 +314,6 @@ def choose_groups(*, only: Iterable[str] = (), without: Iterable[str] = ()) -> t
     """Return the selected groups. An unknown name is an error, so that a misspelling does not enable tools."""
     only, without = tuple(only), tuple(without)
     for name in (*only, *without):
-        if name not in GROUPS:
-            raise UsageError(f"unknown group of tools {name!r}", hint=f"Groups: {', '.join(GROUPS)}.")
-    return tuple(name for name in GROUPS if (not only or name in only) and name not in without)
+        if name not in ALL_GROUPS:
+            raise UsageError(f"unknown group of tools {name!r}", hint=f"Groups: {', '.join(ALL_GROUPS)}.")
+    return tuple(name for name in ALL_GROUPS if (not only or name in only) and name not in without)

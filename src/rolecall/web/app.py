@@ -34,6 +34,7 @@ from rolecall.api import Rolecall
 from rolecall.errors import RolecallError, UsageError
 from rolecall.nexus import project_paths
 from rolecall.service import control
+from rolecall.service.runner import Assignment, ThreadRunner
 from rolecall.settings import config
 from rolecall.threads.requests import Request as RepeatableRequest
 from rolecall.web import (
@@ -52,7 +53,6 @@ from rolecall.web import (
 from rolecall.web.assets import Assets
 from rolecall.web.failure import Failure
 from rolecall.web.live import LiveEvents, PageStream, frames_of
-from rolecall.web.runner import Assignment, ThreadRunner
 from rolecall.web.signin import LINK_MINUTES, BrowserSignIn
 from rolecall.web.verbs import VERBS, ApiVerb, Ask, Call, GoesOn, JsonObject
 

@@ -21,6 +21,7 @@ from rolecall.hosts.claude.events import EVENTS
 from rolecall.hosts.claude.words import WORDING
 from rolecall.hosts.command_hook import is_refusal as is_refusal
 from rolecall.hosts.installation import FileMember, Items, OwnFile, Piece, read_value
+from rolecall.hosts.names import THREAD_END
 from rolecall.hosts.payload import Payload
 from rolecall.hosts.setup import SERVER, Commands, HostSetup, Obstacle, server_words
 from rolecall.nexus.catalog import Catalog, CatalogAgent, Skill
@@ -33,6 +34,9 @@ LAYOUT = host_file.Layout(".claude", "CLAUDE_CONFIG_DIR", ".claude", "", ("agent
 path, sweeps, roots = LAYOUT.path, LAYOUT.sweeps, LAYOUT.roots
 _TIMEOUT = 10
 """Seconds that Claude Code waits for a hook."""
+_LONGEST_RUN = 7 * 86_400
+"""Seconds for which a hook in the background waits for the end of a thread."""
+_HANDS_OVER = f"mcp__{SERVER}__(workflow_run|thread_run)"
 _ALLOWED = tuple(
     f"mcp__{SERVER}__{name}"
     for name in (
@@ -111,7 +115,12 @@ def _hooks(setup: HostSetup) -> Iterator[Items]:
         if event != "SessionEnd":  # there, a failing hook is how the person gets a message
             # Exit code 2 would block everything; only at 127 does Claude Code report that an action was not checked.
             line += " || exit 127"
-        yield command_hook.hook(_settings_path(setup), PROGRAM, event, line, timeout=_TIMEOUT)
+        more = []
+        if event == "PostToolUse":  # in the background; the exit code 2 wakes the model
+            wait = shlex.join(setup.hook_command(PROGRAM, THREAD_END))
+            fields = {"asyncRewake": True, "timeout": _LONGEST_RUN}
+            more = [{"matcher": _HANDS_OVER, "hooks": [{"type": "command", "command": wait, **fields}]}]
+        yield command_hook.hook(_settings_path(setup), PROGRAM, event, line, *more, timeout=_TIMEOUT)
 
 
 def _agent_file(agent: CatalogAgent, setup: HostSetup) -> str:

@@ -1,5 +1,5 @@
-"""Who runs a thread that a person started or continued on the page: the service if one serves the store, else a child
-process of this server that outlives it."""
+"""Who runs a thread that a person started or continued on the page, or that a host handed over: the service if one
+serves the store, else a child process that outlives this one."""
 
 from __future__ import annotations
 

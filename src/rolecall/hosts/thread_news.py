@@ -1,0 +1,82 @@
+"""What a model hears of the threads that it handed over. Imported only while there are some."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from time import sleep
+
+from rolecall.errors import RolecallError
+from rolecall.hosts import handed_over
+from rolecall.hosts.sessions import host_process
+from rolecall.settings import stores
+from rolecall.store import holder
+from rolecall.store.store import Store
+from rolecall.threads import views
+from rolecall.threads.report import shorten
+from rolecall.threads.state import Status, ThreadRef, read_thread
+
+_LONGEST = 400
+_PAUSE = 0.5
+_TO_DO = {
+    Status.COMPLETED: "thread_show shows its result, thread_read what its roles did",
+    Status.SUSPENDED: "thread_answer shows what it asks",
+    Status.WAITING: "thread_list with `members` shows who waits for a person",
+    Status.CRASHED: "thread_run continues it",
+}
+
+
+def take(project: str, threads: Sequence[str]) -> list[str]:
+    """A text for each of these threads that has ended or waits for a person; its note is removed."""
+    news = []
+    for thread in threads:
+        address, problem = handed_over.read(project, thread)
+        if problem:
+            text = f"Thread {thread}, which was handed over, could not be run: {problem}"
+        else:
+            try:
+                with closing(stores.open_store(address or None, create=False)) as store:
+                    text = _describe(store, thread)
+            except RolecallError as error:
+                text = f"Thread {thread}, which was handed over, cannot be read: {error.message}"
+        if text and handed_over.forget(project, thread):
+            news.append(text)
+    return news
+
+
+def wait(project: str, text: str) -> str:
+    """Wait for the threads that are named in a text and were handed over; return the news of them. Empty if something
+    else has told the model, or if the host has ended, whose next session hears of them."""
+    host = host_process()
+    named = [thread for thread in handed_over.noted(project) if thread in text]
+    news: list[str] = []
+    while waits := [thread for thread in named if thread in handed_over.noted(project)]:
+        if host is None or not holder.is_alive(host, now=0):
+            return ""
+        news += take(project, waits)
+        if len(news) < len(named):
+            sleep(_PAUSE)
+    return "\n\n".join(news)
+
+
+def _describe(store: Store, thread: str) -> str:
+    """What has become of a thread; empty while it goes on."""
+    ref = read_thread(store, thread)
+    if ref is None:
+        return f"Thread {thread}, which was handed over, no longer exists."
+    status = views.status_of(store, ref)
+    if not (ref.state.has_ended or views.needs_person(store, ref) or status == Status.CRASHED):
+        return ""
+    about = f"Thread {thread} ({ref.state.name}: {shorten(ref.state.title, 80)}), which was handed over, "
+    reason = f": {shorten(ref.state.reason, _LONGEST)}" if ref.state.reason else ""
+    words = f"{about}{'waits for a person' if status == Status.WAITING else f'is {status.value}'}{reason}."
+    to_do = _TO_DO.get(status, "thread_read shows what its roles did")
+    return "\n".join([words, *_answer(store, ref), f"({to_do}.)"])
+
+
+def _answer(store: Store, ref: ThreadRef) -> list[str]:
+    found = views.result(store, ref) if ref.state.has_ended else None
+    if found is None:
+        return []
+    status = f": {found['status']}" if found["status"] else ""
+    return [f"{found['role']}{status}", *filter(None, [shorten(found["text"], _LONGEST)])]

@@ -1,0 +1,253 @@
+"""Resources: threads, the plan and its tasks, and notes, each with an address, and who is told when one changes.
+
+One Python thread looks at what is subscribed while anything is, and none runs otherwise. A change is announced once for
+each look, however much has changed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from itertools import islice
+from time import perf_counter
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from rolecall.api import Rolecall, reader
+from rolecall.errors import NotFound, RolecallError, UsageError
+from rolecall.mcp import thread_verbs
+from rolecall.mcp.hints import phrase
+from rolecall.mcp.tools import Caller, Place, Toolbox, encode
+from rolecall.nexus import dispatch, memory, memory_access, note, project_paths
+from rolecall.settings import config
+from rolecall.store.canonical import JsonObject
+
+MOST_SUBSCRIPTIONS = 100
+"""The most resources that clients of one server are subscribed to at once."""
+_MOST_THREADS = 20
+_MOST_NOTES = 200
+_LONGEST_REPORT = 10_000
+_LEAST = 0.2
+"""Seconds between two looks."""
+_SHARE = 50
+"""A slow look is followed by a pause that is this many times as long, so looking takes at most 2 % of a core."""
+_MOST = 5.0
+_INNER = frozenset({"text", "tool_call", "usage", "session", "process", "permission", "remark"})
+"""Events that do not move a thread."""
+_ADDRESS = re.compile(
+    r"rolecall://(?P<kind>threads?|plan|tasks|memory)(?:/(?P<name>[^/]+)(?P<report>/report)?)?"
+)
+
+
+class _Address(NamedTuple):
+    """A resource: `kind` is `threads`, `thread`, `report`, `plan`, `tasks`, `memory` or `note`."""
+
+    kind: str
+    name: str = ""
+
+
+_GROUPS = {
+    **dict.fromkeys(("threads", "thread", "report"), "threads"),
+    **dict.fromkeys(("plan", "tasks"), "nexus"),
+    **dict.fromkeys(("memory", "note"), "memory"),
+}
+"""The group of tools that each kind of resource belongs to."""
+_FIXED = {
+    "threads": "Threads that have not ended, the newest first.",
+    "plan": "The plan: its topic, and every issue with its decision.",
+    "tasks": "The tasks of this cycle, and how many of them are ready.",
+    "memory": "The notes of this project, and how often each was read.",
+}
+_TEMPLATES = {
+    "thread": (
+        "rolecall://thread/{id}",
+        "application/json",
+        "A thread: its status, and its result if it has ended.",
+    ),
+    "report": (
+        "rolecall://thread/{id}/report",
+        "text/markdown",
+        "What a thread's roles did: the newest steps.",
+    ),
+    "note": ("rolecall://memory/{name}", "text/markdown", "A note. The read is counted."),
+}
+
+
+class Library:
+    """The resources of the toolbox's groups."""
+
+    def __init__(self, toolbox: Toolbox) -> None:
+        self._place = toolbox.place
+        self._groups = frozenset(toolbox.groups)
+        self._watcher = _Watcher(self._place)
+
+    def list_resources(self) -> list[JsonObject]:
+        found: list[JsonObject] = [
+            {"uri": f"rolecall://{kind}", "name": kind, "description": text, "mimeType": "application/json"}
+            for kind, text in _FIXED.items()
+            if _GROUPS[kind] in self._groups
+        ]
+        if "threads" in self._groups:
+            with reader(self._place.store, folder=self._place.project) as rolecall:
+                for entry in islice(rolecall.entries(), _MOST_THREADS):
+                    about = f"{entry['name']} ({entry['status']}): {entry['title'] or ''}"
+                    found.append(_describe("thread", entry["thread"], about))
+        if "memory" in self._groups:
+            for one in note.list_notes(self._place.project, "memory")[:_MOST_NOTES]:
+                found.append(_describe("note", one.name, "A note of this project."))
+        return found
+
+    def list_templates(self) -> list[JsonObject]:
+        return [
+            {"uriTemplate": uri, "name": kind, "description": text, "mimeType": mime}
+            for kind, (uri, mime, text) in _TEMPLATES.items()
+            if _GROUPS[kind] in self._groups
+        ]
+
+    def read(self, uri: str) -> JsonObject:
+        """The contents of a resource."""
+        address = self._parse(uri)
+        mime = _TEMPLATES[address.kind][1] if address.kind in _TEMPLATES else "application/json"
+        return {"uri": uri, "mimeType": mime, "text": self._text(address)}
+
+    def _text(self, address: _Address) -> str:
+        place, caller = self._place, Caller()
+        match address.kind:
+            case "threads":
+                return encode(thread_verbs.list_threads(place, caller)).decode()
+            case "thread":
+                return encode(thread_verbs.show_thread(place, caller, address.name)).decode()
+            case "report":
+                with thread_verbs.find_thread(place, address.name) as thread:
+                    return str(thread.read_page(max_chars=_LONGEST_REPORT, phrase=phrase)["text"])
+            case "plan" | "tasks":
+                tool = "plan_status" if address.kind == "plan" else "task_list"
+                return dispatch.call_json(
+                    place.project, tool, {}, restrictions=place.restrictions, mask=config.mask
+                ).decode()
+            case "memory":
+                return encode({"notes": memory.list_notes(place.project)}).decode()
+        return memory.read(place.project, address.name, agent=place.agent or memory_access.LEAD).text
+
+    def _parse(self, uri: str) -> _Address:
+        found = _ADDRESS.fullmatch(uri)
+        kind, name = (found["kind"], unquote(found["name"] or "")) if found else ("", "")
+        if name:
+            kind = {"thread": "thread", "memory": "note"}.get(kind, "")
+        if found and found["report"]:
+            kind = "report" if kind == "thread" else ""
+        elif kind == "thread" and not name:
+            kind = ""
+        if _GROUPS.get(kind) not in self._groups:
+            raise NotFound(f"there is no resource {uri!r}", hint="resources/list names those that exist.")
+        return _Address(kind, name)
+
+    def subscribe(self, uris: Collection[str], tell: Callable[[str], object]) -> Callable[[], None]:
+        """Call `tell` with the address of a resource that has changed, in another Python thread, until the function
+        that is returned is called."""
+        return self._watcher.add({uri: self._parse(uri) for uri in uris}, tell)
+
+
+def _describe(kind: str, name: str, about: str) -> JsonObject:
+    uri, mime, _ = _TEMPLATES[kind]
+    address = re.sub(r"\{.*\}", quote(name, safe=""), uri)
+    return {"uri": address, "name": name, "description": about[:200], "mimeType": mime}
+
+
+class _Watcher:
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._lock = threading.Lock()
+        self._wanted: dict[object, tuple[Mapping[str, _Address], Callable[[str], object]]] = {}
+        self._stamps: dict[str, object] = {}
+        """By the address of a resource, a value that changes with it."""
+        self._ended = threading.Event()
+        self._is_running = False
+
+    def add(self, addresses: Mapping[str, _Address], tell: Callable[[str], object]) -> Callable[[], None]:
+        key = object()
+        with reader(self._place.store, folder=self._place.project) as rolecall:
+            # Before the client hears that it is subscribed, so that it misses nothing.
+            stamps = {uri: self._look(rolecall, address, None)[0] for uri, address in addresses.items()}
+        with self._lock:
+            if len(addresses) + sum(len(one) for one, _ in self._wanted.values()) > MOST_SUBSCRIPTIONS:
+                raise UsageError(f"at most {MOST_SUBSCRIPTIONS} resources can be subscribed to at once")
+            self._stamps = {**stamps, **self._stamps}
+            self._wanted[key] = (addresses, tell)
+            if addresses and not self._is_running:
+                self._is_running = True
+                threading.Thread(target=self._follow, name="resources", daemon=True).start()
+
+        def end() -> None:
+            with self._lock:
+                self._wanted.pop(key, None)
+                wanted = self._addresses()
+                self._stamps = {uri: stamp for uri, stamp in self._stamps.items() if uri in wanted}
+            self._ended.set()
+
+        return end
+
+    def _addresses(self) -> dict[str, _Address]:
+        return {uri: address for one, _ in self._wanted.values() for uri, address in one.items()}
+
+    def _follow(self) -> None:
+        with reader(self._place.store, folder=self._place.project) as rolecall:
+            while True:
+                self._ended.clear()
+                with self._lock:
+                    wanted, stamps = self._addresses(), dict(self._stamps)
+                    if not wanted:
+                        self._is_running = False
+                        return
+                began = perf_counter()
+                found: dict[str, tuple[object, bool]] = {}
+                for uri, address in wanted.items():
+                    with suppress(RolecallError):  # the store may be busy; the next look finds what it has
+                        try:
+                            found[uri] = self._look(rolecall, address, stamps[uri])
+                        except NotFound:
+                            found[uri] = (None, stamps[uri] is not None)
+                with self._lock:
+                    self._stamps.update((uri, found[uri][0]) for uri in self._stamps.keys() & found.keys())
+                    changed = [uri for uri in found if found[uri][1]]
+                    tells = [
+                        (tell, uri) for one, tell in self._wanted.values() for uri in changed if uri in one
+                    ]
+                for tell, uri in tells:
+                    with suppress(RuntimeError):  # the client's event loop has ended
+                        tell(uri)
+                self._ended.wait(min(_MOST, max(_LEAST, _SHARE * (perf_counter() - began))))
+
+    def _look(self, rolecall: Rolecall, address: _Address, seen: object) -> tuple[object, bool]:
+        """A value that changes with a resource, and whether it did. Raise an error if the resource does not exist."""
+        if address.kind == "threads":  # the number of the newest event; few events move a thread
+            if not isinstance(seen, int):
+                return rolecall.newest_event(), False
+            events = rolecall.events(after=seen)
+            moves = any(event.kind not in _INNER for event in events)
+            return events[-1].seq if events else seen, moves
+        project = self._place.project
+        stamp: object
+        match address.kind:
+            case "thread" | "report":
+                thread = rolecall.thread(address.name)
+                stamp = thread.head, thread.status, thread.reason
+            case "plan" | "tasks":
+                name = project_paths.PLAN if address.kind == "plan" else project_paths.TASKS
+                stamp = _stamp_file(project_paths.state(project, name))
+            case "memory":
+                stamp = [(one.name, one.size, one.changed) for one in note.list_notes(project, "memory")]
+            case _:
+                stamp = _stamp_file(note.find(project, "memory", address.name).path)
+        return stamp, stamp != seen
+
+
+def _stamp_file(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
