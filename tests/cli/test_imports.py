@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -39,12 +40,16 @@ OURS_FOR_A_READ = {
 }
 
 DUMP = """
-import sys
+import os, sys
 before = set(sys.modules)
+exit = os._exit
+def leave(status):  # a hook ends in os._exit
+    sys.stdout.flush()
+    print(*sorted(set(sys.modules) - before), sep="\\n", file=sys.stderr, flush=True)
+    exit(status)
+os._exit = leave
 from rolecall.cli import main
-status = main(sys.argv[1:])
-print(*sorted(set(sys.modules) - before), sep="\\n", file=sys.stderr)
-sys.exit(status)
+leave(main(sys.argv[1:]) or 0)
 """
 
 
@@ -70,13 +75,14 @@ print(len(names))
 """
 
 
-def modules_of(rolecall: Rolecall, *args: str) -> set[str]:
+def modules_of(rolecall: Rolecall, *args: str, told: str = "") -> set[str]:
     # -S and -I leave out what an environment's own start-up files import, which is not ours to answer for.
     source = Path(__file__).parents[2] / "src"
     site = [path for path in sys.path if path.endswith("site-packages")]
     done = subprocess.run(
         [sys.executable, "-S", "-c", DUMP, *args],
         env={"ROLECALL_HOME": str(rolecall.home), "PYTHONPATH": ":".join([str(source), *site])},
+        input=told,
         capture_output=True,
         text=True,
         check=True,
@@ -132,6 +138,27 @@ def test_a_step_imports_no_reader_of_workflows(rolecall: Rolecall, tmp_path: Pat
     heavy = {"shutil", "tempfile", "difflib", "importlib.util", "lzma", "jsonata"}
     assert not modules & heavy
     assert not modules & {"rolecall.workflow.python", "rolecall.workflow.yaml", "rolecall.workflow.lint"}
+
+
+def test_nothing_that_sends_traces_is_imported_at_the_start_in_a_step_or_in_a_hook(
+    rolecall: Rolecall, tmp_path: Path
+) -> None:
+    (tmp_path / "say-hello.yaml").write_text(
+        "name: say-hello\nroles: {writer: {prompt: Write., schema: {type: object}}}\n"
+        "graph: {$START: writer, writer: {_: {role: $END}}}\n"
+    )
+    flow, agent = str(tmp_path / "say-hello.yaml"), "command:printf %s ---\\n---\\nHello"
+    thread = rolecall.json("thread", "start", flow, "-p", "x", "--agent", agent)["thread"]
+    started = modules_of(rolecall, "--version")
+    stepped = modules_of(rolecall, "thread", "step", thread)
+    (tmp_path / ".git").mkdir()
+    message = json.dumps({"session": "s", "text": "[plan] go"})
+    hook = ("hook", "rolecall", "user_message", "--project", str(tmp_path))
+    hooked = modules_of(rolecall, *hook, told=message)
+    assert "rolecall.threads.engine" in stepped and "rolecall.cli.hook" in hooked
+    for modules in (started, stepped, hooked):
+        assert not modules & {"urllib.request", "http.client"}
+        assert not [name for name in modules if name.startswith("rolecall.traces")]
 
 
 def test_checking_a_workflow_imports_neither_the_router_nor_a_store(

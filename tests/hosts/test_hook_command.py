@@ -398,12 +398,16 @@ def test_streams_that_are_closed_are_no_refusal(project: Path, closed: str) -> N
 # -- what it costs --
 
 DUMP = """
-import sys
+import os, sys
 before = set(sys.modules)
+exit = os._exit
+def leave(status):  # a hook ends in os._exit
+    sys.stdout.flush()
+    print(*sorted(set(sys.modules) - before), sep="\\n", file=sys.stderr, flush=True)
+    exit(status)
+os._exit = leave
 from rolecall.cli import main
-status = main(sys.argv[1:])
-print(*sorted(set(sys.modules) - before), sep="\\n", file=sys.stderr)
-sys.exit(status)
+leave(main(sys.argv[1:]) or 0)
 """
 HEAVY = {
     *(
@@ -422,24 +426,32 @@ HEAVY = {
 }
 
 
-def modules_of(project: Path, event: str, payload: dict[str, Any]) -> set[str]:
-    words = [sys.executable, "-S", "-c", DUMP, "hook", "rolecall", event, "--project", str(project)]
+def modules_of(project: Path, event: str, payload: dict[str, Any], host: str = "rolecall") -> set[str]:
+    words = [sys.executable, "-S", "-c", DUMP, "hook", host, event, "--project", str(project)]
     site = [path for path in sys.path if path.endswith("site-packages")]
     source = str(Path(__file__).parents[2] / "src")
     env = {"ROLECALL_HOME": os.environ["ROLECALL_HOME"], "PYTHONPATH": ":".join([source, *site])}
-    data = json.dumps({"session": "s", **payload}).encode()
+    data = json.dumps({"session": "s", "session_id": "s", "hook_event_name": event, **payload}).encode()
     done = subprocess.run(words, input=data, env=env, capture_output=True, check=True)
-    return set(done.stderr.decode().split())
+    modules = set(done.stderr.decode().split())
+    assert f"rolecall.hosts.{host}.events" in modules
+    return modules
 
 
 @pytest.mark.parametrize("name", EVENTS)
 def test_once_the_kit_is_compiled_no_event_imports_anything_heavy(project: Path, name: str) -> None:
     tasks(project, task(1))
     payload = {key: value for key, value in EVENTS[name].items() if key != "error"}
-    hook(project, "pre_tool_use", WRITE)
-    assert not modules_of(project, name, payload) & HEAVY
+    modules_of(project, "session_start", {})
+    heavy = modules_of(project, name, payload) & HEAVY
+    assert not heavy
 
 
-def test_before_a_tool_nothing_is_imported_that_writes(project: Path) -> None:
-    modules = modules_of(project, "pre_tool_use", {"tool": "Read", "input": {"path": "a"}})
-    assert not modules & {"fcntl", "xxhash", "rolecall.nexus.state_file", "rolecall.hosts.shell_writes"}
+def test_before_a_tool_nothing_is_imported_that_writes_or_reads_a_shell(project: Path) -> None:
+    tasks(project, task(1))
+    modules_of(project, "SessionStart", {}, host="claude")
+    tool = {"tool_name": "Write", "tool_input": {"file_path": "a", "content": "x"}, "cwd": str(project)}
+    modules = modules_of(project, "PreToolUse", tool, host="claude")
+    assert "rolecall.hosts.gate" in modules
+    wrong = modules & {"fcntl", "xxhash", "rolecall.nexus.state_file", "rolecall.hosts.shell_writes"}
+    assert not wrong

@@ -14,7 +14,7 @@ from rolecall.hosts.event import Caller, HostAnswer, SubagentComplete, SubagentS
 from rolecall.hosts.hook_context import Kit
 from rolecall.hosts.project_summary import ProjectState
 from rolecall.hosts.sessions import has_key, task_key
-from rolecall.nexus import brief, knowledge_files, tools, tracker
+from rolecall.nexus import brief, knowledge_files, overview, tools, tracker
 from rolecall.nexus.overview import Task
 from rolecall.settings.capabilities import TASK_UPDATE, check_allowed
 
@@ -183,7 +183,9 @@ def _find_status(report: str) -> str:
 
 def _complete_task(project: str, agent: str, status: str, kit: Kit) -> str:
     """Complete an agent's task if it is in progress, and return a sentence about it."""
-    known = sessions.tasks_of_agents(project).get(agent, "")
+    known, seen = sessions.tasks_of_agents(project).get(agent, ""), overview.task_list(project)
+    if seen is not None and all(task["status"] != "in_progress" for task in seen.get("tasks", ())):
+        return ""  # reading them as a tool does takes longer than the rest of the hook
     tasks, problem = project_summary.read_tasks(project)
     if problem:
         reason = f"Its task was not set to completed, because the tasks cannot be read: {problem}"
