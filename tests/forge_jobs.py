@@ -165,10 +165,10 @@ class Stage:
         (place / "checkout" / "script.yaml").write_text(script)
         return subprocess.Popen(COMMAND, env=env, cwd=place / "checkout", stdin=subprocess.DEVNULL)
 
-    def wait_for_ref(self, name: str) -> None:
-        path, until = self.remote / name, time.monotonic() + commands.PATIENCE
-        while not path.exists():
-            assert time.monotonic() < until, f"{name} was not pushed"
+    def wait_for_file(self, pattern: str) -> None:
+        until = time.monotonic() + commands.PATIENCE
+        while not list(self._folder.glob(pattern)):
+            assert time.monotonic() < until, f"there is no {pattern}"
             time.sleep(0.05)
 
     def github_machine(

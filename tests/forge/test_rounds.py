@@ -6,7 +6,8 @@ import json
 import subprocess
 from pathlib import Path
 
-from forge_jobs import KEY, Stage, forge, git, stage
+import commands
+from forge_jobs import KEY, SCRIPT, WORKFLOW, Stage, forge, git, stage
 from forgestage import TOKEN, Failure
 
 __all__ = ["forge", "stage"]  # fixtures
@@ -29,6 +30,7 @@ def test_a_thread_waits_without_a_job_and_continues_when_an_allowed_person_comme
     done = stage.github("issues", stage.issue(), depth=1, inputs=inputs)
     check(done, "suspended", "waits for a comment on issue-12")
     [comment] = forge.comments
+    assert "**approver**: Is this right?" in comment["body"]
     assert comment["on"] == 12 and "/rolecall answer approved: your reasons" in comment["body"]
     assert "/rolecall answer rejected: your comments" in comment["body"]
     assert "calc.py" in comment["body"] and "$0.25" in comment["body"]
@@ -70,7 +72,8 @@ def test_a_thread_waits_without_a_job_and_continues_when_an_allowed_person_comme
 
 
 def test_a_comment_that_cannot_be_used_is_explained_and_a_thread_can_be_killed(stage: Stage) -> None:
-    check(stage.github("issues", stage.issue(), "--limit", "steps=2"), "suspended")
+    opened = stage.issue() | {"sender": {"login": "mallory"}}
+    check(stage.github("issues", opened, "--limit", "steps=2", "--open"), "suspended")
     for ident, (words, problem) in enumerate(
         {"answer LGTM": "must begin with approved or rejected", "fly": "is not a command"}.items(), 20
     ):
@@ -84,34 +87,26 @@ def test_a_comment_that_cannot_be_used_is_explained_and_a_thread_can_be_killed(s
     assert "Not needed" in stage.forge.comments[0]["body"]
 
 
-def test_only_those_in_the_list_may_continue_if_there_is_one(stage: Stage) -> None:
-    check(stage.github("issues", stage.issue() | {"sender": {"login": "mallory"}}, "--open"), "suspended")
-    for name, answer in {"alice": "alice is not in the list", "dave": "completed"}.items():
-        said = stage.comment("/rolecall answer approved", by=name)
-        check(stage.github("issue_comment", said, "--allow", "carol, dave"), answer)
-    assert not any("/permission" in one for one in stage.forge.seen)
-
-
 def test_an_event_without_an_issue_gets_one_when_a_person_is_asked(stage: Stage) -> None:
     done = stage.github("schedule", {}, "--prompt", "Tidy up.", run="77")
     check(done, "waits for a comment on issue-50")
     [issue] = stage.forge.issues
     assert "Tidy up." in issue["title"]
     check(stage.github("schedule", {}, "--prompt", "Tidy up.", run="77"), "this was done before")
-    said = stage.comment("/rolecall answer approved", issue={"number": 50, "title": "x", "body": ""})
-    check(stage.github("issue_comment", said), "completed")
+    # With a list of people, only they count, whatever their rights.
+    for name, answer in {"alice": "alice is not in the list", "dave": "completed"}.items():
+        about = {"number": 50, "title": "x", "body": ""}
+        said = stage.comment("/rolecall answer approved", by=name, issue=about)
+        check(stage.github("issue_comment", said, "--allow", "carol, dave"), answer)
+    assert not any("/permission" in one for one in stage.forge.seen)
 
 
-def test_a_job_that_could_not_tell_anybody_tells_them_when_it_is_run_again(stage: Stage) -> None:
+def test_nothing_is_done_twice_when_a_job_is_run_again_or_two_have_the_same_comment(stage: Stage) -> None:
     stage.forge.failures = [Failure(403, on="POST ")]
     check(stage.github("issues", stage.issue(), run="5"), "403", "Give the token the right", code=2)
     assert not stage.forge.comments
     assert "✓ 1 developer" not in check(stage.github("issues", stage.issue(), run="5"), "suspended")
     assert len(stage.forge.comments) == 1
-
-
-def test_of_two_jobs_with_the_same_comment_one_acts(stage: Stage) -> None:
-    check(stage.github("issues", stage.issue()), "suspended")
     said = stage.comment("/rolecall answer approved", ident=9)
     before = stage.ref(STATE)
     check(stage.github("issue_comment", said), "completed")
@@ -125,25 +120,38 @@ def test_of_two_jobs_with_the_same_comment_one_acts(stage: Stage) -> None:
     assert stage.ref(STATE) == after
 
 
-def test_a_job_that_is_killed_has_saved_its_thread(stage: Stage) -> None:
-    script = "roles:\n  developer:\n    - hang: true\n"
-    slow = stage.start_job("issues", stage.issue(), run="6", script=script)
-    stage.wait_for_ref(STATE)
-    slow.kill()
-    slow.wait()
+def test_a_worktree_with_its_commits_is_made_again_on_the_next_machine(stage: Stage) -> None:
+    workflow = WORKFLOW.replace("name: fix", "name: fix\nworkdir: worktree")
+    commit = "[git, -c, user.name=x, -c, user.email=x@localhost, commit, -q, -a, -m, Mine]"
+    script = SCRIPT.replace("run: [[sh,", f"run: [{commit}, [sh,")
+    stage.commit(**{".workflows/fix.yaml": workflow, "script.yaml": script})
+    check(stage.github("issues", stage.issue(), "--request"), "suspended")
+    said = stage.comment("/rolecall answer rejected: Do it again.", ident=5)
+    check(stage.github("issue_comment", said, "--request"), "suspended")
+    branch = "refs/heads/rolecall/issue-12"
+    assert stage.show(branch, "calc.py") == "second" and stage.show(branch, "new/file.txt") == "new"
+    assert "Mine" in git(stage.remote, "log", "--format=%s", branch)
+
+
+def test_a_job_that_is_killed_or_cancelled_continues_when_it_is_run_again(
+    stage: Stage, tmp_path: Path
+) -> None:
+    script = "roles:\n  developer:\n    - edit: {begun: now}\n      hang: true\n"
+    lost = stage.start_job("issues", stage.issue(), run="6", script=script)
+    stage.wait_for_file("jobs/*/repository/begun")
+    first = stage.ref(STATE)
+    lost.kill()
+    lost.wait()
+    [left] = tmp_path.glob("jobs/*/repository/begun")
+    left.unlink()
+    cancelled = stage.start_job("issues", stage.issue(), run="6", script=script)
+    stage.wait_for_file("jobs/*/repository/begun")
+    cancelled.terminate()
+    assert cancelled.wait(commands.PATIENCE) == 130
+    assert stage.ref(STATE) != first and list((tmp_path / "jobs").iterdir()) == []
     check(stage.github("issues", stage.issue(), run="6"), "suspended")
     record = json.loads(stage.show(STATE, "thread.json"))
     assert record["handled"] == ["run-6"] and len(stage.forge.comments) == 1
-
-
-def test_a_pull_request_is_a_subject_of_its_own(stage: Stage) -> None:
-    head = {"ref": "topic", "repo": {"full_name": "o/r"}}
-    change = {"number": 3, "title": "A change", "body": None, "head": head}
-    opened = {"action": "opened", "pull_request": change, "sender": {"login": "alice"}}
-    check(stage.github("pull_request", opened), "waits for a comment on change-3")
-    about = {"number": 3, "title": "A change", "body": None, "pull_request": {}}
-    said = stage.comment("/rolecall answer approved", issue=about)
-    check(stage.github("issue_comment", said), "completed")
 
 
 def test_the_same_rounds_work_on_gitlab(stage: Stage) -> None:
@@ -153,14 +161,10 @@ def test_the_same_rounds_work_on_gitlab(stage: Stage) -> None:
     [comment] = forge.comments
     seen = stage.show("rolecall/issue-12", "seen.txt")
     assert TOKEN not in seen and "job-token" not in seen
-    for name, reason in (("mallory", "may not write"), ("reader", "may not write")):
-        check(stage.gitlab("trigger", stage.note("/rolecall answer approved", by=name, ident=2)), reason)
-    check(stage.gitlab("trigger", stage.note(comment["body"], ident=3)), "does not begin with /rolecall")
+    stranger = stage.note("/rolecall answer approved", by="reader", ident=2)
+    check(stage.gitlab("trigger", stranger), "reader may not write")
+    assert "/rolecall answer approved" in comment["body"]
     answer = stage.note("/rolecall answer\n---\nstatus: approved\n---\nGood.", ident=4)
     check(stage.gitlab("trigger", answer, wanted), "completed")
     [request] = forge.requests
     assert request["source_branch"] == "rolecall/issue-12" and "Closes #12." in request["description"]
-    told = {"CI_MERGE_REQUEST_IID": "4", "CI_MERGE_REQUEST_TITLE": "A change", "GITLAB_USER_LOGIN": "alice"}
-    check(stage.gitlab("merge_request_event", None, {**told, "GITLAB_USER_ID": "7"}), "change-4")
-    record = json.loads(stage.show("refs/rolecall-ci/change-4", "thread.json"))
-    assert record["needs_person"] and record["is_told"]

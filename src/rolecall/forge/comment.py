@@ -43,7 +43,7 @@ def write(thread: Thread, *, job: str, note: str, branch: str, request: str, mas
     parts += [f"> **Note:** {quiet(note)}"] if note else []
     asked = thread.asking
     if thread.needs_person:
-        parts += [f"**{quiet(asked.role or 'The thread')}**: {quiet(shorten(asked.reason, _MOST_TEXT))}"]
+        parts += [f"**{quiet(asked.role or 'The thread')}**: {quiet(shorten(_question(asked), _MOST_TEXT))}"]
     elif state.reason:
         parts += [quiet(shorten(state.reason, _MOST_TEXT))]
     result = thread.result()
@@ -59,7 +59,7 @@ def write(thread: Thread, *, job: str, note: str, branch: str, request: str, mas
     if thread.needs_person:
         parts.append(_how_to_answer(asked))
     if changes := _changed_files(thread):
-        parts.append(_fold(f"{len(changes)} files changed", code_block("\n".join(changes[:_MOST_FILES]))))
+        parts.append(_fold(f"Files changed: {len(changes)}", code_block("\n".join(changes[:_MOST_FILES]))))
     links = [f"[branch `{branch}`]({request})" if request else f"branch `{branch}`"] if branch else []
     usage = thread.summary()["usage"]
     if (table := usage_table(usage, thread.step_entries()[1:])) is not None:
@@ -81,6 +81,14 @@ def write(thread: Thread, *, job: str, note: str, branch: str, request: str, mas
 
 def _fields(output: object) -> Mapping[str, object]:
     return output if isinstance(output, Mapping) else {}
+
+
+def _question(thread: Thread) -> str:
+    """What the thread asks: the words of a role, what a person's role is for, or why it cannot continue."""
+    due, role = (question := thread.question()).due, question.role
+    if due is None or role is None or thread.state.onward is not None:
+        return thread.reason
+    return next(filter(None, (due.prompt.strip(), role.prompt.strip(), role.description)), thread.reason)
 
 
 def _how_to_answer(thread: Thread) -> str:

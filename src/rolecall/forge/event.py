@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from rolecall.errors import UsageError
+from rolecall.errors import Hint, UsageError
 from rolecall.settings.forge import Job
 from rolecall.store.canonical import JsonObject
 from rolecall.threads.thread import LIMITS
@@ -240,6 +240,6 @@ def decide(event: Event, known: Known | None, *, prompt: str = "") -> Start | Co
     if not task.strip():
         raise UsageError(
             "the event says nothing that could be done",
-            hint="Say what to do with --prompt or the input `prompt`.",
+            hint=Hint("Say what to do", "name_task"),
         )
     return Start(task)

@@ -171,6 +171,8 @@ class Place:
         self._from = saved
         self._saved = {key: saved.commit} if saved else {}
         """What was saved last under each key."""
+        self._bundle, self._newest = os.path.join(folder, _BUNDLE), -1
+        """The bundle that was made last, and the number of the newest event in it."""
 
     def make(self, *, is_new: bool) -> Rolecall:
         """Make the clone and the home, with what was saved, and open the store. A thread that `is_new` begins with the
@@ -227,7 +229,11 @@ class Place:
             branches=branches,
         )
         with tempfile.TemporaryDirectory(dir=os.path.dirname(self.home)) as folder:
-            rolecall.export(os.path.join(folder, _BUNDLE))
+            if (newest := rolecall.newest_event()) != self._newest:
+                rolecall.export(made := os.path.join(folder, _BUNDLE))
+                os.replace(made, self._bundle)
+                self._newest = newest
+            os.link(self._bundle, os.path.join(folder, _BUNDLE))
             with open(os.path.join(folder, _RECORD), "wb") as file:
                 file.write(msgspec.json.format(msgspec.json.encode(record)))
             if os.path.isdir(versions := os.path.join(self.home, _VERSIONS)):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from rolecall.errors import UsageError
+from rolecall.errors import Hint, UsageError
 from rolecall.settings import config
 
 TOKENS = ("ROLECALL_FORGE_TOKEN", "GITHUB_TOKEN", "GH_TOKEN", "GITLAB_TOKEN", "CI_JOB_TOKEN")
@@ -90,7 +90,7 @@ def read_job(environ: Mapping[str, str] = os.environ) -> Job:
     else:
         raise UsageError(
             "this is not a job of GitHub Actions or GitLab CI: neither GITHUB_ACTIONS nor GITLAB_CI is set",
-            hint="`rolecall run` runs a workflow anywhere else.",
+            hint=Hint("Run a workflow elsewhere", "run_workflow"),
         )
     if missing or not token:
         what = ", ".join([*missing, *([] if token else ["a token"])])
