@@ -33,6 +33,8 @@ WORKFLOW: dict[str, Any] = {
     },
     "graph": {"$START": "developer", "developer": "$END"},
 }
+PYTHON = (sys.executable, "-IS")
+"""Not `python3`, which on some machines is a script that first looks for the version to run."""
 TEST = """\
 import json, os, sys
 sys.path.insert(0, ".")
@@ -62,7 +64,7 @@ class Project:
             "tasks": "tasks.jsonl",
             "repeat": 2,
             "judges": {
-                "tests": {"command": ["python3", "hidden/test.py"], "files": "hidden/", "gate": True},
+                "tests": {"command": [*PYTHON, "hidden/test.py"], "files": "hidden/", "gate": True},
                 "shape": {"expression": "output.status = 'done'"},
             },
         }
@@ -379,7 +381,7 @@ def test_check_proves_references_and_cheats_without_asking_anybody(project: Proj
         ("untouched", "failed"),
     }
     # A judge that believes the result's own tests is fooled by it.
-    project.suite["judges"]["tests"] = {"command": ["python3", "hidden/test.py"]}
+    project.suite["judges"]["tests"] = {"command": [*PYTHON, "hidden/test.py"]}
     project.write()
     told = project.rolecall("eval", "check", "suite.yaml", cwd=project.folder, check=1).stdout
     assert "✗ add · cheat · passed" in told and project.numbers() == []
