@@ -25,7 +25,7 @@ demo-web: .venv/installed ## open the page on the threads of the demo
 	@$(BIN)/python examples/demo.py web
 
 test: .venv/compiled ## set up and run every test but those of test-agents
-	@scripts/install-bubblewrap
+	@scripts/install-programs
 	$(BIN)/python -m pytest -n 4 --dist worksteal $(PYTEST_ARGS)
 
 soak: .venv/tested ## what is killed at random, crowded or simulated in the tests, for longer

@@ -109,7 +109,7 @@ def warn(text: str) -> None:
 # -- characters and colours --
 
 
-_COLORS = {"red": 31, "green": 32, "yellow": 33, "cyan": 36}
+_COLORS = {"red": 31, "green": 32, "yellow": 33, "cyan": 36, "bold": 1, "dim": 2}
 _BEGINS = {name: 0xFDD0 + number for number, name in enumerate(_COLORS)}
 _END = 0xFDD0 + len(_COLORS)
 """Code points that mark colours until a text is printed. Unicode reserves them for internal use."""

@@ -280,9 +280,10 @@ class Stopped:
         self.cancel = asyncio.Event()
         self.error: OSError | None = None
         """Why nothing can be printed any more."""
+        self.number = 0
+        """The signal that asked the run to stop."""
         self._loop = asyncio.get_running_loop()
         self._view = view
-        self._is_asked = False
         self._children: dict[str, int] = {}
         """The processes started, by run, because several threads may be running."""
 
@@ -299,15 +300,15 @@ class Stopped:
             self.error = error
             self.cancel.set()
 
-    def on_signal(self, _number: int, _frame: object) -> None:
+    def on_signal(self, number: int, _frame: object) -> None:
         """Ask the agent to stop and the engine to record that; kill everything at the second signal."""
-        if self._is_asked:
+        if self.number:
             for run, leader in self._children.items():
                 for pid in survivors(run, leader):
                     with suppress(ProcessLookupError, PermissionError):
                         os.kill(pid, signal.SIGKILL)
             os._exit(INTERRUPTED)
-        self._is_asked = True
+        self.number = number
         self._loop.call_soon_threadsafe(self.cancel.set)
 
 

@@ -58,7 +58,7 @@ _TABLE: Mapping[Action, str] = {
         workflow update, knowledge serve,
         cas reindex, cas gc, cas import""",
     STARTS: """
-        run, try, ci run, eval run, eval gate, eval experiment, eval bisect,
+        run, try, lead, ci run, eval run, eval gate, eval experiment, eval bisect,
         workflow trust, serve, serve stop, web, acp, plan run, agents test,
         trigger fire, trigger pause, trigger resume,
         thread start, thread step, thread run, thread resume, thread answer, thread kill, thread fork, thread import""",

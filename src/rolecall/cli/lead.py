@@ -1,0 +1,285 @@
+"""`rolecall lead`: talk with the Lead in a terminal, or say one thing to it in a pipe. A conversation is a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+
+from rolecall.api import Rolecall, Thread
+from rolecall.cli import Reply, argument, either, flag, verb
+from rolecall.cli.arguments import AGENT, LIMIT, describe_person, in_this_store
+from rolecall.cli.lead_view import Board, LeadView, fold, messages, show_history
+from rolecall.cli.output import STORE, paint, read_input, say
+from rolecall.cli.parser import report
+from rolecall.cli.thread_outcome import CODES, INTERRUPTED
+from rolecall.cli.thread_play import View, attend, play
+from rolecall.errors import NotFound, RolecallError, UsageError
+from rolecall.threads.state import ENDED, Status
+from rolecall.workflow.reply import Shape
+
+COMMANDS = {
+    "/board": "show what runs, what waits for you, and the tasks",
+    "/answer": "answer a thread that waits for you: /answer [THREAD] [WORDS]",
+    "/history": "show this conversation from its beginning",
+    "/new": "begin another conversation",
+    "/close": "end this conversation for good",
+    "/help": "explain keys, tags and commands",
+    "/quit": "leave; the conversation can be continued (Ctrl-D)",
+}
+_KEYS = """\
+Enter sends, Alt-Enter or Ctrl-J begins a new line, Tab completes, ↑ and Ctrl-R find what you wrote before.
+Ctrl-C stops the Lead's turn; an empty line then lets it continue. Ctrl-D leaves."""
+
+
+@verb(
+    "lead",
+    "talk with the Lead: your agent, who plans, decides with you, starts work and reports",
+    "rolecall lead\n"
+    "rolecall lead '[plan] Move the upload to a queue' --agent claude\n"
+    "rolecall lead --continue\n"
+    "git diff | rolecall lead 'Is this change complete?'",
+    argument(
+        "prompt", "PROMPT", "the first words; standard input follows them if it is no terminal", nargs="?"
+    ),
+    either(
+        flag("--continue", "take up the latest conversation of this folder", dest="goes_on"),
+        argument("--thread", "THREAD", "take up this conversation"),
+    ),
+    LIMIT,
+    AGENT,
+    STORE,
+)
+def lead(options: Namespace) -> Reply | int:
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    with Rolecall(options.store) as rolecall:
+        thread = _find(options, rolecall)
+        if is_terminal:
+            return Conversation(options, rolecall, thread).hold()
+        return _say_once(options, rolecall, thread)
+
+
+def _find(options: Namespace, rolecall: Rolecall) -> Thread | None:
+    """The conversation to take up, or None for a new one."""
+    if options.thread:
+        thread = rolecall.thread(options.thread)
+        if thread.state.name != "lead":
+            raise UsageError(
+                f"thread {thread.id} is no conversation with the Lead but one of {thread.state.name}",
+                hint=f"Read it: `rolecall thread read {thread.id}`.",
+            )
+        return thread
+    if not options.goes_on:
+        return None
+    here = os.path.realpath(rolecall.folder)
+    for thread in rolecall.threads(workflow="lead", status=sorted({*Status} - {*ENDED, Status.DAMAGED})):
+        if os.path.realpath(thread.state.cwd or "") == here:
+            return thread
+    raise NotFound(
+        "no conversation with the Lead was begun in this folder", hint="Begin one: `rolecall lead`."
+    )
+
+
+def _speak(options: Namespace, rolecall: Rolecall, thread: Thread | None, text: str) -> Thread:
+    """Say something in a conversation, or begin one with it."""
+    if thread is None:
+        return rolecall.talk(text, agent=options.agent, limits=dict(options.limit))
+    if options.limit:
+        thread.resume(limits=dict(options.limit), is_run_here=True)
+    if (thread.summary().get("pending") or {}).get("answered"):
+        _take_turn(options, thread, View(), steps=1)  # an answer that has arrived is kept
+    return thread.say(text, is_run_here=True)
+
+
+def _take_turn(options: Namespace, thread: Thread, view: View, *, steps: int | None = None) -> int:
+    """Let the Lead answer; return the number of the signal that stopped it, or 0."""
+
+    async def run() -> int:
+        async with attend(view) as stopped:
+            await thread.advance(
+                watch=stopped.watch, cancel=stopped.cancel, steps=steps, agent=options.agent, needs_all=False
+            )
+        if stopped.error is not None:
+            raise stopped.error
+        return stopped.number
+
+    return asyncio.run(run()) if thread.state.status not in (*ENDED, Status.SUSPENDED) else 0
+
+
+def _explain(thread: Thread) -> str:
+    """Why nobody answers although it is not the person's turn; empty if it is."""
+    return "" if thread.role == "user" or thread.status == "completed" else thread.reason
+
+
+# -- in a pipe --
+
+
+def _say_once(options: Namespace, rolecall: Rolecall, thread: Thread | None) -> Reply | int:
+    piped = "" if sys.stdin.isatty() else read_input("-").strip()
+    text = "\n\n".join(filter(None, (options.prompt, piped)))
+    if text:
+        thread = _speak(options, rolecall, thread, text)
+    if thread is None:
+        raise UsageError("nothing was said", hint="Write it behind `rolecall lead`, or pipe it in.")
+    if thread.notice:
+        say(f"⚠ {thread.notice}", sys.stderr)
+    if thread.state.status == Status.SUSPENDED and not text:
+        raise UsageError("the Lead waits for your words", hint="Write them behind `rolecall lead`.")
+    number = _take_turn(options, thread, View())
+    problem = _explain(thread)
+    spoken = [words for is_person, words in messages(thread) if not is_person]
+    answer = spoken[-1].strip() if spoken and not problem and not number else ""
+    if problem:
+        say(f"✗ {problem}", sys.stderr)
+    thread.leave()
+    say(f"continue: {in_this_store(options, f'rolecall lead --thread {thread.id}')}", sys.stderr)
+    code = INTERRUPTED if number else CODES.get(thread.status, 5) if problem else 0
+    return Reply({"thread": thread.id, "answer": answer, "reason": problem}, answer, code)
+
+
+# -- on a terminal --
+
+
+class Conversation:
+    """A person and the Lead take turns until the person leaves."""
+
+    def __init__(self, options: Namespace, rolecall: Rolecall, thread: Thread | None) -> None:
+        try:
+            from rolecall.cli.lead_prompt import make_prompt
+        except ImportError as error:
+            raise UsageError(
+                f"a conversation in the terminal needs the package {error.name!r}",
+                hint="Install it: pip install 'rolecall[lead]'. In a pipe it works without: "
+                "echo 'What is left?' | rolecall lead",
+            ) from error
+        self._options, self._rolecall, self._thread = options, rolecall, thread
+        self._board = Board(rolecall, thread)
+        self._read: Callable[[], str] = make_prompt(
+            {**rolecall.tags(), **COMMANDS}, self._board.lines, self._board.take_news
+        )
+        self._is_stopped = False
+
+    def hold(self) -> int:
+        if self._thread is not None:
+            show_history(self._thread)
+            self._explain_stop(self._thread)
+        elif not self._options.prompt:
+            say(
+                paint(
+                    "You talk with the Lead of this project. /help explains keys, tags and commands.", "dim"
+                )
+            )
+        text = self._options.prompt or ""
+        while True:
+            try:
+                said = text or self._read().strip()
+                text = ""
+            except KeyboardInterrupt:  # clears what was written
+                continue
+            except EOFError:
+                return self._leave()
+            if said in ("/quit", "/exit"):
+                return self._leave()
+            if said in COMMANDS or said.startswith("/answer "):
+                try:
+                    self._command(*said.split(None, 1))
+                except RolecallError as error:
+                    report(error)
+            elif (
+                said.startswith("/")
+                and " " not in said
+                and said not in self._rolecall.tags()
+                and "/" not in said[1:]
+            ):
+                say(f"there is no command {said}; /help lists them")
+            elif (said or self._is_stopped) and not self._turn(said):
+                return self._leave()
+
+    def _turn(self, said: str) -> bool:
+        """Say something, or let a stopped turn continue; return whether the conversation goes on."""
+        number = 0
+        try:
+            if said:
+                self._thread = _speak(self._options, self._rolecall, self._thread, said)
+                if self._thread.notice:
+                    say(f"⚠ {self._thread.notice}")
+            elif self._thread is not None and self._thread.state.status == Status.SUSPENDED:
+                self._thread.resume(is_run_here=True)
+            if self._thread is not None:
+                self._board.thread = self._thread
+                number = _take_turn(self._options, self._thread, LeadView(self._thread, self._board))
+        except RolecallError as error:
+            report(error)
+        if self._thread is not None:
+            self._explain_stop(self._thread)
+        return number in (0, signal.SIGINT)
+
+    def _explain_stop(self, thread: Thread) -> None:
+        """Say why the Lead has not finished its turn, and how it can."""
+        self._is_stopped = thread.role == "lead"
+        if thread.status == "completed":
+            say(paint("This conversation has ended; what you say next begins another.", "dim"))
+        elif self._is_stopped:
+            why = _explain(thread) or "The Lead's last turn was stopped."
+            say(f"⚠ {why}\n{paint('Enter lets it try again, or say something else.', 'dim')}")
+        say("")
+
+    def _answer(self, words: str) -> None:
+        """Answer a thread that waits for a person, and run it; without words, show what it asks."""
+        waiting = {str(one["thread"]): one for one in self._board.list_waiting()}
+        named = next((one for one in waiting if words and one.startswith(words.split()[0])), "")
+        ident = named or next(iter(waiting), "")
+        words = words.partition(" ")[2].strip() if named else words
+        if not ident:
+            say("nothing waits for you")
+        elif not words or (len(waiting) > 1 and not named):
+            for one in [ident] if named else waiting:
+                asked = self._rolecall.thread(one).asking
+                question = asked.question()
+                role = question.role if question.due else None
+                prompts = [question.due.prompt if question.due else "", role.prompt if role else ""]
+                about = [text.strip() for text in (asked.reason, *prompts) if text.strip()]
+                statuses = Shape(role.schema).statuses if role else ()
+                how = f"{' or '.join(statuses)}: WORDS" if statuses else "WORDS"
+                say("\n".join([f"{waiting[one]['name']} · {waiting[one]['title']}", *about]))
+                say(paint(f"/answer {one if len(waiting) > 1 else ''} {how}".replace("  ", " "), "dim"))
+        else:
+            thread = self._rolecall.thread(ident).say(words, by=describe_person(), is_run_here=True)
+            play(Namespace(**{**vars(self._options), "agent": None}), thread, steps=None, is_run=True)
+        say("")
+
+    def _command(self, command: str, words: str = "") -> None:
+        thread = self._thread
+        if command == "/help":
+            known = {**self._rolecall.tags(), **COMMANDS}
+            lines = [*_KEYS.split("\n"), "", *(f"  {word:10} {about}" for word, about in known.items()), ""]
+            say("\n".join(fold(line, 13 if line.startswith("  ") else 0) for line in lines))
+        elif command == "/board":
+            say("\n".join([*self._board.list_all(), ""]))
+        elif command == "/answer":
+            self._answer(words)
+        elif command == "/history" and thread is not None:
+            show_history(thread, is_whole=True)
+            say("")
+        elif command == "/new" or (command == "/close" and thread is not None):
+            if command == "/close" and thread is not None and not thread.has_ended:
+                thread.answer({"closed": True}) if thread.role == "user" else thread.kill(
+                    "closed by its user"
+                )
+                say("the conversation has ended")
+            if thread is not None:
+                thread.leave()
+            self._thread = self._board.thread = None
+            self._is_stopped = False
+
+    def _leave(self) -> int:
+        if self._thread is not None:
+            if unfinished := self._thread.leave():
+                say(paint(unfinished, "dim"), sys.stderr)
+            if not self._thread.has_ended:
+                command = in_this_store(self._options, f"rolecall lead --thread {self._thread.id}")
+                say(f"continue: {command}", sys.stderr)
+        return 0

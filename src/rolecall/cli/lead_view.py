@@ -1,0 +1,287 @@
+"""What a person sees of a conversation with the Lead: its answer as it arrives, what it does, and what else runs."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+
+from rolecall.api import Rolecall, Thread, own_words
+from rolecall.cli.group_view import Amounts, duration, gist, work_folders
+from rolecall.cli.hints import command as word_command
+from rolecall.cli.output import LastLine, columns_of_terminal, paint, plural, say, short
+from rolecall.cli.thread_play import View
+from rolecall.errors import RolecallError
+from rolecall.settings import repository
+from rolecall.store.canonical import JsonObject
+from rolecall.threads.report import local_time, money
+from rolecall.threads.setup import HUMAN
+
+_WIDEST = 100
+"""Longer lines are hard to read."""
+_AT_WORK = ("running", "queued", "waiting")
+_MOST_THREADS = 4
+_MOST_LOOKED_AT = 300
+"""How many of the newest threads of the store the board looks at."""
+_STALE = 1.0
+"""Seconds after which the board reads the store again."""
+_SHOWN_AGAIN = 6
+"""How many messages are shown when a conversation is taken up again."""
+
+
+class Markdown:
+    """Folds Markdown to the width of the terminal, line by line as it arrives."""
+
+    def __init__(self) -> None:
+        self._fence = ""
+
+    def fold(self, line: str) -> str:
+        """A line as it is printed: headings are bold, code is as it is."""
+        stripped = line.strip()
+        if stripped.startswith(("```", "~~~")):
+            self._fence = (
+                "" if self._fence and stripped.startswith(self._fence) else self._fence or stripped[:3]
+            )
+            return paint(line, "dim")
+        if self._fence or stripped.startswith("|"):
+            return line
+        folded = fold(line)
+        return paint(folded, "bold") if stripped.startswith("#") else folded
+
+
+def fold(line: str, hang: int = 0) -> str:
+    """Fold a line at its words; what continues a list item is indented like its text, or by `hang` columns."""
+    text = line.lstrip()
+    mark = text.partition(" ")[0] if text[:1] in "-*>+" or text.partition(".")[0].isdecimal() else ""
+    indent = " " * (hang or len(line) - len(text) + (len(mark) + 1 if mark else 0))
+    width = max(20, min(columns_of_terminal() - 1, _WIDEST))
+    folded = textwrap.wrap(
+        line, width, subsequent_indent=indent[: width // 2], break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(folded) if text else ""
+
+
+class Board:
+    """What runs in the project: threads, the tasks of the cycle, what waits for a person, and what it costs."""
+
+    def __init__(self, rolecall: Rolecall, thread: Thread | None = None) -> None:
+        self._rolecall = rolecall
+        self.thread = thread
+        """The conversation."""
+        self._place = repository.root_around(os.path.realpath(rolecall.folder)) or os.path.realpath(
+            rolecall.folder
+        )
+        self._known: list[str] = []
+        self._read_at = 0.0
+        self._at_work: set[str] = set()
+        self._news: list[str] = []
+
+    def lines(self) -> list[str]:
+        """The threads at work, a line for each, and one for the rest; read again after a second."""
+        if time.monotonic() - self._read_at > _STALE:
+            try:
+                self._known = self._read()
+            except RolecallError as error:  # a busy or damaged store must not end a conversation
+                self._known = [f"the board cannot be read: {error.message}"]
+            self._read_at = time.monotonic()
+        return self._known
+
+    def take_news(self) -> list[str]:
+        """What has ended or has begun to wait for a person since the last call."""
+        news, self._news = self._news, []
+        return news
+
+    def _read(self) -> list[str]:
+        at_work, waiting = self._list_threads()
+        tasks = self._list_tasks()
+        done = sum(task["status"] == "completed" for task in tasks)
+        rest = [f"{len(at_work) - _MOST_THREADS} more at work"] if len(at_work) > _MOST_THREADS else []
+        rest += [f"{plural(len(waiting), 'thread')} waiting for you: /answer"] if waiting else []
+        rest += [f"tasks {done} of {len(tasks)} done"] if tasks else []
+        if self.thread is not None and (cost := self.thread.totals().get("cost")):
+            rest.append(f"this conversation {money(cost)}")
+        return [*at_work[:_MOST_THREADS], *([" · ".join(rest)] if rest else [])]
+
+    def list_all(self) -> list[str]:
+        """Everything at work, what waits for a person and how to answer it, and the tasks of the cycle."""
+        at_work, waiting = self._list_threads()
+        signs = {"completed": "✓", "in_progress": "●"}
+        tasks = [f"{signs.get(one['status'], '○')} {one['id']} {one['title']}" for one in self._list_tasks()]
+        waits = [
+            f"{one['name']} · {short(own_words(one['title'] or ''), 40)}: "
+            + (word_command(one["continue"]) if one["continue"] else one["reason"])
+            for one in waiting
+        ]
+        parts = {"at work": at_work, "waiting for you": waits, "tasks": tasks}
+        shown = [
+            line for name, lines in parts.items() if lines for line in (name, *(f"  {one}" for one in lines))
+        ]
+        return shown or ["nothing is at work, and nothing waits for you"]
+
+    def list_waiting(self) -> list[JsonObject]:
+        """The threads of this project that wait for a person, newest first, as `Thread.entry` describes them."""
+        return self._list_threads()[1]
+
+    def _list_threads(self) -> tuple[list[str], list[JsonObject]]:
+        """Lines for the threads at work in this project, and those that wait for a person; makes news of the rest."""
+        left = iter(range(_MOST_LOOKED_AT))
+        statuses = (*_AT_WORK, "suspended", "crashed")
+        at_work, waiting, ids = list[str](), list[JsonObject](), set[str]()
+        for entry in self._rolecall.entries(status=statuses, look=lambda _: next(left, None) is not None):
+            thread = self._rolecall.thread(entry["thread"])
+            folder = os.path.realpath(thread.state.cwd or self._place)
+            is_own = self.thread is not None and thread.id == self.thread.id
+            if is_own or os.path.commonpath([self._place, folder]) != self._place:
+                continue
+            if entry["status"] in _AT_WORK:
+                spent = duration(max(0.0, time.time() - entry["created"] / 1000))
+                used = Amounts.of(thread.totals()).words()
+                title = short(own_words(entry["title"] or ""), 40)
+                parts = [entry["name"], entry["currentRole"] or entry["status"], spent, *used, title]
+                at_work.append("● " + " · ".join(filter(None, parts)))
+                ids.add(thread.id)
+            elif entry["name"] != "lead":
+                waiting.append(entry)
+        for ident in sorted(self._at_work - ids):
+            thread = self._rolecall.thread(ident)
+            sign = {"completed": "✓", "suspended": "⚠"}.get(thread.status, "✗")
+            title = short(own_words(thread.state.title), 40)
+            why = f": {short(thread.reason, 200)}" if thread.reason else ""
+            how = " (/answer)" if thread.needs_person else ""
+            self._news.append(f"{sign} {thread.state.name} {thread.status} · {title}{why}{how}")
+        self._at_work = ids
+        return at_work, waiting
+
+    def _list_tasks(self) -> list[JsonObject]:
+        if not os.path.isdir(os.path.join(self._place, ".nexus")):
+            return []
+        with suppress(RolecallError):  # the Lead is told about files that cannot be read
+            return list(self._rolecall.project().tasks().get("tasks", ()))
+        return []
+
+
+class LeadView(View):
+    """Shows one turn of the Lead; on a terminal, below it, what is being written, who works and the board."""
+
+    def __init__(self, thread: Thread, board: Board) -> None:
+        self._board = board
+        self._thread = thread
+        self._folders = work_folders(thread)
+        self._now = LastLine()
+        self._markdown = Markdown()
+        self._line = self._said = self._latest = self._agent = ""
+        self._since = time.monotonic()
+        self._usage: JsonObject = {}
+        self._is_apart = True
+        """Whether the next text begins a paragraph of its own."""
+        self._failure = ""
+        """A failed attempt, which is shown if another one follows: otherwise the thread says why it stopped."""
+
+    def event(self, kind: str, body: JsonObject) -> None:
+        if self._failure and kind in ("text", "tool_call", "step"):
+            self._say(f"✗ {self._failure}")
+            self._failure = ""
+        if kind == "step_started":
+            self._agent, self._since, self._usage = str(body["agent"]), time.monotonic(), {}
+        elif kind == "text":
+            self._speak(str(body["text"]))
+        elif kind == "tool_call":
+            self._end_paragraph()
+            self._say(
+                paint(f"  {short(gist(kind, body, folders=self._folders), columns_of_terminal() - 4)}", "dim")
+            )
+        elif kind == "usage":
+            self._usage = body
+        elif kind == "step":
+            self._finish(body)
+        elif kind == "attempt_failed":
+            self._end_paragraph()
+            self._failure = str(body["error"])
+        elif kind == "limited":
+            self._say(
+                f"◷ {body['reason']}\n  waits until {local_time(int(body['until']))}; Ctrl-C stops waiting"
+            )
+        elif kind == "remark":
+            self._say(f"⚠ {body['text']}")
+
+    def _speak(self, text: str) -> None:
+        if self._is_apart and self._said:
+            self._say("")
+        self._is_apart = False
+        self._said += text
+        *lines, self._line = (self._line + text).split("\n")
+        for line in lines:
+            self._say(self._markdown.fold(line))
+
+    def _end_paragraph(self) -> None:
+        if self._line:
+            line, self._line = self._line, ""
+            self._say(self._markdown.fold(line))
+        self._is_apart = True
+
+    def _finish(self, body: JsonObject) -> None:
+        """Print what an agent that does not stream has answered, and what the turn has used."""
+        self._end_paragraph()
+        step = self._thread.rolecall.find_step(body["step"])
+        if step.agent == HUMAN or step.role.startswith("$"):
+            return
+        answer = str(step.output.get("reason") or "") if not step.body.strip() else step.body
+        if "".join(answer.split()) not in "".join(self._said.split()):
+            self._speak(answer.strip() + "\n")
+        ms = step.payload["completed_at"] - step.payload["started_at"]
+        used = [step.agent, duration(ms / 1000), *Amounts.of(step.payload.get("usage", {})).words()]
+        self._say(paint(" · ".join(short(word, 30) for word in used), "dim"))
+        self._agent = self._said = ""
+
+    def tick(self) -> None:
+        height = self._now.height
+        if not height or not self._agent:
+            return
+        used = [duration(time.monotonic() - self._since), *Amounts.of(self._usage).words()]
+        status = " · ".join([f"… {short(self._agent, 24)}", *used, "Ctrl-C stops it"])
+        board = self._board.lines()
+        for line in self._board.take_news():
+            self._say(line)
+        below = [status, *(f"  {line}" for line in board)][:height]
+        text = fold(self._line).split("\n")[-max(1, height - len(below)) :] if self._line else []
+        self._now.draw(*text, *below)
+
+    def close(self) -> None:
+        self._now.clear()
+        if self._line:
+            self._end_paragraph()
+
+    def _say(self, line: str) -> None:
+        self._now.clear()
+        say(line)
+
+
+def messages(thread: Thread) -> Iterator[tuple[bool, str]]:
+    """What was said in a conversation, oldest first, and whether a person said it."""
+    yield True, own_words(thread.prompt)
+    for step in thread.steps:
+        if step.role == "$PERSON":
+            yield True, own_words(str(step.output.get("answer") or ""))
+        elif step.agent == HUMAN:
+            yield True, own_words(step.body)
+        elif not step.role.startswith("$"):
+            yield False, step.body
+
+
+def show_history(thread: Thread, *, is_whole: bool = False) -> None:
+    """Print what was said before, by default the last of it."""
+    said = [(is_person, text.strip()) for is_person, text in messages(thread) if text.strip()]
+    shown = said if is_whole else said[-_SHOWN_AGAIN:]
+    if len(shown) < len(said):
+        say(paint(f"{plural(len(said) - len(shown), 'earlier message')}: /history shows all", "dim"))
+    for number, (is_person, text) in enumerate(shown):
+        if number:
+            say("")
+        if is_person:
+            first, *more = text.split("\n")
+            say("\n".join([paint(f"› {first}", "cyan"), *(paint(f"  {line}", "cyan") for line in more)]))
+        else:
+            markdown = Markdown()
+            say("\n".join(markdown.fold(line) for line in text.split("\n")))
