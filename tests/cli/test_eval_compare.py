@@ -200,19 +200,19 @@ def test_a_gate_without_verdicts_is_not_decided(project: Project) -> None:
 
 
 def test_a_run_stops_when_the_answer_is_clear(project: Project) -> None:
-    project.tasks(40)
-    project.developer("new", fails=40)
+    project.tasks(24)
+    project.developer("new", fails=24)
     shown = project("run", "suite.yaml", "--stop-early", "--at-once", "2").stdout
     assert "stopped early: new is worse after" in shown
     report = project.json("show")
     assert report["status"] == "done" and report["stoppedEarly"]
-    assert 8 <= report["counts"]["failed"] <= 12 and report["counts"]["open"] >= 50
+    assert 8 <= report["counts"]["failed"] <= 12 and report["counts"]["open"] >= 18
     [found] = project.json("compare")
     assert any("stopped early" in note for note in found["notes"])
     project.developer("new", fails=0)
     project("run", "suite.yaml", "--stop-early")
     report = project.json("show")
-    assert not report["stoppedEarly"] and report["counts"]["passed"] == 80
+    assert not report["stoppedEarly"] and report["counts"]["passed"] == 48
 
 
 def test_a_gate_stops_when_the_answer_is_clear(project: Project) -> None:

@@ -164,8 +164,13 @@ def test_a_function_that_outgrows_its_limits_is_stopped(expression: str, reason:
     output = {"picture": "[Y,999999999-*]", "n": 10**14, "text": "a" * 2_000_000}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(UsageError, match=reason):
-        condition.evaluate(expression, start=START, steps=[{"role": "a", "output": output}])
+        condition.evaluate(expression, start=START, steps=[{"role": "a", "output": output}], seconds=0.5)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kilobytes
+
+
+def test_a_function_may_take_a_second_unless_told_otherwise() -> None:
+    with pytest.raises(UsageError, match=r"stopped after 1 s"):
+        condition.evaluate("$fromMillis(0, '[Y,999999999-*]') = 'x'", start=START, steps=STEPS)
 
 
 @pytest.mark.parametrize("expression", ["$sum", "[{'a': $sum}]", "[$string]"])
