@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from rolecall.agents import confinement
     from rolecall.agents.protocol import Cancel
+    from rolecall.checks import workflow_file
     from rolecall.evals import (
         begin,
         bisect,
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from rolecall.knowledge import place, queries
     from rolecall.knowledge.query import Answer
     from rolecall.nexus import memory, project_paths, tools
-    from rolecall.settings import settings, stores
+    from rolecall.settings import settings, stores, yaml12
     from rolecall.settings.yaml12 import Problem
     from rolecall.store import bundle, holder
     from rolecall.store.backend import Event as StoredEvent
@@ -131,6 +132,7 @@ else:
     suite, kept_files = _Module("rolecall.evals.suite"), _Module("rolecall.threads.kept_files")
     bundle, judge = _Module("rolecall.store.bundle"), _Module("rolecall.evals.judge")
     html, settings = _Module("rolecall.evals.html"), _Module("rolecall.settings.settings")
+    workflow_file, yaml12 = _Module("rolecall.checks.workflow_file"), _Module("rolecall.settings.yaml12")
     confinement = _Module("rolecall.agents.confinement")
     conversation = _Module("rolecall.hosts.lead.conversation")
     place, queries = _Module("rolecall.knowledge.place"), _Module("rolecall.knowledge.queries")
@@ -701,10 +703,10 @@ class Rolecall:
 
     def put(self, workflow: str | Workflow | Playbook, *, is_named: bool = True) -> str:
         """Store a workflow as the current version of its name, unless `is_named` is false, and return its id."""
-        book = self.load_workflow(workflow).playbook
+        book = self.look_up(workflow) if isinstance(workflow, str) else self.load_workflow(workflow).playbook
         node = (registry.register if is_named else registry.keep)(self.store, book)
-        # A playbook may lack the functions of its roles: the service stores what a child process has checked.
-        return node if book is workflow else registry.remember(node, book)
+        # A playbook from a file may lack the functions of its roles, because a child process has loaded it.
+        return node if isinstance(workflow, (str, playbook.Playbook)) else registry.remember(node, book)
 
     def workflow(self, name: str) -> Mapping[str, Any]:
         """A workflow as the mapping that its YAML contains."""
@@ -809,6 +811,19 @@ class Rolecall:
         self._check_nested(loaded)
         return loaded
 
+    def look_up(self, name: str) -> Playbook:
+        """Load a workflow to look at it. A file in Python is loaded in a sandbox, where the machine has one, and its
+        playbook lacks the functions."""
+        found = self.find_workflow(name)
+        if found.path is None or not found.path.endswith(".py"):
+            return self.load_workflow(name).playbook
+        registry.check_trust(found.path)
+        checked = workflow_file.check_apart(found.path, folder=self.folder)
+        if checked.playbook is None:
+            raise yaml12.refusal(found.path, checked.problems)
+        self._check_nested(LoadedWorkflow(checked.playbook, path=found.path))
+        return checked.playbook
+
     def _load_version(self, name: str) -> Playbook:
         """Load a workflow by its name, path or id, or one of the versions that were put under a name: NAME@PREVIOUS is
         the newest that differs from the current one, NAME@ID one whose id begins so."""
@@ -899,19 +914,22 @@ class Rolecall:
         if found.path is None:
             node = registry.workflow_node(self.store, str(found.node))
             return Definition(self.read_workflow(node.id), node, None)
-        book = registry.read_file(found.path)
+        is_python = found.path.endswith(".py")
+        book = self.look_up(found.path) if is_python else registry.read_file(found.path)
         node, store = registry.stored_form(book), self.store_if_any
         if store is not None and store.has(node.id):
             node = node._replace(created=store.get(node.id).created)
         return Definition(book.workflow, node, found.path)
 
     def check(self, workflow: str | Workflow) -> Checked:
-        """Check a workflow by the current rules: every problem, and its playbook unless one is an error. Positions in a
-        stored workflow are those of its YAML."""
+        """Check a workflow by the current rules: every problem, and its playbook unless one is an error; that of a file
+        in Python lacks the functions. Positions in a stored workflow are those of its YAML."""
         if not isinstance(workflow, str):
             book, problems = python.check(workflow, name=None, python=_address(workflow))
             return registry.Checked(book, tuple(problems))
         found = self.find_workflow(workflow)
+        if found.path is not None and found.path.endswith(".py"):
+            return workflow_file.check_apart(found.path, folder=self.folder)
         if found.path is not None:
             return registry.check_file(found.path)
         node = str(found.node)

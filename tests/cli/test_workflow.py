@@ -12,6 +12,7 @@ import jsonschema_rs
 import pytest
 import yaml
 
+from rolecall.agents.sandbox import find_layers
 from rolecall.workflow.yaml import json_schema
 
 if TYPE_CHECKING:
@@ -344,6 +345,41 @@ def test_diff_compares_a_file_with_what_was_put_and_versions_with_each_other(
         assert (done["from"]["hash"], done["to"]["hash"]) == (first, second)
     text = rolecall("workflow", "diff", first, second, "--format", "text", check=0).stdout
     assert text.startswith("changed limits: steps\nchanged role reviewer: prompt\n\n--- solve-issue ")
+
+
+# -- workflows in Python --
+
+PYTHON = """\
+from pathlib import Path
+from rolecall import Role, Workflow
+
+async def write(context):
+    return {"body": "", "output": {}}
+
+try:
+    Path(__file__).with_name("loaded").touch()
+except OSError:
+    pass
+print("this is not part of any answer")
+workflow = Workflow(
+    "greet",
+    roles={"writer": Role.function(write, {"type": "object"})},
+    graph={"$START": "writer", "writer": {"role": "$END"}},
+)
+"""
+
+
+@pytest.mark.skipif(not find_layers().can_restrict_files, reason="this machine has no sandbox")
+def test_looking_at_a_workflow_in_python_writes_nothing(rolecall: Rolecall, project: Path) -> None:
+    (project / "greet.py").write_text(PYTHON)
+    (report,) = rolecall.json("workflow", "validate", "greet.py", cwd=project)
+    assert report["valid"] and report["problems"] == []  # a function needs no agent
+    put = rolecall.json("workflow", "put", "greet.py", cwd=project)
+    assert put == {"name": "greet", "hash": report["hash"]}
+    for verb in ("show", "graph"):
+        assert "writer" in rolecall("workflow", verb, "./greet.py", cwd=project, check=0).stdout
+    rolecall("doctor", "./greet.py", cwd=project)
+    assert not (project / "loaded").exists()
 
 
 # -- errors --

@@ -11,9 +11,11 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from rolecall.agents import process
 from rolecall.agents.confinement import configured_layers, confine
@@ -26,7 +28,7 @@ from rolecall.settings.yaml12 import Problem
 from rolecall.store.canonical import JsonObject
 from rolecall.workflow import gallery, registry, versions
 from rolecall.workflow.model import Sandbox, Workflow, from_payload, schema_ids_of
-from rolecall.workflow.playbook import Playbook
+from rolecall.workflow.playbook import Playbook, ThreadContext
 
 PATIENCE = 20.0
 """Seconds that checking a file may take."""
@@ -46,11 +48,34 @@ class Report:
     """Problems of the definition."""
     agents: tuple[Problem, ...] = ()
     """Roles that no agent here can play."""
+    coded: tuple[str, ...] = ()
+    """Roles that functions or objects of a Python file play."""
 
     @property
     def extracts(self) -> list[Settings | None]:
         """The settings of its roles for the model that reads answers."""
         return [role.extract for role in self.workflow.roles.values()] if self.workflow else []
+
+
+async def _play_in_file(_: ThreadContext) -> JsonObject:
+    raise RolecallError("the functions of this workflow are in its file, which was loaded in another process")
+
+
+def check_apart(path: str, *, folder: str) -> registry.Checked:
+    """Check one file as `check` does, for callers that only look at it. Its playbook knows which roles are played by
+    code, but not the code."""
+    checking = check([path], folder=folder, env=config.environment(), severity="warning")
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        (report,) = asyncio.run(checking)
+    else:
+        with ThreadPoolExecutor(1) as beside:
+            (report,) = beside.submit(asyncio.run, checking).result()
+    book = None
+    if report.workflow is not None:
+        book = Playbook(report.workflow, functions=dict.fromkeys(report.coded, _play_in_file))
+    return registry.Checked(book, report.problems, agents=report.agents)
 
 
 async def check(
@@ -60,10 +85,11 @@ async def check(
     env: Mapping[str, str],
     keep: str = "",
     patience: float = PATIENCE,
+    severity: Literal["error", "warning"] = "error",
 ) -> list[Report]:
     """Report on each file, in the given order. Each Python file gets its own child; the others share one. Agents and
     other workflows are looked up from `folder`; copies of Python files are stored in `keep`, so that later edits do not
-    change what was checked (see `versions.py`)."""
+    change what was checked (see `versions.py`). `severity` is that of roles that nobody can play."""
     alone = [[path] for path in paths if path.endswith(".py")]
     together = [path for path in paths if not path.endswith(".py")]
     gate = asyncio.Semaphore(AT_ONCE)
@@ -83,7 +109,9 @@ async def check(
                 [sys.executable, "-P", "-m", "rolecall.checks.workflow_file"],
                 cwd=Path(folder),
                 env={**env, "PYTHONDONTWRITEBYTECODE": "1"},
-                prompt=json.dumps({"sources": _keep_copies(batch, keep), "folder": folder}),
+                prompt=json.dumps(
+                    {"sources": _keep_copies(batch, keep), "folder": folder, "severity": severity}
+                ),
                 timeout=patience,
                 max_output=_MAX_ANSWER,
                 sandbox=policy,
@@ -122,7 +150,7 @@ def _read_report(path: str, answer: JsonObject) -> Report:
     stored = answer["stored"]
     workflow = from_payload(stored["payload"], stored["schemas"]) if stored else None
     problems, agents = (tuple(map(_read_problem, answer[key])) for key in ("problems", "agents"))
-    return Report(path, workflow, problems, agents)
+    return Report(path, workflow, problems, agents, tuple(answer["coded"]))
 
 
 def _read_problem(fields: JsonObject) -> Problem:
@@ -141,13 +169,15 @@ def main() -> None:
     # Output that a file prints, even from C code, must not end up in the answer.
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    reports = [_check_file(path, source, order["folder"]) for path, source in order["sources"]]
+    reports = [
+        _check_file(path, source, order["folder"], order["severity"]) for path, source in order["sources"]
+    ]
     answer.write(json.dumps(reports))
     answer.flush()
     os._exit(0)  # even if the file has started threads
 
 
-def _check_file(path: str, source: str, folder: str) -> JsonObject:
+def _check_file(path: str, source: str, folder: str, severity: Literal["error", "warning"]) -> JsonObject:
     def find(name: str) -> Playbook:
         """Load another workflow that plays a role, from the project, from the store or from the gallery."""
         path = None
@@ -170,6 +200,7 @@ def _check_file(path: str, source: str, folder: str) -> JsonObject:
 
     stored: JsonObject | None = None
     agents: list[Problem] = []
+    coded: list[str] = []
     try:
         registry.check_trust(path)
         checked = registry.check_file(source)
@@ -178,15 +209,21 @@ def _check_file(path: str, source: str, folder: str) -> JsonObject:
             settings, env = config.load(), config.environment()
             agents = list(
                 agent_check.problems(
-                    book, path, settings=settings, env=env, find=find, marks=checked.marks, severity="error"
+                    book, path, settings=settings, env=env, find=find, marks=checked.marks, severity=severity
                 )
             )
             payload = registry.stored_form(book).payload
             ids, roles = schema_ids_of(payload), book.workflow.roles
+            coded = [*book.functions, *book.agents]
             stored = {"payload": payload, "schemas": {ids[name]: dict(roles[name].schema) for name in roles}}
     except RolecallError as error:
         problems = [Problem("error", error.message, path, 1, 1, error.hint)]
-    return {"stored": stored, "problems": _write_problems(problems), "agents": _write_problems(agents)}
+    return {
+        "stored": stored,
+        "problems": _write_problems(problems),
+        "agents": _write_problems(agents),
+        "coded": coded,
+    }
 
 
 def _write_problems(problems: Sequence[Problem]) -> list[JsonObject]:

@@ -83,7 +83,7 @@ def _diagnose(
     ready, what to do for each."""
 
     def load(name: str) -> Playbook:
-        return rolecall.load_workflow(name if has_store else rolecall.find_file(name)).playbook
+        return rolecall.look_up(name if has_store else rolecall.find_file(name))
 
     def cast_role(book: Playbook, role: str) -> Cast:
         return casting.cast(settings, book, role, environment=place.env)

@@ -169,13 +169,15 @@ def _check(rolecall: Rolecall, text: str) -> _Report:
         problem = Problem("error", error.message, text, 1, 1, error.hint)
         return _Report(text, None, None, False, [word_problem(problem)])
     problems, book = list(checked.problems), checked.playbook
-    if book is not None:
+    if checked.agents is not None:
+        problems += checked.agents
+    elif book is not None:
         problems += agents.problems(
             book,
             file,
             settings=config.load(),
             env=config.environment(),
-            find=lambda name: rolecall.load_workflow(name).playbook,
+            find=rolecall.look_up,
             marks=checked.marks,
         )
     name, node = (book.workflow.name, rolecall.id_of(book)) if book else (None, None)

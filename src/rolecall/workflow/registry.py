@@ -59,6 +59,8 @@ class Checked(NamedTuple):
     problems: tuple[Problem, ...]
     marks: Marks | None = None
     """The positions of all parts in a YAML file."""
+    agents: tuple[Problem, ...] | None = None
+    """Roles that no agent here can play; None if that was not looked at."""
 
 
 def ref_name(name: str) -> str:
