@@ -77,11 +77,12 @@ def test_a_run_reports_its_progress_and_ends_with_a_summary(stage: Stage, mode: 
     bounded(scene())
 
 
-def test_a_run_over_http_reports_its_progress(stage: Stage) -> None:
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+def test_a_run_over_http_reports_its_progress(stage: Stage, mode: str) -> None:
     stage.script(DONE)
 
     async def scene(address: str) -> None:
-        async with Client(address) as client:
+        async with Client(address, mode=mode) as client:
             await run_and_listen(client)
 
     with served(stage.project) as door:
@@ -94,25 +95,41 @@ def test_nothing_is_reported_to_a_client_that_did_not_ask(stage: Stage) -> None:
         assert pipe.call("workflow_run", workflow="change-code", prompt="Fix it")["status"] == "suspended"
 
 
+async def cancel_and_continue(client: Client, stage: Stage, hanging: Hanging) -> None:
+    task = {"workflow": "change-code", "prompt": "Fix it"}
+    run = asyncio.ensure_future(client.call_tool("workflow_run", task))
+    loop = asyncio.get_running_loop()
+    await asyncio.to_thread(hanging.wait_for_end, lambda: loop.call_soon_threadsafe(run.cancel))
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    stage.script(DONE)
+    (left,) = replied(await client.call_tool("thread_list", {}))["threads"]
+    await settle(client, left["thread"])
+    continued = replied(await client.call_tool("thread_run", {"thread": left["thread"]}))
+    assert (continued["thread"], continued["currentRole"]) == (left["thread"], "reviewer")
+
+
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 def test_a_cancelled_run_stops_cleanly_and_its_thread_can_be_continued(stage: Stage, mode: str) -> None:
     hanging = Hanging(stage)
 
     async def scene() -> None:
         async with Client(parameters(stage.project), mode=mode) as client:
-            task = {"workflow": "change-code", "prompt": "Fix it"}
-            run = asyncio.ensure_future(client.call_tool("workflow_run", task))
-            loop = asyncio.get_running_loop()
-            await asyncio.to_thread(hanging.wait_for_end, lambda: loop.call_soon_threadsafe(run.cancel))
-            with pytest.raises(asyncio.CancelledError):
-                await run
-            stage.script(DONE)
-            (left,) = replied(await client.call_tool("thread_list", {}))["threads"]
-            await settle(client, left["thread"])
-            continued = replied(await client.call_tool("thread_run", {"thread": left["thread"]}))
-            assert (continued["thread"], continued["currentRole"]) == (left["thread"], "reviewer")
+            await cancel_and_continue(client, stage, hanging)
 
     bounded(scene())
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+def test_a_run_that_is_cancelled_over_http_stops_cleanly(stage: Stage, mode: str) -> None:
+    hanging = Hanging(stage)
+
+    async def scene(address: str) -> None:
+        async with Client(address, mode=mode) as client:
+            await cancel_and_continue(client, stage, hanging)
+
+    with served(stage.project) as door:
+        bounded(scene(door.address))
 
 
 async def settle(client: Client, thread: str) -> None:

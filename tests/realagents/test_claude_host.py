@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from modelserver import Calls, Item, ModelServer, Request, When
 
-from realagents.hosted import ROLECALL, Hosted, claude_stage
-from realagents.stage import installed
+from realagents.hosted import ROLECALL, Hosted, claude_stage, told
+from realagents.stage import BOUND, installed
 
 PROGRAM = installed("claude")
 ALLOWED = "Write,Edit,Read,Bash,Agent,SendMessage"
@@ -469,6 +469,61 @@ def test_what_an_agent_in_the_background_reports_is_not_the_users_word_and_its_t
     assert "I would [run] now." in told
     assert "# nx-run" not in told
     assert "Completed with acceptance criteria that no task verifies: 1" in told
+
+
+# -- a task that is handed over --
+
+FLOW = """
+name: write-it
+description: Writes it.
+roles:
+  developer:
+    description: Develops
+    goal: Write it.
+    frontmatter: {type: object, properties: {$status: {enum: [done]}}, required: [$status]}
+graph: {$START: developer, developer: {done: $END}}
+"""
+
+
+def test_a_model_that_hands_a_long_task_over_ends_its_turn_and_is_woken_at_the_end(host: Host) -> None:
+    gate = host.work.parent / "gate"
+    os.mkfifo(gate)
+    work = {
+        "run": [["sh", "-c", f"read line < '{gate}'"]],
+        "output": {"$status": "done"},
+        "body": "Wrote it.",
+    }
+    script = host.work.parent / "script.json"
+    script.write_text(json.dumps({"roles": {"developer": [work]}}))
+    host.rolecall("config", "set", "defaultAgent", f"scripted:{script}")
+    (host.work / "write-it.yaml").write_text(FLOW)
+    task = tool("workflow_run", workflow="write-it.yaml", prompt="The front page", wait=False)
+    host.model.add(task, "It goes on by itself.", "It is done.")
+
+    streams = ("--output-format", "stream-json", "--input-format", "stream-json", "--verbose")
+    command = [PROGRAM, "--print", *streams, "--allowedTools", "mcp__rolecall__workflow_run"]
+    with subprocess.Popen(
+        command,
+        env=host.stage.env,
+        cwd=host.work,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        watchdog = threading.Timer(BOUND, child.kill)
+        watchdog.start()
+        [handed] = results(list(_turn(child, "Write the front page.")))
+        assert "It goes on by itself, even after this session" in handed
+        gate.write_text("go\n")
+        assert child.stdout is not None and child.stdin is not None
+        ended = next(event for event in map(json.loads, child.stdout) if event["type"] == "result")
+        child.stdin.close()
+        watchdog.cancel()
+        assert child.wait(BOUND) == 0
+    assert ended["result"] == "It is done."
+    woken = told(host.model.turns[-1])
+    assert "(write-it: The front page), which was handed over, is completed." in woken
+    assert "developer: done\nWrote it." in woken
 
 
 # -- the other scope, and the way out --
