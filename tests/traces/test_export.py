@@ -79,6 +79,7 @@ def test_a_collector_reads_a_thread_and_the_agent_knew_its_span(rolecall: Roleca
     about = attributes(worked)
     assert (about["rolecall.thread"], about["rolecall.step"], about["rolecall.attempt"]) == (ident, 1, 2)
     assert about["rolecall.status"] == "done"
+    assert "gen_ai.response.finish_reasons" not in about, "a program without a model finishes for no reason"
     assert worked.start_time_unix_nano <= worked.end_time_unix_nano <= top.end_time_unix_nano
     schemas = {scope.schema_url for scope in collector.requests[0].resource_spans[0].scope_spans}
     assert schemas == {conventions.SCHEMA}
@@ -90,6 +91,33 @@ def test_a_collector_reads_a_thread_and_the_agent_knew_its_span(rolecall: Roleca
     text = b"".join(span.SerializeToString() for span in whole)
     assert b"The report about ***MASKED***" in text and b"The task" in text
     assert b"a-secret-of-ours" not in text + b"".join(once)
+
+
+def test_reused_steps_and_forks_link_to_the_step_and_the_span_of_an_agent_is_not_in_its_key(
+    rolecall: Rolecall, tmp_path: Path
+) -> None:
+    (tmp_path / "one.yaml").write_text(
+        "name: one\nroles: {writer: {prompt: Write., schema: {type: object},"
+        " agent: 'command:printf %s ---\\n---\\nHello'}}\n"
+        "graph: {$START: writer, writer: {_: {role: $END}}}\n"
+    )
+    words = ("run", "./one.yaml", "-p", "x", "--reuse")
+    rolecall(*words, cwd=tmp_path, env={"TRACEPARENT": f"00-{'1' * 32}-{'2' * 16}-01"}, check=0)
+    rolecall(*words, cwd=tmp_path, env={"TRACEPARENT": f"00-{'3' * 32}-{'4' * 16}-01"}, check=0)
+    ids = sorted(one["thread"] for one in rolecall.json("thread", "list", "--all", cwd=tmp_path))
+    rolecall("thread", "fork", ids[0], "--at", "1", cwd=tmp_path, check=0)
+    after = sorted(one["thread"] for one in rolecall.json("thread", "list", "--all", cwd=tmp_path))
+    [fork] = set(after) - set(ids)
+    lines = rolecall("trace", "export", *ids, fork, "--as", "json", check=0).stdout.splitlines()
+    spans = [span for line in lines for span in decode(line.encode()).resource_spans[0].scope_spans[0].spans]
+    asked, reused = by_name(spans, "invoke_agent writer")
+    [top] = [
+        one for one in by_name(spans, "invoke_workflow one") if attributes(one)["rolecall.thread"] == fork
+    ]
+    assert attributes(reused)["rolecall.reused"] is True
+    for span in (reused, top):
+        assert [(link.trace_id, link.span_id) for link in span.links] == [(asked.trace_id, asked.span_id)]
+        assert span.trace_id != asked.trace_id
 
 
 def test_requests_are_printed_as_lines_and_nothing_is_sent(rolecall: Rolecall, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from rolecall.agents.adapter_table import PROGRAMS
 from rolecall.settings.mask import Mask
+from rolecall.store.canonical import JsonObject
 from rolecall.store.ids import thread_time
 from rolecall.store.store import Store
 from rolecall.threads.setup import HUMAN
@@ -163,6 +164,7 @@ class Projection:
             return
 
         identity = _identify(ref, role, agent, step)
+        has_model = identity.adapter in _WITH_MODEL
         usage = {} if fields.get("children") else fields.get("usage") or {}
         turns, detail = turns_of(self._store, fields.get("detail")), step.detail if step else {}
         ending = detail.get("ending", "completed" if step else "")
@@ -174,7 +176,9 @@ class Projection:
             names.INPUT_TOKENS: usage.get("input_tokens"),
             names.OUTPUT_TOKENS: usage.get("output_tokens"),
             names.CACHED_TOKENS: usage.get("cached_tokens"),
-            names.FINISH_REASONS: [names.FINISHES[ending]] if ending in names.FINISHES else None,
+            names.FINISH_REASONS: [names.FINISHES[ending]]
+            if has_model and ending in names.FINISHES
+            else None,
             names.ERROR: None if step else fields.get("ending") or names.OTHER_ERROR,
             "rolecall.cost": usage.get("cost"),
         }
@@ -196,7 +200,6 @@ class Projection:
             links=[taken] if taken else [],
         )
         shared = {key: attributes[key] for key in (names.AGENT, names.CONVERSATION, "rolecall.thread")}
-        has_model = identity.adapter in _WITH_MODEL
         yield from self._turns(span, period, turns, {**shared, **common} if has_model else {}, shared)
 
     # -- inside an attempt --
@@ -205,7 +208,7 @@ class Projection:
         self,
         span: Link,
         period: _Period,
-        turns: Sequence[Mapping[str, Any]],
+        turns: Sequence[JsonObject],
         of_chat: Mapping[str, Value | None],
         of_tools: Mapping[str, Value | None],
     ) -> Iterator[Span]:
@@ -348,7 +351,7 @@ class Projection:
         return [*step.payload.get("children", ()), *(one["id"] for one in members if one.get("id"))]
 
 
-def _span_of(thread: str, node: str, fields: Mapping[str, Any]) -> str:
+def _span_of(thread: str, node: str, fields: JsonObject) -> str:
     """The span of a step or a failed attempt with these fields."""
     if "prev" not in fields:
         return attempt_span(thread, fields["head"], fields.get("previous"))
@@ -373,13 +376,11 @@ def _identify(ref: ThreadRef, role: str, agent: str, step: Step | None) -> _Iden
     return _Identity(adapter, model if is_known else "", provider)
 
 
-def _are_timed(calls: Sequence[Sequence[Mapping[str, Any]]]) -> bool:
+def _are_timed(calls: Sequence[Sequence[JsonObject]]) -> bool:
     return all("started_at" in call for turn in calls for call in turn) and any(calls)
 
 
-def _time(
-    calls: Sequence[Sequence[Mapping[str, Any]]], period: _Period
-) -> Iterator[tuple[_Period, list[_Period]]]:
+def _time(calls: Sequence[Sequence[JsonObject]], period: _Period) -> Iterator[tuple[_Period, list[_Period]]]:
     """When the model was asked and when each tool ran, turn by turn. Between two calls the agent waited for its model.
     Older records have no times, so theirs are spread over the attempt in their order."""
     start, end = period
@@ -404,12 +405,12 @@ def _time(
         yield asked, called
 
 
-def _message(role: str, text: str, parts: Sequence[Mapping[str, Any]] = ()) -> Mapping[str, Any]:
+def _message(role: str, text: str, parts: Sequence[JsonObject] = ()) -> JsonObject:
     said = [{"type": "text", "content": text[:_LONGEST]}] if text else []
     return {"role": role, "parts": [*said, *parts]}
 
 
-def _part(call: Mapping[str, Any]) -> Mapping[str, Any]:
+def _part(call: JsonObject) -> JsonObject:
     return {"type": "tool_call", "name": call["name"], "arguments": call["arguments"]}
 
 
