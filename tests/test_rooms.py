@@ -93,6 +93,7 @@ ITS_OWN_NOUN = {
     "rolecall.service.booking": "adds to the commits of a step, so it reads what they contain",
     "rolecall.service.queue": "moves a thread together with its place in the queue or its slot",
     "rolecall.cli.cas": "its noun is the store itself, and reading a node must not load what knows threads",
+    "rolecall.cli.cas_care": "its noun is the store itself, whose nodes and files it checks, removes and copies",
 }
 
 

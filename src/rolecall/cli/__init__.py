@@ -56,7 +56,7 @@ NOUNS = {
     "install": ("rolecall.cli.install", "let Claude Code, Codex or OpenCode use Rolecall"),
     "uninstall": ("rolecall.cli.install", "remove from a host what install wrote"),
     "conformance": ("rolecall.cli.conformance", "run fixtures of the contract against the project's tools"),
-    "cas": ("rolecall.cli.cas", "read and write the content-addressed store"),
+    "cas": ("rolecall.cli.cas*", "read and write the content-addressed store"),
     "completion": ("rolecall.cli.completion", "print a shell completion script"),
     "trace": ("rolecall.cli.trace", "send threads to an OpenTelemetry collector"),
     "prove": ("rolecall.cli.prove", "show and check where a commit comes from"),
@@ -108,6 +108,10 @@ MODULES = {
     "plan": {
         "rolecall.cli.plan": ("start", "status", "add", "remove", "edit", "reopen", "decide"),
         "rolecall.cli.plan_run": ("run",),
+    },
+    "cas": {
+        "rolecall.cli.cas": ("get", "put", "put-text", "has", "refs", "walk", "stats", "schema"),
+        "rolecall.cli.cas_care": ("reindex", "verify", "gc", "export", "import"),
     },
 }
 """Nouns with several modules, and the verbs of each, so that reading a thread does not load what running one needs."""
