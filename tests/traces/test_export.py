@@ -6,9 +6,12 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from collector import attributes, collecting, decode
+from modelserver import Calls, ModelServer, Says
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 
+from rolecall.agents.sandbox import find_layers
 from rolecall.traces import conventions
 
 if TYPE_CHECKING:
@@ -35,6 +38,29 @@ if [ ! -e asked ]; then touch asked; echo "no credit $SECRET_KEY" >&2; exit 3; f
 printf -- '---\\n$status: done\\nseen: "%s %s"\\n---\\nThe report about %s.\\n' \\
   "$TRACEPARENT" "$TRACESTATE" "$SECRET_KEY"
 """
+TEAM = """
+name: team
+roles:
+  one: &member
+    prompt: Work.
+    agent: "command:sh agent.sh"
+    workdir: shared
+    schema: {type: object, properties: {$status: {enum: [done]}, seen: {type: string}}, required: [$status]}
+  two: *member
+  both: {roles: [one, two]}
+  nested: {prompt: Go on., agent: "workflow:inner.yaml", schema: {type: object}}
+graph: {$START: both, both: {done: nested, partly: $FAIL, failed: $FAIL}, nested: {_: {role: $END}}}
+"""
+INNER = """
+name: inner
+roles:
+  writer:
+    prompt: Write.
+    agent: "command:sh agent.sh"
+    schema: {type: object, properties: {$status: {enum: [done]}, seen: {type: string}}, required: [$status]}
+graph: {$START: writer, writer: {done: $END}}
+"""
+TELLING = 'printf -- \'---\\n$status: done\\nseen: "%s"\\n---\\nHello.\\n\' "$TRACEPARENT$HIDDEN"\n'
 
 
 def run(rolecall: Rolecall, folder: Path, env: dict[str, str]) -> str:
@@ -49,6 +75,16 @@ def run(rolecall: Rolecall, folder: Path, env: dict[str, str]) -> str:
 
 def by_name(spans: list[Any], name: str) -> list[Any]:
     return [span for span in spans if span.name == name]
+
+
+def export(rolecall: Rolecall, *threads: str) -> list[Any]:
+    lines = rolecall("trace", "export", *threads, "--as", "json", check=0).stdout.splitlines()
+    return [span for line in lines for span in decode(line.encode()).resource_spans[0].scope_spans[0].spans]
+
+
+def name_span(span: Any) -> str:
+    """A span as its own agent is told of it."""
+    return f"00-{span.trace_id.hex()}-{span.span_id.hex()}-01"
 
 
 def test_a_collector_reads_a_thread_and_the_agent_knew_its_span(rolecall: Rolecall, tmp_path: Path) -> None:
@@ -108,8 +144,7 @@ def test_reused_steps_and_forks_link_to_the_step_and_the_span_of_an_agent_is_not
     rolecall("thread", "fork", ids[0], "--at", "1", cwd=tmp_path, check=0)
     after = sorted(one["thread"] for one in rolecall.json("thread", "list", "--all", cwd=tmp_path))
     [fork] = set(after) - set(ids)
-    lines = rolecall("trace", "export", *ids, fork, "--as", "json", check=0).stdout.splitlines()
-    spans = [span for line in lines for span in decode(line.encode()).resource_spans[0].scope_spans[0].spans]
+    spans = export(rolecall, *ids, fork)
     asked, reused = by_name(spans, "invoke_agent writer")
     [top] = [
         one for one in by_name(spans, "invoke_workflow one") if attributes(one)["rolecall.thread"] == fork
@@ -118,6 +153,90 @@ def test_reused_steps_and_forks_link_to_the_step_and_the_span_of_an_agent_is_not
     for span in (reused, top):
         assert [(link.trace_id, link.span_id) for link in span.links] == [(asked.trace_id, asked.span_id)]
         assert span.trace_id != asked.trace_id
+
+
+def test_members_of_groups_and_nested_workflows_are_under_the_step_that_they_play(
+    rolecall: Rolecall, tmp_path: Path
+) -> None:
+    for name, text in (("team.yaml", TEAM), ("inner.yaml", INNER), ("agent.sh", TELLING)):
+        (tmp_path / name).write_text(text)
+    rolecall("run", "./team.yaml", "-p", "x", cwd=tmp_path, check=0)
+    ident = max(
+        one["thread"]
+        for one in rolecall.json("thread", "list", "--all", cwd=tmp_path)
+        if one["name"] == "team"
+    )
+    spans = export(rolecall, ident)
+    tree = {span.span_id: span for span in spans}
+    assert len(tree) == len(spans) and len({span.trace_id for span in spans}) == 1
+    above = {span.name: getattr(tree.get(span.parent_span_id), "name", None) for span in spans}
+    assert above == {
+        "invoke_workflow team": None,
+        "invoke_workflow both": "invoke_workflow team",
+        "invoke_agent one": "invoke_workflow both",
+        "invoke_agent two": "invoke_workflow both",
+        "invoke_agent nested": "invoke_workflow team",
+        "invoke_workflow inner": "invoke_agent nested",
+        "invoke_agent writer": "invoke_workflow inner",
+    }
+    for role in ("one", "two", "writer"):  # in the traces of their own threads, too
+        [span] = by_name(spans, f"invoke_agent {role}")
+        about = attributes(span)
+        step = rolecall.json("thread", "step-details", f"{about['rolecall.thread']}#{about['rolecall.step']}")
+        assert step["output"]["seen"] == name_span(span)
+        assert span in export(rolecall, about["rolecall.thread"])
+
+
+def test_turns_and_tool_calls_of_a_model_are_spans_below_its_attempt(
+    rolecall: Rolecall, tmp_path: Path
+) -> None:
+    flow = "name: one\nroles: {writer: {prompt: Write., schema: {type: object}}}\n"
+    (tmp_path / "one.yaml").write_text(flow + "graph: {$START: writer, writer: {_: {role: $END}}}\n")
+    (tmp_path / "notes.txt").write_text("secret plans\n")
+    script = [Calls("read_file", {"path": "notes.txt"}, "I look."), Says("---\n---\nRead.", cached_tokens=4)]
+    with ModelServer(script) as server:
+        rolecall("config", "set", "providers.ours.baseUrl", server.base_url, check=0)
+        words = ("run", "./one.yaml", "-p", "x", "--agent", "builtin:ours/a-model")
+        rolecall(*words, cwd=tmp_path, check=0)
+    [ident] = [one["thread"] for one in rolecall.json("thread", "list", "--all", cwd=tmp_path)]
+    spans = export(rolecall, ident)
+    [asked] = by_name(spans, "invoke_agent writer")
+    first, second = by_name(spans, "chat a-model")
+    [tool] = by_name(spans, "execute_tool read_file")
+    assert {span.parent_span_id for span in (first, tool, second)} == {asked.span_id}
+    assert (first.kind, tool.kind) == (3, 1), "the model is another service, the tool is not"
+    times = [(span.start_time_unix_nano, span.end_time_unix_nano) for span in (first, tool, second)]
+    edges = [edge for period in times for edge in period]
+    assert edges == sorted(edges)
+    assert asked.start_time_unix_nano <= edges[0] and edges[-1] <= asked.end_time_unix_nano
+    about = attributes(asked)
+    assert about["gen_ai.response.finish_reasons"] == ["stop"]
+    tokens = {key: about[f"gen_ai.usage.{key}"] for key in ("input_tokens", "output_tokens")}
+    assert tokens == {"input_tokens": 20, "output_tokens": 10}
+    assert about["gen_ai.usage.cache_read.input_tokens"] == 4
+    for span in (asked, first):
+        about = attributes(span)
+        assert (about["gen_ai.request.model"], about["gen_ai.provider.name"]) == ("a-model", "ours")
+    assert attributes(tool)["gen_ai.tool.name"] == "read_file"
+    assert "rolecall.estimated" not in attributes(tool), "its times were measured"
+    assert not any("secret plans" in str(attributes(span)) for span in spans)
+    whole = rolecall("trace", "export", ident, "--content", "--as", "json", check=0).stdout
+    assert "secret plans" in whole and "I look." in whole
+
+
+@pytest.mark.skipif(not find_layers().namespaces, reason="this machine has no sandbox")
+def test_an_agent_in_a_sandbox_knows_its_span_though_other_variables_do_not_pass(
+    rolecall: Rolecall, tmp_path: Path
+) -> None:
+    (tmp_path / "inner.yaml").write_text(
+        INNER.replace("    schema:", "    sandbox: {env: [LANGUAGE]}\n    schema:")
+    )
+    (tmp_path / "agent.sh").write_text(TELLING)
+    rolecall("run", "./inner.yaml", "-p", "x", cwd=tmp_path, env={"HIDDEN": "hidden"}, check=0)
+    [ident] = [one["thread"] for one in rolecall.json("thread", "list", "--all", cwd=tmp_path)]
+    [span] = by_name(export(rolecall, ident), "invoke_agent writer")
+    step = rolecall.json("thread", "step-details", f"{ident}#1")
+    assert step["output"]["seen"] == name_span(span)
 
 
 def test_requests_are_printed_as_lines_and_nothing_is_sent(rolecall: Rolecall, tmp_path: Path) -> None:
