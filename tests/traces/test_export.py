@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from collector import attributes, collecting, decode
-from modelserver import Calls, ModelServer, Says
+from modelserver import Calls, Item, ModelServer, Says
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 
 from rolecall.agents.sandbox import find_layers
@@ -193,7 +193,10 @@ def test_turns_and_tool_calls_of_a_model_are_spans_below_its_attempt(
     flow = "name: one\nroles: {writer: {prompt: Write., schema: {type: object}}}\n"
     (tmp_path / "one.yaml").write_text(flow + "graph: {$START: writer, writer: {_: {role: $END}}}\n")
     (tmp_path / "notes.txt").write_text("secret plans\n")
-    script = [Calls("read_file", {"path": "notes.txt"}, "I look."), Says("---\n---\nRead.", cached_tokens=4)]
+    script: list[Item] = [
+        Calls("read_file", {"path": "notes.txt"}, "I look."),
+        Says("---\n---\nRead.", cached_tokens=4),
+    ]
     with ModelServer(script) as server:
         rolecall("config", "set", "providers.ours.baseUrl", server.base_url, check=0)
         words = ("run", "./one.yaml", "-p", "x", "--agent", "builtin:ours/a-model")
