@@ -1,8 +1,8 @@
 """Find the files a shell command visibly writes, the notes it prints, and our own commands that it runs.
 
-The command is split into words by `shlex`. Redirections count, and so do programs whose arguments are the files they
-write, even after `cd`, `sudo` and the like, and inside `bash -c`. Nothing is run and nothing raises: parts that cannot
-be understood are left out. docs/hooks.md lists what is not detected.
+This is for an early, friendly message; a sandbox is what enforces. The command is split into words by `shlex`.
+Redirections count, and so do a few plain programs that write the files they name, also after `cd` and inside `bash -c`.
+Nothing is run and nothing raises: parts that cannot be understood are left out. docs/hooks.md lists them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import dropwhile
 from typing import NamedTuple
 
 LONGEST = 32 * 1024
@@ -138,7 +139,7 @@ class _Shell:
         first = (at for at, word in enumerate(words) if word not in _RESERVED and not _ASSIGNMENT.match(word))
         words = words[next(first, len(words)) :]
         while words and os.path.basename(words[0]) in _WRAPPERS:
-            words = _unwrap(words)
+            words = list(dropwhile(_WRAPPER_OPTION.fullmatch, words[1:]))
         if not words:
             return
         name, rest = os.path.basename(words[0]), words[1:]
@@ -158,12 +159,8 @@ class _Shell:
             self.calls += [
                 tuple(rest[at:]) for at, word in enumerate(rest[:50], 1) if _NAMES_OURS.search(word)
             ]
-        elif name == "git":
-            self._git(rest)
-        elif name == "find":
-            self._find(rest)
         elif name in _WRITERS:
-            self.write(_WRITERS[name](rest))
+            self.write(_find_written(name, rest))
         if name in _SHOWING and self.cwd is not None and not any(word.startswith("-i") for word in rest):
             for word in rest:
                 if word.endswith(".md") and any(place in word for place in _SHOWN):
@@ -176,51 +173,16 @@ class _Shell:
         elif os.path.isabs(path) or self.cwd is not None:
             self.cwd = os.path.join(self.cwd or "", path)
 
-    def _git(self, words: Sequence[str]) -> None:
-        within = _Shell(self.cwd)
-        at = 0
-        while at < len(words) and words[at].startswith("-"):
-            if words[at] == "-C" and at + 1 < len(words):
-                within._change_folder(words[at + 1])
-            at += 2 if words[at] in ("-C", "-c") else 1
-        if at < len(words):
-            within.write(_git_writes(words[at], words[at + 1 :]))
-            self.writes += within.writes
-
-    def _find(self, words: Sequence[str]) -> None:
-        roots = []
-        for word in words:
-            if word[:1] in ("-", "!", "("):
-                break
-            roots.append(word)
-        if "-delete" in words:
-            self.write(roots or ["."])
-        for option in ("-exec", "-execdir"):
-            if option in words:
-                command = list(words[words.index(option) + 1 :])
-                ends = [at for at, word in enumerate(command) if word in (";", "+")]
-                command = command[: ends[0]] if ends else command
-                for root in roots[:50] or ["."]:
-                    self._run([word.replace("{}", os.path.join(root, "{}")) for word in command])
-
 
 # -- programs --
 
 _RESERVED = frozenset(("if", "then", "elif", "else", "while", "until", "do", "!", "{"))
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
-_WRAPPERS: Mapping[str, str] = {
-    **dict.fromkeys(("nohup", "command", "setsid", "stdbuf"), ""),
-    "sudo": "ugpCDhrtTUR",
-    "doas": "uC",
-    "env": "uC",
-    "exec": "a",
-    "nice": "n",
-    "ionice": "cn",
-    "time": "fo",
-    "timeout": "sk",
-    "xargs": "IEdLnPsa",
-}
-"""Programs that run another program, which follows their options, and the letters of options that take a value."""
+_WRAPPERS = frozenset(
+    ("sudo", "env", "exec", "command", "nohup", "nice", "time", "timeout", "setsid", "xargs")
+)
+"""Programs that run another program, which follows their options."""
+_WRAPPER_OPTION = re.compile(r"-.*|[\d.]+[smhd]?|[A-Za-z_]\w*=.*", re.DOTALL)
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
 _OURS = frozenset(("rolecall", "uwf"))
 _RUNNERS = frozenset(("uv", "uvx", "pipx", "poetry", "pdm", "hatch", "rye"))
@@ -228,108 +190,32 @@ _NAMES_OURS = re.compile(r"(?:^|/|^-[A-Za-z]*m)rolecall(?:$|[@=<>~!\[\s])")
 """Our program, possibly with a version or extras of the package, or our module."""
 _SHOWING = frozenset(("cat", "head", "tail", "nl", "sed", "less", "more", "bat", "batcat"))
 _SHOWN = (".nexus/memory/", "/SKILL.md")
-_IN_PLACE = re.compile(r"-[nplawsrzuE0-9]*i\S*|--in-?place\S*")
-_READ_ONLY_OPTIONS = frozenset(("--check", "--stat", "--numstat", "--summary", "--cached", "--abort"))
-_Writer = Callable[[Sequence[str]], Iterable[str]]
+_WRITERS: Mapping[str, str] = {
+    **dict.fromkeys(("tee", "rm", "rmdir", "mv", "cp", "ln"), ""),
+    "touch": "dtr",
+    "mkdir": "m",
+    "truncate": "sr",
+    **dict.fromkeys(("sed", "perl"), "ef"),
+}
+"""Programs that write the files they name, and the letters of options that take a value."""
+_IN_PLACE = re.compile(r"-[nplawsrzuE0-9]*i\S*|--in-place\S*")
 
 
-def _unwrap(words: Sequence[str]) -> Sequence[str]:
-    """The inner program that a wrapper runs, with its arguments."""
-    name, is_value = os.path.basename(words[0]), False
-    for at, word in enumerate(words[1:], 1):
-        is_option = word.startswith("-")
-        is_duration = name == "timeout" and re.fullmatch(r"[\d.]+[smhd]?", word)
-        if not (is_value or is_option or is_duration or _ASSIGNMENT.match(word)):
-            return words[at:]
-        is_value = not is_value and is_option and word[1:2] != "-" and word[-1] in _WRAPPERS[name]
-    return ()
-
-
-def _operands(words: Sequence[str], *valued: str) -> list[str]:
-    """The words that are neither options nor the values of options in `valued`."""
-    found: list[str] = []
-    is_value = False
+def _find_written(name: str, words: Sequence[str]) -> Sequence[str]:
+    """The files that one of the programs writes."""
+    valued = re.compile(f"-[A-Za-z0-9]*[{_WRITERS[name]}]") if _WRITERS[name] else None
+    operands: list[str] = []
+    has_value = is_value = False
     for at, word in enumerate(words):
         if word == "--":
-            return [*found, *words[at + 1 :]]
-        if not is_value and (not word.startswith("-") or word == "-"):
-            found.append(word)
-        is_value = word in valued
-    return found
-
-
-def _value(words: Sequence[str], letter: str, long: str = "") -> list[str]:
-    """The value of an option in any of its forms; empty if it is not given."""
-    for at, word in enumerate(words):
-        if long and word.startswith(f"{long}="):
-            return [word.partition("=")[2]]
-        if word == long or re.fullmatch(f"-[A-Za-z]*{letter}", word):
-            return list(words[at + 1 : at + 2])
-        if joined := re.fullmatch(f"-[fkLnqsSuv]*{letter}(.+)", word):
-            return [joined[1]]
-    return []
-
-
-def _has(words: Sequence[str], letter: str, long: str) -> bool:
-    """Whether an option is given, by its name or as one of several letters."""
-    return any(word == long or re.fullmatch(f"-[A-Za-z]*{letter}[A-Za-z]*", word) for word in words)
-
-
-def _edit_in_place(words: Sequence[str]) -> Iterable[str]:
-    """The files of `sed -i` or `perl -pi -e`: the operands, without the script if no option contains it."""
-    if not any(_IN_PLACE.fullmatch(word) for word in words):
-        return []
-    scripts = [word for word in words if re.fullmatch(r"-[A-Za-z0-9]*[eEf]|--expression.*", word)]
-    return _operands(words, *scripts)[0 if scripts else 1 :]
-
-
-def _tar(words: Sequence[str]) -> Iterable[str]:
-    """The folder that tar extracts to, or the archive it creates."""
-    flags = "".join(word for at, word in enumerate(words) if at == 0 or re.fullmatch("-[A-Za-z]+", word))
-    if "x" in flags:
-        return _value(words, "C", "--directory") or ["."]
-    operands = _operands(words[1:], "-C")
-    return operands[:1] if set(flags) & set("cru") else []
-
-
-_WRITERS: Mapping[str, _Writer] = {
-    **dict.fromkeys(("tee", "rm", "rmdir", "unlink", "mv"), _operands),
-    "touch": lambda words: _operands(words, "-d", "-t", "-r"),
-    "mkdir": lambda words: _operands(words, "-m"),
-    "truncate": lambda words: _operands(words, "-s", "-r"),
-    **dict.fromkeys(("cp", "ln", "rsync", "scp"), lambda words: _operands(words)[1:][-1:]),
-    "install": lambda words: _operands(words, "-m", "-o", "-g")[-1:],
-    **dict.fromkeys(("sed", "gsed", "perl", "ruby"), _edit_in_place),
-    "dd": lambda words: [word.removeprefix("of=") for word in words if word.startswith("of=")],
-    "sort": lambda words: _value(words, "o", "--output"),
-    "curl": lambda words: _value(words, "o", "--output") or ["."] * _has(words, "O", "--remote-name"),
-    "wget": lambda words: _value(words, "O", "--output-document") or ["."],
-    "tar": _tar,
-    "unzip": lambda words: [] if {"-l", "-p", "-t"} & set(words) else _value(words, "d") or ["."],
-    "patch": lambda words: [] if "--dry-run" in words else _operands(words, "-p", "-i")[:1] or ["."],
-}
-
-
-def _git_writes(verb: str, words: Sequence[str]) -> Iterable[str]:
-    """The files that git changes in the work tree.
-
-    Moving to another commit (switch, merge, rebase, pull) is not an edit, because the contents are committed.
-    """
-    operands = _operands(words, "-s", "--source")
-    if verb == "checkout":
-        if "--" in words:
-            return words[words.index("--") + 1 :]
-        is_branch = {"-b", "-B", "--orphan", "-t", "--track", "--detach"}.intersection(words)
-        return [] if is_branch else operands if operands == ["."] else operands[1:]
-    is_try = verb in ("rm", "mv", "clean") and _has(words, "n", "--dry-run")
-    is_index = verb == "restore" and _has(words, "S", "--staged") and not _has(words, "W", "--worktree")
-    if is_try or is_index or _READ_ONLY_OPTIONS.intersection(words):
-        return []
-    if verb in ("rm", "mv", "restore"):
-        return operands
-    is_whole = (
-        verb in ("apply", "am", "cherry-pick", "revert", "clean")
-        or (verb == "stash" and words[:1] in (["pop"], ["apply"]))
-        or (verb == "reset" and "--hard" in words)
-    )
-    return ["."] if is_whole else []
+            operands += words[at + 1 :]
+            break
+        if not (is_value or word.startswith("-")):
+            operands.append(word)
+        is_value = not is_value and valued is not None and valued.fullmatch(word) is not None
+        has_value = has_value or is_value
+    if name in ("cp", "ln"):
+        return operands[1:][-1:]
+    if name in ("sed", "perl"):  # the first operand is the script, unless an option contains it
+        return operands[0 if has_value else 1 :] if any(map(_IN_PLACE.fullmatch, words)) else ()
+    return operands
