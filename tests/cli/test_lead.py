@@ -61,11 +61,11 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def talk(rolecall: Rolecall, project: Path, tmp_path: Path) -> Iterator[Talk]:
     panes: list[Pane] = []
 
-    def begin(*words: str, columns: int = 80, **env: str) -> Pane:
+    def begin(*words: str, columns: int = 80, at: Path = project, **env: str) -> Pane:
         folder = tmp_path / f"pane{len(panes)}"
         folder.mkdir()
         env = {"ROLECALL_HOME": str(rolecall.home), "LC_ALL": "C.UTF-8", "NO_COLOR": "1", **env}
-        pane = Pane([PROGRAM, "lead", *words], folder=folder, cwd=project, env=env, columns=columns)
+        pane = Pane([PROGRAM, "lead", *words], folder=folder, cwd=at, env=env, columns=columns)
         panes.append(pane)
         return pane
 
@@ -262,6 +262,30 @@ def test_without_an_agent_it_says_what_run_says(rolecall: Rolecall, talk: Talk) 
     pane.press("C-d")
     screen = pane.expect("ended with 0")
     assert " ".join(said.split()) in " ".join(screen.split())
+
+
+def test_a_narrow_terminal_outside_a_project_is_enough(
+    rolecall: Rolecall, talk: Talk, project: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    pane = talk("[plan] Hello", "--agent", f"scripted:{project / 'script.json'}", columns=60, at=place)
+    screen = pane.expect("this conversation $0.12")
+    assert "The tag in this message had no effect" in screen
+    assert "which is why the\nnightly job hangs." in screen
+    pane.expect_prompt("› ")
+    pane.press("C-d")
+    pane.expect("ended with 0")
+    assert not (place / ".nexus").exists() and len(threads(rolecall)) == 1
+
+
+def test_without_the_terminal_library_it_says_how_to_install_it(talk: Talk, tmp_path: Path) -> None:
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "prompt_toolkit.py").write_text("raise ModuleNotFoundError(__name__, name=__name__)\n")
+    pane = talk(*AGENT, columns=120, PYTHONPATH=str(hidden))
+    screen = pane.expect("ended with 2")
+    assert "needs the package 'prompt_toolkit'" in screen and "pip install 'rolecall[lead]'" in screen
 
 
 # -- in a pipe --
