@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,17 +21,19 @@ def mount(*args: str) -> str:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MB, where this process may mount one."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
+def small_disk() -> Iterator[Path]:
+    """A file system of 2 MB, where this process may mount one. Not in /tmp, which looks different in a sandbox while
+    something is mounted there."""
+    folder = Path(tempfile.mkdtemp(prefix="rc-disk-", dir="/var/tmp"))
     refused = mount("-t", "tmpfs", "-o", "size=2m,mode=755", "tmpfs", str(folder))
     if refused:
+        folder.rmdir()
         pytest.skip(f"no small disk to fill: {refused}")
     try:
         yield folder
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True, timeout=120)
+        folder.rmdir()
 
 
 def fill_up(folder: Path) -> Path:

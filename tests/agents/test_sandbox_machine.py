@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -492,6 +493,30 @@ def test_a_machine_with_many_mounts_and_its_own_tmp(home: Path) -> None:
     script = "echo x > ../m/7/a; echo x > /tmp/n && cat /tmp/n; echo x > /dev/shm/x && cat /dev/shm/x; grep -c tmpfs "
     *_, output, _ = on_machine(prepare, f"{script} /proc/mounts", home / "work")
     assert output.startswith("x\nx\n1"), output
+
+
+def test_a_tmp_with_something_mounted_below_it_is_shown_as_well(home: Path) -> None:
+    # The kernel refuses to make an overlay of it.
+    outer = Path(tempfile.mkdtemp(prefix="rc-", dir="/tmp"))
+    try:
+        (outer / "disk").mkdir()
+        (outer / "a").write_text("a\n")
+        (outer / "link").symlink_to("a")
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(outer / "socket"))
+            server.listen()
+            script = (
+                f"cat {outer}/a {outer}/link; echo x > {outer}/a; echo x > {outer}/new; ls {outer}/disk; "
+                f"echo mine > /tmp/lower; cat /tmp/lower; "
+                f'{sys.executable} -c \'import socket; socket.socket(1).connect("{outer}/socket"); print("GOT OUT")\''
+            )
+            prepare = f"mount -t tmpfs none {outer}/disk; touch {outer}/disk/b"
+            *_, output, reason = on_machine(prepare, script, home / "work")
+        assert output == "a\na\nb\nmine\n", reason
+        assert sorted(os.listdir(outer)) == ["a", "disk", "link", "socket"]
+        assert (outer / "a").read_text() == "a\n"
+    finally:
+        shutil.rmtree(outer)
 
 
 def test_a_home_with_thousands_of_files(home: Path) -> None:

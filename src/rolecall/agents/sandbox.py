@@ -224,6 +224,8 @@ class Policy:
         where = os.path.realpath(cwd)
         sockets = _find_sockets() if self.layers.namespaces == "own" else []
         places = {path: "hide" for path in (*self.hide, *sockets) if os.path.lexists(path)}
+        if self.relay is not None:
+            places.pop(self.relay.socket, None)
         places.update((path, "keep") for path in self.keep if os.path.exists(path))
         writable = [path for path in (*self.write, os.path.realpath(tmp)) if os.path.exists(path)]
         places.update(dict.fromkeys(writable, "write"))
@@ -455,14 +457,13 @@ def _find_writable(paths: Iterable[str], folder: str, home: str) -> tuple[str, .
 
 
 def _find_sockets() -> list[str]:
-    """Where other programs listen, outside of /tmp, of which the program has its own: a socket can be connected to
-    although it cannot be written."""
+    """Where other programs listen: a socket can be connected to although it cannot be written."""
     try:
         lines = Path("/proc/net/unix").read_bytes().splitlines()
     except OSError:
         return []
     listening = {line[line.index(b"/") :] for line in lines if b" 00010000 " in line and b" /" in line}
-    return [path for path in map(os.fsdecode, sorted(listening)) if not path.startswith(f"{_TMP}/")]
+    return [os.fsdecode(path) for path in sorted(listening)]
 
 
 def _with_interpreters(programs: Iterable[str], env: Mapping[str, str], folder: Path) -> list[str]:

@@ -274,16 +274,30 @@ def arrange_mounts(words: Words) -> None:
 
 
 def arrange_tmp(path: str, lower: int, size: str) -> None:
-    """Cover /tmp by one that shows what it has but keeps what is written there, in memory and to itself. The sockets of
-    other programs do not answer there. A kernel without overlays shows an empty one."""
+    """Cover /tmp by one that shows what it has but keeps what is written there, in memory and to itself. What it has is
+    read-only where the kernel refuses an overlay, because it has none or because something is mounted below /tmp."""
     cover(path, f"mode=1777{size}")
     for name in ("lower", "upper", "work"):
         posix.mkdir(f"{path}/{name}")
     posix.chmod(f"{path}/upper", 0o1777)
     attach_tree(lower, f"{path}/lower")
     layers = f"lowerdir={path}/lower,upperdir={path}/upper,workdir={path}/work,userxattr"
-    if mount("overlay", path, "overlay", NO_SETUID_NO_DEVICES, layers):
-        c("umount2", encode(f"{path}/lower"), 2)
+    if mount("overlay", path, "overlay", NO_SETUID_NO_DEVICES, layers) == 0:
+        return
+    trees, links = {}, {}
+    for name in posix.listdir(f"{path}/lower"):
+        shown = f"{path}/lower/{name}"
+        if find_mode(shown) == LINK:
+            links[f"{path}/{name}"] = posix.readlink(shown)
+        else:
+            trees[f"{path}/{name}"] = clone_tree(shown)
+    check(c("umount2", encode(path), 2), f"cover {path!r}")
+    cover(path, f"mode=1777{size}")
+    for place, target in links.items():
+        posix.symlink(target, place)
+    for place, tree in trees.items():
+        make_mount_point(place, tree)
+        attach_tree(tree, place)
 
 
 def arrange_devices(devices: dict[str, int], size: str) -> None:
