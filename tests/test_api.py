@@ -18,6 +18,7 @@ import pytest
 
 import rolecall
 from rolecall import END, Context, Role, RoleResult, ThreadContext, Workflow
+from rolecall.api import Crew, Evals
 
 DOCS = Path(__file__).parents[1] / "docs"
 VERDICT = {
@@ -403,7 +404,7 @@ def test_the_tutorial_begins_with_a_program_that_runs(tmp_path: Path) -> None:
 
 def test_every_public_name_and_verb_is_in_the_reference() -> None:
     text = (DOCS / "api.md").read_text()
-    classes = [rolecall.Rolecall, rolecall.Thread, rolecall.Run, rolecall.Project]
+    classes = [rolecall.Rolecall, rolecall.Thread, rolecall.Run, rolecall.Project, Crew, Evals]
     verbs = [
         f"{kind.__name__}.{name}"
         for kind in classes
@@ -412,3 +413,9 @@ def test_every_public_name_and_verb_is_in_the_reference() -> None:
     ]
     missing = [name for name in (*verbs, *rolecall.__all__) if f"`{name}" not in text]
     assert not missing
+
+
+def test_type_checkers_see_the_public_names() -> None:
+    stub = Path(rolecall.__file__).with_suffix(".pyi").read_text()
+    assert sorted(re.findall(r"import \w+ as (\w+)", stub)) == sorted(rolecall.__all__)
+    assert all(getattr(rolecall, name) is not None for name in rolecall.__all__)

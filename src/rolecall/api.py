@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from rolecall.hosts.lead import conversation
     from rolecall.knowledge import place, queries
     from rolecall.knowledge.query import Answer
-    from rolecall.nexus import memory, project_paths, tools
+    from rolecall.nexus import memory, overview, project_paths, tools
     from rolecall.settings import settings, stores, yaml12
     from rolecall.settings.yaml12 import Problem
     from rolecall.store import bundle, holder
@@ -121,47 +121,25 @@ else:
         def __getattr__(self, name: str) -> Any:
             return getattr(import_module(self._name), name)
 
-    asyncio, dataclasses, queue = _Module("asyncio"), _Module("dataclasses"), _Module("queue")
-    shutil, tempfile, threading = _Module("shutil"), _Module("tempfile"), _Module("threading")
-    begin, check = _Module("rolecall.evals.begin"), _Module("rolecall.evals.check")
-    bisect = _Module("rolecall.evals.bisect")
-    compare, gate = _Module("rolecall.evals.compare"), _Module("rolecall.evals.gate")
-    promote, records = _Module("rolecall.evals.promote"), _Module("rolecall.evals.records")
-    recorded = _Module("rolecall.evals.recorded")
-    results, run = _Module("rolecall.evals.results"), _Module("rolecall.evals.run")
-    suite, kept_files = _Module("rolecall.evals.suite"), _Module("rolecall.threads.kept_files")
-    bundle, judge = _Module("rolecall.store.bundle"), _Module("rolecall.evals.judge")
-    html, settings = _Module("rolecall.evals.html"), _Module("rolecall.settings.settings")
-    workflow_file, yaml12 = _Module("rolecall.checks.workflow_file"), _Module("rolecall.settings.yaml12")
-    confinement = _Module("rolecall.agents.confinement")
-    conversation = _Module("rolecall.hosts.lead.conversation")
-    place, queries = _Module("rolecall.knowledge.place"), _Module("rolecall.knowledge.queries")
-    memory, tools = _Module("rolecall.nexus.memory"), _Module("rolecall.nexus.tools")
-    project_paths = _Module("rolecall.nexus.project_paths")
-    casting, commit = _Module("rolecall.threads.casting"), _Module("rolecall.threads.commit")
-    compose, tail = _Module("rolecall.threads.compose"), _Module("rolecall.threads.tail")
-    dry_run, handover = _Module("rolecall.threads.dry_run"), _Module("rolecall.threads.handover")
-    html_report, import_uwf = _Module("rolecall.threads.html_report"), _Module("rolecall.threads.import_uwf")
-    killing, lease = _Module("rolecall.threads.killing"), _Module("rolecall.threads.lease")
-    lifecycle, turn = _Module("rolecall.threads.lifecycle"), _Module("rolecall.threads.turn")
-    listing, report = _Module("rolecall.threads.listing"), _Module("rolecall.threads.report")
-    thread, views = _Module("rolecall.threads.thread"), _Module("rolecall.threads.views")
-    provenance, seal = _Module("rolecall.threads.provenance"), _Module("rolecall.threads.seal")
-    tryout = _Module("rolecall.threads.tryout")
-    step_files, tree = _Module("rolecall.threads.step_files"), _Module("rolecall.files.tree")
-    model, pack = _Module("rolecall.workflow.model"), _Module("rolecall.workflow.pack")
-    packs = _Module("rolecall.files.packs")
-    why, workfolder = _Module("rolecall.threads.why"), _Module("rolecall.threads.workfolder")
-    spending, text_search = _Module("rolecall.threads.spending"), _Module("rolecall.threads.text_search")
-    requests, setup = _Module("rolecall.threads.requests"), _Module("rolecall.threads.setup")
-    stores, states = _Module("rolecall.settings.stores"), _Module("rolecall.threads.state")
-    holder = _Module("rolecall.store.holder")
-    document, playbook = _Module("rolecall.workflow.document"), _Module("rolecall.workflow.playbook")
-    python, registry = _Module("rolecall.workflow.python"), _Module("rolecall.workflow.registry")
-    reply, route = _Module("rolecall.workflow.reply"), _Module("rolecall.workflow.route")
-    versions = _Module("rolecall.workflow.versions")
-    gallery, yaml = _Module("rolecall.workflow.gallery"), _Module("rolecall.workflow.yaml")
-    follow, otlp = _Module("rolecall.traces.follow"), _Module("rolecall.traces.otlp")
+    _LATER = {
+        "": "asyncio dataclasses queue shutil tempfile threading",
+        "rolecall.agents.": "confinement",
+        "rolecall.checks.": "workflow_file",
+        "rolecall.evals.": "begin bisect check compare gate html judge promote recorded records results run suite",
+        "rolecall.files.": "packs tree",
+        "rolecall.hosts.lead.": "conversation",
+        "rolecall.knowledge.": "place queries",
+        "rolecall.nexus.": "memory project_paths tools",
+        "rolecall.settings.": "settings stores yaml12",
+        "rolecall.store.": "bundle holder",
+        "rolecall.threads.": "casting commit compose dry_run handover html_report import_uwf kept_files killing"
+        " lease lifecycle listing provenance report requests seal setup spending step_files tail"
+        " text_search thread tryout turn views why workfolder",
+        "rolecall.traces.": "follow otlp",
+        "rolecall.workflow.": "document gallery model pack playbook python registry reply route versions yaml",
+    }
+    globals().update({name: _Module(room + name) for room, names in _LATER.items() for name in names.split()})
+    states = _Module("rolecall.threads.state")
     projection = _Module("rolecall.traces.spans")
 
 MEMORY = ":memory:"
@@ -454,9 +432,27 @@ class Rolecall:
         ref = states.read_thread(store, ident) if store else None
         return Thread(self, ref.id) if ref else None
 
-    def threads(self, **wanted: Any) -> Iterator[Thread]:
+    def threads(
+        self,
+        *,
+        status: str | Sequence[str] | None = None,
+        workflow: str | None = None,
+        text: str = "",
+        since: int = 0,
+        before: int | None = None,
+        after: str | None = None,
+        members: bool = False,
+    ) -> Iterator[Thread]:
         """List threads, newest first; the arguments are those of `entries`."""
-        for entry in self.entries(**wanted):
+        for entry in self.entries(
+            status=status,
+            workflow=workflow,
+            text=text,
+            since=since,
+            before=before,
+            after=after,
+            members=members,
+        ):
             yield Thread(self, entry["thread"])
 
     def entries(
@@ -550,7 +546,7 @@ class Rolecall:
         asked = listing.Filter(frozenset(states.Status), None, 0, None, (), True)
         return text_search.search(store, text, asked=asked, after=after, limit=limit, seconds=seconds)
 
-    def spend(self, *, since: int, seconds: float = 2.0) -> dict[str, Any]:
+    def spend(self, *, since: int, seconds: float = 2.0) -> views.View:
         """What threads that moved after `since` (milliseconds) used, by day, workflow, role and agent. Steps without a
         reported cost are counted apart. If `seconds` do not suffice, `left` threads are counted by the next call."""
         store = self.store_if_any
@@ -695,7 +691,7 @@ class Rolecall:
         unfinished = [ref for ref in states.read_threads(self.store) if not ref.state.has_ended]
         return workfolder.bring_back(self.store, sorted(unfinished, key=lambda ref: ref.id), place)
 
-    def prune_folders(self, *, is_dry: bool = False) -> dict[str, Any]:
+    def prune_folders(self, *, is_dry: bool = False) -> views.View:
         """Remove folders and branches of ended threads whose work is merged."""
         return handover.prune(self.store, is_dry=is_dry)
 
@@ -708,7 +704,7 @@ class Rolecall:
         # A playbook from a file may lack the functions of its roles, because a child process has loaded it.
         return node if isinstance(workflow, (str, playbook.Playbook)) else registry.remember(node, book)
 
-    def workflow(self, name: str) -> Mapping[str, Any]:
+    def workflow(self, name: str) -> JsonObject:
         """A workflow as the mapping that its YAML contains."""
         return document.to_document(self.define(name).workflow)
 
@@ -1035,7 +1031,7 @@ def own_words(text: str) -> str:
     return conversation.detach(text).partition(EARLIER)[0]
 
 
-def check_limits(limits: Mapping[str, float], roles: Mapping[str, Any]) -> None:
+def check_limits(limits: Mapping[str, float], roles: Collection[str]) -> None:
     for name, value in limits.items():
         role, _, kind = name.rpartition(".")
         if kind not in thread.LIMITS or (role and role not in roles):
@@ -1398,7 +1394,7 @@ class Thread:
 
     def answer(
         self,
-        output: Mapping[str, Any],
+        output: JsonObject,
         body: str = "",
         *,
         is_run_here: bool = False,
@@ -1660,7 +1656,7 @@ class Thread:
 
     # -- its own folders --
 
-    def folders(self) -> list[dict[str, Any]]:
+    def folders(self) -> list[views.View]:
         """The thread's own work folders and the changes in them."""
         return [handover.show(kind, folder) for kind, folder in self.state.folders.items()]
 
@@ -1680,7 +1676,7 @@ class Thread:
             raise UsageError(f"thread {self.id} has no folder of its own")
         return "".join(handover.diff(kind, folder) for kind, folder in kept.items())
 
-    def merge_folder(self) -> dict[str, Any]:
+    def merge_folder(self) -> views.View:
         """Merge the thread's branch into the branch that is checked out where the thread was started."""
         return handover.merge(self._store, self._ref)
 
@@ -1692,7 +1688,7 @@ class Thread:
         env = config.environment()
         return await handover.queue_merge(self._store, self._ref, check, env=env, cancel=cancel)
 
-    def remove_folders(self, *, force: bool = False) -> dict[str, Any]:
+    def remove_folders(self, *, force: bool = False) -> views.View:
         """Remove the thread's own folders and branch. Work that exists nowhere else is removed only with `force`."""
         return handover.remove(self._store, self._ref, force=force)
 
@@ -2094,23 +2090,23 @@ class Project:
     def __init__(self, folder: str) -> None:
         self.folder = folder
 
-    def plan(self) -> dict[str, Any]:
+    def plan(self) -> overview.Reply:
         """The active plan: its issues, their decisions, and how many are left."""
         return tools.plan_status(self.folder)
 
-    def start_plan(self, topic: str, issues: Sequence[str], *, research: str) -> dict[str, Any]:
+    def start_plan(self, topic: str, issues: Sequence[str], *, research: str) -> overview.Reply:
         """Start a plan with the questions to decide; `research` is a summary of what is known."""
         return tools.plan_start(self.folder, topic=topic, issues=issues, research_summary=research)
 
-    def decide(self, issue: int, decision: str) -> dict[str, Any]:
+    def decide(self, issue: int, decision: str) -> overview.Reply:
         """Record the decision on an issue."""
         return tools.plan_decide(self.folder, issue_id=issue, decision=decision)
 
-    def change_issue(self, action: str, issue: int | None = None, title: str | None = None) -> dict[str, Any]:
+    def change_issue(self, action: str, issue: int | None = None, title: str | None = None) -> overview.Reply:
         """Change an issue of the active plan: `add`, `remove`, `edit` its title, or `reopen` it."""
         return tools.plan_update(self.folder, action=action, issue_id=issue, title=title)
 
-    def tasks(self) -> dict[str, Any]:
+    def tasks(self) -> overview.Reply:
         """The tasks of the current cycle, and which of them are ready."""
         return tools.task_list(self.folder)
 
@@ -2122,29 +2118,29 @@ class Project:
         deps: Sequence[int] = (),
         acceptance: str | None = None,
         owner: str | None = None,
-    ) -> dict[str, Any]:
+    ) -> overview.Reply:
         """Add a task that can begin once the tasks `deps` are completed; `owner` is who does it."""
         return tools.task_add(
             self.folder, title=title, context=context, deps=list(deps), acceptance=acceptance, owner=owner
         )
 
-    def update_task(self, task: int, status: str) -> dict[str, Any]:
+    def update_task(self, task: int, status: str) -> overview.Reply:
         """Set the status of a task: `pending`, `in_progress` or `completed`."""
         return tools.task_update(self.folder, id=task, status=status)
 
-    def close_cycle(self) -> dict[str, Any]:
+    def close_cycle(self) -> overview.Reply:
         """Move the plan and its tasks to the history."""
         return tools.task_close(self.folder)
 
-    def history(self, query: str = "", *, last: int = 10) -> dict[str, Any]:
+    def history(self, query: str = "", *, last: int = 10) -> overview.Reply:
         """The newest closed cycles that contain the words of `query`."""
         return tools.history_search(self.folder, query=query, last_n=last)
 
-    def memories(self) -> list[dict[str, Any]]:
+    def memories(self) -> list[overview.Reply]:
         """The notes of the project, with the number of times each was read."""
         return memory.list_notes(self.folder)
 
-    def remember(self, name: str, text: str) -> dict[str, Any]:
+    def remember(self, name: str, text: str) -> overview.Reply:
         """Save a lesson as a note; refused if a very similar note exists."""
         return memory.add(self.folder, name, text, mask=config.mask())
 

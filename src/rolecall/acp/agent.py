@@ -41,7 +41,8 @@ from acp.schema import (
     TextResourceContents,
 )
 
-from rolecall import __version__, agents
+import rolecall.agents as agents
+from rolecall import __version__
 from rolecall.acp import hints
 from rolecall.acp.conversation import Conversation, Defaults
 from rolecall.agents.presence import find_program

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
-from rolecall import agents
+import rolecall.agents as agents
 from rolecall.agents.presence import find_program
 from rolecall.errors import UsageError
 from rolecall.settings import config

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from rolecall import agents
+import rolecall.agents as agents
 from rolecall.agents.presence import adapter_of, check_present, program_of
 from rolecall.agents.protocol import Context, ask
 from rolecall.agents.protocol import Reply as AgentReply

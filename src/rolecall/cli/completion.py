@@ -162,7 +162,7 @@ def _values(action: Action, typed: str) -> Iterator[Candidate]:
                 is_begun = typed and ident.startswith(typed)  # then the whole id
                 yield ident if is_begun else ident[-length:], f"{entry['status']} · {entry['title'] or ''}"
     elif action.dest == "agent":
-        from rolecall import agents
+        import rolecall.agents as agents
         from rolecall.agents.acp_presets import PRESETS
         from rolecall.settings import config
 

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from shlex import quote
 from typing import Any
 
-from rolecall import agents
+import rolecall.agents as agents
 from rolecall.agents.process import survivors
 from rolecall.api import Thread
 from rolecall.cli import hints

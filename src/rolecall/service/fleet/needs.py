@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rolecall import agents
+import rolecall.agents as agents
 from rolecall.agents.presence import check_present
 from rolecall.api import Rolecall
 from rolecall.errors import RolecallError
