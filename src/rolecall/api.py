@@ -190,7 +190,7 @@ class LoadedWorkflow(NamedTuple):
     path: str | None = None
 
 
-class Definition(NamedTuple):
+class WorkflowDefinition(NamedTuple):
     """A workflow as a value, the node it is or would be stored as, and its file if it was found in one."""
 
     workflow: model.Workflow
@@ -904,18 +904,18 @@ class Rolecall:
                 if path := registry.find(self.store_if_any, name, folder=self.folder).path:
                     yield path
 
-    def define(self, name: str) -> Definition:
+    def define(self, name: str) -> WorkflowDefinition:
         """Read a workflow without what is needed to run it; a stored one runs no code."""
         found = self.find_workflow(name)
         if found.path is None:
             node = registry.workflow_node(self.store, str(found.node))
-            return Definition(self.read_workflow(node.id), node, None)
+            return WorkflowDefinition(self.read_workflow(node.id), node, None)
         is_python = found.path.endswith(".py")
         book = self.look_up(found.path) if is_python else registry.read_file(found.path)
         node, store = registry.stored_form(book), self.store_if_any
         if store is not None and store.has(node.id):
             node = node._replace(created=store.get(node.id).created)
-        return Definition(book.workflow, node, found.path)
+        return WorkflowDefinition(book.workflow, node, found.path)
 
     def check(self, workflow: str | Workflow) -> Checked:
         """Check a workflow by the current rules: every problem, and its playbook unless one is an error; that of a file

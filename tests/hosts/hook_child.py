@@ -34,9 +34,9 @@ from hook_stage import (
 )
 
 from rolecall.hosts.event import (
-    Caller,
     ContextCompact,
     Event,
+    HostCaller,
     HostToolCall,
     PostToolUse,
     SessionEnd,
@@ -47,7 +47,7 @@ from rolecall.hosts.event import (
 )
 from rolecall.nexus import memory_access
 
-ENGINEER, OTHER = Caller("engineer", "e1"), Caller("writer", "w1")
+ENGINEER, OTHER = HostCaller("engineer", "e1"), HostCaller("writer", "w1")
 
 
 class Fuse:
@@ -122,7 +122,7 @@ SCENARIOS: dict[str, Callable[[Path], Event]] = {
     "decision": lambda _: UserMessage("s1", "[d] Nobody."),
     "lesson": lambda _: UserMessage("s1", "[m] queue-order: First in, first out."),
     "skill": lambda _: UserMessage("s1", "[run] go"),
-    "spawn": lambda _: SubagentSpawn("s1", Caller("tester", "t1")),
+    "spawn": lambda _: SubagentSpawn("s1", HostCaller("tester", "t1")),
     "complete": lambda _: SubagentComplete("s1", ENGINEER, "Done."),
     "edit": lambda project: PostToolUse("s2", OTHER, HostToolCall("Write", (), (str(project / "b.py"),))),
     "read": reading,

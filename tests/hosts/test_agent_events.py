@@ -28,8 +28,8 @@ from rolecall.errors import StorageError, UsageError
 from rolecall.hosts import project_summary, tool_log
 from rolecall.hosts.event import (
     LEAD,
-    Caller,
     HostAnswer,
+    HostCaller,
     HostToolCall,
     PostToolUse,
     SessionStart,
@@ -40,14 +40,18 @@ from rolecall.hosts.event import (
 from rolecall.nexus import memory_access, resume
 from rolecall.settings.mask import Mask
 
-ENGINEER, OTHER, TESTER = Caller("engineer", "e1"), Caller("engineer", "e2"), Caller("tester", "t1")
+ENGINEER, OTHER, TESTER = (
+    HostCaller("engineer", "e1"),
+    HostCaller("engineer", "e2"),
+    HostCaller("tester", "t1"),
+)
 
 
 def status(project: Path, number: int) -> str:
     return str(read(project, TASKS)["tasks"][number - 1]["status"])
 
 
-def touch(project: Path, who: Caller, *names: str, error: str = "") -> None:
+def touch(project: Path, who: HostCaller, *names: str, error: str = "") -> None:
     deed = HostToolCall("Write", ("file_modification",), tuple(str(project / name) for name in names))
     tell(project, PostToolUse("s1", who, deed, error))
 
@@ -65,7 +69,7 @@ def test_an_agent_without_a_task_is_told_its_limits_and_what_the_project_knows(t
 
 
 def test_an_agent_of_the_hosts_own_is_held_to_what_strangers_are(tmp_path: Path) -> None:
-    told = tell(tmp_path, SubagentSpawn("s1", Caller("general-purpose", "g"))).context
+    told = tell(tmp_path, SubagentSpawn("s1", HostCaller("general-purpose", "g"))).context
     assert "You are held to no_task_create, no_task_update." in told
 
 
@@ -120,12 +124,12 @@ def test_a_task_that_a_running_agent_has_is_not_given_to_another(tmp_path: Path)
     assert tell(tmp_path, SubagentSpawn("s1", ENGINEER)).context.startswith("TASK: Task 1")
     assert tell(tmp_path, SubagentSpawn("s2", OTHER)).context.startswith("TASK: Task 2")
     assert tell(tmp_path, SubagentSpawn("s1", ENGINEER)).context.startswith("TASK: Task 1")  # told twice
-    assert "TASK:" not in tell(tmp_path, SubagentSpawn("s2", Caller("engineer", "e3"))).context
+    assert "TASK:" not in tell(tmp_path, SubagentSpawn("s2", HostCaller("engineer", "e3"))).context
 
 
 def test_an_agent_without_an_id_is_told_what_it_needs_and_not_kept_track_of(tmp_path: Path) -> None:
-    assert "Lead" in tell(tmp_path, SubagentSpawn("s1", Caller("engineer"))).context
-    assert tell(tmp_path, SubagentComplete("s1", Caller("engineer"))) == HostAnswer()
+    assert "Lead" in tell(tmp_path, SubagentSpawn("s1", HostCaller("engineer"))).context
+    assert tell(tmp_path, SubagentComplete("s1", HostCaller("engineer"))) == HostAnswer()
     assert not (tmp_path / TRACKER).exists()
 
 
@@ -269,7 +273,7 @@ def test_a_task_set_in_progress_after_the_start_of_its_agent_is_the_one_complete
     assert status(tmp_path, 1) == "completed"
 
 
-def resumed(project: Path, who: Caller, *then: dict[str, Any]) -> str:
+def resumed(project: Path, who: HostCaller, *then: dict[str, Any]) -> str:
     tell(project, SubagentSpawn("s1", who), now=at(1))
     touch(project, who, "a.py")
     tell(project, SubagentComplete("s1", who), now=at(2))
@@ -342,7 +346,7 @@ def test_the_artifact_of_an_agent_that_only_reads_is_what_its_report_names(
 ) -> None:
     for file in ("docs/limits.md", "docs/other.md"):
         os.utime(write(tmp_path, file, "x"), (0, 0))
-    who = Caller("researcher", "r1")
+    who = HostCaller("researcher", "r1")
     tell(tmp_path, SubagentSpawn("s1", who), now=at(1))
     tell(tmp_path, SubagentComplete("s1", who, "STATUS: done\nSee docs/limits.md:3."), now=at(2))
     policy = {"owner_reuse_policy": "resume_if_same_artifact", "owner_agent_id": "r1"}
@@ -356,7 +360,7 @@ def test_an_agent_that_checks_is_told_that_it_should_have_begun_anew(tmp_path: P
 
 
 def test_a_persistent_agent_just_goes_on(tmp_path: Path) -> None:
-    told = resumed(tmp_path, Caller("architect", "a1"))
+    told = resumed(tmp_path, HostCaller("architect", "a1"))
     assert "go on in a session" not in told and resume.REREAD not in told
 
 
@@ -441,7 +445,7 @@ def test_a_log_that_has_grown_is_put_aside_once(tmp_path: Path) -> None:
 def test_lines_of_many_writers_are_whole(tmp_path: Path) -> None:
     def write_fifty(number: int) -> None:
         for _ in range(50):
-            tell(tmp_path, PostToolUse(f"s{number}", Caller("engineer", "x" * 150), HostToolCall("Read")))
+            tell(tmp_path, PostToolUse(f"s{number}", HostCaller("engineer", "x" * 150), HostToolCall("Read")))
 
     tell(tmp_path, SessionStart("s1"))
     side_by_side(*(partial(write_fifty, number) for number in range(4)))

@@ -13,9 +13,9 @@ from rolecall.hosts.claude.install import sample
 from rolecall.hosts.codex import events as codex
 from rolecall.hosts.event import (
     LEAD,
-    Caller,
     ContextCompact,
     HostAnswer,
+    HostCaller,
     HostToolCall,
     PostToolUse,
     PreToolUse,
@@ -28,7 +28,7 @@ from rolecall.hosts.event import (
 from rolecall.settings.capabilities import FILES
 
 SESSION = {"session_id": "s1", "cwd": "/work"}
-TESTER = Caller("tester", "a1")
+TESTER = HostCaller("tester", "a1")
 OF_TESTER = {"agent_type": "tester", "agent_id": "a1"}
 
 
@@ -94,7 +94,7 @@ def test_who_uses_a_tool_is_the_agent_that_is_named_or_lead() -> None:
 
 def test_a_session_of_which_an_agent_is_the_main_one_is_that_agents() -> None:
     found = event("PreToolUse", agent_type="tester", tool_name="Read", tool_input={})
-    assert found.who == Caller("tester")
+    assert found.who == HostCaller("tester")
 
 
 def test_the_end_of_a_turn_is_not_the_end_of_the_session() -> None:

@@ -30,9 +30,9 @@ from hypothesis import strategies as st
 from rolecall.hosts import project_summary, sessions, tool_log
 from rolecall.hosts.event import (
     LEAD,
-    Caller,
     ContextCompact,
     Event,
+    HostCaller,
     HostToolCall,
     PostToolUse,
     PreToolUse,
@@ -46,7 +46,9 @@ from rolecall.nexus import memory_access, tools, tracker
 from rolecall.store import holder
 
 SESSION_IDS = st.sampled_from(["s1", "s2"])
-AGENTS = st.sampled_from([Caller("engineer", "e1"), Caller("tester", "t1"), Caller("Explore", "x1")])
+AGENTS = st.sampled_from(
+    [HostCaller("engineer", "e1"), HostCaller("tester", "t1"), HostCaller("Explore", "x1")]
+)
 MESSAGES = st.sampled_from(
     ["hello", "[plan] go", "[run] go", "[d] 1: yes", "[d] no", "[m] a-note: text", "[m:gc]"]
 )
@@ -202,7 +204,7 @@ def test_two_processes_that_tell_at_once_lose_nothing_of_each_other(tmp_path: Pa
         session = f"s{half}"
         tell(tmp_path, SessionStart(session), KIT)
         for number in range(1 + half, 41, 2):
-            who, file = Caller("engineer", f"e{number}"), str(tmp_path / f"{number}.py")
+            who, file = HostCaller("engineer", f"e{number}"), str(tmp_path / f"{number}.py")
             tell(tmp_path, SubagentSpawn(session, who), KIT)
             tell(tmp_path, PostToolUse(session, who, HostToolCall("Write", (), (file,))), KIT)
             if number % 4 < 2:

@@ -9,12 +9,16 @@ import pytest
 from hook_stage import known_kit, task, tasks, tell, write
 
 from rolecall.hosts import gate, tool_shape
-from rolecall.hosts.event import LEAD, Caller, GateMode, HostAnswer, HostToolCall, PreToolUse
+from rolecall.hosts.event import LEAD, GateMode, HostAnswer, HostCaller, HostToolCall, PreToolUse
 from rolecall.hosts.hook_context import Kit
 from rolecall.mcp.tools import GROUPS
 from rolecall.settings.capabilities import FILES, RESTRICTIONS, SHELL
 
-ENGINEER, TESTER, ARCHITECT = Caller("engineer", "e1"), Caller("tester", "t1"), Caller("architect", "a1")
+ENGINEER, TESTER, ARCHITECT = (
+    HostCaller("engineer", "e1"),
+    HostCaller("tester", "t1"),
+    HostCaller("architect", "a1"),
+)
 
 
 @pytest.fixture
@@ -28,15 +32,15 @@ def edit(project: Path, name: str = "src/a.py") -> HostToolCall:
     return HostToolCall("Write", ("file_creation", "file_modification"), writes=(str(project / name),))
 
 
-def ask(project: Path, who: Caller, deed: HostToolCall, **changes: object) -> HostAnswer:
+def ask(project: Path, who: HostCaller, deed: HostToolCall, **changes: object) -> HostAnswer:
     return tell(project, PreToolUse("s", who, deed), known_kit()._replace(**changes))  # type: ignore[arg-type]
 
 
 # -- unplanned edits --
 
 
-@pytest.mark.parametrize("who", [LEAD, ENGINEER, Caller("general-purpose", "g1")], ids=str)
-def test_a_file_is_not_edited_while_no_task_is_planned(project: Path, who: Caller) -> None:
+@pytest.mark.parametrize("who", [LEAD, ENGINEER, HostCaller("general-purpose", "g1")], ids=str)
+def test_a_file_is_not_edited_while_no_task_is_planned(project: Path, who: HostCaller) -> None:
     answer = ask(project, who, edit(project))
     assert "No task is planned, so src/a.py is not edited" in answer.block
     assert ("Report this to Lead" in answer.block) is (who != LEAD)
@@ -83,7 +87,7 @@ def test_reading_and_tools_that_do_nothing_known_are_left_alone(project: Path) -
     "name", [".nexus/state/tasks.json", ".nexus/state", ".nexus", ".nexus/state/new/file"]
 )
 def test_the_state_is_the_tools_alone_whatever_the_mode(
-    project: Path, mode: str, who: Caller, name: str
+    project: Path, mode: str, who: HostCaller, name: str
 ) -> None:
     tasks(project, task(1))
     assert "written by the tools alone" in ask(project, who, edit(project, name), gate=mode).block
@@ -105,8 +109,10 @@ def test_an_artifact_of_our_own_server_is_no_file_of_the_project(project: Path) 
 # -- capabilities --
 
 
-@pytest.mark.parametrize("who", [TESTER, ARCHITECT, Caller("Explore", "x"), Caller("Plan", "x")], ids=str)
-def test_an_agent_that_may_not_edit_is_refused_by_whatever_tool(project: Path, who: Caller) -> None:
+@pytest.mark.parametrize(
+    "who", [TESTER, ARCHITECT, HostCaller("Explore", "x"), HostCaller("Plan", "x")], ids=str
+)
+def test_an_agent_that_may_not_edit_is_refused_by_whatever_tool(project: Path, who: HostCaller) -> None:
     tasks(project, task(1))
     for deed in (
         edit(project),
@@ -119,8 +125,10 @@ def test_an_agent_that_may_not_edit_is_refused_by_whatever_tool(project: Path, w
     assert ask(project, who, edit(project, "../scratch")) == HostAnswer()
 
 
-@pytest.mark.parametrize("who", [ENGINEER, Caller("general-purpose", "g"), Caller("", "nameless")], ids=str)
-def test_an_agent_that_may_edit_does(project: Path, who: Caller) -> None:
+@pytest.mark.parametrize(
+    "who", [ENGINEER, HostCaller("general-purpose", "g"), HostCaller("", "nameless")], ids=str
+)
+def test_an_agent_that_may_edit_does(project: Path, who: HostCaller) -> None:
     tasks(project, task(1))
     assert ask(project, who, edit(project)) == HostAnswer()
 
@@ -132,13 +140,13 @@ TASK_TOOLS = {
 }
 
 
-@pytest.mark.parametrize("who", [ENGINEER, TESTER, ARCHITECT, Caller("general-purpose", "g")], ids=str)
+@pytest.mark.parametrize("who", [ENGINEER, TESTER, ARCHITECT, HostCaller("general-purpose", "g")], ids=str)
 @pytest.mark.parametrize("tool", TASK_TOOLS)
 @pytest.mark.parametrize(
     "written", ["{}", "mcp__rolecall__{}", "rolecall_{}", "mcp__other__{}", "rolecall({})"]
 )
 def test_the_tools_of_tasks_go_by_what_an_agent_may(
-    project: Path, who: Caller, tool: str, written: str
+    project: Path, who: HostCaller, tool: str, written: str
 ) -> None:
     may_not = {*gate.capabilities_of(who.agent, known_kit())} & {*TASK_TOOLS.values()}
     answer = ask(project, who, HostToolCall(written.format(tool)))
@@ -149,7 +157,7 @@ def test_the_tools_of_tasks_go_by_what_an_agent_may(
 @pytest.mark.parametrize("tool", gate.FOR_LEAD)
 def test_what_is_leads_is_no_agents(project: Path, tool: str) -> None:
     name = f"mcp__rolecall__{tool}"
-    for who in (ENGINEER, Caller("general-purpose", "g")):
+    for who in (ENGINEER, HostCaller("general-purpose", "g")):
         assert f"{tool} is Lead's" in ask(project, who, HostToolCall(name)).block
     assert ask(project, LEAD, HostToolCall(name)) == HostAnswer()
 
@@ -185,7 +193,7 @@ def test_our_commands_in_a_shell_are_the_same_as_the_tools(
 
 
 def test_only_lead_starts_agents(project: Path) -> None:
-    for who in (ENGINEER, Caller("general-purpose", "g")):
+    for who in (ENGINEER, HostCaller("general-purpose", "g")):
         assert "Only Lead starts agents" in ask(project, who, HostToolCall("Task", starts="engineer")).block
     assert ask(project, LEAD, HostToolCall("Task", starts="engineer")) == HostAnswer()
 

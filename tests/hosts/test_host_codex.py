@@ -12,9 +12,9 @@ from rolecall.errors import UsageError
 from rolecall.hosts.codex import events
 from rolecall.hosts.event import (
     LEAD,
-    Caller,
     ContextCompact,
     HostAnswer,
+    HostCaller,
     HostToolCall,
     PostToolUse,
     PreToolUse,
@@ -113,7 +113,7 @@ def test_a_skill_whose_file_is_printed_was_called() -> None:
 
 
 def test_a_subagent_is_named_in_its_own_events() -> None:
-    who = Caller("architect", first("codex", "agent", "SubagentStart")["agent_id"])
+    who = HostCaller("architect", first("codex", "agent", "SubagentStart")["agent_id"])
     told = [events.event(call.event, call.payload) for call in calls("codex", "agent")]
     session = calls("codex", "agent")[0].payload["session_id"]
     assert SubagentSpawn(session, who) in told
@@ -133,7 +133,7 @@ def test_what_lead_writes_to_an_agent_is_no_message_of_the_user() -> None:
 def test_an_agent_without_a_kind_is_still_no_lead() -> None:
     event = events.event("PreToolUse", {"session_id": "s", "agent_id": "7", "tool_name": "Bash"})
     assert isinstance(event, PreToolUse)
-    assert event.who == Caller("default", "7")
+    assert event.who == HostCaller("default", "7")
 
 
 def test_starting_an_agent_is_seen_under_each_name_that_codex_has_for_it() -> None:

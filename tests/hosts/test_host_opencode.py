@@ -11,9 +11,9 @@ from recorded import WORK, calls, first
 from rolecall.errors import UsageError
 from rolecall.hosts.event import (
     LEAD,
-    Caller,
     ContextCompact,
     HostAnswer,
+    HostCaller,
     HostToolCall,
     PostToolUse,
     PreToolUse,
@@ -75,7 +75,7 @@ def test_an_agent_that_ended_gives_its_last_message() -> None:
 
 def test_an_agent_that_failed_has_ended_too() -> None:
     payload = {"session": SESSION, "child": "ses_9", "agent": "engineer", "output": "Subagent failed: boom"}
-    expected = SubagentComplete(SESSION, Caller("engineer", "ses_9"), "Subagent failed: boom")
+    expected = SubagentComplete(SESSION, HostCaller("engineer", "ses_9"), "Subagent failed: boom")
     assert events.event("subagent.completed", payload) == expected
 
 

@@ -14,9 +14,9 @@ from rolecall.hosts import project_summary
 from rolecall.hosts.claude import events
 from rolecall.hosts.event import (
     LEAD,
-    Caller,
     ContextCompact,
     HostAnswer,
+    HostCaller,
     HostToolCall,
     PostToolUse,
     SessionEnd,
@@ -171,7 +171,7 @@ def test_a_skill_that_the_model_calls_is_on_record(tmp_path: Path) -> None:
     for who, skill, error in (
         (LEAD, "other", ""),
         (LEAD, "nx-run", "no"),
-        (Caller("engineer", "e1"), "nx-run", ""),
+        (HostCaller("engineer", "e1"), "nx-run", ""),
     ):
         tell(tmp_path, PostToolUse("s1", who, HostToolCall("Skill", skill=skill), error))
     assert read(tmp_path, SESSIONS)["s1"]["skill"] == "nx-plan"
@@ -186,10 +186,12 @@ def test_what_a_skill_leaves_to_the_host_is_told_with_it_and_to_the_agents_it_st
     kit = kits.load(host)
     told = tell(tmp_path, UserMessage("s1", "[run] go"), kit).context
     assert "## In this host" in told and words in told.partition("## In this host")[2]
-    told = tell(tmp_path, SubagentSpawn("s1", Caller("engineer", "e1")), kit).context
+    told = tell(tmp_path, SubagentSpawn("s1", HostCaller("engineer", "e1")), kit).context
     assert words in told.partition("## In this host")[2]
     tell(tmp_path, UserMessage("s1", "[sync]"), kit)
-    assert "In this host" not in tell(tmp_path, SubagentSpawn("s1", Caller("engineer", "e2")), kit).context
+    assert (
+        "In this host" not in tell(tmp_path, SubagentSpawn("s1", HostCaller("engineer", "e2")), kit).context
+    )
 
 
 def test_of_several_skills_the_last_one_counts(tmp_path: Path) -> None:

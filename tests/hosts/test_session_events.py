@@ -32,10 +32,10 @@ from hypothesis import strategies as st
 
 from rolecall.hosts import project_summary, sessions, tool_log
 from rolecall.hosts.event import (
-    Caller,
     ContextCompact,
     Event,
     HostAnswer,
+    HostCaller,
     HostToolCall,
     PostToolUse,
     SessionEnd,
@@ -47,7 +47,7 @@ from rolecall.hosts.event import (
 from rolecall.hosts.hook_context import Kit
 from rolecall.store import holder
 
-ENGINEER = Caller("engineer", "e1")
+ENGINEER = HostCaller("engineer", "e1")
 GONE = {"host": holder.process(os.getpid())["host"], "pid": 2**22 + 1, "born": "1"}
 """A process of this machine that is not there."""
 
@@ -179,7 +179,7 @@ def test_agents_of_a_session_that_lives_stay_whatever_other_sessions_do(tmp_path
     tell(tmp_path, SubagentSpawn("s1", ENGINEER), living)
     answer = tell(tmp_path, SessionStart("s2"), living)
     assert "Another session is open in this project" in answer.notice
-    tell(tmp_path, SubagentSpawn("s2", Caller("tester", "t1")), living)
+    tell(tmp_path, SubagentSpawn("s2", HostCaller("tester", "t1")), living)
     tell(tmp_path, SessionStart("s1"), living)  # told twice
     tell(tmp_path, SessionEnd("s2"), living)
     assert [(entry["agent_id"], entry["status"]) for entry in read(tmp_path, TRACKER)] == [("e1", "running")]
@@ -387,10 +387,10 @@ def test_after_a_compaction_everything_is_told_again(tmp_path: Path) -> None:
 
 def test_after_a_compaction_agents_that_may_be_resumed_are_listed(tmp_path: Path) -> None:
     ended = [
-        Caller("researcher", "r1"),
-        Caller("engineer", "e1"),
-        Caller("tester", "t1"),
-        Caller("Explore", "x"),
+        HostCaller("researcher", "r1"),
+        HostCaller("engineer", "e1"),
+        HostCaller("tester", "t1"),
+        HostCaller("Explore", "x"),
     ]
     for minute, who in enumerate(ended):
         tell(tmp_path, SubagentSpawn("s1", who), now=at(minute))
@@ -436,5 +436,5 @@ def test_inside_a_run_only_gates_and_log_apply(tmp_path: Path) -> None:
     ):
         assert tell(tmp_path, event, kit) == HostAnswer()
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    tell(tmp_path, PostToolUse("s", Caller(), HostToolCall("Read")), kit)
+    tell(tmp_path, PostToolUse("s", HostCaller(), HostToolCall("Read")), kit)
     assert json.loads((tmp_path / LOG).read_text())["run"] == "thread/abc"

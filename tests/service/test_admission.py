@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rolecall.service.admission import DAY_MS, Due, QueueState, Verdict, Waiting, decide, turn_of
-from rolecall.service.policy import Rate, ServicePolicy, WorkflowPolicy
+from rolecall.service.admission import DAY_MS, Admission, Due, QueueState, Waiting, decide, turn_of
+from rolecall.service.policy import ServicePolicy, StartRate, WorkflowPolicy
 
 NOW = 1_790_000_000_000
 WORKFLOWS = ("clean-up", "review-code", "write-docs")
@@ -124,7 +124,7 @@ def test_where_overflow_is_drop_a_thread_waits_for_room_that_others_take() -> No
 
 
 def test_an_agent_called_often_enough_is_waited_for_until_the_oldest_call_is_old() -> None:
-    given = policy(rates={"claude": Rate(2, 60)}, review_code=WorkflowPolicy(concurrency=9))
+    given = policy(rates={"claude": StartRate(2, 60)}, review_code=WorkflowPolicy(concurrency=9))
     crowd = [waiting("a", agent="claude"), waiting("b", agent="codex", since=1)]
     state = QueueState(crowd, calls={"claude": [NOW - 59_000, NOW - 10_000]})
     verdict = decide(given, state, NOW)
@@ -136,13 +136,13 @@ def test_an_agent_called_often_enough_is_waited_for_until_the_oldest_call_is_old
 
 
 def test_a_rate_goes_by_the_kind_of_an_agent_where_its_whole_name_is_not_named() -> None:
-    given = policy(rates={"command": Rate(1, 60)}, review_code=WorkflowPolicy(concurrency=9))
+    given = policy(rates={"command": StartRate(1, 60)}, review_code=WorkflowPolicy(concurrency=9))
     crowd = [waiting("a", agent="command:one"), waiting("b", agent="command:two", since=1)]
     assert decide(given, QueueState(crowd), NOW).admit == ("a",)
 
 
 def test_threads_that_run_call_their_agents_before_new_ones_do() -> None:
-    given = policy(rates={"claude": Rate(2, 60)}, review_code=WorkflowPolicy(concurrency=9))
+    given = policy(rates={"claude": StartRate(2, 60)}, review_code=WorkflowPolicy(concurrency=9))
     state = QueueState(
         [waiting("new", agent="claude", priority=9)],
         admitted={"review-code": 3},
@@ -169,7 +169,7 @@ def test_when_the_day_is_spent_nothing_is_admitted_before_midnight_and_what_runs
 
 @pytest.mark.parametrize("ahead", [1, 59_999, 60_000, 10**9])
 def test_a_clock_that_was_set_back_does_not_keep_an_agent_from_being_called_for_long(ahead: int) -> None:
-    given = policy(rates={"claude": Rate(1, 60)})
+    given = policy(rates={"claude": StartRate(1, 60)})
     verdict = decide(given, QueueState([waiting("a", agent="claude")], calls={"claude": [NOW + ahead]}), NOW)
     if ahead >= 60_000:
         assert verdict.admit == ("a",)
@@ -192,7 +192,7 @@ policies = st.builds(
     workflows=st.dictionaries(st.sampled_from(WORKFLOWS), rules),
     default=rules,
     rates=st.dictionaries(
-        st.sampled_from(["claude", "command"]), st.builds(Rate, st.integers(0, 3), st.integers(1, 90))
+        st.sampled_from(["claude", "command"]), st.builds(StartRate, st.integers(0, 3), st.integers(1, 90))
     ),
     spend_per_day=st.none() | st.floats(0, 10),
 )
@@ -332,11 +332,11 @@ def test_where_time_alone_brings_an_answer_it_says_when_to_look_again(
 
 @settings(max_examples=60)
 @given(
-    st.builds(Rate, st.integers(1, 4), st.integers(1, 5)),
+    st.builds(StartRate, st.integers(1, 4), st.integers(1, 5)),
     st.lists(st.integers(0, 1500), min_size=1, max_size=40),
 )
 def test_no_window_of_a_rate_ever_holds_more_calls_than_it_may_and_all_come_through(
-    rate: Rate, gaps: list[int]
+    rate: StartRate, gaps: list[int]
 ) -> None:
     """A service that looks again exactly when it is told to, with threads arriving in between."""
     given = ServicePolicy(limit=1000, default=WorkflowPolicy(concurrency=1000), rates={"claude": rate})
@@ -395,4 +395,4 @@ def test_over_a_whole_life_nothing_is_above_its_limit_and_what_can_run_runs(
 
 
 def test_the_empty_question_has_the_empty_answer() -> None:
-    assert decide(ServicePolicy(), QueueState(), NOW) == Verdict()
+    assert decide(ServicePolicy(), QueueState(), NOW) == Admission()

@@ -28,7 +28,7 @@ from rolecall.service.fleet import database, machines
 from rolecall.service.fleet.needs import Here, Need, check_agent
 from rolecall.service.fleet.reach import ServerLine
 from rolecall.service.fleet.shared import SharedBackend
-from rolecall.service.policy import Rate, ServicePolicy, WorkerLimits, WorkflowPolicy
+from rolecall.service.policy import ServicePolicy, StartRate, WorkerLimits, WorkflowPolicy
 from rolecall.store.backend import Change, Move
 from rolecall.store.postgres import PostgresBackend
 from rolecall.store.store import Store
@@ -463,7 +463,7 @@ def test_a_policy_that_was_published_is_read_back_as_it_was(store: Store) -> Non
         limit=7,
         workflows={"clean-up": WorkflowPolicy(2, "drop", None, 3)},
         default=WorkflowPolicy(concurrency=4),
-        rates={"claude": Rate(30, 60)},
+        rates={"claude": StartRate(30, 60)},
         spend_per_day=12.5,
         worker=WorkerLimits(None, 60),
     )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rolecall.service import project_file
-from rolecall.service.policy import Rate, ServicePolicy, WorkerLimits, WorkflowPolicy, parse_rate
+from rolecall.service.policy import ServicePolicy, StartRate, WorkerLimits, WorkflowPolicy, parse_rate
 from rolecall.settings.yaml12 import Problem
 
 
@@ -45,7 +45,7 @@ def test_everything_that_can_be_said_is_read() -> None:
             "review-code": WorkflowPolicy(3, "queue", 20, 9),
             "clean-up": WorkflowPolicy(1, "drop"),
         },
-        rates={"claude": Rate(30, 60), "command": Rate(1, 10)},
+        rates={"claude": StartRate(30, 60), "command": StartRate(1, 10)},
         spend_per_day=7.5,
         worker=WorkerLimits(512, 10),
     )
@@ -56,16 +56,16 @@ def test_everything_that_can_be_said_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "rate"),
     [
-        ("30/min", Rate(30, 60)),
-        ("5/s", Rate(5, 1)),
-        ("5 / second", Rate(5, 1)),
-        ("100/hours", Rate(100, 3600)),
-        ("1/10s", Rate(1, 10)),
-        ("2/15min", Rate(2, 900)),
-        ("1000/day", Rate(1000, 86400)),
+        ("30/min", StartRate(30, 60)),
+        ("5/s", StartRate(5, 1)),
+        ("5 / second", StartRate(5, 1)),
+        ("100/hours", StartRate(100, 3600)),
+        ("1/10s", StartRate(1, 10)),
+        ("2/15min", StartRate(2, 900)),
+        ("1000/day", StartRate(1000, 86400)),
     ],
 )
-def test_a_rate_is_a_number_of_calls_and_a_time(text: str, rate: Rate) -> None:
+def test_a_rate_is_a_number_of_calls_and_a_time(text: str, rate: StartRate) -> None:
     assert parse_rate(text) == rate
     assert parse_rate(str(rate)) == rate
 

@@ -10,9 +10,18 @@ import pytest
 from rolecall.errors import UsageError
 from rolecall.knowledge.settings import KnowledgeSettings
 from rolecall.service import project_file
-from rolecall.service.policy import Rate, WorkflowPolicy
+from rolecall.service.policy import StartRate, WorkflowPolicy
 from rolecall.service.project_file import Hooks, ProjectReading
-from rolecall.service.triggers.trigger import Clock, Command, Cron, Every, Files, Hook, Sense, Trigger
+from rolecall.service.triggers.trigger import (
+    Clock,
+    Cron,
+    Every,
+    Hook,
+    Sense,
+    Trigger,
+    WatchedCommand,
+    WatchedFiles,
+)
 from rolecall.service.triggers.trigger_form import KEYS as TRIGGER_KEYS
 
 WHOLE = """\
@@ -64,7 +73,7 @@ def test_a_whole_file_is_read_without_a_problem() -> None:
         "timeout": 5,
     }
     assert (project.policy.limit, project.policy.spend_per_day) == (8, 12.5)
-    assert project.policy.rates == {"claude": Rate(30, 60)}
+    assert project.policy.rates == {"claude": StartRate(30, 60)}
     assert project.policy.workflows == {
         "review-code": WorkflowPolicy(3, "queue", 20, 4),
         "clean-up": WorkflowPolicy(overflow="drop"),
@@ -75,8 +84,8 @@ def test_a_whole_file_is_read_without_a_problem() -> None:
     assert project.triggers == (
         Trigger(work, "nightly", Clock(), Cron("0 3 * * 1-5", "Europe/Berlin"), "Look at {{scheduled}}."),
         Trigger(work, "often", Clock(), Every(90), "Look.", cooldown=600),
-        Trigger(work, "edited", Files(("src/**/*.py", "README.md")), None, "Changed: {{files}}"),
-        Trigger(work, "moved", Command(("git", "rev-parse", "HEAD"), 10), Every(300), "{{output}}"),
+        Trigger(work, "edited", WatchedFiles(("src/**/*.py", "README.md")), None, "Changed: {{files}}"),
+        Trigger(work, "moved", WatchedCommand(("git", "rev-parse", "HEAD"), 10), Every(300), "{{output}}"),
         Trigger(
             work,
             "pushed",

@@ -14,7 +14,7 @@ import pytest
 from rolecall.errors import Conflict, StorageError
 from rolecall.service import queue
 from rolecall.service.admission import Due, Waiting, decide
-from rolecall.service.policy import Rate, ServicePolicy, WorkflowPolicy
+from rolecall.service.policy import ServicePolicy, StartRate, WorkflowPolicy
 from rolecall.service.queue import MeteredCall, Slot
 from rolecall.settings.mask import Mask
 from rolecall.store.backend import Backend, Change, Ref
@@ -468,7 +468,7 @@ def test_what_has_ended_stays_ended_and_only_its_slot_goes(hall: Hall) -> None:
 
 
 def test_calls_are_counted_with_the_admission_and_no_more_are_kept_than_matter(hall: Hall) -> None:
-    rate = Rate(3, 60)
+    rate = StartRate(3, 60)
     policy = roomy(rates={"claude": rate})
     for _ in range(5):
         hall.admit(hall.enter(), MeteredCall("claude", rate))
@@ -488,7 +488,7 @@ def test_the_agent_of_a_waiting_thread_is_asked_for_only_where_calls_are_counted
 
     (one,) = queue.standing(hall.store, roomy(), now=NOW, agent_of=agent_of).waiting
     assert (one.agent, asked) == ("", [])
-    policy = roomy(rates={"claude": Rate(1, 60)})
+    policy = roomy(rates={"claude": StartRate(1, 60)})
     (one,) = queue.standing(hall.store, policy, now=NOW, agent_of=agent_of).waiting
     assert (one.thread, one.agent, asked) == (name, "claude", ["worker"])
 

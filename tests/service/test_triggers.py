@@ -20,7 +20,7 @@ from rolecall.service.project_file import ProjectFile
 from rolecall.service.triggers import memory as memories
 from rolecall.service.triggers.memory import TriggerMemory
 from rolecall.service.triggers.run import Triggers
-from rolecall.service.triggers.trigger import Files
+from rolecall.service.triggers.trigger import WatchedFiles
 from rolecall.settings.mask import Mask
 from rolecall.store.backend import Change, Ref
 from rolecall.store.sqlite import SqliteBackend
@@ -773,7 +773,7 @@ def test_what_is_gone_is_looked_at_only_if_it_held_files_that_fit(stage: Stage) 
 
     stage.write("src/deep/within/a.py", "1")
     stage.write("src/other/b.txt", "1")
-    look = sources.look_at_files(Files(("src/**/*.py",)), str(stage.folder), since_ms=0)
+    look = sources.look_at_files(WatchedFiles(("src/**/*.py",)), str(stage.folder), since_ms=0)
     shutil.rmtree(stage.folder / "src")
 
     def concerns(path: str) -> bool:

@@ -38,7 +38,7 @@ _MAX_ANSWER = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True)
-class Report:
+class FileReport:
     """The result of checking one file."""
 
     path: str
@@ -86,7 +86,7 @@ async def check(
     keep: str = "",
     patience: float = PATIENCE,
     severity: Literal["error", "warning"] = "error",
-) -> list[Report]:
+) -> list[FileReport]:
     """Report on each file, in the given order. Each Python file gets its own child; the others share one. Agents and
     other workflows are looked up from `folder`; copies of Python files are stored in `keep`, so that later edits do not
     change what was checked (see `versions.py`). `severity` is that of roles that nobody can play."""
@@ -102,7 +102,7 @@ async def check(
         narrow = Sandbox(write=(), network="none" if layers.namespaces else "all", env=("*",))
         policy = confine(narrow, folder, environment=env, private=(), layers=lambda: layers)
 
-    async def check_batch(batch: list[str]) -> list[Report]:
+    async def check_batch(batch: list[str]) -> list[FileReport]:
         async with gate:
             ended = await process.run(
                 # -P: a file of the project must not shadow one of the modules that are imported.
@@ -125,7 +125,7 @@ async def check(
             why = f"the process that loaded it ended without a word (exit code {ended.code})"
             why += f": {last}" if last else ""
         hint = "A workflow file only defines: what takes time or ends the process belongs in its functions."
-        return [Report(path, None, (Problem("error", why, path, 1, 1, hint),)) for path in batch]
+        return [FileReport(path, None, (Problem("error", why, path, 1, 1, hint),)) for path in batch]
 
     batches = [together, *alone] if together else alone
     answers = await asyncio.gather(*map(check_batch, batches))
@@ -146,11 +146,11 @@ def _keep_copies(paths: Sequence[str], keep: str) -> list[tuple[str, str]]:
     return found
 
 
-def _read_report(path: str, answer: JsonObject) -> Report:
+def _read_report(path: str, answer: JsonObject) -> FileReport:
     stored = answer["stored"]
     workflow = from_payload(stored["payload"], stored["schemas"]) if stored else None
     problems, agents = (tuple(map(_read_problem, answer[key])) for key in ("problems", "agents"))
-    return Report(path, workflow, problems, agents, tuple(answer["coded"]))
+    return FileReport(path, workflow, problems, agents, tuple(answer["coded"]))
 
 
 def _read_problem(fields: JsonObject) -> Problem:

@@ -7,7 +7,7 @@ from functools import partial
 
 from rolecall.api import Rolecall
 from rolecall.cli import Reply, argument, flag, verb
-from rolecall.cli.output import STORE, Progress, plural
+from rolecall.cli.output import STORE, ProgressLine, plural
 from rolecall.errors import Damaged
 from rolecall.settings.stores import open_store
 from rolecall.store import bundle, verify
@@ -19,7 +19,7 @@ _KEEP_GOING = flag("--keep-going", "take the intact nodes when some are damaged 
 
 @verb("cas reindex", "rebuild everything derived from the nodes", "rolecall cas reindex", STORE)
 def reindex(options: Namespace) -> Reply:
-    progress = Progress("reindexed")
+    progress = ProgressLine("reindexed")
     with open_store(options.store, create=False) as store:
         done = verify.reindex(store, progress=progress)
     progress.clear()
@@ -37,7 +37,7 @@ def reindex(options: Namespace) -> Reply:
 )
 def verify_store(options: Namespace) -> Reply:
     problems: list[verify.Fault] = []
-    count, progress = 0, Progress("verified")
+    count, progress = 0, ProgressLine("verified")
     with open_store(options.store, create=False) as store:
         for done in verify.verify(store, [store.resolve(node) for node in options.nodes]):
             count += done.nodes
@@ -132,7 +132,7 @@ def gc(options: Namespace) -> Reply:
     STORE,
 )
 def export(options: Namespace) -> Reply:
-    progress = Progress("exported")
+    progress = ProgressLine("exported")
     with open_store(options.store, create=False) as store:
         nodes = [store.resolve(node) for node in options.nodes]
         copied = bundle.export_to(
@@ -158,7 +158,7 @@ def export(options: Namespace) -> Reply:
     STORE,
 )
 def import_bundle(options: Namespace) -> Reply:
-    progress = Progress("imported")
+    progress = ProgressLine("imported")
     with open_store(options.store) as store:
         copied = bundle.import_from(
             store,

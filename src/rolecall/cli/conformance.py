@@ -6,7 +6,7 @@ from argparse import Namespace
 
 from rolecall.checks import fixture_events
 from rolecall.cli import Reply, argument, verb
-from rolecall.cli.output import Progress, table
+from rolecall.cli.output import ProgressLine, table
 from rolecall.errors import NotFound
 from rolecall.nexus import conformance, fixture
 from rolecall.nexus.conformance import ConformanceReport
@@ -52,7 +52,7 @@ def run(options: Namespace) -> Reply:
     tells = {}
     if has_events:
         tells = {"hooks": fixture_events.in_process(), "hook-command": fixture_events.by_command(environ)}
-    progress = Progress("cases")
+    progress = ProgressLine("cases")
     try:
         results = conformance.run(fixtures.cases, over, environ=environ, tells=tells, done=progress)
     finally:

@@ -58,7 +58,7 @@ def lead(options: Namespace) -> Reply | int:
     with Rolecall(options.store) as rolecall:
         thread = _find(options, rolecall)
         if is_terminal:
-            return Conversation(options, rolecall, thread).hold()
+            return LeadConversation(options, rolecall, thread).hold()
         return _say_once(options, rolecall, thread)
 
 
@@ -143,7 +143,7 @@ def _say_once(options: Namespace, rolecall: Rolecall, thread: Thread | None) -> 
 # -- on a terminal --
 
 
-class Conversation:
+class LeadConversation:
     """A person and the Lead take turns until the person leaves."""
 
     def __init__(self, options: Namespace, rolecall: Rolecall, thread: Thread | None) -> None:

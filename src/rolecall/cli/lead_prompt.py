@@ -21,7 +21,7 @@ _HISTORY = "lead-history"
 _STYLE = Style.from_dict({"bottom-toolbar": "noreverse ansibrightblack", "mark": "bold ansicyan"})
 
 
-class Words(Completer):
+class WordCompleter(Completer):
     """Completes tags at the start of a line and commands at the start of the text."""
 
     def __init__(self, known: Mapping[str, str]) -> None:
@@ -71,7 +71,7 @@ def make_prompt(
         multiline=True,
         prompt_continuation="  ",
         history=MaskedHistory(path),
-        completer=Words(known),
+        completer=WordCompleter(known),
         key_bindings=keys,
         style=_STYLE,
         bottom_toolbar=draw_board,

@@ -380,7 +380,7 @@ class LastLine:
         return f"\r\033[{up}A\033[J" if up > 0 else "\r\033[K"
 
 
-class Progress(LastLine):
+class ProgressLine(LastLine):
     """A counter for long operations."""
 
     def __init__(self, what: str) -> None:

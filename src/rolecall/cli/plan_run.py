@@ -38,21 +38,21 @@ from rolecall.nexus import catalog, dispatch
 from rolecall.nexus.filenames import ProjectFiles
 from rolecall.plan_run import taskflow
 from rolecall.plan_run.assignment import Assigned, assign, refuse
-from rolecall.plan_run.board import Board
-from rolecall.plan_run.runner import Runner
+from rolecall.plan_run.board import TaskBoard
+from rolecall.plan_run.runner import PlanRunner
 from rolecall.settings import config
 from rolecall.store.canonical import JsonObject
 from rolecall.threads import casting
 from rolecall.workflow.playbook import Playbook
 
 if TYPE_CHECKING:
-    from rolecall.plan_run.assignment import Job
+    from rolecall.plan_run.assignment import TaskJob
     from rolecall.plan_run.report import Row
 
 FAILED, WAITING, INTERRUPTED = 6, 7, 130
 
 
-class Part(NamedTuple):
+class CastRole(NamedTuple):
     """A role with the agent that plays it, or the reason why no agent can."""
 
     book: Playbook
@@ -141,7 +141,7 @@ def run(options: Namespace) -> int:
 
 def _look(
     options: Namespace, project: str, rolecall: Rolecall | None, agents: catalog.Catalog
-) -> tuple[Board, list[Job]]:
+) -> tuple[TaskBoard, list[TaskJob]]:
     """Return the state of the tasks, and the tasks to run; nothing is written."""
 
     def assign_tasks(tasks: Sequence[JsonObject]) -> Assigned:
@@ -149,7 +149,7 @@ def _look(
             tasks, agents, tree=ProjectFiles(project)
         )  # read again each time, because tasks add files
 
-    board = Board(project, rolecall, assign_tasks, only=frozenset(options.task) if options.task else None)
+    board = TaskBoard(project, rolecall, assign_tasks, only=frozenset(options.task) if options.task else None)
     board.look()
     if not board.tasks:
         raise UsageError("there are no tasks", hint="`rolecall task add` adds one.")
@@ -160,7 +160,9 @@ def _look(
 # -- who plays which role --
 
 
-def _cast(board: Board, jobs: Sequence[Job], agents: catalog.Catalog, override: str | None) -> Iterator[Part]:
+def _cast(
+    board: TaskBoard, jobs: Sequence[TaskJob], agents: catalog.Catalog, override: str | None
+) -> Iterator[CastRole]:
     """Yield the agent for each role that may be needed, or why no agent can play it, each once."""
     settings, seen = config.load(), set()
     overrides = (settings.get("agentOverrides") or {}).get(taskflow.NAME) or {}
@@ -184,12 +186,12 @@ def _cast(board: Board, jobs: Sequence[Job], agents: catalog.Catalog, override: 
                 )
                 check_present(cast.agent, env=config.environment())
                 model = settings.get("modelTiers") and getattr(cast.agent, "model", "")
-                yield Part(book, role, cast.name, model or "")
+                yield CastRole(book, role, cast.name, model or "")
             except RolecallError as exc:
-                yield Part(book, role, problem=exc)
+                yield CastRole(book, role, problem=exc)
 
 
-def _refuse_gaps(parts: Iterable[Part], override: str | None) -> None:
+def _refuse_gaps(parts: Iterable[CastRole], override: str | None) -> None:
     """Raise one error for all roles that no agent can play, and name agents that can."""
     missing = [part for part in parts if part.problem]
     if not missing:
@@ -209,13 +211,13 @@ def _refuse_gaps(parts: Iterable[Part], override: str | None) -> None:
     )
 
 
-def _hints(missing: Sequence[Part]) -> list[str]:
+def _hints(missing: Sequence[CastRole]) -> list[str]:
     return list(
         dict.fromkeys(word(part.problem.hint) for part in missing if part.problem and part.problem.hint)
     )
 
 
-def _propose(missing: Sequence[Part]) -> str:
+def _propose(missing: Sequence[CastRole]) -> str:
     """Name the configured and installed agents that can play all of these roles."""
     settings, able = config.load(), []
     adapters = (name for name in ADAPTERS if name not in SPOKEN)
@@ -239,7 +241,7 @@ def _run_tasks(
     options: Namespace,
     project: str,
     rolecall: Rolecall,
-    board: Board,
+    board: TaskBoard,
     agents: catalog.Catalog,
     check: Sequence[str],
 ) -> int:
@@ -261,7 +263,7 @@ def _run_tasks(
                 stopped.watch(kind, mask.value({"task": task, **with_command(options, body)}))
 
             try:
-                rows = await Runner(
+                rows = await PlanRunner(
                     project,
                     rolecall,
                     crew_of,

@@ -24,7 +24,7 @@ from rolecall.store.canonical import JsonObject
 from rolecall.workflow.route import status_of
 
 if TYPE_CHECKING:
-    from rolecall.plan_run.board import Board
+    from rolecall.plan_run.board import TaskBoard
     from rolecall.plan_run.report import Row
     from rolecall.settings.mask import Mask
 
@@ -137,7 +137,9 @@ class TaskLines(View):
 # -- the result --
 
 
-def show_rows(options: Namespace, board: Board, rows: Sequence[Row], mask: Mask, *, id_length: int) -> None:
+def show_rows(
+    options: Namespace, board: TaskBoard, rows: Sequence[Row], mask: Mask, *, id_length: int
+) -> None:
     """Print the result; `id_length` is the number of characters at the end of a thread's id that the table shows."""
     if format_of(options) == "yaml":
         print("---")
@@ -149,7 +151,7 @@ def show_rows(options: Namespace, board: Board, rows: Sequence[Row], mask: Mask,
 
 
 def _result(
-    options: Namespace, board: Board, rows: Sequence[Row], mask: Mask, id_length: int
+    options: Namespace, board: TaskBoard, rows: Sequence[Row], mask: Mask, id_length: int
 ) -> Iterator[str]:
     columns: dict[str, list[Any]] = {
         "id": [row.task for row in rows],
@@ -191,7 +193,7 @@ def _result(
 
 
 def show_outlook(
-    options: Namespace, board: Board, agents: Mapping[str, str], hints: Iterable[str] = ()
+    options: Namespace, board: TaskBoard, agents: Mapping[str, str], hints: Iterable[str] = ()
 ) -> None:
     """Print the preview; `agents` maps each role to its agent or to a reason why none can play it; `hints` advise on
     that."""

@@ -11,7 +11,7 @@ from shlex import quote
 from rolecall.api import Rolecall
 from rolecall.cli import Reply, argument, flag, verb
 from rolecall.cli.arguments import THREAD, in_this_store, open_thread
-from rolecall.cli.output import STORE, Progress, plural, printable, short, warn
+from rolecall.cli.output import STORE, ProgressLine, plural, printable, short, warn
 from rolecall.errors import UsageError
 from rolecall.store.canonical import JsonObject
 from rolecall.threads.report import SHORT, shorten
@@ -242,7 +242,7 @@ def prune(options: Namespace) -> Reply:
 def import_folder(options: Namespace) -> Reply:
     from rolecall.threads.import_uwf import has_config, take_config  # the other verbs do without
 
-    progress = Progress("imported")
+    progress = ProgressLine("imported")
     with Rolecall(options.store) as rolecall:
         done = rolecall.import_uwf(
             options.folder, cas=options.cas, keep_going=options.keep_going, progress=progress

@@ -8,7 +8,7 @@ from argparse import Namespace
 from datetime import datetime
 from typing import NamedTuple
 
-from rolecall.api import Definition, Rolecall, reader
+from rolecall.api import Rolecall, WorkflowDefinition, reader
 from rolecall.cli import Reply, argument, flag, verb
 from rolecall.cli.hints import view_problem, word_problem
 from rolecall.cli.output import STORE, colored_diff, format_of, paint, plural, say, table
@@ -303,7 +303,7 @@ def compare(options: Namespace) -> Reply:
     return Reply(shown, f"{summary}\n\n{colored_diff(text)}".rstrip())
 
 
-def _choose_two(rolecall: Rolecall, options: Namespace) -> tuple[Definition, Definition]:
+def _choose_two(rolecall: Rolecall, options: Namespace) -> tuple[WorkflowDefinition, WorkflowDefinition]:
     """Return the two workflows to compare, the older first: both by name, or one and the registered version."""
     first = rolecall.define(options.first)
     if options.second is not None:

@@ -6,7 +6,7 @@ Annotations in this module are not strings, because a named tuple would compile 
 from typing import Literal, NamedTuple, TypeAlias
 
 
-class Caller(NamedTuple):
+class HostCaller(NamedTuple):
     """Who acts: an agent that was started, or Lead."""
 
     agent: str = ""
@@ -15,7 +15,7 @@ class Caller(NamedTuple):
     """The host's id for this instance."""
 
 
-LEAD = Caller()
+LEAD = HostCaller()
 
 
 class HostToolCall(NamedTuple):
@@ -58,24 +58,24 @@ class UserMessage(NamedTuple):
 
 class SubagentSpawn(NamedTuple):
     session: str
-    who: Caller
+    who: HostCaller
 
 
 class SubagentComplete(NamedTuple):
     session: str
-    who: Caller
+    who: HostCaller
     last_message: str = ""
 
 
 class PreToolUse(NamedTuple):
     session: str
-    who: Caller
+    who: HostCaller
     call: HostToolCall
 
 
 class PostToolUse(NamedTuple):
     session: str
-    who: Caller
+    who: HostCaller
     call: HostToolCall
     error: str = ""
 

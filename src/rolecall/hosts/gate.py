@@ -16,7 +16,7 @@ from functools import partial
 from importlib import import_module
 from typing import NamedTuple
 
-from rolecall.hosts.event import LEAD, Caller, HostAnswer, HostToolCall, PreToolUse
+from rolecall.hosts.event import LEAD, HostAnswer, HostCaller, HostToolCall, PreToolUse
 from rolecall.hosts.hook_context import Kit
 from rolecall.nexus import project_paths
 from rolecall.settings.capabilities import FILES, TASK_CREATION, TASK_UPDATE, denied_classes, restrictions
@@ -115,7 +115,7 @@ def _is_below(folder: str, path: str) -> bool:
 
 
 def _refuse_by_capability(
-    who: Caller, call: HostToolCall, kit: Kit, folder: _Project, edited: Sequence[Places]
+    who: HostCaller, call: HostToolCall, kit: Kit, folder: _Project, edited: Sequence[Places]
 ) -> str:
     is_agent = not kit.run and who != LEAD
     if not is_agent and not kit.run and not kit.restrictions:
@@ -200,7 +200,7 @@ def _server_tool(tool: str) -> str:
 
 
 def _judge_unplanned(
-    who: Caller, call: HostToolCall, kit: Kit, folder: _Project, edited: Sequence[Places]
+    who: HostCaller, call: HostToolCall, kit: Kit, folder: _Project, edited: Sequence[Places]
 ) -> HostAnswer:
     """Require a task for edits of project files; its notes (`.nexus/memory`, `rules`, `context`) need none."""
     planned = [places for places in edited if not all(_is_below(folder.nexus, one) for one in places)]

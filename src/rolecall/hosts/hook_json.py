@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from rolecall.hosts import event as ours
-from rolecall.hosts.event import LEAD, Caller, Event, HostAnswer, HostToolCall
+from rolecall.hosts.event import LEAD, Event, HostAnswer, HostCaller, HostToolCall
 from rolecall.hosts.names import Output
 from rolecall.hosts.payload import Payload, Reader, session, text
 
@@ -24,7 +24,7 @@ def session_of(payload: Payload) -> str:
 
 
 def events(
-    who: Callable[[Payload], Caller], message: Reader, tool_call: Callable[[Payload], HostToolCall]
+    who: Callable[[Payload], HostCaller], message: Reader, tool_call: Callable[[Payload], HostToolCall]
 ) -> dict[str, Reader]:
     """The events that both hosts have.
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from rolecall.errors import Damaged, UsageError
 from rolecall.hosts import gate, project_summary, sessions, tool_log
-from rolecall.hosts.event import Caller, HostAnswer, SubagentComplete, SubagentSpawn
+from rolecall.hosts.event import HostAnswer, HostCaller, SubagentComplete, SubagentSpawn
 from rolecall.hosts.hook_context import Kit
 from rolecall.hosts.project_summary import ProjectState
 from rolecall.hosts.sessions import has_key, task_key
@@ -66,7 +66,7 @@ def _with_tracker(project: str, act: Callable[[str], T]) -> T:
         return act(project)
 
 
-def _find_task(who: Caller, project: str, known: str, taken: Collection[str]) -> Task | None:
+def _find_task(who: HostCaller, project: str, known: str, taken: Collection[str]) -> Task | None:
     """The task that an agent was started for: its own, else the only candidate.
 
     A resumed agent may have a task in progress and others from before.
@@ -95,7 +95,7 @@ def _own_task(tasks: Sequence[Task], agent: str, known: str) -> Task | None:
 
 
 def _spawn_words(
-    project: str, who: Caller, task: Task | None, entries: Sequence[tracker.Entry], kit: Kit
+    project: str, who: HostCaller, task: Task | None, entries: Sequence[tracker.Entry], kit: Kit
 ) -> str:
     prior = next((entry for entry in entries if entry.get("agent_id") == who.id), None)
     is_resumed = prior is not None and prior.get("status") == "completed"
@@ -114,7 +114,7 @@ def _spawn_words(
 
 
 def _resume_words(
-    project: str, who: Caller, task: Task | None, entries: Sequence[tracker.Entry], kit: Kit
+    project: str, who: HostCaller, task: Task | None, entries: Sequence[tracker.Entry], kit: Kit
 ) -> str:
     """What a resumed agent must know: which files to read again, or that a new session was needed."""
     filenames = import_module("rolecall.nexus.filenames")  # slow to import, and most agents are not resumed

@@ -38,7 +38,7 @@ class _Searchable(NamedTuple):
     starts: list[int]
 
 
-class History:
+class CycleHistory:
     """The cycles and the surrounding bytes, so that adding a cycle leaves the others exactly as they were written."""
 
     def __init__(
@@ -53,7 +53,7 @@ class History:
     def cycle(self, number: int) -> Cycle:
         return state.CYCLE.decode(self.cycles[number])
 
-    def save_with(self, project: Folder, cycle: Cycle) -> History:
+    def save_with(self, project: Folder, cycle: Cycle) -> CycleHistory:
         """Add a cycle to the file and return the new history."""
         text = state.encode(cycle)
         entry = (b",\n" if self.cycles else b"\n") + text
@@ -61,7 +61,7 @@ class History:
         path = project_paths.history(project)
         stamp = state_file.replace(project, path, *front, b"\n", self._back)
         highest = max(self.highest_plan, int(cycle.plan.id) if cycle.plan else 0)
-        longer = History([*self.cycles, text], front, self._back, highest)
+        longer = CycleHistory([*self.cycles, text], front, self._back, highest)
         state.remember(path, stamp, longer)
         return longer
 
@@ -89,13 +89,13 @@ class History:
         return found
 
 
-def load(project: Folder) -> History:
+def load(project: Folder) -> CycleHistory:
     """Load the history, which is empty without a file."""
     found = state.load(project_paths.history(project), _parse)
-    return found or History([], [b'{"cycles":['], b"]}\n", 0)
+    return found or CycleHistory([], [b'{"cycles":['], b"]}\n", 0)
 
 
-def _parse(data: bytes) -> History:
+def _parse(data: bytes) -> CycleHistory:
     state.refuse_repeats(data, "cycles")
     file = msgspec.json.decode(data, type=_File)
     highest = 0
@@ -111,7 +111,7 @@ def _parse(data: bytes) -> History:
     else:
         opened = _OPENING.search(data)
         end = opened.end() if opened else 0
-    return History(file.cycles, [data[:end]], data[data.index(b"]", end) :], highest)
+    return CycleHistory(file.cycles, [data[:end]], data[data.index(b"]", end) :], highest)
 
 
 # -- archiving --
@@ -145,7 +145,7 @@ def writing(project: Folder) -> Iterator[None]:
 
 def archive(
     project: Folder, plan: Plan | None, tasks: Sequence[Task], *, sources: Mapping[str, str]
-) -> tuple[Cycle, History]:
+) -> tuple[Cycle, CycleHistory]:
     """Add a cycle made from these state files, which the caller then removes or replaces. `sources` has their
     digests."""
     history = load(project)

@@ -23,7 +23,7 @@ from rolecall.files import git
 from rolecall.nexus import forget, memory_access, note, note_name, project_paths, similarity, state_file
 from rolecall.nexus.memory import THRESHOLDS, Thresholds, profile_of
 from rolecall.nexus.memory_access import moment
-from rolecall.nexus.note import Note
+from rolecall.nexus.note import ProjectNote
 from rolecall.nexus.overview import Reply
 from rolecall.nexus.project_paths import Folder
 
@@ -49,7 +49,7 @@ class ForgetSignal(NamedTuple):
 
 
 class ForgetCandidate(NamedTuple):
-    note: Note
+    note: ProjectNote
     signals: tuple[ForgetSignal, ...]
 
 
@@ -97,12 +97,14 @@ def candidates(
     return sorted(found, key=lambda candidate: (-len(candidate.signals), candidate.note.name))
 
 
-def _successors(notes: Sequence[Note], texts: Mapping[str, str], share: float) -> Callable[[Note], str]:
+def _successors(
+    notes: Sequence[ProjectNote], texts: Mapping[str, str], share: float
+) -> Callable[[ProjectNote], str]:
     """A function that explains which other note has taken the place of a note; empty if none has."""
     profiles = {name: profile_of(name, text) for name, text in texts.items()}
     near, by_name = similarity.near(profiles, share), {each.name: each for each in notes}
 
-    def find(one: Note) -> str:
+    def find(one: ProjectNote) -> str:
         named = _SUCCESSOR.search(texts[one.name])
         successor = named[1].lower() if named else ""
         if successor in texts and successor != one.name:

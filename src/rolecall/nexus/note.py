@@ -20,7 +20,7 @@ LARGEST = 64 * 1024
 """Maximum bytes of a new note. Agents read whole notes, so a long one costs every reader."""
 
 
-class Note(NamedTuple):
+class ProjectNote(NamedTuple):
     name: str
     path: str
     size: int
@@ -34,7 +34,7 @@ def folder(project: Folder, kind: Kind) -> str:
     return path
 
 
-def list_notes(project: Folder, kind: Kind) -> list[Note]:
+def list_notes(project: Folder, kind: Kind) -> list[ProjectNote]:
     """All notes of a kind by name: the regular Markdown files in its folder."""
     inside = folder(project, kind)
     try:
@@ -44,7 +44,7 @@ def list_notes(project: Folder, kind: Kind) -> list[Note]:
     except OSError as exc:
         raise state_file.storage_error(exc, inside) from exc
     found = [
-        Note(entry.name, entry.path, status.st_size, status.st_mtime)
+        ProjectNote(entry.name, entry.path, status.st_size, status.st_mtime)
         for entry in entries
         if entry.name.endswith(".md") and not entry.name.startswith(".")
         if stat.S_ISREG((status := entry.stat(follow_symlinks=False)).st_mode)
@@ -52,7 +52,7 @@ def list_notes(project: Folder, kind: Kind) -> list[Note]:
     return sorted(found)
 
 
-def find(project: Folder, kind: Kind, name: str) -> Note:
+def find(project: Folder, kind: Kind, name: str) -> ProjectNote:
     """Find an existing note. Raise an error that lists the existing notes if it is not among them."""
     file = note_name.file_name(name)
     path = os.path.join(folder(project, kind), file)
@@ -70,10 +70,10 @@ def find(project: Folder, kind: Kind, name: str) -> Note:
         raise state_file.storage_error(exc, path) from exc
     if not stat.S_ISREG(status.st_mode):
         raise UsageError(f"{path} is a link or a folder", hint="Put a plain file in its place.")
-    return Note(file, path, status.st_size, status.st_mtime)
+    return ProjectNote(file, path, status.st_size, status.st_mtime)
 
 
-def content(note: Note) -> bytes:
+def content(note: ProjectNote) -> bytes:
     try:
         file = os.open(note.path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as exc:
@@ -84,7 +84,7 @@ def content(note: Note) -> bytes:
         return opened.read()
 
 
-def text(note: Note) -> str:
+def text(note: ProjectNote) -> str:
     data = content(note)
     try:
         return data.decode()
@@ -125,7 +125,7 @@ def encode(text: str) -> bytes:
 # -- writing, under the project's lock --
 
 
-def create(project: Folder, kind: Kind, file: str, text: str) -> Note:
+def create(project: Folder, kind: Kind, file: str, text: str) -> ProjectNote:
     """Create a note without ever overwriting an existing one."""
     path = os.path.join(folder(project, kind), file)
     state_file.make_folder(folder(project, kind))
@@ -144,5 +144,5 @@ def already_there(path: str) -> UsageError:
     return UsageError(f"{path} exists already", hint="Choose another name, or change that file.")
 
 
-def rewrite(project: Folder, note: Note, text: str) -> None:
+def rewrite(project: Folder, note: ProjectNote, text: str) -> None:
     state_file.replace(project, note.path, encode(text))

@@ -22,7 +22,7 @@ ASSUMED = "engineer"
 """The owner of a task that names none."""
 
 
-class Job(NamedTuple):
+class TaskJob(NamedTuple):
     """A task for an agent, and the other roles that take part in it."""
 
     task: Task
@@ -47,7 +47,7 @@ class Job(NamedTuple):
 
 
 class Assigned(NamedTuple):
-    jobs: dict[float, Job]
+    jobs: dict[float, TaskJob]
     """By the task's id."""
     unknown: tuple[Task, ...]
     """Tasks whose owner is unknown."""
@@ -74,12 +74,12 @@ def assign(tasks: Sequence[Task], catalog: Catalog, *, tree: filenames.ProjectFi
     def files(of: Iterable[Task]) -> frozenset[str]:
         return filenames.named_by_tasks((task for task in of if writes(_owner(task, catalog))), tree)
 
-    jobs: dict[float, Job] = {}
+    jobs: dict[float, TaskJob] = {}
     for task in known:
         agent = _owner(task, catalog)
         if agent.category != "check":
             pair = pairing.pair(task, owner=agent.id, checks=checks.get(task["id"], ()))
-            jobs[task["id"]] = Job(
+            jobs[task["id"]] = TaskJob(
                 task,
                 Players((agent.id,), pair.checker),
                 pair.reason,
@@ -93,7 +93,7 @@ def assign(tasks: Sequence[Task], catalog: Catalog, *, tree: filenames.ProjectFi
             doers = tuple(dict.fromkeys(_owner(work, catalog).id for work in works))
             reason = f"it is the check of {', '.join(map(str, ids))}" if works else "it is a check itself"
             players = Players(doers, agent.id, is_check=True)
-            jobs[task["id"]] = Job(task, players, reason, works=ids, work_files=files(works))
+            jobs[task["id"]] = TaskJob(task, players, reason, works=ids, work_files=files(works))
     return Assigned(jobs, tuple(task for task in wanted if task["id"] not in jobs))
 
 

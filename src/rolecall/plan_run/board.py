@@ -16,7 +16,7 @@ from rolecall.nexus import dispatch, project_paths, run_record, state_file
 from rolecall.nexus.overview import Task
 from rolecall.nexus.run_record import TaskRun
 from rolecall.nexus.tool_error import NotThere
-from rolecall.plan_run.assignment import Assigned, Job, is_leads
+from rolecall.plan_run.assignment import Assigned, TaskJob, is_leads
 from rolecall.plan_run.schedule import Want
 from rolecall.store.canonical import JsonObject
 from rolecall.store.holder import describe
@@ -56,7 +56,7 @@ class BoardStanding(NamedTuple):
     """Tasks whose thread completed outside this run, and that the list does not show as completed yet."""
 
 
-class Board:
+class TaskBoard:
     def __init__(
         self,
         project: str,
@@ -72,7 +72,7 @@ class Board:
         self._assign = assign
         self._only = only
         self.tasks: dict[float, Task] = {}
-        self.jobs: dict[float, Job] = {}
+        self.jobs: dict[float, TaskJob] = {}
         self.runs: dict[str, TaskRun] = {}
         self.goal = ""
         self.left: dict[float, LeftTask] = {}

@@ -14,8 +14,8 @@ from rolecall.nexus.overview import Task
 from rolecall.nexus.resume import Touch
 from rolecall.plan_run import taskflow
 from rolecall.plan_run.agent_watch import AgentWatch
-from rolecall.plan_run.assignment import Job, writes
-from rolecall.plan_run.board import Board
+from rolecall.plan_run.assignment import TaskJob, writes
+from rolecall.plan_run.board import TaskBoard
 from rolecall.plan_run.past import Instance
 from rolecall.settings import config
 from rolecall.workflow.model import Workdir
@@ -42,14 +42,14 @@ class Opening:
     rolecall: Rolecall
     crew: Crew
     catalog: Catalog
-    board: Board
+    board: TaskBoard
     watch: AgentWatch
     agent: str | None = None
     """The agent that plays every role, overriding the configuration."""
     workdir: Workdir | None = None
     """The folder in which tasks are done."""
 
-    def begin(self, job: Job) -> tuple[Thread, FirstSession]:
+    def begin(self, job: TaskJob) -> tuple[Thread, FirstSession]:
         """Create a thread for a task without running any of it. Return it with the owner's session."""
         plain = Playbook(taskflow.make(job.players, self.catalog))
 

@@ -48,40 +48,40 @@ _BESIDE = _words(
 _SMALL_TEXT = _words(r"(?:correct|fix)\s+(?:an?\s+|the\s+)?(?:typos?|spelling)\b")
 
 
-class Pair(NamedTuple):
+class TaskPair(NamedTuple):
     checker: str
     """Empty if the task is not checked."""
     reason: str
 
 
-def pair(task: Task, *, owner: str, checks: Iterable[float] = ()) -> Pair:
+def pair(task: Task, *, owner: str, checks: Iterable[float] = ()) -> TaskPair:
     """Choose the checker of `owner`'s work; `checks` are tasks of testers and reviewers that depend on it."""
     checker = CHECKERS.get(owner)
     if checker is None:
-        return Pair("", f"work of the {owner} is not checked by another agent")
+        return TaskPair("", f"work of the {owner} is not checked by another agent")
     listed = sorted(checks)
     if listed:
-        return Pair("", f"task {listed[0]} checks it")
+        return TaskPair("", f"task {listed[0]} checks it")
     if not task.get("acceptance", "").strip():
-        return Pair("", "it has no acceptance to check")
+        return TaskPair("", "it has no acceptance to check")
     exceptions = _EXCEPTION.findall(task["context"])
     documents = next((name for name in exceptions if name.startswith("docs_only.")), None)
     title = task["title"]
     if owner != "engineer":
         if documents:
-            return Pair(checker, f"{documents}: a reviewer for each writer")
+            return TaskPair(checker, f"{documents}: a reviewer for each writer")
         if _SMALL_TEXT.match(title):
-            return Pair("", "it is a small change of text")
-        return Pair(checker, "its acceptance says what a reader finds")
+            return TaskPair("", "it is a small change of text")
+        return TaskPair(checker, "its acceptance says what a reader finds")
     if documents:
-        return Pair("", f"{documents}: nothing of it runs")
+        return TaskPair("", f"{documents}: nothing of it runs")
     asked = [point.strip(" -*\t") for point in re.split(r"[\n;.]", task["acceptance"])]
     others = [point for point in asked if point and not _TESTS_PASS.match(point)]
     is_pure = _PURE.search(f"{title}\n{task.get('approach', '')}")
     if _REFACTORING.match(title) or is_pure or (others and all(map(_KEEPS_BEHAVIOUR.match, others))):
-        return Pair("", "it keeps the behaviour as it is")
+        return TaskPair("", "it keeps the behaviour as it is")
     if _TYPES_ONLY.match(title):
-        return Pair("", "it changes types only")
+        return TaskPair("", "it changes types only")
     if _BESIDE.match(title):
-        return Pair("", "it changes text beside the code")
-    return Pair(checker, "its acceptance says how the result behaves")
+        return TaskPair("", "it changes text beside the code")
+    return TaskPair(checker, "its acceptance says how the result behaves")

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 from rolecall.api import Rolecall, Thread
 from rolecall.errors import Hint
-from rolecall.plan_run.board import BLOCKED, COMPLETED, FAILED, NEVER, SET_ASIDE, STOPPED, WAITING, Board
+from rolecall.plan_run.board import BLOCKED, COMPLETED, FAILED, NEVER, SET_ASIDE, STOPPED, WAITING, TaskBoard
 from rolecall.plan_run.past import touched_files
 from rolecall.plan_run.schedule import hopeless, reasons
 from rolecall.plan_run.taskflow import PERSON
@@ -50,7 +50,7 @@ def question(thread: Thread) -> str:
 
 def rows(
     rolecall: Rolecall,
-    board: Board,
+    board: TaskBoard,
     *,
     limit: int,
     without: Collection[float],

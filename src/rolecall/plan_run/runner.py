@@ -21,8 +21,8 @@ from rolecall.nexus.catalog import Catalog
 from rolecall.nexus.overview import Task
 from rolecall.plan_run import report, schedule, taskflow
 from rolecall.plan_run.agent_watch import AgentWatch
-from rolecall.plan_run.assignment import Job
-from rolecall.plan_run.board import COMPLETED, FAILED, SET_ASIDE, STOPPED, WAITING, Board, LeftTask
+from rolecall.plan_run.assignment import TaskJob
+from rolecall.plan_run.board import COMPLETED, FAILED, SET_ASIDE, STOPPED, WAITING, LeftTask, TaskBoard
 from rolecall.plan_run.opening import Opening
 from rolecall.plan_run.past import touched_files
 from rolecall.plan_run.report import Row
@@ -37,13 +37,13 @@ Tell = Callable[[str, float | None, JsonObject], None]
 
 
 @dataclass
-class Runner:
+class PlanRunner:
     project: str
     rolecall: Rolecall
     crews: Callable[[str | None], Crew]
     """Returns the crew in which an agent plays every role; None for the configured agents."""
     catalog: Catalog
-    board: Board
+    board: TaskBoard
     cancel: Cancel
     tell: Tell
     limit: int = 3
@@ -69,7 +69,7 @@ class Runner:
         self._running: dict[float, asyncio.Task[None]] = {}
         self._files: dict[float, frozenset[str]] = {}
         """The files that the running tasks write, as far as they are known."""
-        self._paused: dict[float, tuple[Job, Thread]] = {}
+        self._paused: dict[float, tuple[TaskJob, Thread]] = {}
         """Tasks that wait for a file in the middle of their thread."""
         self.remarks: dict[float, list[str]] = {}
         """Observations about each task, besides its outcome."""
@@ -132,7 +132,7 @@ class Runner:
 
     # -- one task --
 
-    async def _play(self, job: Job) -> None:
+    async def _play(self, job: TaskJob) -> None:
         thread: Thread | None = None
         try:
             thread = self._open(job)
@@ -155,7 +155,7 @@ class Runner:
                 reason = f"{exc.message}. {exc.hint}" if exc.hint else exc.message
                 self._set_aside(job, thread, LeftTask(FAILED, "could not be run", reason), reason)
 
-    def _has_to_wait(self, job: Job, thread: Thread) -> bool:
+    def _has_to_wait(self, job: TaskJob, thread: Thread) -> bool:
         """Whether a check must wait before its work is redone, because another task is writing the same files."""
         if not job.players.is_check or self._files[job.id] >= job.work_files:
             return False
@@ -166,7 +166,7 @@ class Runner:
         self._files[job.id] |= job.work_files
         return False
 
-    async def _leave(self, job: Job, thread: Thread) -> None:
+    async def _leave(self, job: TaskJob, thread: Thread) -> None:
         """Record the state of a thread after it stopped: done, waiting for a person, ended or interrupted."""
         status = thread.status
         if status == "completed" and (left := await self._merge(thread)):
@@ -204,19 +204,19 @@ class Runner:
         whose = f", also changed by task {' and '.join(tasks)}" if tasks else ""
         return LeftTask(SET_ASIDE, "was set aside", f"{result.reason}{whose}", result.as_json())
 
-    def _set_aside(self, job: Job, thread: Thread | None, left: LeftTask, reason: str) -> None:
+    def _set_aside(self, job: TaskJob, thread: Thread | None, left: LeftTask, reason: str) -> None:
         self.board.left[job.id] = left
         self._remark(job.id, self.board.mark(job.task, "pending"))
         self._remark(job.id, *self.board.mark_works(job.task, "pending"))
         self._report_end(job, thread, left.status, reason)
 
-    def _report_end(self, job: Job, thread: Thread | None, status: str, reason: str) -> None:
+    def _report_end(self, job: TaskJob, thread: Thread | None, status: str, reason: str) -> None:
         ident = thread.id if thread else ""
         self.watch.leave(ident, reason)
         onward = thread.continuation if thread else None
         self.tell("settled", job.id, {"thread": ident, "status": status, "reason": reason, "command": onward})
 
-    def _open(self, job: Job) -> Thread:
+    def _open(self, job: TaskJob) -> Thread:
         """Return the task's thread: the one already begun, or a new one."""
         thread = self.board.begun(job.task)
         if thread is None:
@@ -238,7 +238,7 @@ class Runner:
 
     # -- observations --
 
-    def _watch(self, job: Job, thread: Thread, kind: str, body: JsonObject) -> None:
+    def _watch(self, job: TaskJob, thread: Thread, kind: str, body: JsonObject) -> None:
         if kind == "step_started":
             self.watch.start_step(thread, str(body["role"]), str(body["agent"]), int(body["number"]))
         elif kind == "step":
@@ -252,7 +252,7 @@ class Runner:
             self._judge(job, step)
         self.tell(kind, job.id, {"thread": thread.id, **body})
 
-    def _judge(self, job: Job, step: Step) -> None:
+    def _judge(self, job: TaskJob, step: Step) -> None:
         """Reopen the work if a check rejects it."""
         is_verdict = job.players.is_check and step.role == job.players.checker
         if is_verdict and status_of(step.output) == taskflow.verdicts(step.role)[1]:

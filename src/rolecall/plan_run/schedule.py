@@ -150,7 +150,7 @@ def _number(task: float) -> str:
 # -- looking ahead --
 
 
-class Outlook(NamedTuple):
+class Prospects(NamedTuple):
     """What would happen if every task took the same time and none failed."""
 
     waves: tuple[tuple[float, ...], ...]
@@ -162,7 +162,7 @@ class Outlook(NamedTuple):
 
 def outlook(
     wants: Sequence[Want], *, done: Collection[float], limit: int, others: Mapping[float, str]
-) -> Outlook:
+) -> Prospects:
     finished, left = set(done), {want.id: want for want in wants}
     waves: list[tuple[float, ...]] = []
     clashes: dict[float, Clash] = {}
@@ -173,4 +173,4 @@ def outlook(
         for task in now.start:
             del left[task]
     why = reasons([*left.values()], done=finished, running={}, limit=limit, others=others)
-    return Outlook(tuple(waves), clashes, why)
+    return Prospects(tuple(waves), clashes, why)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from rolecall.service.policy import Rate, ServicePolicy
+from rolecall.service.policy import ServicePolicy, StartRate
 
 DAY_MS = 86_400_000
 MEMBERS = ""
@@ -64,7 +64,7 @@ class QueueState:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Admission:
     step: tuple[str, ...] = ()
     """The due threads that take their next step now."""
     admit: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class Verdict:
     """When time alone will change the answer; None if only an event can."""
 
 
-def decide(policy: ServicePolicy, state: QueueState, now: int) -> Verdict:
+def decide(policy: ServicePolicy, state: QueueState, now: int) -> Admission:
     meter = _Meter(policy, state, now)
     wait: dict[str, str] = {}
     step = []
@@ -107,7 +107,7 @@ def decide(policy: ServicePolicy, state: QueueState, now: int) -> Verdict:
             admit.append(one.thread)
     discard = _find_discarded(policy, left, admitted)
     still = {thread: reason for thread, reason in wait.items() if thread not in discard}
-    return Verdict(tuple(step), tuple(admit), discard, still, meter.look_again_at)
+    return Admission(tuple(step), tuple(admit), discard, still, meter.look_again_at)
 
 
 def turn_of(one: Waiting) -> tuple[int, int, str]:
@@ -152,7 +152,7 @@ class _Meter:
         self.look_again_at = at if self.look_again_at is None else min(self.look_again_at, at)
 
 
-def recent(calls: Sequence[int], rate: Rate, now: int) -> list[int]:
+def recent(calls: Sequence[int], rate: StartRate, now: int) -> list[int]:
     """The calls that still count. Clocks may differ between machines or be set back, so a call that appears to come
     from the far future does not count."""
     return [at for at in calls if abs(now - at) < rate.per_seconds * 1000]

@@ -44,7 +44,7 @@ class WorkflowPolicy:
 
 
 @dataclass(frozen=True)
-class Rate:
+class StartRate:
     """At most `count` calls within any `per_seconds`."""
 
     count: int
@@ -70,7 +70,7 @@ class ServicePolicy:
     workflows: Mapping[str, WorkflowPolicy] = field(default_factory=dict)
     default: WorkflowPolicy = WorkflowPolicy()
     """The policy for workflows that are not listed."""
-    rates: Mapping[str, Rate] = field(default_factory=dict)
+    rates: Mapping[str, StartRate] = field(default_factory=dict)
     """Rates by the name of an agent, or by its kind: the part before the colon in `command:prog`."""
     spend_per_day: float | None = None
     """Dollars after which no more threads are admitted that day."""
@@ -84,21 +84,21 @@ class ServicePolicy:
         return next((name for name in (agent, agent.partition(":")[0]) if name in self.rates), None)
 
 
-def parse_rate(text: str) -> Rate | None:
+def parse_rate(text: str) -> StartRate | None:
     """Parse `30/min`, `5/s` or `1/10s`; None if it is not a rate."""
     match = _RATE.fullmatch(text)
     unit = match[3] if match and match[3] in _SECONDS else (match[3] if match else "").removesuffix("s")
     if match is None or unit not in _SECONDS:
         return None
-    rate = Rate(int(match[1]), int(match[2] or 1) * _SECONDS[unit])
+    rate = StartRate(int(match[1]), int(match[2] or 1) * _SECONDS[unit])
     return rate if 1 <= rate.count <= MOST_CALLS and rate.per_seconds >= 1 else None
 
 
 # -- how a project writes it --
 
 
-class _RateForm(Form[Rate]):
-    def read(self, value: Any, at: At) -> Rate | Unreadable:
+class _RateForm(Form[StartRate]):
+    def read(self, value: Any, at: At) -> StartRate | Unreadable:
         hint = f"Write 30/min, 5/s or 1/10s, with at most {MOST_CALLS:,} calls."
         return parse_rate(str(value)) or at.expect("a rate", value, hint)
 

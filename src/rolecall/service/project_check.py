@@ -19,12 +19,12 @@ from rolecall.agents import ADAPTERS
 from rolecall.agents.presence import find_program
 from rolecall.checks import workflow_file
 from rolecall.checks.machine import Check, check_extract
-from rolecall.checks.workflow_file import Report
+from rolecall.checks.workflow_file import FileReport
 from rolecall.errors import UsageError
 from rolecall.service import project_file
 from rolecall.service.project_file import ProjectReading
 from rolecall.service.triggers import sources
-from rolecall.service.triggers.trigger import Command, Files, Hook, Sense, Trigger
+from rolecall.service.triggers.trigger import Hook, Sense, Trigger, WatchedCommand, WatchedFiles
 from rolecall.settings.form import did_you_mean
 from rolecall.settings.settings import Settings, extract_endpoint
 from rolecall.settings.yaml12 import Place, Problem
@@ -52,7 +52,7 @@ class Surroundings:
 @dataclass(frozen=True)
 class Checkup:
     reading: ProjectReading
-    reports: tuple[Report, ...]
+    reports: tuple[FileReport, ...]
     endpoints: tuple[Check, ...]
     problems: tuple[Problem, ...]
 
@@ -116,7 +116,7 @@ def _name_problems(reading: ProjectReading, paths: Sequence[str], around: Surrou
 def _trigger_problems(reading: ProjectReading, trigger: Trigger, around: Surroundings) -> Iterator[Problem]:
     package = ""
     match trigger.source:
-        case Command(argv=(program, *_)):
+        case WatchedCommand(argv=(program, *_)):
             folder = Path(reading.project.folder)
             path, can_run = find_program(program, env=around.env, folder=folder)
             if not can_run:
@@ -135,7 +135,7 @@ def _trigger_problems(reading: ProjectReading, trigger: Trigger, around: Surroun
                 yield Problem(
                     "warning", f"the secret in {variable!r} is short", *_at(reading, trigger, key), hint
                 )
-        case Files():
+        case WatchedFiles():
             key, package = "files", "watchfiles"
     if package and find_spec(package) is None:
         message = f"this needs the package {package!r}, which is not installed"
@@ -171,7 +171,7 @@ def _at(reading: ProjectReading, trigger: Trigger, key: str) -> Place:
 
 
 async def _check_endpoints(
-    reading: ProjectReading, reports: Sequence[Report], around: Surroundings
+    reading: ProjectReading, reports: Sequence[FileReport], around: Surroundings
 ) -> list[Check]:
     """Check the endpoint that reads answers; offline, only its configuration."""
     own = reading.project.extract

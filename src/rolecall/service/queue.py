@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from rolecall.errors import Conflict, Damaged
 from rolecall.service.admission import DAY_MS, MEMBERS, Due, QueueState, Waiting, decide, recent
-from rolecall.service.policy import Rate, ServicePolicy
+from rolecall.service.policy import ServicePolicy, StartRate
 from rolecall.store import holder
 from rolecall.store.backend import Ref
 from rolecall.store.canonical import JsonObject
@@ -47,7 +47,7 @@ class MeteredCall(NamedTuple):
     """A call of a rate-limited agent: the name it is counted under, and the rate."""
 
     name: str
-    rate: Rate
+    rate: StartRate
 
 
 def call_of(policy: ServicePolicy, agent: str) -> MeteredCall | None:
@@ -146,7 +146,7 @@ def day_of(now: int) -> str:
     return datetime.fromtimestamp(now / 1000, UTC).date().isoformat()
 
 
-def _recent(ref: Ref | None, rate: Rate, now: int) -> list[int]:
+def _recent(ref: Ref | None, rate: StartRate, now: int) -> list[int]:
     return recent(ref.state.get("calls", ()) if ref else (), rate, now)
 
 

@@ -15,7 +15,7 @@ from contextlib import aclosing, suppress
 
 from rolecall.api import Rolecall
 from rolecall.checks import workflow_file
-from rolecall.checks.workflow_file import Report
+from rolecall.checks.workflow_file import FileReport
 from rolecall.errors import RolecallError, UsageError
 from rolecall.service import project_file
 from rolecall.service.project_file import ProjectFile
@@ -99,7 +99,7 @@ class Definitions:
             self.say(f"{project_file.FILE}{says}")
         return reading.problems
 
-    async def _read_workflows(self) -> list[Report]:
+    async def _read_workflows(self) -> list[FileReport]:
         paths = files_by_name(self.project.folder)
         for name in {trigger.workflow for trigger in self.project.triggers} - paths.keys():
             if bundled := gallery.path_of(name):

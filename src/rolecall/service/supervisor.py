@@ -18,12 +18,12 @@ from typing import Any
 
 from rolecall.errors import Damaged, RolecallError
 from rolecall.service import queue, recovery
-from rolecall.service.admission import Due, QueueState, Verdict, Waiting, decide
+from rolecall.service.admission import Admission, Due, QueueState, Waiting, decide
 from rolecall.service.door import Door
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import AgentOf, Slot
 from rolecall.service.worker import StepOrder
-from rolecall.service.workers import Ended, Workers
+from rolecall.service.workers import WorkerExit, Workers
 from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Store
 from rolecall.threads.state import Status, ThreadRef, read_thread
@@ -200,7 +200,7 @@ class Supervisor:
             except Damaged as error:  # its step will find out, and no other thread depends on it
                 self._trouble(name, f"{name} cannot be read: {error.message}")
 
-    def _decide(self, now: int) -> Verdict:
+    def _decide(self, now: int) -> Admission:
         """Decide which threads may run, record that, and begin their steps."""
         due = self._find_due(now)
         if self._has_news:
@@ -283,7 +283,7 @@ class Supervisor:
             held.task = None
             self._woken.set()
 
-    def _settle(self, held: _Held, ended: Ended) -> None:
+    def _settle(self, held: _Held, ended: WorkerExit) -> None:
         """Apply the outcome of a step to its thread."""
         slot, report = held.slot, ended.report or {}
         ref = read_thread(self.store, slot.thread)

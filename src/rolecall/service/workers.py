@@ -33,7 +33,7 @@ _IDLE_SECONDS = 5.0
 """How long a worker waits for another step."""
 
 
-class Ended(NamedTuple):
+class WorkerExit(NamedTuple):
     """How the process of a step ended."""
 
     report: Mapping[str, str] | None
@@ -91,7 +91,7 @@ class Worker:
         self._output.close_theirs()
         exited.add_done_callback(self._end)
 
-    async def step(self, order: StepOrder, heard: Callable[[str, Any], None]) -> Ended:
+    async def step(self, order: StepOrder, heard: Callable[[str, Any], None]) -> WorkerExit:
         """Take a step and wait for its end."""
         self._heard, self.notes, self._report, self._tail = heard, 0, None, b""
         self._over = asyncio.get_running_loop().create_future()
@@ -99,7 +99,7 @@ class Worker:
             self._over.set_result(None)
         self._line.write(json.dumps(asdict(order)).encode() + b"\n")
         code = await self._over
-        return Ended(self._report, code, self._tail.decode("utf-8", "replace"))
+        return WorkerExit(self._report, code, self._tail.decode("utf-8", "replace"))
 
     @property
     def can_go_on(self) -> bool:
@@ -179,7 +179,7 @@ class Workers:
 
     async def step(
         self, order: StepOrder, *, limits: WorkerLimits, heard: Callable[[str, Any], None]
-    ) -> Ended:
+    ) -> WorkerExit:
         """Take one step of a thread in its own process and wait for its end. Whatever happens, nothing that it started
         is left when this returns. `heard` gets its notes: `event` with the id of a thread, and `lease`."""
         while True:

@@ -122,7 +122,7 @@ class _Counted(NamedTuple):
     """When it expires."""
 
 
-class Site:
+class WebSite:
     """The handlers of all routes."""
 
     def __init__(self, settings: SiteSettings, signin: BrowserSignIn, *, tell: Callable[[str], None]) -> None:
@@ -356,7 +356,7 @@ def _send_file(text: str, ident: str, ending: str) -> Response:
 
 
 def make_app(settings: SiteSettings, signin: BrowserSignIn, *, tell: Callable[[str], None]) -> ASGIApp:
-    site, assets = Site(settings, signin, tell=tell), Assets()
+    site, assets = WebSite(settings, signin, tell=tell), Assets()
     others: dict[str, Handler] = {
         "/events": site.stream_events,
         "/links": site.make_link,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib import import_module
 
 from rolecall.hosts import hook_json
-from rolecall.hosts.event import LEAD, Caller, Event, HostAnswer, HostToolCall, PostToolUse, UserMessage
+from rolecall.hosts.event import LEAD, Event, HostAnswer, HostCaller, HostToolCall, PostToolUse, UserMessage
 from rolecall.hosts.hook_json import TextLimit, session_of
 from rolecall.hosts.names import Output
 from rolecall.hosts.payload import Payload, Reader, fields, is_our_tool, paths, reader, text
@@ -50,10 +50,10 @@ def event(name: str, payload: Payload) -> Event | None:
     return reader({**EVENTS, **hook_json.NOT_INSTALLED}, name, "Claude Code")(payload)
 
 
-def _who(payload: Payload) -> Caller:
+def _who(payload: Payload) -> HostCaller:
     """Who acts: the host names agents in their events and tool calls; without a kind it is the main conversation."""
     kind = text(payload, "agent_type")
-    return Caller(kind, text(payload, "agent_id")) if kind else LEAD
+    return HostCaller(kind, text(payload, "agent_id")) if kind else LEAD
 
 
 def _message(payload: Payload) -> Event:

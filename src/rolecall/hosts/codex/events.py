@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from importlib import import_module
 
 from rolecall.hosts import hook_json
-from rolecall.hosts.event import LEAD, Caller, Event, HostAnswer, HostToolCall, UserMessage
+from rolecall.hosts.event import LEAD, Event, HostAnswer, HostCaller, HostToolCall, UserMessage
 from rolecall.hosts.hook_json import TextLimit, session_of
 from rolecall.hosts.names import Output
 from rolecall.hosts.payload import Payload, Reader, fields, is_our_tool, paths, reader, text
@@ -47,10 +47,10 @@ def event(name: str, payload: Payload) -> Event | None:
     return reader({**EVENTS, **hook_json.NOT_INSTALLED}, name, "Codex")(payload)
 
 
-def _who(payload: Payload) -> Caller:
+def _who(payload: Payload) -> HostCaller:
     """Who acts: the host names agents in their events and tool calls; without an id it is the main conversation."""
     id = text(payload, "agent_id")
-    return Caller(text(payload, "agent_type") or _ANY_AGENT, id) if id else LEAD
+    return HostCaller(text(payload, "agent_type") or _ANY_AGENT, id) if id else LEAD
 
 
 def _message(payload: Payload) -> Event | None:

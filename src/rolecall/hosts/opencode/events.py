@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from importlib import import_module
 
 from rolecall.hosts import event as ours
-from rolecall.hosts.event import LEAD, Caller, Event, HostAnswer, HostToolCall
+from rolecall.hosts.event import LEAD, Event, HostAnswer, HostCaller, HostToolCall
 from rolecall.hosts.names import Output
 from rolecall.hosts.payload import Payload, Reader, fields, is_our_tool, paths, reader, session, text
 from rolecall.settings.capabilities import FILES
@@ -46,9 +46,9 @@ def _session(payload: Payload) -> str:
     return session(payload, "session")
 
 
-def _who(payload: Payload) -> Caller:
+def _who(payload: Payload) -> HostCaller:
     id = text(payload, "child")
-    return Caller(text(payload, "agent") or _ANY_AGENT, id) if id else LEAD
+    return HostCaller(text(payload, "agent") or _ANY_AGENT, id) if id else LEAD
 
 
 def _message(payload: Payload) -> Event:

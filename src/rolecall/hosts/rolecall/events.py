@@ -21,7 +21,7 @@ from collections.abc import Mapping
 
 from rolecall.errors import UsageError
 from rolecall.hosts import event as ours
-from rolecall.hosts.event import LEAD, Caller, Event, HostAnswer, HostToolCall
+from rolecall.hosts.event import LEAD, Event, HostAnswer, HostCaller, HostToolCall
 from rolecall.hosts.names import Output
 from rolecall.hosts.payload import Payload, Reader, reader
 from rolecall.hosts.tool_shape import guess
@@ -54,8 +54,8 @@ def _session(payload: Payload) -> str:
     return _text(payload, "session", is_needed=True)
 
 
-def _who(payload: Payload) -> Caller:
-    who = Caller(_text(payload, "agent"), _text(payload, "agent_id"))
+def _who(payload: Payload) -> HostCaller:
+    who = HostCaller(_text(payload, "agent"), _text(payload, "agent_id"))
     return who if any(who) else LEAD
 
 

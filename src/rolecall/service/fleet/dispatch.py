@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from rolecall.errors import Conflict, RolecallError
 from rolecall.service import queue, recovery
-from rolecall.service.admission import Due, QueueState, Verdict, decide
+from rolecall.service.admission import Admission, Due, QueueState, decide
 from rolecall.service.fleet import machines
 from rolecall.service.fleet.needs import Need, find_need, find_need_elsewhere
 from rolecall.service.fleet.orders import Order, Orders, OrderStanding, order_id
@@ -58,12 +58,12 @@ class Dispatcher:
 
     # -- deciding --
 
-    def look(self) -> Verdict:
+    def look(self) -> Admission:
         """Admit and discard threads according to the policy, and order the first steps of the admitted ones and the
         turns of those whose groups have moved."""
         woken, deadline = queue.wake_parents(self.store, now=self.store.now())
         admitted = {slot_name(slot.workflow, slot.thread) for slot in woken}
-        verdict = Verdict()
+        verdict = Admission()
         if self.store.refs("queue/", limit=1):
             verdict = self._admit(admitted)
         if admitted:  # their first calls were counted at admission
@@ -73,7 +73,7 @@ class Dispatcher:
         times = [at for at in (verdict.look_again_at, deadline) if at is not None]
         return replace(verdict, look_again_at=min(times, default=None))
 
-    def _admit(self, admitted: set[str]) -> Verdict:
+    def _admit(self, admitted: set[str]) -> Admission:
         """Admit and discard waiting threads, and add the names of new slots to `admitted`."""
         with self.backend.alone("admission"):
             now = self.store.now()
@@ -90,17 +90,17 @@ class Dispatcher:
                     admitted.add(slot_name(one.workflow, one.thread))
         return verdict
 
-    def go_on(self, order: Order) -> Verdict:
+    def go_on(self, order: Order) -> Admission:
         """Order the step after an order that was carried out, unless another machine has already done so."""
         slot = self.store.ref(slot_name(order.workflow, order.thread))
         if slot is None or slot.state.get("order") != order.id:
-            return Verdict()
+            return Admission()
         return self._step([slot], self._room())
 
-    def _step(self, slots: Sequence[Ref], room: Room) -> Verdict:
+    def _step(self, slots: Sequence[Ref], room: Room) -> Admission:
         """Order the next steps of threads with slots, if a machine can take them and their agents may be called now."""
         due = self._plan(slots, room)
-        verdict = Verdict(step=tuple(due))
+        verdict = Admission(step=tuple(due))
         if self.policy.rates:
             with self.backend.alone("admission"):
                 now = self.store.now()
@@ -159,7 +159,7 @@ class Dispatcher:
 
     # -- abandoned threads --
 
-    def sweep(self) -> Verdict:
+    def sweep(self) -> Admission:
         """Order the next steps of all threads with slots that have no order or whose order is lost, and cancel the
         orders of threads that have ended."""
         queue.wake_parents(self.store, now=self.store.now())  # in case nobody leads
@@ -174,7 +174,7 @@ class Dispatcher:
         for slot in room.slots:
             with suppress(Conflict):  # it is moving, so some process looks after it
                 lost += [slot] if self._is_lost(slot, standing, room) else []
-        return self._step(lost, room) if lost else Verdict()
+        return self._step(lost, room) if lost else Admission()
 
     def _is_lost(self, slot: Ref, standing: Mapping[str, OrderStanding], room: Room) -> bool:
         """Whether nobody is running, or is going to run, the thread of a slot."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from rolecall.errors import Conflict, Hint
 from rolecall.service import queue
-from rolecall.service.policy import Rate, ServicePolicy, WorkerLimits, WorkflowPolicy
+from rolecall.service.policy import ServicePolicy, StartRate, WorkerLimits, WorkflowPolicy
 from rolecall.store import holder
 from rolecall.store.backend import Ref
 from rolecall.store.canonical import JsonObject
@@ -226,6 +226,6 @@ def read_policy(store: Store) -> ServicePolicy | None:
     plain = dict(ref.state["policy"])
     plain["workflows"] = {name: WorkflowPolicy(**rule) for name, rule in plain["workflows"].items()}
     plain["default"] = WorkflowPolicy(**plain["default"])
-    plain["rates"] = {name: Rate(**rate) for name, rate in plain["rates"].items()}
+    plain["rates"] = {name: StartRate(**rate) for name, rate in plain["rates"].items()}
     plain["worker"] = WorkerLimits(**plain["worker"])
     return ServicePolicy(**plain)

@@ -21,7 +21,7 @@ from rolecall.service.fleet.reach import Reach
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import Slot
 from rolecall.service.worker import StepOrder
-from rolecall.service.workers import GRACE, Ended, Workers
+from rolecall.service.workers import GRACE, WorkerExit, Workers
 from rolecall.store.canonical import JsonObject
 from rolecall.store.clock import steady_ms
 from rolecall.store.store import Store
@@ -163,7 +163,7 @@ class Settled(NamedTuple):
     """Whether the outcome is unknown; the order is given again after a pause."""
 
 
-def settle(store: Store, step: RunningStep, ended: Ended) -> Settled:
+def settle(store: Store, step: RunningStep, ended: WorkerExit) -> Settled:
     """Apply the end of a step's process to its thread, unless another machine has the thread by now."""
     slot, report = Slot(step.order.workflow, step.order.thread, 0), ended.report or {}
     ref = read_thread(store, slot.thread)

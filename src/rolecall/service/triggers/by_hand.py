@@ -14,7 +14,7 @@ from rolecall.service.project_file import ProjectFile
 from rolecall.service.triggers import memory as memories
 from rolecall.service.triggers import schedule
 from rolecall.service.triggers.memory import Signal, TriggerMemory, time_text
-from rolecall.service.triggers.trigger import Command, Files, Sense, Trigger
+from rolecall.service.triggers.trigger import Sense, Trigger, WatchedCommand, WatchedFiles
 from rolecall.settings import config
 from rolecall.settings.form import did_you_mean
 from rolecall.store.canonical import JsonObject
@@ -80,13 +80,13 @@ async def signal_of(project: ProjectFile, trigger: Trigger, given: JsonObject | 
     """What the trigger's source reports now, or the values given instead; `hint` says how to give them."""
     from rolecall.service.triggers import sources  # only firing looks at a source
 
-    env, look = config.environment(), sources.Look({})
+    env, look = config.environment(), sources.SourceLook({})
     match trigger.source:
-        case Command() as source if given is None:
+        case WatchedCommand() as source if given is None:
             look = await sources.look_at_command(source, project.folder, env)
         case Sense() as source if given is None:
             look = await sources.look_with_sense(source, project.folder, env)
-        case Files() as source if given is None:
+        case WatchedFiles() as source if given is None:
             look = sources.look_at_files(source, project.folder, since_ms=0)
     if look.problem:
         raise UsageError(f"{trigger.id}: {look.problem}")

@@ -22,7 +22,7 @@ from rolecall.service.triggers import hook, schedule, sources
 from rolecall.service.triggers import memory as memories
 from rolecall.service.triggers.firing import Delivery
 from rolecall.service.triggers.memory import Signal, time_text
-from rolecall.service.triggers.trigger import Command, Files, Hook, Sense, Trigger, hook_path
+from rolecall.service.triggers.trigger import Hook, Sense, Trigger, WatchedCommand, WatchedFiles, hook_path
 from rolecall.settings.mask import Mask
 from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Store
@@ -86,7 +86,7 @@ class Triggers:
         """Set the current configuration and the node of each workflow. Running looks continue to their end."""
         self._project = replace(project, folder=os.path.realpath(project.folder))
         self._delivery.project, self._delivery.workflows = self._project, dict(workflows)
-        self._look_again(one.id for one in self._of(Files))
+        self._look_again(one.id for one in self._of(WatchedFiles))
         self._ask_at.clear()
         self._arrange_at = 0.0
         for name in [name for name in self._problems if name.startswith(_ABOUT)]:
@@ -166,7 +166,7 @@ class Triggers:
         ref, memory = self._delivery.recall(trigger)
         if memory.is_paused:
             return None, later
-        is_compared = isinstance(trigger.source, Files | Command)
+        is_compared = isinstance(trigger.source, WatchedFiles | WatchedCommand)
         if is_compared and memories.is_resumed(memory):
             return 0, now  # changes count from now on, not from the next look
         if trigger.schedule is None:
@@ -205,29 +205,29 @@ class Triggers:
             key = str(found.data.get("key") or "") if isinstance(trigger.source, Sense) else ""
             signal = Signal(found.data, key=key, slot=slot, seen=found.digest, seen_at=seen_at)
             result = await self._delivery.deliver(trigger, signal)
-            if result.skipped == memories.COOLING and isinstance(trigger.source, Files):
+            if result.skipped == memories.COOLING and isinstance(trigger.source, WatchedFiles):
                 # Changes during the cooldown still count, so look again after it.
                 rested_at = self._delivery.recall(trigger)[1].fired_at + round(trigger.cooldown * 1000)
                 self._again.setdefault(trigger.id, rested_at)
-        if isinstance(trigger.source, Files):
+        if isinstance(trigger.source, WatchedFiles):
             self._folders |= {} if found.problem else {trigger.id: found.folders}
             pause = max(_LOOK_ANYWAY_MS, round(found.took * 1000 * _LOOK_SELDOM))
             self._again.setdefault(trigger.id, self._store.now() + pause)
 
-    async def _look_at_source(self, trigger: Trigger, slot: int) -> sources.Look:
+    async def _look_at_source(self, trigger: Trigger, slot: int) -> sources.SourceLook:
         folder, scheduled = self._project.folder, {"scheduled": time_text(slot)}
         match trigger.source:
-            case Command() as source:
+            case WatchedCommand() as source:
                 found = await sources.look_at_command(source, folder, self._env)
                 return replace(found, data=found.data and {**found.data, **scheduled})
             case Sense() as source:
                 return await sources.look_with_sense(source, folder, self._env)
-            case Files() as source:
+            case WatchedFiles() as source:
                 since = self._delivery.recall(trigger)[1].seen_at
                 if clock := self._store.backend.clock:  # files have the times of the local clock
                     since -= clock() - time.time_ns() // 1_000_000
                 return await asyncio.to_thread(sources.look_at_files, source, folder, since_ms=since)
-        return sources.Look(scheduled)
+        return sources.SourceLook(scheduled)
 
     # -- requests --
 
@@ -287,7 +287,7 @@ class Triggers:
 
     def _watch_files(self) -> None:
         """Watch the folders that the current patterns begin with, and no others."""
-        patterns = [pattern for one in self._of(Files) for pattern in _patterns(one)]
+        patterns = [pattern for one in self._of(WatchedFiles) for pattern in _patterns(one)]
         folders = sources.roots(self._project.folder, patterns)
         wanted = (*patterns, *folders)
         is_watching = self._watcher is not None and not self._watcher.done()
@@ -298,7 +298,7 @@ class Triggers:
         if wanted != self._watched:
             self._problem("files", "")
             # Changes made before the watcher started are not reported.
-            self._look_again(one.id for one in self._of(Files))
+            self._look_again(one.id for one in self._of(WatchedFiles))
         self._watched = wanted
         self._watcher = asyncio.create_task(self._follow(folders)) if wanted else None
 
@@ -306,7 +306,7 @@ class Triggers:
         """Look again at the files of every trigger that a change may concern."""
         try:
             async for paths in changes(folders, is_deep=True):
-                for one in self._of(Files):
+                for one in self._of(WatchedFiles):
                     known = self._folders.get(one.id, ())
                     if any(
                         sources.concerns(path, self._project.folder, _patterns(one), known) for path in paths
@@ -324,4 +324,4 @@ class Triggers:
 
 
 def _patterns(trigger: Trigger) -> tuple[str, ...]:
-    return trigger.source.patterns if isinstance(trigger.source, Files) else ()
+    return trigger.source.patterns if isinstance(trigger.source, WatchedFiles) else ()

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from rolecall.agents import process
 from rolecall.agents.confinement import confine_project
 from rolecall.errors import AgentError, UsageError
-from rolecall.service.triggers.trigger import Command, Files, Sense, matcher
+from rolecall.service.triggers.trigger import Sense, WatchedCommand, WatchedFiles, matcher
 from rolecall.store.canonical import JsonObject
 from rolecall.workflow.model import Sandbox
 
@@ -36,7 +36,7 @@ _IGNORED = frozenset(
 
 
 @dataclass(frozen=True)
-class Look:
+class SourceLook:
     """The result of looking at a source."""
 
     data: JsonObject | None = None
@@ -54,7 +54,7 @@ class Look:
 # -- commands --
 
 
-async def look_at_command(source: Command, folder: str, env: Mapping[str, str]) -> Look:
+async def look_at_command(source: WatchedCommand, folder: str, env: Mapping[str, str]) -> SourceLook:
     digest = hashlib.sha256()
     try:
         ended = await process.run(
@@ -67,10 +67,10 @@ async def look_at_command(source: Command, folder: str, env: Mapping[str, str]) 
             sandbox=confine_project(source.sandbox, folder, env, owner="the trigger's command"),
         )
     except (AgentError, UsageError) as error:
-        return Look(problem=_line(f"{error.message}. {error.hint}"))
+        return SourceLook(problem=_line(f"{error.message}. {error.hint}"))
     if ended.ending != "completed":
-        return Look(problem=_line(ended.reason))
-    return Look({"output": ended.stdout.strip()}, digest.hexdigest()[:32])
+        return SourceLook(problem=_line(ended.reason))
+    return SourceLook({"output": ended.stdout.strip()}, digest.hexdigest()[:32])
 
 
 # -- senses --
@@ -82,12 +82,12 @@ def sense_file(folder: str, name: str) -> str:
     return nested if os.path.isfile(nested) and not os.path.isfile(flat) else flat
 
 
-async def look_with_sense(source: Sense, folder: str, env: Mapping[str, str]) -> Look:
+async def look_with_sense(source: Sense, folder: str, env: Mapping[str, str]) -> SourceLook:
     path = sense_file(folder, source.name)
     answer = await call_sense(path, folder, env, timeout=source.timeout, sandbox=source.sandbox)
     if answer.error:
-        return Look(problem=_line(f"{os.path.relpath(path, folder)}:{answer.line}: {answer.error}"))
-    return Look(answer.signal)
+        return SourceLook(problem=_line(f"{os.path.relpath(path, folder)}:{answer.line}: {answer.error}"))
+    return SourceLook(answer.signal)
 
 
 class SenseAnswer(NamedTuple):
@@ -135,7 +135,7 @@ async def call_sense(
 # -- files --
 
 
-def look_at_files(source: Files, folder: str, *, since_ms: int) -> Look:
+def look_at_files(source: WatchedFiles, folder: str, *, since_ms: int) -> SourceLook:
     """Check the files as they are now, and name those changed after `since_ms`."""
     began, since = time.thread_time(), (since_ms + 1) * 1_000_000
     stamps: dict[str, tuple[int, int]] = {}
@@ -146,15 +146,15 @@ def look_at_files(source: Files, folder: str, *, since_ms: int) -> Look:
             if is_moved or max(status.st_mtime_ns, status.st_ctime_ns) >= since:
                 changed.append(path)
     except UsageError as error:
-        return Look(problem=error.message)
+        return SourceLook(problem=error.message)
     except OSError as error:  # a file that cannot be read now is not gone
-        return Look(problem=f"{error.filename}: {error.strerror}")
+        return SourceLook(problem=f"{error.filename}: {error.strerror}")
     digest = hashlib.sha256(json.dumps(dict(sorted(stamps.items()))).encode()).hexdigest()[:32]
     # A prompt is text, but a file name may not be valid UTF-8.
     named = [os.fsencode(path).decode("utf-8", "replace") for path in sorted(changed)[:_NAMED_FILES]]
     places = {os.path.dirname(path) for path in stamps}
     folders = places.union(str(above) for place in places for above in PurePath(place).parents)
-    return Look({"files": named}, digest, folders=frozenset(folders), took=time.thread_time() - began)
+    return SourceLook({"files": named}, digest, folders=frozenset(folders), took=time.thread_time() - began)
 
 
 def _walk(folder: str, patterns: Sequence[str], since: int) -> Iterator[tuple[str, os.stat_result, bool]]:

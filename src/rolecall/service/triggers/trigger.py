@@ -65,7 +65,7 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Files:
+class WatchedFiles:
     """Files of the project that were changed, created or removed."""
 
     patterns: tuple[str, ...]
@@ -76,7 +76,7 @@ class Files:
 
 
 @dataclass(frozen=True)
-class Command:
+class WatchedCommand:
     """A command whose output is watched for changes."""
 
     argv: tuple[str, ...]
@@ -118,7 +118,7 @@ class Hook:
 
 
 Schedule = Every | Cron
-Source = Clock | Files | Command | Sense | Hook
+Source = Clock | WatchedFiles | WatchedCommand | Sense | Hook
 
 
 @dataclass(frozen=True)

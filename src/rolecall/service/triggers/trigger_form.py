@@ -12,15 +12,15 @@ from rolecall.service.triggers.trigger import (
     LONGEST,
     NAME,
     Clock,
-    Command,
     Cron,
     Every,
-    Files,
     Hook,
     Schedule,
     Sense,
     Source,
     Trigger,
+    WatchedCommand,
+    WatchedFiles,
     matcher,
     parse_duration,
     show_duration,
@@ -209,9 +209,9 @@ def _read_source(written: Collection[str], given: Mapping[str, Any], at: At) -> 
             except ValueError:
                 (at / "files").report(f"a pattern is not accepted: {', '.join(map(repr, patterns))}")
                 return None
-            return Files(patterns)
+            return WatchedFiles(patterns)
         case ["command"]:
-            return Command(given["command"], **own)
+            return WatchedCommand(given["command"], **own)
         case ["http"]:
             return cast(Hook, given["http"])
         case ["sense"]:
@@ -225,7 +225,7 @@ def _read_schedule(
     found = [key for key in ("every", "cron") if key in written]
     if "timezone" in written and "cron" not in found:
         (at / "timezone").report("only `cron` has a time zone")
-    if isinstance(source, Files | Hook) and found:
+    if isinstance(source, WatchedFiles | Hook) and found:
         (at / found[0]).report("files and requests report by themselves and have no schedule")
     elif len(found) > 1:
         (at / "cron").report("a trigger has `every` or `cron`, not both")
@@ -236,6 +236,6 @@ def _read_schedule(
         for key, message, hint in find_flaws(cron):
             (at / key).report(message, hint)
         return cron
-    elif not found and source is not None and not isinstance(source, Files | Hook):
+    elif not found and source is not None and not isinstance(source, WatchedFiles | Hook):
         at.report("the trigger does not say when", 'Add `every: 1h` or `cron: "0 3 * * *"`.')
     return None
