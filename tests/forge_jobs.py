@@ -177,7 +177,7 @@ class Stage:
         place, env = self.machine(depth=depth)
         payload = {"repository": {"full_name": "o/r", "default_branch": "main"}, **payload}
         (place / "event.json").write_text(json.dumps(payload))
-        for file in ("output", "summary.md"):
+        for file in ("output", "summary.md", "env"):
             (place / file).touch()
         env |= {
             "GITHUB_ACTIONS": "true",
@@ -189,6 +189,7 @@ class Stage:
             "GITHUB_RUN_ID": run or f"{1000 + self.jobs}",
             "GITHUB_OUTPUT": str(place / "output"),
             "GITHUB_STEP_SUMMARY": str(place / "summary.md"),
+            "GITHUB_ENV": str(place / "env"),
             "ACTIONS_RUNTIME_TOKEN": "runtime-token-1234567890",
             "ROLECALL_FORGE_TOKEN": TOKEN,
         }

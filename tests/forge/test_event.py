@@ -134,7 +134,7 @@ def test_a_branch_of_a_fork_is_not_a_target(tmp_path: Path) -> None:
 
 def test_gitlab_passes_on_issues_and_comments_and_says_the_rest_in_variables(tmp_path: Path) -> None:
     user = {"username": "alice", "id": 7}
-    about = {"iid": 12, "title": "Broken", "description": "Fix it."}
+    about = {"iid": 12, "title": "Broken", "description": "Fix it.", "action": "open"}
     payload: dict[str, Any] = {"object_kind": "issue", "user": user, "object_attributes": about}
     event = read_payload(tmp_path, "gitlab", "trigger", payload)
     assert (event.subject, event.by, event.task) == (
@@ -146,12 +146,47 @@ def test_gitlab_passes_on_issues_and_comments_and_says_the_rest_in_variables(tmp
     event = read_payload(tmp_path, "gitlab", "trigger", {**note, "merge_request": about})
     assert (event.key, event.subject, event.comment) == ("comment-3", Subject("change", 12), "/rolecall run")
     assert read_payload(tmp_path, "gitlab", "trigger", note).ignored
+    change = about | {"source_branch": "topic", "source_project_id": 5, "target_project_id": 5}
+    event = read_payload(tmp_path, "gitlab", "trigger", {**note, "merge_request": change})
+    fork = read_payload(
+        tmp_path, "gitlab", "trigger", {**note, "merge_request": change | {"source_project_id": 6}}
+    )
+    assert (event.target, fork.target) == ("topic", "")
     assert read_payload(tmp_path, "gitlab", "trigger", {**payload, "object_kind": "pipeline"}).ignored
     told = {"CI_MERGE_REQUEST_IID": "4", "CI_MERGE_REQUEST_TITLE": "A change", "GITLAB_USER_ID": "7"}
-    assert read(job("gitlab", "merge_request_event", "", told)).subject == Subject("change", 4)
+    told |= {"CI_MERGE_REQUEST_SOURCE_BRANCH_NAME": "topic", "CI_MERGE_REQUEST_PROJECT_ID": "5"}
+    for project, target in {"5": "topic", "6": ""}.items():
+        told["CI_MERGE_REQUEST_SOURCE_PROJECT_ID"] = project
+        event = read(job("gitlab", "merge_request_event", "", told))
+        assert (event.subject, event.target) == (Subject("change", 4), target)
     told = {"CI_COMMIT_MESSAGE": "A\n", "CI_COMMIT_BRANCH": "topic"}
     event = read(job("gitlab", "push", "", told))
     assert (event.task, event.target, event.by) == ("A", "topic", None)
+
+
+@pytest.mark.parametrize(
+    ("action", "before", "now", "is_asked"),
+    [
+        ("open", None, None, True),
+        ("reopen", None, None, True),
+        ("close", None, None, False),
+        ("update", None, None, False),
+        ("update", [], ["rolecall"], True),
+        ("update", ["rolecall"], ["rolecall", "other"], False),
+        ("update", ["rolecall"], [], False),
+    ],
+)
+def test_gitlab_starts_a_thread_for_a_new_issue_or_our_label(
+    tmp_path: Path, action: str, before: list[str] | None, now: list[str] | None, is_asked: bool
+) -> None:
+    about = {"iid": 12, "title": "Broken", "description": "", "action": action}
+    names = {"previous": before, "current": now}
+    labels = {which: [{"title": name} for name in found or ()] for which, found in names.items()}
+    changes = {"updated_at": {"previous": None, "current": "now"}} | ({"labels": labels} if now else {})
+    user = {"username": "alice", "id": 7}
+    payload = {"object_kind": "issue", "user": user, "object_attributes": about, "changes": changes}
+    event = read_payload(tmp_path, "gitlab", "trigger", payload)
+    assert bool(event.ignored) != is_asked
 
 
 @pytest.mark.parametrize(

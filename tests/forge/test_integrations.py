@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,6 +46,8 @@ def test_the_example_uses_the_action_with_inputs_that_it_has() -> None:
     assert set(used["with"]) <= set(load(ACTION)["inputs"])
     [checkout] = [step for step in job["steps"] if "checkout" in step.get("uses", "")]
     assert checkout["with"]["persist-credentials"] is False
+    # For the whole workflow it would make comments that are not for Rolecall wait, and cancel answers that wait.
+    assert "concurrency" not in example and job["concurrency"]["queue"] == "max"
     assert example["permissions"] == {"contents": "write", "issues": "write", "pull-requests": "write"}
     assert set(example[True]) == {"issues", "issue_comment"}  # YAML 1.1 reads `on` as true
 
@@ -56,6 +61,33 @@ def test_the_template_declares_every_variable_that_its_scripts_use() -> None:
     named = {name for name in re.findall(r"\$(\w+)", scripts) if name.startswith("ROLECALL_")}
     assert named == {name for name in hidden["variables"] if name.startswith("ROLECALL_")}
     assert all(set(rule) == {"if"} for rule in hidden["rules"])
+
+
+@pytest.mark.parametrize("forge", ["github", "gitlab"])
+def test_inputs_stay_the_words_that_they_are(forge: str, tmp_path: Path) -> None:
+    (tmp_path / "rolecall").write_text('#!/bin/sh\nprintf "%s\\0" "$@"\n')
+    (tmp_path / "rolecall").chmod(0o755)
+    task = "$(touch a) `touch b`; 'c' \"d\" *\n-- --open"
+    given = {"WORKFLOW": "a b", "PROMPT": task, "AGENT": "", "LIMITS": "cost=5\n steps=*  ", "ALLOW": "x, y"}
+    given |= {"OPEN": "yes", "REQUEST": "true", "SETUP": "", "PACKAGE": ""}
+    if forge == "github":
+        script, shell, prefix = load(ACTION)["runs"]["steps"][-1]["run"], ["bash", "-eo", "pipefail"], "INPUT"
+    else:
+        lines = load(TEMPLATE)[".rolecall"]
+        script = "\n".join([*lines["before_script"], *lines["script"]])
+        shell, prefix = ["sh", "-e"], "ROLECALL"
+    env = {f"{prefix}_{name}": value for name, value in given.items()}
+    done = subprocess.run(
+        [*shell, "-c", script],
+        env=env | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    words = ["ci", "run", f"--prompt={task}", "--setup=", "--allow=x, y", "--request"]
+    words += ["--limit=cost=5", "--limit=steps=*", "--", "a b"]
+    assert done.stdout.split("\0")[:-1] == words and os.listdir(tmp_path) == ["rolecall"]
 
 
 def test_what_others_wrote_does_nothing_on_the_forge() -> None:

@@ -29,6 +29,7 @@ def test_a_thread_waits_without_a_job_and_continues_when_an_allowed_person_comme
     forge, inputs = stage.forge, {"request": "true", "limits": "steps=9 cost=2.5"}
     done = stage.github("issues", stage.issue(), depth=1, inputs=inputs)
     check(done, "suspended", "waits for a comment on issue-12")
+    assert done.stderr.startswith("::stop-commands::")  # what agents write is no command to the runner
     [comment] = forge.comments
     assert "**approver**: Is this right?" in comment["body"]
     assert comment["on"] == 12 and "/rolecall answer approved: your reasons" in comment["body"]
@@ -38,10 +39,11 @@ def test_a_thread_waits_without_a_job_and_continues_when_an_allowed_person_comme
     assert list((tmp_path / "jobs").iterdir()) == []  # nothing stays on the machine
     assert not list(tmp_path.glob("machine-*/checkout/pwned"))
 
-    # Agents get the key of their model and no token, and their words do nothing on the forge.
+    # Agents get the key of their model, no token and no file of the runner, and their words do nothing on the forge.
     seen = stage.show("rolecall/issue-12", "seen.txt")
     assert KEY in seen and TOKEN not in seen and "runtime-token" not in seen
     assert "extraheader" not in seen.lower()
+    assert "GITHUB_REPOSITORY" in seen and "GITHUB_ENV" not in seen and "GITHUB_OUTPUT" not in seen
     assert "\n/merge" not in comment["body"] and "@bob" not in comment["body"]
     assert comment["body"].count("<!-- rolecall") == 1 and KEY not in comment["body"]
 

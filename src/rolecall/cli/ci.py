@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from argparse import Namespace
 
 from rolecall.api import Event, Thread
@@ -54,6 +55,8 @@ def run(options: Namespace) -> Reply:
     job = forge.read_job()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a job that is cancelled is saved first
     is_text = format_of(options) == "text"
+    if job.forge == "github":  # no line that an agent or a stranger wrote is a command to the runner
+        say(f"::stop-commands::{os.urandom(16).hex()}", sys.stderr)
 
     def tell(line: str) -> None:
         if is_text:

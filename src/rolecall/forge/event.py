@@ -14,6 +14,8 @@ from rolecall.threads.thread import LIMITS
 
 MOST_BYTES = 16 * 1024**2
 """A larger event is not read."""
+LABEL = "rolecall"
+"""Starts a thread when an issue or merge request of GitLab gets it. On GitHub, the job has the condition."""
 OUR_MARK = "<!-- rolecall"
 """Our comments begin with this, and are never taken for commands."""
 _NEEDS_RIGHTS = (
@@ -140,10 +142,12 @@ def _read_gitlab(job: Job, payload: JsonObject) -> Event:
             person = Person(told.get("GITLAB_USER_LOGIN", ""), told.get("GITLAB_USER_ID", ""))
             event = event._replace(by=person)
         if number := told.get("CI_MERGE_REQUEST_IID"):
+            source, ours = (told.get(f"CI_MERGE_REQUEST_{which}PROJECT_ID") for which in ("SOURCE_", ""))
+            is_ours = source == ours  # and not a fork's branch
             return event._replace(
                 subject=Subject("change", int(number)),
                 task=_join(told.get("CI_MERGE_REQUEST_TITLE", ""), told.get("CI_MERGE_REQUEST_DESCRIPTION")),
-                target=told.get("CI_MERGE_REQUEST_SOURCE_BRANCH_NAME", ""),
+                target=told.get("CI_MERGE_REQUEST_SOURCE_BRANCH_NAME", "") if is_ours else event.target,
             )
         branch = told.get("CI_COMMIT_BRANCH") or event.target
         return event._replace(task=told.get("CI_COMMIT_MESSAGE", "").strip(), target=branch)
@@ -159,11 +163,23 @@ def _read_gitlab(job: Job, payload: JsonObject) -> Event:
         about, kind = noted, "issue" if "issue" in payload else "merge_request"
     if kind not in ("issue", "merge_request"):
         return event._replace(ignored=f"nothing is done about an event of the kind {kind!r}")
+    if event.comment is None and not _is_new_on_gitlab(payload):
+        event = event._replace(
+            ignored=f"the {kind.replace('_', ' ')} is not new and did not get the label {LABEL}"
+        )
+    is_ours = about.get("source_project_id") == about.get("target_project_id")
     return event._replace(
         subject=Subject("issue" if kind == "issue" else "change", int(about["iid"])),
         task=_join(about["title"], about.get("description")),
-        target=str(about.get("source_branch") or event.target),
+        target=str(about.get("source_branch") or event.target) if is_ours else event.target,
     )
+
+
+def _is_new_on_gitlab(payload: JsonObject) -> bool:
+    """Whether an issue or merge request was opened or got our label. Closing it, for example, asks for nothing."""
+    change = (payload.get("changes") or {}).get("labels") or {"previous": (), "current": ()}
+    before, now = ({label["title"] for label in change[which]} for which in ("previous", "current"))
+    return payload["object_attributes"].get("action") in ("open", "reopen") or LABEL in now - before
 
 
 def _join(title: object, text: object) -> str:

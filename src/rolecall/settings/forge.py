@@ -18,6 +18,8 @@ _PRIVATE = (
     *("CI_JOB_JWT", "CI_JOB_JWT_V1", "CI_JOB_JWT_V2", "CI_REPOSITORY_URL", "CI_BUILD_REPO"),
 )
 """Variables that agents do not get: whoever has them can write to the repository or act as the job."""
+_RUNNER_FILES = ("GITHUB_ENV", "GITHUB_PATH", "GITHUB_OUTPUT", "GITHUB_STATE", "GITHUB_STEP_SUMMARY")
+"""Files with which a step changes the environment, path and outputs of later steps. Agents do not get these either."""
 _FOLDER = "/tmp/rolecall-ci"  # noqa: S108 -- has to be the same on every runner; the folders in it are private
 
 
@@ -107,5 +109,7 @@ def _is_told(name: str) -> bool:
 
 
 def withhold_tokens() -> None:
-    """Take the job's tokens away from every process that this one starts. They stay masked."""
+    """Take the job's tokens, which stay masked, and the runner's files away from every process that this one starts."""
     config.withhold(_PRIVATE)
+    for name in _RUNNER_FILES:
+        os.environ.pop(name, None)
