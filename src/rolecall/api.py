@@ -1378,6 +1378,11 @@ class Thread:
         lifecycle.tell_service(lifecycle.give_to_service(self._store, self._ref, priority=priority))
         return self
 
+    def write_message(self, title: str) -> str:
+        """The message of a commit with the thread's work: a title, and trailers that lead to its newest step."""
+        nowhere = states.WorkFolder("", "", "")
+        return handover.work_of(self._ref, nowhere, seal.Sealer(self._store)).write_message(title)
+
     def refuse_running(self) -> None:
         """Raise `Conflict` while a process runs the thread."""
         lifecycle.refuse_running(self._store, self._ref)

@@ -170,3 +170,68 @@ def test_the_same_rounds_work_on_gitlab(stage: Stage) -> None:
     check(stage.gitlab("trigger", answer, wanted), "completed")
     [request] = forge.requests
     assert request["source_branch"] == "rolecall/issue-12" and "Closes #12." in request["description"]
+
+
+def test_the_commit_of_a_branch_is_proven_with_the_saved_thread(stage: Stage, tmp_path: Path) -> None:
+    commit = "[git, -c, user.name=x, -c, user.email=x@localhost, commit, -q, -a, -m, Mine]"
+    stage.commit(**{"script.yaml": SCRIPT.replace("run: [[sh,", f"run: [{commit}, [sh,")})
+    check(stage.github("issues", stage.issue(), "--request"), "suspended")
+    said = stage.comment("/rolecall answer approved: Good.", ident=5)
+    check(stage.github("issue_comment", said, "--request"), "completed")
+
+    # On another machine: the repository, and the store of the saved thread.
+    place, env = stage.machine()
+    checkout = place / "checkout"
+    git(checkout, "fetch", "-q", "origin", STATE)
+    bundle = subprocess.run(
+        ["git", "-C", checkout, "show", "FETCH_HEAD:store.tgz"], capture_output=True, check=True
+    )
+    (place / "thread.tgz").write_bytes(bundle.stdout)
+    commands.run([commands.SCRIPT, "cas", "import", str(place / "thread.tgz")], env=env, cwd=checkout)
+    for name in ("origin/rolecall/issue-12", "origin/rolecall/issue-12^"):  # ours, and the agent's own
+        done = commands.run([commands.SCRIPT, "prove", name, "--json"], env=env, cwd=checkout)
+        proof = json.loads(check(done))
+        assert proof["proven"] and proof["anchor"], proof
+        people = [step for step in proof["steps"] if step["id"] in proof["people"]]
+        assert [(one["person"], one["door"]) for one in people] == [("alice", "github")]
+
+
+def test_commits_of_others_on_the_branch_are_not_overwritten(stage: Stage) -> None:
+    check(stage.github("issues", stage.issue(), "--request"), "suspended")
+    git(stage.work, "fetch", "-q", "origin", "rolecall/issue-12")
+    git(stage.work, "checkout", "-q", "FETCH_HEAD")
+    git(stage.work, "commit", "-q", "--amend", "--allow-empty", "-m", "Rolecall-Thread: mine now")
+    git(stage.work, "push", "-q", "--force", "origin", "HEAD:refs/heads/rolecall/issue-12")
+    theirs = stage.ref("refs/heads/rolecall/issue-12")
+    said = stage.comment("/rolecall answer rejected: Do it again.", ident=5)
+    check(stage.github("issue_comment", said, "--request", run="40"), "somebody else has pushed", code=5)
+    assert stage.ref("refs/heads/rolecall/issue-12") == theirs
+    assert "somebody else has pushed to rolecall/issue-12" in stage.forge.comments[0]["body"]
+    git(stage.remote, "update-ref", "-d", "refs/heads/rolecall/issue-12")
+    check(stage.github("issue_comment", said, "--request", run="40"), "suspended")
+    assert stage.show("rolecall/issue-12", "calc.py") == "second"
+
+
+def test_people_are_told_if_the_branch_is_refused(stage: Stage) -> None:
+    hook = stage.remote / "hooks" / "update"
+    hook.write_text('#!/bin/sh\ncase "$1" in refs/heads/*) echo "not workflows"; exit 1;; esac\n')
+    hook.chmod(0o755)
+    check(stage.github("issues", stage.issue(), "--request", run="5"), "could not be pushed", code=5)
+    [comment] = stage.forge.comments
+    assert "waits for you" in comment["body"] and "not workflows" in comment["body"]
+    hook.unlink()
+    check(stage.github("issues", stage.issue(), "--request", run="5"), "suspended")
+    assert stage.show("rolecall/issue-12", "calc.py") == "first"
+    assert "not workflows" not in comment["body"]
+
+
+def test_changes_of_a_change_are_offered_to_its_branch_whatever_event_ends_the_thread(stage: Stage) -> None:
+    git(stage.remote, "branch", "feature", "main")
+    head = {"ref": "feature", "repo": {"full_name": "o/r"}}
+    opened = {"number": 7, "title": "A change", "body": "", "head": head}
+    event = {"action": "opened", "pull_request": opened, "sender": {"login": "alice"}}
+    check(stage.github("pull_request", event, "--request"), "waits for a comment on change-7")
+    about = {"number": 7, "title": "A change", "body": "", "pull_request": {"url": "x"}}
+    said = stage.comment("/rolecall answer approved", issue=about)
+    check(stage.github("issue_comment", said, "--request"), "completed")
+    assert [request["base"] for request in stage.forge.requests] == ["feature"]

@@ -180,6 +180,7 @@ class _Run:
                     place=self._place.name,
                     thread=thread.id,
                     base=base,
+                    target=self._event.target,
                     handled=record.handled if record else (),
                 )
             else:
@@ -284,10 +285,13 @@ class _Run:
 
     def _finish(self, rolecall: Rolecall, thread: Thread, record: Record) -> Done:
         record = self._save(rolecall, thread, record)
-        state, branch, request = thread.state, "", ""
+        state, branch, request, failure = thread.state, "", "", None
         mark = comment.mark_of(thread)
         if self._options.wants_request:
-            branch, request = self._publish(thread, record)
+            try:
+                branch, request = self._publish(thread, record)
+            except RolecallError as error:  # people are told before the job fails
+                failure, self._note = error, f"The changes could not be pushed: {explain(error)}"
         if self._subject is None and thread.needs_person:  # it needs a place for the answer
             title = self._mask.text(f"{state.name} waits: {state.title}")[:200]
             about = f"{mark}\nA thread of `{state.name}` waits for an answer here."
@@ -301,10 +305,12 @@ class _Run:
         if self._job.summary:
             with open(self._job.summary, "a", encoding="utf-8") as file:
                 file.write(text)
-        record = replace(record, is_told=True)
+        record = replace(record, is_told=failure is None)
         if self._subject is not None and self._subject.key != self._key:
             self._place.save(rolecall, record, self._subject.key)
         self._save(rolecall, thread, record)
+        if failure:
+            raise failure
         done = Done(
             thread=thread.id,
             status=thread.status,
@@ -325,9 +331,8 @@ class _Run:
         own = [folder for folder in thread.state.folders.values() if folder.branch and not folder.is_removed]
         folder = own[0].path if own else self._place.repository
         title = self._mask.text(thread.state.title)
-        about = f"{title}\n\nRolecall-Thread: {thread.id}"
         branch = f"rolecall/{self._key}"
-        if not self._place.push_branch(folder, branch, about, base=record.base):
+        if not self._place.push_branch(folder, branch, thread.write_message(title), base=record.base):
             return "", ""
         if thread.status != "completed":
             return branch, ""
@@ -336,9 +341,8 @@ class _Run:
         )
         result = thread.result()
         text = comment.quiet(self._mask.text(result["text"])) if result else ""
-        request = Request(
-            branch, self._event.target, title, f"{text}{closes}\n\nThread `{thread.id}`.".lstrip()
-        )
+        about = f"{text}{closes}\n\nThread `{thread.id}`.".lstrip()
+        request = Request(branch, record.target or self._event.target, title, about)
         try:
             return branch, self._forge.open_request(request)
         except UsageError as error:

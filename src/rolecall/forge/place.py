@@ -27,6 +27,7 @@ import msgspec
 from rolecall.api import Rolecall
 from rolecall.errors import Conflict, Damaged, StorageError, UsageError
 from rolecall.files import git
+from rolecall.files.merge import THREAD_TRAILER
 from rolecall.settings import config
 from rolecall.settings.forge import Job
 
@@ -57,6 +58,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """The id of our comment."""
     base: str = ""
     """The commit that the thread began with."""
+    target: str = ""
+    """The branch into which its changes would go."""
     head: str = ""
     """The commit that is checked out, and the branch if one is."""
     branch: str = ""
@@ -98,10 +101,9 @@ class Remote:
     def fetch(self, key: str) -> Saved | None:
         """What was saved last; None if nothing was. The checkout gets the commit."""
         ref = REFS + key
-        listed = self._ask(self.checkout, "ls-remote", self.address, ref)
-        if not listed.text:
+        if not self.find(ref):
             return None
-        self._ask(self.checkout, "fetch", "--quiet", "--no-tags", self.address, f"+{ref}:{ref}")
+        self.get(self.checkout, f"+{ref}:{ref}")
         commit = git.commit(self.checkout, ref) or ""
         text = git.run(self.checkout, "cat-file", "blob", f"{commit}:{_RECORD}").out
         try:
@@ -139,6 +141,10 @@ class Remote:
     def find(self, ref: str) -> str | None:
         """The commit of a ref on the forge."""
         return self._ask(self.checkout, "ls-remote", self.address, ref).text.partition("\t")[0] or None
+
+    def get(self, folder: str, what: str) -> None:
+        """Fetch a ref into a repository."""
+        self._ask(folder, "fetch", "--quiet", "--no-tags", self.address, what)
 
     def _ask(self, folder: str, *words: str) -> git.GitResult:
         for _ in range(_TRIES):
@@ -245,15 +251,28 @@ class Place:
         self._saved[key] = commit
         return record
 
-    def push_branch(self, folder: str, branch: str, title: str, *, base: str) -> bool:
-        """Push the files in a thread's folder, committed or not, as a branch. False if they are those of `base`."""
-        head = git.commit(folder, "HEAD") or ""
-        commit = commit_folder(folder, folder, title, (head,)) if git.list_uncommitted(folder) else head
+    def push_branch(self, folder: str, branch: str, message: str, *, base: str) -> bool:
+        """Push the files in a thread's folder, committed or not, as a branch whose last commit has this message. False
+        if they are those of `base`. Raise Conflict if the last commit of the branch is somebody else's."""
+        head, ref = git.commit(folder, "HEAD") or "", f"refs/heads/{branch}"
+        commit = commit_folder(folder, folder, message, (head,))
         if git.ask(folder, "diff", "--quiet", commit, base).code == 0:
             return False
-        known = self._remote.find(f"refs/heads/{branch}")
-        if known is None or git.ask(folder, "diff", "--quiet", commit, known).code:
-            self._remote.push(folder, commit, f"refs/heads/{branch}", replaces=known)
+        known = self._remote.find(ref)
+        if known:
+            self._remote.get(folder, ref)
+            form = f"--format=%cn <%ce>%x1f%(trailers:key={THREAD_TRAILER},valueonly)%x1f%T%x1f%B"
+            (ours, _, *new), (who, trailer, *old) = (
+                git.run(folder, "log", "-1", form, one).text.split("\x1f") for one in (commit, known)
+            )
+            if who != ours or not trailer.strip():
+                raise Conflict(
+                    f"somebody else has pushed to {branch}, so it was left as it is",
+                    hint="Merge, rename or delete that branch, then run this job again.",
+                )
+            if new == old:
+                return True
+        self._remote.push(folder, commit, ref, replaces=known)
         return True
 
 

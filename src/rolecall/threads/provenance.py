@@ -434,9 +434,8 @@ def _find_commit(folder: str, name: str) -> Commit:
 
 def _find_later(folder: str, commit: str) -> list[Commit]:
     """The commits after this one that name a step, oldest first."""
-    later = _read_commits(
-        folder, "--ancestry-path", f"--grep=^{STEP_TRAILER}: ", "HEAD", "--branches", f"^{commit}"
-    )
+    where = ("HEAD", "--branches", "--remotes", f"^{commit}")
+    later = _read_commits(folder, "--ancestry-path", f"--grep=^{STEP_TRAILER}: ", *where)
     return [one for one in later if one.claim.step][::-1]
 
 
