@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from mcp import Client
+from pipe import environment
 from test_mcp_http import served
 from test_mcp_sdk import bounded, parameters, replied
 from threadstage import DONE, Hanging, Stage
@@ -182,6 +183,15 @@ def test_a_run_that_cannot_begin_says_why_to_whoever_waits(stage: Stage) -> None
         waited = pipe.call("thread_wait", thread=thread)
         assert waited["isOver"] is True and "script.json" in waited["problem"]
         assert waited["status"] in ("idle", "suspended")
+
+
+def test_a_workflow_without_an_agent_leaves_no_thread_behind(stage: Stage) -> None:
+    (Path(environment(stage.folder)["ROLECALL_HOME"]) / "config.yaml").unlink()
+    with stage.open() as pipe:
+        error = pipe.call("workflow_run", workflow="change-code", prompt="x")["error"]
+        assert error.startswith("no agent is named for the role 'developer' of 'change-code'\n")
+        assert "rolecall config set defaultAgent" in error
+        assert pipe.call("thread_list") == {"threads": []}
 
 
 def test_waiting_for_a_thread_that_has_ended_returns_its_result_at_once(stage: Stage) -> None:

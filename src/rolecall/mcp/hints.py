@@ -40,6 +40,8 @@ def word(hint: str, tools: Collection[str]) -> str:
         return hint
     if hint.code == "trust_workflow":  # an agent must not decide that
         return f"Ask the user to run `rolecall workflow trust {hint.arguments['workflow']}`."
+    if hint.code == "set_default_agent":
+        return "Ask the user to choose one: `rolecall config set defaultAgent NAME`."
     if TOOLS.get(hint.code) not in tools:
         return hint.before
     whose = f" for {hint.arguments['thread']}" if "thread" in hint.arguments else ""

@@ -151,7 +151,10 @@ def run_workflow(
 ) -> JsonObject:
     with Rolecall(place.store, folder=place.project) as rolecall:
         found = _find_workflow(place, rolecall, workflow)
-        made = rolecall.start(found.path or str(found.node), prompt, limits=limits, reuse=reuse)
+        loaded = rolecall.load_workflow(found.path or str(found.node))
+        for _, error in rolecall.missing_agents(loaded.playbook):
+            raise error
+        made = rolecall.start(loaded, prompt, limits=limits, reuse=reuse)
         caller.tell(f"thread {made.id}")
         return _run(place, caller, made, wait=wait, detail=detail)
 
