@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from argparse import Namespace
 from datetime import UTC, datetime
@@ -73,8 +74,8 @@ def _describe(proof: Proof) -> JsonObject:
 
 
 def _text(proof: Proof) -> str:
-    verdict = paint("proven", "green") if proof.is_proven else paint("not proven", "red")
-    lines = [f"{verdict}: {proof.commit[:12]} comes from thread {proof.thread}"]
+    verdict = paint("proven:", "green") if proof.is_proven else paint("not proven:", "red") + " that"
+    lines = [f"{verdict} {proof.commit[:12]} comes from thread {proof.thread}"]
     lines += [f"  {paint('✗', 'red')} {problem}" for problem in proof.problems]
     lines += [f"  {proof.files}"] if proof.files else []
     where = "the store" if proof.source == "store" else "the exported proof"
@@ -104,7 +105,9 @@ def _step_lines(step: ProvenStep) -> list[str]:
         + (f" · taken over from {step.reused}" if step.reused else "")
     ]
     if step.prompt_seal:
-        lines.append(f"  prompt   {_first_line(step.prompt)}")
+        text = step.prompt or ""  # it says first what to deliver, and then what the role is for
+        found = re.search(r"^# Your role: .*\n(?:\s*## Goal\n)?", text, re.MULTILINE)
+        lines.append(f"  prompt   {_first_line(text[found.end() :] if found else step.prompt)}")
     if step.restrictions or step.sandbox:
         box = [step.sandbox.rules, *step.sandbox.enforced] if step.sandbox else []
         lines.append(f"  confined {'; '.join([*step.restrictions, *box])}")
