@@ -7,8 +7,9 @@ import subprocess
 from pathlib import Path
 
 import commands
-from forge_jobs import KEY, SCRIPT, WORKFLOW, Stage, forge, git, stage
+from forge_jobs import COMMAND, KEY, SCRIPT, WORKFLOW, Stage, forge, git, stage
 from forgestage import TOKEN, Failure
+from git_http import serve_git
 
 __all__ = ["forge", "stage"]  # fixtures
 
@@ -170,6 +171,21 @@ def test_the_same_rounds_work_on_gitlab(stage: Stage) -> None:
     check(stage.gitlab("trigger", answer, wanted), "completed")
     [request] = forge.requests
     assert request["source_branch"] == "rolecall/issue-12" and "Closes #12." in request["description"]
+
+
+def test_over_http_git_gets_the_token_and_nothing_that_the_checkout_has(stage: Stage, tmp_path: Path) -> None:
+    with serve_git(tmp_path, f"x-access-token:{TOKEN}") as address:
+        place, env = stage.github_machine("issues", stage.issue())
+        checkout = place / "checkout"
+        git(checkout, "remote", "set-url", "origin", f"http://user:password@{address}/remote.git")
+        git(checkout, "config", "http.extraHeader", "Authorization: Basic b2xkOm9sZA==")
+        done = commands.run([*COMMAND, "--request"], env=env, cwd=checkout)
+        assert TOKEN not in check(done, "suspended") and stage.ref(STATE)
+        assert stage.show("rolecall/issue-12", "calc.py") == "first"
+        assert "password" not in stage.show("rolecall/issue-12", "seen.txt")
+        env["ROLECALL_FORGE_TOKEN"] = "another-token-1234567890"
+        done = commands.run([*COMMAND], env=env, cwd=checkout)
+        assert "another-token" not in check(done, "Check that the token may read the repository", code=5)
 
 
 def test_the_commit_of_a_branch_is_proven_with_the_saved_thread(stage: Stage, tmp_path: Path) -> None:
