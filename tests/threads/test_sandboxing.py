@@ -121,6 +121,13 @@ def test_our_own_home_is_hidden_from_a_step_unless_it_may_start_threads(stage: S
     assert any(path.name in stage.details()["body"] for path in stage.rolecall.home.iterdir())
 
 
+def test_the_files_of_a_step_in_a_sandbox_are_kept(stage: Stage) -> None:
+    stage.run("echo a > new", "sandbox: {}")
+    stage.rolecall("cas", "gc", "--delete", "--grace", "0", cwd=stage.folder, check=0)
+    stage.rolecall("cas", "verify", cwd=stage.folder, check=0)
+    assert "+a" in stage.rolecall("thread", "diff", "--files", cwd=stage.folder, check=0).stdout
+
+
 def test_a_failed_attempt_records_its_sandbox(stage: Stage) -> None:
     stage.write("", "capabilities: [read_only]")
     (stage.folder / "agent.sh").write_text("#!/bin/sh\necho no >&2; exit 3\n")

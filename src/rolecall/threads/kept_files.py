@@ -16,14 +16,7 @@ from rolecall.store.store import META, Store
 from rolecall.store.verify import Fault
 from rolecall.threads.compose import trees_of
 from rolecall.threads.state import attempt_name, group_name, read_threads
-from rolecall.threads.thread import (
-    BY_RECORD_SCHEMA,
-    KEY_RECORD_SCHEMA,
-    REUSED_RECORD_SCHEMA,
-    TREE_ATTEMPT_SCHEMA,
-    TREE_RECORD_SCHEMA,
-    TREE_SCHEMA,
-)
+from rolecall.threads.thread import ATTEMPT_SCHEMAS, RECORD_SCHEMAS, TREE_SCHEMA
 
 
 def collect(store: Store, *, delete: bool, grace_ms: int) -> Collected:
@@ -81,14 +74,8 @@ def _stored_trees(store: Store, *, skip_damaged: bool) -> Iterator[tuple[str, Ma
         for folder in one.state.folders.values():
             if folder.files and not folder.is_removed:
                 yield one.ref.name, {"found": folder.files.tree, "repository": folder.files.repository}
-    for schema in (
-        TREE_RECORD_SCHEMA,
-        KEY_RECORD_SCHEMA,
-        REUSED_RECORD_SCHEMA,
-        BY_RECORD_SCHEMA,
-        TREE_ATTEMPT_SCHEMA,
-        TREE_SCHEMA,
-    ):
+    with_tree = (one for one in (*RECORD_SCHEMAS, *ATTEMPT_SCHEMAS, TREE_SCHEMA) if "tree" in one["properties"])
+    for schema in with_tree:
         for node in store.of_type(node_id(META, canonical.encode(schema))):
             try:
                 yield node, store.get(node).payload.get("tree")
