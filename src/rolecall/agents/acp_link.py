@@ -145,11 +145,9 @@ class Link:
         words = [*start.words, *(word.replace(FOLDER, folder) for word in launch.args)]
         sandbox = start.sandbox
         if sandbox is not None:
-            from rolecall.agents import needs  # most roles have no sandbox
+            from rolecall.agents.needs import enter  # most roles have no sandbox
 
-            entry = needs.enter(
-                sandbox, start.agent, words, env=start.env, folder=start.folder, own=start.own
-            )
+            entry = enter(sandbox, start.agent, words, env=start.env, folder=start.folder, own=start.own)
             words, sandbox = await self._stack.enter_async_context(entry)
         self.talk = await self._stack.enter_async_context(
             conversation(words, cwd=start.folder, env=start.env, max_line=_LONGEST_LINE, sandbox=sandbox)

@@ -77,9 +77,9 @@ async def enter(
     if not policy.needs_proxy:
         yield list(argv), policy
         return
-    from rolecall.agents import proxy  # most sandboxes need none
+    from rolecall.agents.proxy import serve  # most sandboxes need none
 
-    async with proxy.serve(policy, env) as policy:
+    async with serve(policy, env) as policy:
         words: list[str] = []
         if address := policy.variables.get(_ADDRESS_VARIABLE):
             words, variables = _REDIRECTS[agent](address, env, os.fspath(folder))

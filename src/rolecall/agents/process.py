@@ -165,9 +165,9 @@ async def _open_proxy(sandbox: Policy | None, env: Mapping[str, str]) -> AsyncIt
     if sandbox is None or not sandbox.needs_proxy:
         yield sandbox
         return
-    from rolecall.agents import proxy  # most sandboxes need none
+    from rolecall.agents.proxy import serve  # most sandboxes need none
 
-    async with proxy.serve(sandbox, env) as sandbox:
+    async with serve(sandbox, env) as sandbox:
         yield sandbox
 
 

@@ -244,9 +244,9 @@ class Program:
             async with AsyncExitStack() as stack:
                 argv, sandbox = call.argv, context.sandbox
                 if sandbox is not None:
-                    from rolecall.agents import needs  # most roles have no sandbox
+                    from rolecall.agents.needs import enter  # most roles have no sandbox
 
-                    entry = needs.enter(
+                    entry = enter(
                         sandbox, self.name, argv,
                         env=env, folder=context.workdir, own=call.env, write=[str(folder)],
                     )  # fmt: skip

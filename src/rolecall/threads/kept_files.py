@@ -74,7 +74,9 @@ def _stored_trees(store: Store, *, skip_damaged: bool) -> Iterator[tuple[str, Ma
         for folder in one.state.folders.values():
             if folder.files and not folder.is_removed:
                 yield one.ref.name, {"found": folder.files.tree, "repository": folder.files.repository}
-    with_tree = (one for one in (*RECORD_SCHEMAS, *ATTEMPT_SCHEMAS, TREE_SCHEMA) if "tree" in one["properties"])
+    with_tree = (
+        one for one in (*RECORD_SCHEMAS, *ATTEMPT_SCHEMAS, TREE_SCHEMA) if "tree" in one["properties"]
+    )
     for schema in with_tree:
         for node in store.of_type(node_id(META, canonical.encode(schema))):
             try:
