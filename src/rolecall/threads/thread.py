@@ -20,6 +20,7 @@ from rolecall.errors import Damaged, Hint, NotFound, RolecallError, UsageError
 from rolecall.files.snapshot import StepTree, load_tree
 from rolecall.store import canonical
 from rolecall.store.backend import Ref
+from rolecall.store.canonical import JsonObject, Schema
 from rolecall.store.ids import is_thread_id, node_id, thread_id
 from rolecall.store.store import META, Draft, Node, Store, copy_json
 from rolecall.threads.key import Parts, load_parts
@@ -48,7 +49,7 @@ _INTEGER = {"type": "integer"}
 _LIMITS = {"type": "object", "additionalProperties": {"type": "number"}}
 
 
-def _type(title: str, required: dict[str, Any], optional: dict[str, Any] | None = None) -> dict[str, Any]:
+def _type(title: str, required: Schema, optional: Schema | None = None) -> Schema:
     return {
         "title": title,
         "type": "object",
@@ -58,9 +59,14 @@ def _type(title: str, required: dict[str, Any], optional: dict[str, Any] | None 
     }
 
 
+def _extend(schema: Schema, **fields: Schema) -> Schema:
+    """The next version of a type, which has more fields."""
+    return {**schema, "properties": {**schema["properties"], **fields}}
+
+
 _START = {"workflow": _REF, "prompt": _TEXT, "cwd": _TEXT}
-START_SCHEMA: dict[str, Any] = {**_type("StartNode", _START), "required": ["workflow", "prompt", "cwd"]}
-STEP_SCHEMA: dict[str, Any] = {
+START_SCHEMA: Schema = {**_type("StartNode", _START), "required": ["workflow", "prompt", "cwd"]}
+STEP_SCHEMA: Schema = {
     "title": "StepNode",
     "type": "object",
     "required": [
@@ -105,38 +111,23 @@ RECORD_SCHEMA = _type(
 )
 """The `detail` of our steps. `turns` has the answer, where uwf looks for it; `work` records the agent's actions;
 `given` is the step from an agent that knows only uwf's fields."""
-GROUP_RECORD_SCHEMA = {**RECORD_SCHEMA, "properties": {**RECORD_SCHEMA["properties"], "group": _REF}}
+GROUP_RECORD_SCHEMA = _extend(RECORD_SCHEMA, group=_REF)
 """The `detail` of a step that joins a group: it links the roster."""
 _TREE = {"type": "object"}
-TREE_RECORD_SCHEMA = {
-    **RECORD_SCHEMA,
-    "properties": {**RECORD_SCHEMA["properties"], "group": _REF, "tree": _TREE},
-}
+TREE_RECORD_SCHEMA = _extend(GROUP_RECORD_SCHEMA, tree=_TREE)
 """The `detail` of a step with the files that its role found and left, as `files/snapshot.py` stores them."""
-KEY_RECORD_SCHEMA = {
-    **TREE_RECORD_SCHEMA,
-    "properties": {**TREE_RECORD_SCHEMA["properties"], "parts": {"type": "object"}},
-}
+KEY_RECORD_SCHEMA = _extend(TREE_RECORD_SCHEMA, parts={"type": "object"})
 """The `detail` of a step with the parts of its key, as `key.py` stores them."""
-REUSED_RECORD_SCHEMA = {
-    **KEY_RECORD_SCHEMA,
-    "properties": {**KEY_RECORD_SCHEMA["properties"], "reused": {"type": "object"}},
-}
+REUSED_RECORD_SCHEMA = _extend(KEY_RECORD_SCHEMA, reused={"type": "object"})
 """The `detail` of a step that was taken over from another, which it names without a link, because the other
 step may be deleted."""
 _BY = {"type": "object", "additionalProperties": _TEXT}
-BY_RECORD_SCHEMA = {
-    **REUSED_RECORD_SCHEMA,
-    "properties": {**REUSED_RECORD_SCHEMA["properties"], "by": _BY},
-}
+BY_RECORD_SCHEMA = _extend(REUSED_RECORD_SCHEMA, by=_BY)
 """The `detail` of a step that a person took, with who it was and where from."""
 TREE_SCHEMA = _type("rolecall.tree", {"tree": _TREE})
 """Recorded files that something else than a step names, such as a task of an evaluation."""
 _SANDBOX = _type("rolecall.sandbox", {"rules": _TEXT}, {"enforced": {"type": "array", "items": _TEXT}})
-SANDBOX_RECORD_SCHEMA = {
-    **BY_RECORD_SCHEMA,
-    "properties": {**BY_RECORD_SCHEMA["properties"], "sandbox": _SANDBOX},
-}
+SANDBOX_RECORD_SCHEMA = _extend(BY_RECORD_SCHEMA, sandbox=_SANDBOX)
 """The `detail` of a step whose role has a sandbox: its rules, and how they were enforced."""
 RECORD_SCHEMAS = (
     RECORD_SCHEMA,
@@ -169,14 +160,8 @@ ATTEMPT_SCHEMA = _type(
         "number": _INTEGER,
     },
 )
-TREE_ATTEMPT_SCHEMA = {
-    **ATTEMPT_SCHEMA,
-    "properties": {**ATTEMPT_SCHEMA["properties"], "tree": _TREE},
-}
-SANDBOX_ATTEMPT_SCHEMA = {
-    **TREE_ATTEMPT_SCHEMA,
-    "properties": {**TREE_ATTEMPT_SCHEMA["properties"], "sandbox": _SANDBOX},
-}
+TREE_ATTEMPT_SCHEMA = _extend(ATTEMPT_SCHEMA, tree=_TREE)
+SANDBOX_ATTEMPT_SCHEMA = _extend(TREE_ATTEMPT_SCHEMA, sandbox=_SANDBOX)
 ATTEMPT_SCHEMAS = (ATTEMPT_SCHEMA, TREE_ATTEMPT_SCHEMA, SANDBOX_ATTEMPT_SCHEMA)
 DETAIL_SCHEMA = _type(
     "rolecall.detail",
@@ -220,11 +205,11 @@ PERSON_SCHEMA = _type(
     {"reason": _TEXT, "answer": _TEXT, "role": _TEXT},
     {"prompt": _TEXT, "location": _TEXT},
 )
-BY_PERSON_SCHEMA = {**PERSON_SCHEMA, "properties": {**PERSON_SCHEMA["properties"], "by": _BY}}
+BY_PERSON_SCHEMA = _extend(PERSON_SCHEMA, by=_BY)
 """A person's message, with who it was and where from."""
 # A group's roster is stored before its first member starts, so the list cannot change. What all members share is in the
 # roster and not in their starts, and the list is a node of its own, because a member reads only its own item.
-ITEMS_SCHEMA: dict[str, Any] = {"title": "rolecall.items", "type": "array"}
+ITEMS_SCHEMA: Schema = {"title": "rolecall.items", "type": "array"}
 ROSTER_SCHEMA = _type(
     "rolecall.group",
     {"role": _TEXT, "above": _REF, "count": _INTEGER, "at": _INTEGER},
@@ -255,10 +240,6 @@ ERROR_SCHEMA = _type("rolecall.error", {"$status": {"const": "$ERROR"}, "reason"
 # -- names and refs --
 
 
-def id_of(ref: ThreadRef) -> str:
-    return ref.id
-
-
 def session_name(session: str) -> str:
     """The ref of a session in the store, for agents without a memory of their own."""
     return f"session/{session}"
@@ -280,7 +261,7 @@ def queue_name_of(ident: str, state: ThreadState) -> str:
     return queue_name(state.name, ident, priority=place.priority, at=place.queued_at)
 
 
-def queue_entry(state: ThreadState, entry: Mapping[str, Any]) -> dict[str, Any]:
+def queue_entry(state: ThreadState, entry: JsonObject) -> dict[str, Any]:
     """What the queue knows of a thread besides its place, which is `entry` and what follows from its state."""
     known = {"member": bool(state.member), "until": state.until}
     return {**entry, **{key: value for key, value in known.items() if value}}
@@ -587,7 +568,7 @@ class Step:
         return turns_of(self.store, self.payload.get("detail"))
 
     @property
-    def detail(self) -> Mapping[str, Any]:
+    def detail(self) -> JsonObject:
         """Details of the agent's work: files, ending, remarks."""
         node = self.payload.get("detail")
         kept = self.store.get(node).payload if node else None
@@ -626,7 +607,7 @@ class Step:
         is_there = reused is not None and self.store.has(reused.step)
         return Step(self.store, self.store.get(reused.step)) if reused and is_there else None
 
-    def attempts(self) -> "Iterator[Mapping[str, Any]]":
+    def attempts(self) -> "Iterator[JsonObject]":
         """The record of each failed attempt before the step, newest first."""
         node = self.payload.get("attempt")
         while node:
@@ -701,7 +682,7 @@ _OUR_NAMES = {
 }
 
 
-def put_step(draft: Draft, fields: Mapping[str, Any]) -> str:
+def put_step(draft: Draft, fields: JsonObject) -> str:
     """Add a step to a draft. `fields` use our names; `raw` is the text of the answer."""
     record = {key: value for key, value in fields.items() if key not in ("raw", "detail")}
     step = {
@@ -714,15 +695,8 @@ def put_step(draft: Draft, fields: Mapping[str, Any]) -> str:
     if fields.get("detail"):
         record["work"] = fields["detail"]
     # The oldest type that has all its fields, because a node's id also depends on its type.
-    newer = (
-        ("sandbox", SANDBOX_RECORD_SCHEMA),
-        ("by", BY_RECORD_SCHEMA),
-        ("reused", REUSED_RECORD_SCHEMA),
-        ("parts", KEY_RECORD_SCHEMA),
-        ("tree", TREE_RECORD_SCHEMA),
-        ("group", GROUP_RECORD_SCHEMA),
-    )
-    schema = next((schema for field, schema in newer if field in record), RECORD_SCHEMA)
+    fitting = (one for one in RECORD_SCHEMAS if record.keys() <= one["properties"].keys())
+    schema = next(fitting, SANDBOX_RECORD_SCHEMA)
     detail = draft.put_as(schema, record)
     node: str = draft.put_as(STEP_SCHEMA, {**step, "detail": detail})
     return node
@@ -764,7 +738,7 @@ LIMITS = ("steps", "turns", "tokens", "cost", "minutes")
 """The amounts that are counted and can be limited."""
 
 
-def count_usage(usage: Mapping[str, Any] | None, *, ms: int, steps: int = 1) -> dict[str, float]:
+def count_usage(usage: JsonObject | None, *, ms: int, steps: int = 1) -> dict[str, float]:
     """The usage of one agent call in the units of limits."""
     usage = usage or {}
     tokens = (usage.get("input_tokens") or 0) + (usage.get("output_tokens") or 0)
@@ -778,7 +752,7 @@ def count_usage(usage: Mapping[str, Any] | None, *, ms: int, steps: int = 1) -> 
 
 
 def add_totals(
-    totals: Mapping[str, Any],
+    totals: JsonObject,
     role: str,
     used: Mapping[str, float],
     saved: Mapping[str, float] | None = None,
@@ -803,7 +777,7 @@ def sum_amounts(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     return reduce(_sum, amounts, {})
 
 
-def _sum(one: Mapping[str, Any], other: Mapping[str, float]) -> dict[str, float]:
+def _sum(one: JsonObject, other: Mapping[str, float]) -> dict[str, float]:
     return {
         key: round(one.get(key, 0) + other.get(key, 0), 6)
         for key in LIMITS
@@ -811,6 +785,6 @@ def _sum(one: Mapping[str, Any], other: Mapping[str, float]) -> dict[str, float]
     }
 
 
-def over_limit(limits: Mapping[str, float], used: Mapping[str, Any]) -> str | None:
+def over_limit(limits: Mapping[str, float], used: JsonObject) -> str | None:
     """The limit that has been reached, or None if another step is allowed."""
     return next((key for key in LIMITS if key in limits and used.get(key, 0) >= limits[key]), None)
