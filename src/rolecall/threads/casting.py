@@ -132,23 +132,21 @@ def miscast(book: Playbook, override: str | None) -> list[tuple[str, RolecallErr
         if role in book.functions:
             sandbox = sandbox_of(played.workflow, role)
             if sandbox is not None and not sandbox.is_off and not sandbox.best_effort:
-                found.append((role, _cannot_hold(role)))
+                error = UsageError(
+                    f"the sandbox of the role {role!r} has no effect, because its function runs in Rolecall's own "
+                    "process",
+                    hint="Give the role the line `sandbox: off`, or let an agent or a command play it.",
+                )
+                found.append((role, error))
             continue
         try:
             made = cast(settings, played, role, override=override)
             check_present(made.agent, env=config.environment())
             if played.workflow.roles[role].stand_in and override is None:  # it need not be installed
                 cast_stand_in(settings, played, role)
-        except RolecallError as error:
-            found.append((role, error))
+        except RolecallError as problem:
+            found.append((role, problem))
     return found
-
-
-def _cannot_hold(role: str) -> UsageError:
-    return UsageError(
-        f"the sandbox of the role {role!r} has no effect, because its function runs in Rolecall's own process",
-        hint="Give the role the line `sandbox: off`, or let an agent or a command play it.",
-    )
 
 
 def refuse_miscast(book: Playbook, override: str | None) -> None:

@@ -18,7 +18,6 @@ from rolecall import __version__
 from rolecall.errors import Damaged, Hint, NotFound, UsageError
 from rolecall.files import git
 from rolecall.files.merge import DIGEST_TRAILER, STEP_TRAILER, THREAD_TRAILER
-from rolecall.files.snapshot import Snapshot
 from rolecall.files.tree import Trees
 from rolecall.store.canonical import JsonObject
 from rolecall.store.ids import is_node_id, is_thread_id
@@ -144,7 +143,47 @@ class Proof(NamedTuple):
 
     def make_statement(self) -> JsonObject:
         """An in-toto statement about the commit, without a signature and without texts."""
-        return _make_statement(self)
+        if not self.is_proven:
+            raise UsageError(f"{self.commit[:12]} is not proven: {'; '.join(self.problems)}")
+        steps = [
+            {
+                "name": step.id,
+                "digest": {"sha256": step.sha256},
+                "number": step.number,
+                "role": step.role,
+                "agent": step.agent,
+                "model": step.model,
+                "version": step.version,
+                "status": step.status,
+                "startedOn": _write_time(step.started_at),
+                "finishedOn": _write_time(step.completed_at),
+                "promptSeal": step.prompt_seal,
+                "restrictions": list(step.restrictions),
+                "sandbox": step.sandbox._asdict() if step.sandbox else None,
+                "gitTree": step.left,
+                "reused": step.reused,
+            }
+            for step in self.steps
+        ]
+        approvals = [
+            {"person": one.person, "door": one.door, "role": one.role, "status": one.status, "step": one.id}
+            | {"on": _write_time(one.completed_at)}
+            for one in self.people
+        ]
+        predicate = {
+            "thread": self.thread,
+            "workflow": self.workflow,
+            "head": {"name": self.step, "digest": {"sha256": self.digest}},
+            "anchor": {"digest": {"gitCommit": self.anchor}} if self.anchor else None,
+            "files": self.files,
+            "steps": steps,
+            "checks": [check._asdict() for check in self.checks],
+            "approvals": approvals,
+            "notCovered": list(self.uncovered),
+            "madeBy": f"rolecall {__version__}",
+        }
+        subject = [{"name": "commit", "digest": {"gitCommit": self.commit, "gitTree": self.tree}}]
+        return {"_type": STATEMENT, "subject": subject, "predicateType": PREDICATE, "predicate": predicate}
 
 
 def prove(
@@ -158,7 +197,11 @@ def prove(
     """Prove a commit of the repository around `folder` from the store, or from `given`, a proof that was exported.
     Raise NotFound if the repository does not have it, or if no step is known that made it."""
     commit = _find_commit(folder, name)
-    claims = [commit.claim] if commit.claim.step else [one.claim for one in _find_later(folder, commit.id)]
+    claims = [commit.claim]
+    if not commit.claim.step:  # a later commit may name the step, the oldest of them first
+        where = ("HEAD", "--branches", "--remotes", f"^{commit.id}")
+        words = ("--ancestry-path", f"--grep=^{STEP_TRAILER}: ", *where)
+        claims = [one.claim for one in _read_commits(folder, *words) if one.claim.step][::-1]
     sealer = Sealer(store) if store and given is None else None
     for claim in claims:
         chain: SealedChain | None = None
@@ -174,7 +217,9 @@ def prove(
             chain = given
         elif sealer and store and store.has(claim.step):
             chain = sealer.chain(claim.thread, claim.step)
-        if chain is not None and (claim.commit == commit.id or _finds(chain, commit.id)):
+        if chain is None:
+            continue
+        if claim.commit == commit.id or any(commit.id in step.commits for step in _read_steps(chain, None)):
             return _Proving(folder, commit, claim, chain, store if sealer else None, trees).prove()
     known = find_step(store, f"commit-{commit.id}") if store and sealer else None
     if known is not None and sealer:  # nothing in the repository seals it
@@ -275,16 +320,19 @@ class _Proving:
         if newest is None:
             self._problems.append("no step recorded its files")
             return ""
-        snapshot = self._find_snapshot(newest)
-        if snapshot is None or self._trees is None:
+        tree = Step(self._store, self._store.get(newest.id)).tree if self._store else None
+        if tree is None or self._trees is None:
             self._problems.append(
                 f"no step left these files, and those of step {newest.number} are not here to compare"
             )
             return ""
+        snapshot = tree.left
         left = self._trees.list_files(snapshot)
         changed = _list_changes(self._folder, base, work.id)
         others = sorted(path for path, file in changed.items() if left.get(path, "") != file)
-        unrecorded = [path for path in others if path in snapshot.omitted or _is_below(path, snapshot.nested)]
+        below = tuple(f"{nested}/" for nested in snapshot.nested)
+        left_out = {*snapshot.omitted, *snapshot.nested}
+        unrecorded = [path for path in others if path in left_out or path.startswith(below)]
         if others := [path for path in others if path not in unrecorded]:
             self._problems.append(
                 f"step {newest.number} ({newest.role}) did not leave these files so: {_join(others)}"
@@ -321,12 +369,6 @@ class _Proving:
             ):
                 continue
             self._uncovered.append(f"who made the commit {one.id[:12]} ({one.title}), which it merges")
-
-    def _find_snapshot(self, step: ProvenStep) -> Snapshot | None:
-        if self._store is None:
-            return None
-        tree = Step(self._store, self._store.get(step.id)).tree
-        return tree.left if tree else None
 
     def _read_merge_check(self) -> Iterator[ProofCheck]:
         """The command that had to succeed after `plan run` merged the commit, from the store's log."""
@@ -412,10 +454,6 @@ def _read_checks(chain: SealedChain, steps: Iterable[ProvenStep]) -> Iterator[Pr
             yield ProofCheck(step.role, " ".join(words), "passed after each merge", step.id)
 
 
-def _finds(chain: SealedChain, commit: str) -> bool:
-    return any(commit in step.commits for step in _read_steps(chain, None))
-
-
 # -- git --
 
 
@@ -430,13 +468,6 @@ def _find_commit(folder: str, name: str) -> Commit:
     for found in _read_commits(folder, "--max-count=1", ident.text):
         return found
     raise NotFound(f"the commit {name!r} cannot be read", hint="Check the repository with `git fsck`.")
-
-
-def _find_later(folder: str, commit: str) -> list[Commit]:
-    """The commits after this one that name a step, oldest first."""
-    where = ("HEAD", "--branches", "--remotes", f"^{commit}")
-    later = _read_commits(folder, "--ancestry-path", f"--grep=^{STEP_TRAILER}: ", *where)
-    return [one for one in later if one.claim.step][::-1]
 
 
 def _read_commits(folder: str, *words: str) -> Iterator[Commit]:
@@ -499,10 +530,6 @@ def _list_changes(folder: str, before: str, after: str) -> dict[str, str]:
     return changed
 
 
-def _is_below(path: str, folders: Iterable[str]) -> bool:
-    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
-
-
 def _join(paths: list[str]) -> str:
     return ", ".join(paths[:_MOST_NAMED]) + (
         f" and {len(paths) - _MOST_NAMED} more" if paths[_MOST_NAMED:] else ""
@@ -510,50 +537,6 @@ def _join(paths: list[str]) -> str:
 
 
 # -- statements --
-
-
-def _make_statement(proof: Proof) -> JsonObject:
-    if not proof.is_proven:
-        raise UsageError(f"{proof.commit[:12]} is not proven: {'; '.join(proof.problems)}")
-    steps = [
-        {
-            "name": step.id,
-            "digest": {"sha256": step.sha256},
-            "number": step.number,
-            "role": step.role,
-            "agent": step.agent,
-            "model": step.model,
-            "version": step.version,
-            "status": step.status,
-            "startedOn": _write_time(step.started_at),
-            "finishedOn": _write_time(step.completed_at),
-            "promptSeal": step.prompt_seal,
-            "restrictions": list(step.restrictions),
-            "sandbox": step.sandbox._asdict() if step.sandbox else None,
-            "gitTree": step.left,
-            "reused": step.reused,
-        }
-        for step in proof.steps
-    ]
-    approvals = [
-        {"person": one.person, "door": one.door, "role": one.role, "status": one.status, "step": one.id}
-        | {"on": _write_time(one.completed_at)}
-        for one in proof.people
-    ]
-    predicate = {
-        "thread": proof.thread,
-        "workflow": proof.workflow,
-        "head": {"name": proof.step, "digest": {"sha256": proof.digest}},
-        "anchor": {"digest": {"gitCommit": proof.anchor}} if proof.anchor else None,
-        "files": proof.files,
-        "steps": steps,
-        "checks": [check._asdict() for check in proof.checks],
-        "approvals": approvals,
-        "notCovered": list(proof.uncovered),
-        "madeBy": f"rolecall {__version__}",
-    }
-    subject = [{"name": "commit", "digest": {"gitCommit": proof.commit, "gitTree": proof.tree}}]
-    return {"_type": STATEMENT, "subject": subject, "predicateType": PREDICATE, "predicate": predicate}
 
 
 def _write_time(ms: int) -> str:

@@ -312,7 +312,14 @@ def _members_markdown(
 
 def _calls_in_brief(calls: Sequence[View], more: str) -> str:
     """Tool calls, one per line with name, arguments and result; `more` says how to see the rest."""
-    lines = [_call_in_brief(call) for call in calls[:_BRIEF_CALLS]]
+    lines = []
+    for call in calls[:_BRIEF_CALLS]:
+        words, given = [f"- `{call['name']}`"], call_text(call["arguments"])
+        if given.strip():
+            words.append(f"`{_one_line(given, 100).replace('`', chr(39))}`")
+        if call["result"].strip():
+            words.append(f"→ {_one_line(call['result'], 100)}")
+        lines.append(" ".join(words))
     if len(calls) > _BRIEF_CALLS:
         lines.append(f"- and {len(calls) - _BRIEF_CALLS} more" + (f": {more}" if more else ""))
     return "\n".join(lines)
@@ -330,16 +337,6 @@ def call_text(arguments: Any) -> str:
 
 def _word(value: Any) -> str:
     return " ".join((value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).split())
-
-
-def _call_in_brief(call: View) -> str:
-    given = call_text(call["arguments"])
-    words = [f"- `{call['name']}`"]
-    if given.strip():
-        words.append(f"`{_one_line(given, 100).replace('`', chr(39))}`")
-    if call["result"].strip():
-        words.append(f"→ {_one_line(call['result'], 100)}")
-    return " ".join(words)
 
 
 def _quote(text: str) -> str:

@@ -147,7 +147,9 @@ class Tryout:
         head, last, number = steps[0][0].start if steps else chain.start.id, START, 0
         for step, number in steps:
             if step.role not in (PERSON, FORK):
-                here = Place(self._store, ref, head, self._edit_of(_workflow_of(self._store, step.start)))
+                here = Place(
+                    self._store, ref, head, self._edit_of(self._store.follow(step.start).payload["workflow"])
+                )
                 if found := here.compare(step, last, number, self._bound):
                     return found
                 turns[step.role] += 1
@@ -166,10 +168,6 @@ class Tryout:
     def _bound(self) -> Mapping[str, Any]:
         """The agents that a thread of the edited workflow would start with."""
         return casting.binder()(self._new)
-
-
-def _workflow_of(store: Store, start: str) -> str:
-    return str(store.follow(start).payload["workflow"])
 
 
 class Edit:
