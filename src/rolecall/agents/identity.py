@@ -209,7 +209,7 @@ async def _ask_version(agent: object, *, env: Mapping[str, str], folder: Path, c
 
 
 def version_in(text: str) -> str:
-    """The first text that looks like a version, else the first line; empty if there is none."""
+    """The first text that looks like a version, else the first line."""
     found = re.search(r"\d+(?:\.\d+)+[\w.+-]*", text)
     return found[0].rstrip(".") if found else text.strip().partition("\n")[0][:40]
 

@@ -438,7 +438,7 @@ _REDIRECTS: Mapping[str, Callable[[str, Mapping[str, str], str], tuple[list[str]
     "codex-acp": _redirect_codex,
     "opencode": _redirect_opencode,
 }
-"""How a program whose settings have the address of its model is told another one: by arguments and variables."""
+"""The arguments and variables that give another address of the model to a program whose settings have one."""
 
 STATES: Mapping[str, Callable[[Mapping[str, str], str], State]] = {
     "claude": _describe_claude,

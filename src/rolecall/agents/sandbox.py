@@ -111,7 +111,7 @@ class Endpoint:
     base_url: str
     key: str = field(repr=False)
     base_url_env: str = ""
-    """The variable in which the program finds the address; empty: it is told otherwise."""
+    """The variable in which the program finds the address; empty if it gets the address in another way."""
     key_env: str = ""
 
 
@@ -278,7 +278,7 @@ _LAUNCHER = (os.path.realpath(sys.executable), "-I", "-S", "-c", _START.format(o
 _OWN = (os.path.realpath(sys.base_prefix), os.path.realpath(os.path.dirname(__file__)))
 _TMP = "/tmp"  # noqa: S108 -- it is covered, not used
 _BUBBLEWRAP = (
-    # It is to stay until the program has ended, whoever is signalled.
+    # It has to stay until the program has ended, whichever process gets a signal.
     "/bin/sh", "-c", 'trap "" TERM INT HUP; exec "$@"', "sh",
     "bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", _TMP,
     "--unshare-user", "--unshare-pid", "--unshare-ipc", "--as-pid-1", "--die-with-parent", "--cap-drop", "ALL",

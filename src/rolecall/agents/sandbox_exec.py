@@ -103,7 +103,7 @@ def encode(path: str) -> bytes:
 
 
 def find_mode(path: str) -> int:
-    """The kind of file at a path, without following a link; 0 if there is none."""
+    """The kind of file at a path, without following a link; 0 without a file."""
     try:
         return posix.lstat(path).st_mode & 0o170000
     except OSError:

@@ -17,8 +17,8 @@ class TooLarge(StorageError):
 
 
 def write_pack(ours: str, wanted: Collection[str], *, without: Collection[str], most: int) -> bytes:
-    """A pack with the objects of some trees and commits, except those of the trees and commits `without`; empty if
-    there are none. Raise TooLarge if they take more than `most` bytes."""
+    """A pack with the objects of some trees and commits, except those of the trees and commits `without`; empty
+    without any. Raise TooLarge if they take more than `most` bytes."""
     env, given = {"GIT_DIR": ours}, "\n".join([*wanted, *(f"^{one}" for one in without)])
     words = ("rev-list", "--objects", "--ignore-missing", "--stdin")
     listed = git.run(ours, *words, env=env, stdin=given.encode()).out

@@ -33,7 +33,7 @@ class Journal:
     lengths: dict[str, int] = field(default_factory=dict)
     """The lines to append to files that grow, and the length of those files before."""
     forgotten: dict[str, list[list[str]]] = field(default_factory=dict)
-    """For files that grow, the fields and values whose lines are removed, whoever has appended them."""
+    """For files that grow, the fields and values whose lines are removed, the predecessor's lines too."""
     entries: dict[str, dict[str, str | None]] = field(default_factory=dict)
     """For each YAML map that the predecessor writes too, the entries to set, or to remove if None."""
 
@@ -48,7 +48,7 @@ class Journal:
         if file in self.texts:
             text = self.texts[file]
             return None if text is None else text.encode()
-        data, added = disk.read(self.root / file), self._added(file)
+        data, added = disk.read(self.root / file), self._join_lines(file)
         if file in self.forgotten and data is not None:
             new = {line.encode() for line in self.lines.get(file, ())}
             kept = (line for line in data.splitlines() if line not in new and not self._forgets(file, line))
@@ -79,7 +79,7 @@ class Journal:
     def _forgets(self, file: str, line: bytes) -> bool:
         return any(_has(line, field, value) for field, value in self.forgotten[file])
 
-    def _added(self, file: str) -> bytes:
+    def _join_lines(self, file: str) -> bytes:
         return "".join(f"{line}\n" for line in self.lines.get(file, ())).encode()
 
     # -- taking effect --
@@ -103,7 +103,7 @@ class Journal:
         """Bring the files up to date. Doing this twice has no further effect."""
         touched = {self.root, self.root / "cas"}
         for file in self.lines.keys() - self.forgotten.keys():
-            _append(self.root / file, self._added(file), length=self.lengths[file], durable=durable)
+            _append(self.root / file, self._join_lines(file), length=self.lengths[file], durable=durable)
             touched.add((self.root / file).parent)
         for temporary, final in self.nodes.values():
             if (self.root / temporary).exists():

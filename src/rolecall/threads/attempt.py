@@ -25,6 +25,7 @@ from rolecall.errors import (
 from rolecall.files.snapshot import Snapshot, StepTree, load_tree
 from rolecall.files.tree import Trees
 from rolecall.settings.mask import Mask
+from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Draft, Store
 from rolecall.threads import adoption, prompt, thread, workfolder
 from rolecall.threads.attempt_files import AttemptFiles
@@ -76,11 +77,11 @@ class Answer(NamedTuple):
 class Result(NamedTuple):
     """The contents of the step to be committed."""
 
-    output: Mapping[str, Any]
+    output: JsonObject
     body: str
     raw: str | None = None
     """The whole answer, if it differs from the one in the note."""
-    schema: Mapping[str, Any] | None = None
+    schema: JsonObject | None = None
     """The schema of the output, if it is not the role's."""
     agent: str = ""
     """The agent that answered, if not the one that was asked."""
@@ -391,7 +392,7 @@ class Attempt:
         )
         self._write(note, "step_started", {"role": self.role, "agent": self.agent, "number": self.number})
 
-    def note_sandbox(self, use: Mapping[str, Any]) -> None:
+    def note_sandbox(self, use: JsonObject) -> None:
         """Note the sandbox of the agent's processes, and how it is enforced."""
         self.note = self.note._replace(sandbox=dict(self.mask.value(make_plain(use))))
 
@@ -412,7 +413,7 @@ class Attempt:
         """Keep the note over a crash as it is."""
         self._write(self.note)
 
-    def note_sign(self, kind: str, body: Mapping[str, Any]) -> None:
+    def note_sign(self, kind: str, body: JsonObject) -> None:
         """Handle a live event of the agent. A session is noted at once, so that it can be resumed after a crash."""
         given = make_plain(body)
         if kind == "text" and isinstance(given.get("text"), str):
@@ -544,7 +545,7 @@ class Attempt:
             self._remarks.append(text)
             self._tell("remark", {"role": self.role, "text": text})
 
-    def add_usage(self, usage: Mapping[str, Any]) -> None:
+    def add_usage(self, usage: JsonObject) -> None:
         """Add the extract model's usage to that of the step."""
         known = dict(self.note.usage)
         for key, name in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens")):
@@ -726,7 +727,7 @@ class Attempt:
             )
         self._ref, self.previous = there, there.attempt if there else None
 
-    def _write(self, note: Note, kind: str = "", body: Mapping[str, Any] | None = None) -> None:
+    def _write(self, note: Note, kind: str = "", body: JsonObject | None = None) -> None:
         """Write the note, and an event if one is given."""
         self.note = note
         if not self._is_owner:
@@ -741,7 +742,7 @@ class Attempt:
         if kind:
             self.watch(kind, body or {})
 
-    def _tell(self, kind: str, body: Mapping[str, Any]) -> None:
+    def _tell(self, kind: str, body: JsonObject) -> None:
         draft = self.store.draft()
         draft.event(self.thread, kind, body)
         draft.commit()
@@ -751,7 +752,7 @@ class Attempt:
         if rest := self._live.rest():
             self._tell("text", {"text": rest})
 
-    def _with_remarks(self, detail: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _with_remarks(self, detail: JsonObject) -> JsonObject:
         # Those of a process that has died are in the detail already.
         notes = list(dict.fromkeys([*detail.get("notes", ()), *self._remarks]))
         return {"turns": [], **detail, "notes": notes} if notes else detail

@@ -90,7 +90,7 @@ def _add_up(amount: str, counts: Mapping[Forecast, int]) -> Sum:
 
 
 def range_of(values: Sequence[float]) -> Range | None:
-    """The median and the range of four fifths of the values; None if there are none."""
+    """The median and the range of four fifths of the values; None without values."""
     if not values:
         return None
     ordered = sorted(values)

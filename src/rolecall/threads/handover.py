@@ -32,10 +32,10 @@ from rolecall.files import merge as merge_files
 from rolecall.files.merge import MergeCheck, Merged, SetAside, Work
 from rolecall.files.snapshot import Snapshot
 from rolecall.files.tree import Trees, find_top
-from rolecall.store import holder
 from rolecall.store.ids import is_thread_id
 from rolecall.store.store import Store
 from rolecall.threads import workfolder
+from rolecall.threads.lifecycle import refuse_running
 from rolecall.threads.seal import Sealer
 from rolecall.threads.state import (
     GROUP,
@@ -116,7 +116,7 @@ def changed_files(folder: WorkFolder) -> list[str] | None:
     longer exists."""
     if folder.is_removed or not os.path.isdir(folder.path):
         return None
-    # What was not committed in the user's folder when a fork began is no change of the fork.
+    # Uncommitted changes that the user's folder had when the fork began do not belong to the fork.
     is_of_fork = os.path.basename(folder.path) == "fork"
     if folder.branch and not is_of_fork:
         return _diff_from_base(folder, "--name-only", "-z").words
@@ -318,7 +318,7 @@ def _worktree_of(store: Store, ref: ThreadRef) -> WorkFolder:
             f"thread {ref.id} has no worktree to merge",
             hint=Hint("Copy the thread's changes out of its copy by hand", "diff_folder", thread=ref.id),
         )
-    _refuse_running(store, ref)
+    refuse_running(store, ref)
     for why in _find_newer(store, ref):
         raise UsageError(f"{folder.branch} cannot be merged here: {why}", hint="Merge it there.")
     return folder
@@ -368,7 +368,7 @@ async def prepare_check(
 def remove(store: Store, ref: ThreadRef, *, force: bool = False) -> dict[str, Any]:
     """Remove a thread's own folders and its branch; work that exists nowhere else only with `force`. The removal is
     recorded first, so calling this again finishes one that was interrupted."""
-    _refuse_running(store, ref)
+    refuse_running(store, ref)
     folders = ref.state.folders
     found = {} if force else _folders_at_risk(store, ref)
     for why in () if force else _find_newer(store, ref):
@@ -477,15 +477,6 @@ def _find_losses(folder: WorkFolder, *, is_merge_needed: bool = False) -> Iterat
     if count := int(git.run(source, "rev-list", "--count", *ours, *others).text):
         place = "not merged into any branch" if is_merge_needed else "not on any other branch"
         yield f"{_count(count, 'commit')} that {'is' if count == 1 else 'are'} {place}"
-
-
-def _refuse_running(store: Store, ref: ThreadRef) -> None:
-    lease = ref.state.lease
-    if lease and holder.is_alive(lease, now=store.now()):
-        raise Conflict(
-            f"thread {ref.id} is being run by {holder.describe(lease)}",
-            hint="Wait until it stops, or stop it.",
-        )
 
 
 def _count(count: int, what: str) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rolecall.errors import Conflict, Hint, UsageError
 from rolecall.files.tree import Trees
 from rolecall.settings import config
 from rolecall.settings.service_socket import poke
 from rolecall.store import holder
+from rolecall.store.canonical import JsonObject
 from rolecall.store.ids import NodeId, ThreadId
 from rolecall.store.store import Draft, Store
 from rolecall.threads import thread, workfolder
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from rolecall.settings.mask import Mask
     from rolecall.workflow.playbook import Playbook
 
-Bind = Callable[["Playbook"], Mapping[str, Any]]
+Bind = Callable[["Playbook"], JsonObject]
 """Returns the agents to bind to the roles of a new thread, which stores them."""
 Also = Callable[[str, Draft], object]
 """(id of a new thread, the draft that creates it): adds something to the same transaction."""
@@ -260,7 +261,7 @@ def _add_thread(
     book: Playbook,
     state: ThreadState,
     event: str,
-    body: Mapping[str, Any],
+    body: JsonObject,
     *,
     work: str | None,
     ident: str | None = None,
@@ -326,7 +327,7 @@ def _add_thread(
     return _make_folders(store, load(draft.commit(durable=True)[0]))
 
 
-def enter_queue(draft: Draft, ident: str, state: ThreadState, entry: Mapping[str, Any]) -> None:
+def enter_queue(draft: Draft, ident: str, state: ThreadState, entry: JsonObject) -> None:
     """Add a thread to the service's queue. It is not admitted while its `maker` is alive and still makes its folders;
     once it has `begun`, it is not discarded."""
     draft.move(thread.queue_name_of(ident, state), None, state=thread.queue_entry(state, entry))
@@ -491,7 +492,7 @@ def give_to_service(store: Store, ref: ThreadRef, *, priority: int = 0) -> Threa
 
 def kill(
     store: Store, ref: ThreadRef, reason: str = "killed by a person", *, mask: Mask
-) -> tuple[ThreadRef, Mapping[str, Any]]:
+) -> tuple[ThreadRef, JsonObject]:
     """End a thread for good. Return it with the lease of the process that runs it, or an empty lease if none does.
     `killing.py` also ends that process."""
     while True:
@@ -523,4 +524,7 @@ def refuse_running(store: Store, ref: ThreadRef) -> None:
     """Raise Conflict while a live process runs the thread."""
     lease = ref.state.lease
     if lease and holder.is_alive(lease, now=store.now()):
-        raise Conflict(f"thread {ref.id} is being run by {holder.describe(lease)}")
+        raise Conflict(
+            f"thread {ref.id} is being run by {holder.describe(lease)}",
+            hint="Wait until it stops, or stop it.",
+        )

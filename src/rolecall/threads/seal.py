@@ -2,8 +2,8 @@
 
 Ids of nodes are short and protect against accidents, not against a forger. The seal of a node is the digest of its id,
 its type, the SHA-256 of its bytes, the fields that a proof shows, and the seals of the nodes that it refers to. A proof
-file has these parts for each node with fields to show; other nodes appear in it only by id and seal. So whoever knows
-the seal of a step can check the file, and the texts of prompts and answers are not in it.
+file has these parts for each node with fields to show; other nodes appear in it only by id and seal. So anybody who
+knows the seal of a step can check the file, and the texts of prompts and answers are not in it.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Sealer:
                 read[node] = self._read(node)
             sealed, refs = read[node]
             if missing := [one for one in refs if one not in self._sealed]:
-                waiting += missing  # an id is made from what it refers to, so there is no ring
+                waiting += missing  # an id is made from what it refers to, so rings do not occur
                 continue
             known = sealed._replace(refs={one: self._sealed[one][1] for one in refs})
             self._sealed[node] = (known, known.seal(node))

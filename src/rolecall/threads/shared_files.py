@@ -28,6 +28,7 @@ from rolecall.files.snapshot import Snapshot
 from rolecall.files.tree import Trees, find_top, hold, mark_taken
 from rolecall.store import holder
 from rolecall.store.backend import Ref
+from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Draft, Store
 from rolecall.threads import workfolder
 from rolecall.threads.state import FirstFiles, WorkFolder, files_name
@@ -50,7 +51,7 @@ class Sent(NamedTuple):
     """The next move of the ref."""
 
     target: str | None
-    state: Mapping[str, Any]
+    state: JsonObject
     size: int = 0
     ms: int = 0
 
@@ -147,7 +148,7 @@ class SharedFolder:
         return {"copy": mark["copy"], "host": holder.name_of_host(holder.process(os.getpid()))}
 
     def _pack_next(
-        self, trees: Trees, snapshot: Snapshot, head: str, known: Mapping[str, Any]
+        self, trees: Trees, snapshot: Snapshot, head: str, known: JsonObject
     ) -> tuple[tuple[bytes, bytes], bool]:
         """The packs of the next send, and whether they need none of those before."""
         if not known:
@@ -158,7 +159,7 @@ class SharedFolder:
         return self._pack(trees, snapshot, head, known, MOST_BYTES), False
 
     def _pack(
-        self, trees: Trees, snapshot: Snapshot, head: str, known: Mapping[str, Any], most: int
+        self, trees: Trees, snapshot: Snapshot, head: str, known: JsonObject, most: int
     ) -> tuple[bytes, bytes]:
         """What others lack of the tree and of the commits up to `head`, if they have what is `known`."""
         ours = os.path.join(trees.place, snapshot.repository)
@@ -250,7 +251,7 @@ class SharedFolder:
         self.mark(self._store.move(self._name, ref, ref.target, state))
         return fetched
 
-    def _read_sent(self, ref: Ref) -> Iterator[Mapping[str, Any]]:
+    def _read_sent(self, ref: Ref) -> Iterator[JsonObject]:
         """What was sent, newest first."""
         node = ref.target
         while node is not None:
@@ -258,7 +259,7 @@ class SharedFolder:
             yield entry
             node = entry.get("previous")
 
-    def _receive(self, ref: Ref, sent: Sequence[Mapping[str, Any]], trees: Trees) -> int:
+    def _receive(self, ref: Ref, sent: Sequence[JsonObject], trees: Trees) -> int:
         """Take over the objects that are not here, and return their size."""
         source, repository = self._folder.source, ref.state["repository"]
         ours = trees.prepare(source, repository)
@@ -291,7 +292,7 @@ class SharedFolder:
         if find_top(path) != os.path.realpath(path) or (self._folder.branch and not is_worktree):
             raise UsageError("it is not the thread's; keep what you need of it elsewhere, and remove it")
 
-    def _check_files(self, mark: Mapping[str, str], sent: Sequence[Mapping[str, Any]], trees: Trees) -> str:
+    def _check_files(self, mark: Mapping[str, str], sent: Sequence[JsonObject], trees: Trees) -> str:
         """The tree of an older folder. Raise UsageError if no step has recorded it."""
         path, source = self._folder.path, self._folder.source
         found = trees.take(path, source=source)
@@ -306,7 +307,7 @@ class SharedFolder:
             )
         return found.tree
 
-    def _check_branch(self, mark: Mapping[str, str], sent: Sequence[Mapping[str, Any]]) -> None:
+    def _check_branch(self, mark: Mapping[str, str], sent: Sequence[JsonObject]) -> None:
         """Raise UsageError if commits would be lost that are neither a step's nor on another branch."""
         path, source, branch = self._folder.path, self._folder.source, self._folder.branch
         if not branch:

@@ -138,7 +138,7 @@ class ThreadState(NamedTuple):
     """Its own folders by kind."""
     agent: str | None = None
     """The agent that plays every role."""
-    agents: Mapping[str, Mapping[str, Any]] = {}
+    agents: Mapping[str, JsonObject] = {}
     """The agent of each role, as it was bound when the thread started."""
     parent: ThreadId | None = None
     """The thread that has the role this one plays."""
@@ -190,10 +190,10 @@ class ThreadState(NamedTuple):
 
     @property
     def news(self) -> str:
-        """The event to notify people of when a thread reaches this state; empty if there is none. A thread that plays
+        """The event to notify people of when a thread reaches this state; empty without one. A thread that plays
         a role of another, or is a member of a group, does not notify of its end, and its parent does not repeat its
-        questions. A killed thread sends nothing: whoever killed it knows. Nor does one of an evaluation, which has
-        hundreds."""
+        questions. A killed thread sends nothing: the person who killed it knows. Nor does one of an evaluation, which
+        has hundreds."""
         if self.eval:
             return ""
         if self.until is not None:
@@ -224,7 +224,7 @@ class ThreadState(NamedTuple):
 _FIELDS = frozenset(ThreadState._fields) - {"other"}
 
 
-def load_state(stored: Mapping[str, Any]) -> ThreadState:
+def load_state(stored: JsonObject) -> ThreadState:
     known = {key: value for key, value in stored.items() if key in _FIELDS}
     known["status"] = Status(stored.get("status", Status.IDLE))
     known["other"] = {key: value for key, value in stored.items() if key not in _FIELDS}

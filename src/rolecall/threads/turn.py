@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from rolecall.agents import protocol
 from rolecall.errors import AgentError, ExtractError, InvalidPayload, RolecallError
 from rolecall.store import canonical
+from rolecall.store.canonical import JsonObject
 from rolecall.store.schema import Type
 from rolecall.threads import thread
 from rolecall.threads.state import WorkFolder
@@ -79,7 +80,7 @@ class Turn:
         return Messages(self.chain)
 
     @property
-    def totals(self) -> Mapping[str, Any]:
+    def totals(self) -> JsonObject:
         return self.last.payload["totals"] if self.last else {}
 
     @property
@@ -101,7 +102,7 @@ class Turn:
         is_own = group.merge == "queue" and "worktree" in own_folders(self.workflow)
         return "worktree" if is_own else "shared"
 
-    def over_limit(self, role: str, raised: Mapping[str, float], used: Mapping[str, Any]) -> Reached | None:
+    def over_limit(self, role: str, raised: Mapping[str, float], used: JsonObject) -> Reached | None:
         """The limit that forbids another step, or None. A thread's limit for one role is named `ROLE.steps`."""
         given = {**self.chain.start.limits, **raised}
         own = {
@@ -268,10 +269,10 @@ def way_on(turn: Turn, role: str, output: Any, body: str, *, is_new: bool = Fals
     )
 
 
-class Outputs(Mapping[str, Any]):
+class Outputs(JsonObject):
     """The latest output of each role that has run, looked up in the chain on demand."""
 
-    def __init__(self, turn: Turn, newest: Mapping[str, Any]) -> None:
+    def __init__(self, turn: Turn, newest: JsonObject) -> None:
         """`newest` has outputs that are not in the chain yet, by role."""
         self._turn = turn
         self._newest = newest

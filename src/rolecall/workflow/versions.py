@@ -39,7 +39,7 @@ def keep(path: str, into: str) -> str:
 
 
 def digest(where: str) -> str:
-    """The digest of the code at `FILE:VARIABLE`, which is not run; empty if there is no such file."""
+    """The digest of the code at `FILE:VARIABLE`, which is not run; empty without that file."""
     file = where.rpartition(":")[0]
     return _read_version(file)[1] if file.endswith(".py") and os.path.isfile(file) else ""
 
