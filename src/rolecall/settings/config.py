@@ -138,18 +138,19 @@ def session_folder(environ: Mapping[str, str] = os.environ) -> str:
 def versions_folder(store: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
     """The folder with copies of workflows written in Python, for the threads that were started with them. Each store
     has its own, so that unused copies can be removed."""
-    from hashlib import sha256
-
-    key = sha256(full_store_address(store, environ).encode()).hexdigest()[:16]
-    return os.path.join(home(environ), "versions", key)
+    return _folder_of_store(environ, "versions", full_store_address(store, environ))
 
 
 def trees_folder(address: str, environ: Mapping[str, str] = os.environ) -> str:
     """The folder with the files that the steps of the store at a full address found and left. Each store has its own,
     so that files which no step names any more can be removed."""
-    from hashlib import sha256
+    return _folder_of_store(environ, "trees", address)
 
-    return os.path.join(home(environ), "trees", sha256(address.encode()).hexdigest()[:16])
+
+def _folder_of_store(environ: Mapping[str, str], name: str, address: str) -> str:
+    from hashlib import sha256  # most commands do without it
+
+    return os.path.join(home(environ), name, sha256(address.encode()).hexdigest()[:16])
 
 
 def trusted_folder(environ: Mapping[str, str] = os.environ) -> str:

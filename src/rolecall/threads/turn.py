@@ -15,8 +15,9 @@ from rolecall.errors import AgentError, ExtractError, InvalidPayload, RolecallEr
 from rolecall.store import canonical
 from rolecall.store.canonical import JsonObject
 from rolecall.store.schema import Type
+from rolecall.store.store import Store
 from rolecall.threads import thread
-from rolecall.threads.state import WorkFolder
+from rolecall.threads.state import ThreadRef, WorkFolder
 from rolecall.threads.thread import FORK, PERSON, Chain, Member, Step
 from rolecall.workflow import route
 from rolecall.workflow.model import (
@@ -30,6 +31,7 @@ from rolecall.workflow.model import (
     workdir_of,
 )
 from rolecall.workflow.playbook import Message, Moderator, Playbook, RoleFunction, RoleResult, ThreadContext
+from rolecall.workflow.registry import read_node
 from rolecall.workflow.route import Ended, Failed, Next, Route, Stuck, Suspended
 
 MOST_STEPS = 1_000
@@ -216,6 +218,15 @@ def suggest_more(name: str, limit: float, used: float, whose: str, key: str) -> 
 
 
 # -- routing --
+
+
+def find_next_role(store: Store, ref: ThreadRef, chain: Chain) -> str | None:
+    """The role that is next in a thread; None for a workflow in Python, whose code is not run to show a thread."""
+    workflow, schema_ids = read_node(store, chain.start.workflow)
+    if workflow.python is not None:
+        return None
+    way = next_of(Turn(ref.id, chain, Playbook(workflow, schema_ids=schema_ids), ref.state.folders))
+    return way.role if isinstance(way, Next) else None
 
 
 def next_of(turn: Turn) -> Route:

@@ -199,26 +199,17 @@ def asking_role(head: Any) -> str | None:
 
 
 def role_due(store: Store, ref: ThreadRef, chain: Chain) -> str | None:
-    """The next role if the ref does not name it: after an import, or while a person is asked. None for a workflow in
-    Python, whose code is not run to show a thread."""
+    """The next role if the ref does not name it: after an import, or while a person is asked."""
     if ref.state.status == Status.SUSPENDED and chain.last is not None:
         return asking_role(chain.last.payload)
     if ref.state.status not in (Status.IDLE, Status.QUEUED):
         return None
-    from rolecall.threads.turn import Turn, next_of
-    from rolecall.workflow.playbook import Playbook
-    from rolecall.workflow.registry import read_node
-    from rolecall.workflow.route import Next
+    from rolecall.threads.turn import find_next_role  # most refs name it
 
     try:
-        workflow, schema_ids = read_node(store, chain.start.workflow)
-        if workflow.python is not None:
-            return None
-        book = Playbook(workflow, schema_ids=schema_ids)
-        way = next_of(Turn(ref.id, chain, book, ref.state.folders))
+        return find_next_role(store, ref, chain)
     except RolecallError:
         return None  # the workflow cannot be read here, but the rest of the thread can
-    return way.role if isinstance(way, Next) else None
 
 
 # -- its steps --

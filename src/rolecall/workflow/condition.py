@@ -55,7 +55,7 @@ _CHILDREN = (
 )
 
 
-class Field(NamedTuple):
+class OutputField(NamedTuple):
     """A field of an output that a condition looks at; `recent` is k for `steps[-k]`, else None."""
 
     name: str
@@ -68,7 +68,7 @@ class _Parsed(NamedTuple):
     program: Any
     problem: str | None
     window: int | None
-    fields: tuple[Field, ...]
+    fields: tuple[OutputField, ...]
     is_cheap: bool = True
     path: tuple[str | int, ...] | None = None
 
@@ -84,14 +84,14 @@ def window(expression: str) -> int | None:
     return _parse(expression).window
 
 
-def output_fields(expression: str) -> tuple[Field, ...]:
+def output_fields(expression: str) -> tuple[OutputField, ...]:
     """The fields directly below `steps….output` that the expression looks at."""
     # The usual list of a group: its members do without the interpreter, whose import takes longer than their step.
     if plain := re.fullmatch(
         r"steps\[-([1-9]\d*)\]\.output\.([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)", expression.strip()
     ):
         name, *path = plain[2].split(".")
-        return (Field(name, int(plain[1]), tuple(path)),)
+        return (OutputField(name, int(plain[1]), tuple(path)),)
     return _parse(expression).fields
 
 
@@ -186,8 +186,6 @@ def _compute(expression: str, view: JsonObject, seconds: float, *, is_list: bool
 
 
 def _run(expression: str, view: JsonObject, seconds: float, *, is_list: bool) -> Any:
-    from jsonata import Jsonata
-
     deadline = monotonic() + seconds
 
     def enter(*_: Any) -> None:
@@ -196,7 +194,7 @@ def _run(expression: str, view: JsonObject, seconds: float, *, is_list: bool) ->
 
     try:
         value = _parse(expression, "output" in view).program.evaluate(view, {"__evaluate_entry": enter})
-        return _plain(value) if is_list else bool(Jsonata.boolize(value))
+        return _plain(value) if is_list else bool(_jsonata().Jsonata.boolize(value))
     except _TooLong:
         raise UsageError(f"the condition {expression!r} was stopped after {seconds:g} s") from None
     except Exception as exc:  # odd data can make the interpreter raise any Python error
@@ -205,10 +203,9 @@ def _run(expression: str, view: JsonObject, seconds: float, *, is_list: bool) ->
 
 def _plain(value: Any) -> Any:
     """A result as JSON has it; the interpreter returns lists and null as types of its own, and functions."""
-    from jsonata import Utils
 
     def replace(item: Any) -> None:
-        if item is not Utils.NULL_VALUE:
+        if item is not _jsonata().Utils.NULL_VALUE:
             raise UsageError("it gives a function")
 
     return json.loads(json.dumps(value, default=replace))
@@ -264,14 +261,12 @@ def _describe(exc: Exception) -> str:
 
 @lru_cache(maxsize=256)
 def _parse(expression: str, has_output: bool = False) -> _Parsed:
-    from jsonata import Jsonata
-
     if not expression.strip():
         return _Parsed(None, "it is empty", 0, ())
     if len(expression) > MAX_LENGTH:
         return _Parsed(None, f"it is longer than {MAX_LENGTH:,} characters", 0, ())
     try:
-        program = Jsonata(expression)
+        program = _jsonata().Jsonata(expression)
         program.set_validate_input(False)
         walk = _Walk(has_output)
         walk.visit(program.ast, at_root=True, depth=0)
@@ -315,7 +310,7 @@ class _Walk:
     def __init__(self, has_output: bool) -> None:
         self._roots = (*ROOTS, "output") if has_output else ROOTS
         self.problems: list[str] = []
-        self.fields: list[Field] = []
+        self.fields: list[OutputField] = []
         self.window: int | None = 0
         self.is_cheap = True
 
@@ -377,7 +372,7 @@ class _Walk:
             self.window = None if recent is None or self.window is None else max(self.window, recent)
             self._expect(names[0], STEP_FIELDS, "a step")
             if names[0] == "output" and names[1] is not None:
-                self.fields.append(Field(names[1], recent))
+                self.fields.append(OutputField(names[1], recent))
         elif first.value not in self._roots:
             name = first.value
             close = _closest(name, self._roots) or f"steps[-1].{'' if name == 'output' else 'output.'}{name}"
@@ -406,10 +401,16 @@ def _flatten(value: Any) -> Iterator[Any]:
 
 
 @lru_cache(maxsize=1)
-def _functions() -> frozenset[str]:
-    from jsonata import Jsonata
+def _jsonata() -> Any:
+    """The interpreter. Its import takes longer than most steps, and few workflows need it."""
+    import jsonata
 
-    return frozenset(Jsonata.static_frame.bindings) - frozenset(_REFUSED_FUNCTIONS)
+    return jsonata
+
+
+@lru_cache(maxsize=1)
+def _functions() -> frozenset[str]:
+    return frozenset(_jsonata().Jsonata.static_frame.bindings) - frozenset(_REFUSED_FUNCTIONS)
 
 
 if __name__ == "__main__":
