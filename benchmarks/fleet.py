@@ -83,7 +83,7 @@ class Fleet:
             agent=f"scripted:{script}",
             queue=0,
         )
-        return thread.id_of(ref)
+        return ref.id
 
     @contextmanager
     def machines(

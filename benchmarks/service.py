@@ -87,8 +87,8 @@ class Service:
             queue=0,
         )
         if is_told:
-            control.poke(str(self.home), thread.id_of(ref))
-        return thread.id_of(ref)
+            control.poke(str(self.home), ref.id)
+        return ref.id
 
     @contextmanager
     def running(self, concurrency: int) -> Iterator[list[int]]:

@@ -44,10 +44,10 @@ if TYPE_CHECKING:
         suite,
     )
     from rolecall.files import merge, packs, tree
-    from rolecall.files.packs import Comparison
+    from rolecall.files.packs import PackComparison
     from rolecall.hosts.lead import conversation
     from rolecall.knowledge import place, queries
-    from rolecall.knowledge.query import Answer
+    from rolecall.knowledge.query import FoundPassage
     from rolecall.nexus import memory, overview, project_paths, tools
     from rolecall.settings import settings, stores, yaml12
     from rolecall.settings.yaml12 import Problem
@@ -555,7 +555,7 @@ class Rolecall:
         self._ledger = self._ledger or spending.Ledger()
         return self._ledger.read(store, since=since, seconds=seconds)
 
-    def cost(self, *, since: int, by: str = "workflow") -> spending.Summary:
+    def cost(self, *, since: int, by: str = "workflow") -> spending.SpendingSummary:
         """What was used after `since` (milliseconds), by local `day`, `workflow`, `role`, `agent` or `thread`;
         reported, estimated and unknown costs apart. All threads are counted, however long that takes."""
         ledger, store = spending.Ledger(since), self.store_if_any
@@ -846,11 +846,11 @@ class Rolecall:
         each comes from, and the names that the source also has. Nothing of it runs."""
         return packs.add(self.folder, source, names)
 
-    def compare_workflows(self, names: Sequence[str] = (), *, ref: str | None = None) -> list[Comparison]:
+    def compare_workflows(self, names: Sequence[str] = (), *, ref: str | None = None) -> list[PackComparison]:
         """Compare workflows of packs, by default all, with what their sources have now."""
         return packs.compare(self.folder, names, ref=ref)
 
-    def update_workflows(self, chosen: Sequence[Comparison]) -> None:
+    def update_workflows(self, chosen: Sequence[PackComparison]) -> None:
         """Replace workflows by what their sources have."""
         packs.update(self.folder, chosen)
 
@@ -1016,7 +1016,7 @@ class Rolecall:
 
     def query(
         self, question: str, *, max: int = 5, path: str | None = None, may_write: bool = True
-    ) -> list[Answer]:
+    ) -> list[FoundPassage]:
         """Find the passages of this repository that best answer a question. A damaged index is rebuilt if this
         `may_write`, else an error."""
         asking = queries.Searcher(now=project_paths.now, tell=lambda _text: None, may_write=may_write)

@@ -12,13 +12,13 @@ import pytest
 from knowledge.knowrepo import KEY, Repo
 from knowledge.vectorserver import Fault, VectorServer
 from rolecall.errors import RolecallError, StorageError, UsageError
-from rolecall.knowledge.remote import Remote
+from rolecall.knowledge.remote import RemoteModel
 
 
-def asked(server: VectorServer, pauses: list[float] | None = None, **more: object) -> Remote:
+def asked(server: VectorServer, pauses: list[float] | None = None, **more: object) -> RemoteModel:
     """The model at a server; instead of waiting the pauses are noted."""
     noted = pauses if pauses is not None else []
-    return Remote(server.base_url, "tiny", wait=noted.append, **more)  # type: ignore[arg-type]
+    return RemoteModel(server.base_url, "tiny", wait=noted.append, **more)  # type: ignore[arg-type]
 
 
 def data(*rows: object) -> Fault:
@@ -58,13 +58,13 @@ def test_the_key_and_the_dimensions_are_sent_and_only_where_there_are_any(server
 
 def test_names_tell_apart_whatever_makes_other_vectors(server: VectorServer) -> None:
     models = [
-        Remote("http://a.example/v1", "tiny"),
-        Remote("http://b.example/v1", "tiny"),
-        Remote("http://a.example/v1", "large"),
-        Remote("http://a.example/v1", "tiny", dimensions=8),
+        RemoteModel("http://a.example/v1", "tiny"),
+        RemoteModel("http://b.example/v1", "tiny"),
+        RemoteModel("http://a.example/v1", "large"),
+        RemoteModel("http://a.example/v1", "tiny", dimensions=8),
     ]
     assert len({model.name for model in models}) == 4
-    assert Remote("http://a.example/v1?key=hidden", "tiny", key=KEY).name == models[0].name
+    assert RemoteModel("http://a.example/v1?key=hidden", "tiny", key=KEY).name == models[0].name
 
 
 # -- trying again --
@@ -200,7 +200,7 @@ def test_vectors_of_another_size_than_asked_for_or_than_before_are_refused() -> 
 )
 def test_a_base_url_that_is_none_is_refused_without_being_shown(url: str) -> None:
     with pytest.raises(UsageError) as caught:
-        Remote(url, "tiny")
+        RemoteModel(url, "tiny")
     assert "word" not in caught.value.message
 
 

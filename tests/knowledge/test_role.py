@@ -14,7 +14,7 @@ import pytest
 from knowledge.knowrepo import PROGRAM, Repo
 from knowledge.vectorserver import Fault, VectorServer
 from rolecall.knowledge.brief import brief
-from rolecall.knowledge.query import Answer
+from rolecall.knowledge.query import FoundPassage
 from rolecall.knowledge.words import tokens
 from rolecall.threads.prompt import assemble
 from rolecall.workflow import document, model, yaml
@@ -163,8 +163,8 @@ def test_a_search_that_finds_nothing_is_told(stage: Stage) -> None:
 # -- the values --
 
 
-def answer(path: str, text: str, *trail: str) -> Answer:
-    return Answer("/repo", path, 3, 9, trail, text, 1.0, False)
+def answer(path: str, text: str, *trail: str) -> FoundPassage:
+    return FoundPassage("/repo", path, 3, 9, trail, text, 1.0, False)
 
 
 @pytest.mark.parametrize("budget", [200, 500, 2000])

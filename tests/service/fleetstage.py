@@ -350,7 +350,7 @@ class Fleet:
             queue=more.pop("priority", 0),
             work=more.pop("work", None),
         )
-        return thread.id_of(ref)
+        return ref.id
 
     def status(self, name: str) -> str:
         return str(thread.find(self.store, name).state.status)

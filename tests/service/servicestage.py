@@ -186,8 +186,8 @@ class Service:
             queue=priority,
             **more,
         )
-        control.poke(str(self.home), thread.id_of(ref))
-        return thread.id_of(ref)
+        control.poke(str(self.home), ref.id)
+        return ref.id
 
     def state(self, name: str) -> Mapping[str, Any]:
         return thread.find(self.store, name).ref.state

@@ -51,7 +51,7 @@ class Stage:
         ref = lifecycle.start(
             self.store, book("do-steps", STEPS), "Do it", cwd=str(folder), mask=Mask([]), queue=0
         )
-        self.name = thread.id_of(ref)
+        self.name = ref.id
         (one,) = queue.standing(self.store, ServicePolicy(), now=NOW).waiting
         queue.admit(self.store, one, now=NOW)
         self.slot = Slot("do-steps", self.name, NOW)

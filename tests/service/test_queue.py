@@ -78,17 +78,16 @@ class Hall:
         self.folder = folder
 
     def enter(self, workflow: str = "do-it", priority: int = 0, **more: Any) -> str:
-        return thread.id_of(
-            lifecycle.start(
-                self.store,
-                book(workflow),
-                more.pop("prompt", "Do it"),
-                cwd=str(self.folder),
-                mask=Mask([]),
-                queue=priority,
-                **more,
-            )
+        ref = lifecycle.start(
+            self.store,
+            book(workflow),
+            more.pop("prompt", "Do it"),
+            cwd=str(self.folder),
+            mask=Mask([]),
+            queue=priority,
+            **more,
         )
+        return ref.id
 
     def waiting(self, *names: str, policy: ServicePolicy | None = None) -> list[Waiting]:
         """Those that wait, in the order of their admission, as far as they are looked at."""
@@ -307,7 +306,7 @@ def test_a_suspended_thread_that_is_resumed_waits_for_the_service_again(hall: Ha
     assert hall.places() == []
     assert hall.ref(name).state["reason"] == "a person must see this"
     ref = lifecycle.resume(hall.store, load(hall.ref(name)), mask=Mask([]))
-    assert thread.id_of(ref) == name
+    assert ref.id == name
     assert ref.state.status == "queued"
     assert [(one.thread, one.priority) for one in hall.waiting()] == [(name, 4)]
     assert hall.events(name) == ["queued", "started", "suspended", "resumed"]
@@ -335,7 +334,7 @@ def test_a_person_who_plays_a_role_lets_the_thread_wait_for_the_service_again(ha
     text = FLOW.replace("worker: {{done: $END}}", "worker: {{done: worker}}\nlimits: {{steps: 5}}")
     again = book("do-it", text)
     ref = lifecycle.start(hall.store, again, "Do it", cwd=str(hall.folder), mask=Mask([]), queue=0)
-    name = thread.id_of(ref)
+    name = ref.id
     queue.suspend(hall.store, hall.admit(name), "a person's turn")
     commit.answer(hall.store, load(hall.ref(name)), again, {"$status": "done"}, body="", mask=Mask([]))
     assert hall.status(name) == "queued"
@@ -355,7 +354,7 @@ def test_threads_that_are_queued_within_one_millisecond_wait_in_their_order(hall
         lifecycle.start(store, book("do-it"), "Do it", cwd=str(hall.folder), mask=Mask([]), queue=0)
         for _ in range(50)
     ]
-    assert [one.thread for one in hall.waiting()] == [thread.id_of(ref) for ref in made]
+    assert [one.thread for one in hall.waiting()] == [ref.id for ref in made]
 
 
 def test_a_thread_is_queued_when_it_is_made_and_admitted_once_its_folder_is_there(hall: Hall) -> None:
@@ -390,7 +389,7 @@ def test_a_thread_is_queued_when_it_is_made_and_admitted_once_its_folder_is_ther
     assert refused == [True]
     (one,) = hall.waiting()
     assert queue.admit(hall.store, one, now=NOW) is not None
-    assert hall.places() == [f"slot/do-it/{thread.id_of(ref)}"]
+    assert hall.places() == [f"slot/do-it/{ref.id}"]
 
 
 def test_a_thread_that_cannot_have_its_folder_leaves_nothing_in_the_queue(hall: Hall) -> None:

@@ -279,7 +279,7 @@ def count_up(stage: Stage, word: str, more: str = "") -> None:
 
 def started(stage: Stage, definitions: Definitions) -> str:
     node = definitions.workflows["count-up"]
-    return thread.id_of(lifecycle.start(stage.store, node, "Go.", cwd=str(stage.folder), mask=Mask(())))
+    return lifecycle.start(stage.store, node, "Go.", cwd=str(stage.folder), mask=Mask(())).id
 
 
 def step(stage: Stage, name: str) -> dict[str, Any]:

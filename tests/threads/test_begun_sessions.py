@@ -189,7 +189,7 @@ def test_a_fork_of_such_a_thread_does_not_begin_in_that_session(store: Store, tm
     ref = thread.find(store, name)
     forked = lifecycle.fork(store, ref.head, mask=Mask([]), source=ref)
     agent = Worker()
-    run(engine(store, agent), thread.id_of(forked))
+    run(engine(store, agent), forked.id)
     assert agent.of_worker() == [None]
 
 

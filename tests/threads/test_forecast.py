@@ -11,7 +11,17 @@ import stage
 from rolecall.agents.protocol import Reply, Usage
 from rolecall.files.tree import Trees
 from rolecall.settings.capabilities import CLASSES
-from rolecall.threads.forecast import NOTHING, UNKNOWN, Forecast, History, Range, Rest, Sum, add_up, range_of
+from rolecall.threads.forecast import (
+    NOTHING,
+    UNKNOWN,
+    Forecast,
+    PastThreads,
+    Range,
+    Rest,
+    Sum,
+    add_up,
+    range_of,
+)
 
 GROUP = """
 name: ask-three
@@ -45,7 +55,7 @@ def test_the_amounts_of_a_group_are_known_if_those_of_all_members_are(tmp_path: 
             name = stage.start(store, stage.book(text), tmp_path / "work", **options)
             playing = stage.engine(store, Asker(tells=tells), trees=Trees(str(tmp_path / "trees")))
             assert stage.run(playing, name)[-1].status == "completed"
-            return History(store, workflow).rest_from("asker").rests[0]
+            return PastThreads(store, workflow).rest_from("asker").rests[0]
 
         some, all_of_them = run("ask-some", tells=1), run("ask-all", tells=3)
         assert (some.cost, some.tokens, some.minutes is None) == (None, None, False)

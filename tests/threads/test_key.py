@@ -19,7 +19,7 @@ from rolecall.threads.key import (
     key_of,
     load_parts,
 )
-from rolecall.threads.prompt import PastStep
+from rolecall.threads.prompt import ShownStep
 from rolecall.workflow.model import Group, Limits, Recall, Role, Sandbox, sandbox_payload
 
 ROLE = Role(
@@ -35,7 +35,7 @@ TASK: dict[str, Any] = {
     "item": "a.py",
     "instruction": "Look at it",
     "knowledge": "Passages",
-    "history": [PastStep(1, "developer", {"status": "done"}, "Fixed.", "claude")],
+    "history": [ShownStep(1, "developer", {"status": "done"}, "Fixed.", "claude")],
 }
 TREE = "ab" * 20
 
@@ -125,14 +125,14 @@ def test_a_sandbox_belongs_to_the_definition_only_where_there_is_one() -> None:
 def test_a_changed_text_changes_its_own_part_of_the_prompt() -> None:
     before = digest_prompt(**TASK)
     for name in TASK:
-        other = [PastStep(1, "developer", {"status": "done"}, "Fixed it.")] if name == "history" else "other"
+        other = [ShownStep(1, "developer", {"status": "done"}, "Fixed it.")] if name == "history" else "other"
         after = digest_prompt(**{**TASK, name: other})
         assert [key for key in before if before[key] != after[key]] == [name]
     assert digest_prompt(task="Fix it") == {"task": before["task"]}
 
 
 def test_an_earlier_step_counts_without_its_number_its_agent_and_the_ids_of_members() -> None:
-    def join(number: int, thread: str, *, hunk: str = "-a\n+b") -> PastStep:
+    def join(number: int, thread: str, *, hunk: str = "-a\n+b") -> ShownStep:
         conflict = {
             "files": [{"path": "a.py", "hunks": [hunk], "changed_by": [{"thread": thread}]}],
             "left": f"/work/{thread}",
@@ -147,13 +147,13 @@ def test_an_earlier_step_counts_without_its_number_its_agent_and_the_ids_of_memb
             },
             {"number": 2, "status": "set_aside", "output": {}, "id": thread, "conflict": conflict},
         ]
-        return PastStep(number, "reviewers", {"status": "partly", "members": members}, "Report.\n", "group")
+        return ShownStep(number, "reviewers", {"status": "partly", "members": members}, "Report.\n", "group")
 
     assert describe_step(join(2, "01A")) == describe_step(join(9, "01B"))
     assert describe_step(join(2, "01A")) != describe_step(join(2, "01A", hunk="-a\n+c"))
     # Members whose items are the members of an earlier group do not see that list.
-    cut = PastStep(2, "reviewers", {"status": "partly", "members": "(left out)"}, "Report.", "group")
+    cut = ShownStep(2, "reviewers", {"status": "partly", "members": "(left out)"}, "Report.", "group")
     assert describe_step(cut) == ["reviewers", {"status": "partly", "members": "(left out)"}, "Report."]
     # Ids in the output of any other role are its own words.
     one, other = ({"members": [{"id": name}]} for name in "ab")
-    assert describe_step(PastStep(1, "r", one)) != describe_step(PastStep(1, "r", other))
+    assert describe_step(ShownStep(1, "r", one)) != describe_step(ShownStep(1, "r", other))

@@ -33,7 +33,7 @@ from rolecall.settings.mask import Mask
 from rolecall.store.store import Store
 from rolecall.threads import commit, killing, lifecycle, members, thread
 from rolecall.threads.engine import HUMAN, Cast, Engine
-from rolecall.threads.prompt import PastStep
+from rolecall.threads.prompt import ShownStep
 from rolecall.threads.state import ThreadRef, group_name, read_members, read_threads
 from rolecall.threads.steps_above import StepsAbove
 from rolecall.threads.thread import Chain
@@ -165,7 +165,7 @@ def test_members_are_not_shown_the_list_that_they_come_from(store: Store, tmp_pa
 )
 def test_other_lists_beside_that_of_the_items_are_shown(each: str, shown: Any) -> None:
     output = {"plan": {"rules": ["no tabs"], "files": [{"name": "a"}]}}
-    step = SimpleNamespace(id="S", role="lister", output=output, past=PastStep(1, "lister", output))
+    step = SimpleNamespace(id="S", role="lister", output=output, past=ShownStep(1, "lister", output))
     [(_, past)] = StepsAbove(cast("Chain", [step]), each)
     told = {
         key: value if isinstance(value, list) else "left out" for key, value in past.output["plan"].items()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rolecall.threads.prompt import NEWEST_STEP_LIMIT, PastStep, Prompt, assemble, correction, deliverable
+from rolecall.threads.prompt import NEWEST_STEP_LIMIT, Prompt, ShownStep, assemble, correction, deliverable
 from rolecall.workflow.model import Role
 from rolecall.workflow.reply import ParsedReply, ReplyProblem, Suspension, parse
 
@@ -68,16 +68,16 @@ PLANNER = Role(
 )
 REVIEWER = Role(prompt="Judge the change.", schema=VARIANTS)
 STEPS = [
-    PastStep(
+    ShownStep(
         4,
         "reviewer",
         {"$status": "rejected", "comments": ["no test"]},
         "# Findings\n\nA test is missing.",
         "codex",
     ),
-    PastStep(3, "developer", {"status": "done"}, "Changed `a.py`.", "claude-code"),
-    PastStep(2, "reviewer", {"$status": "rejected", "comments": ["naïve"]}, "", "codex"),
-    PastStep(1, "planner", {"plan": "x"}, "Plan " * 100, "claude-code"),
+    ShownStep(3, "developer", {"status": "done"}, "Changed `a.py`.", "claude-code"),
+    ShownStep(2, "reviewer", {"$status": "rejected", "comments": ["naïve"]}, "", "codex"),
+    ShownStep(1, "planner", {"plan": "x"}, "Plan " * 100, "claude-code"),
 ]
 
 
@@ -136,10 +136,10 @@ def test_task_of_a_megabyte_is_never_cut() -> None:
 
 
 def test_history_is_read_only_as_far_as_it_is_shown() -> None:
-    def steps() -> Iterator[PastStep]:
-        yield PastStep(1000, "a", {}, "x" * 3000)
-        yield PastStep(999, "b", {}, "y" * 3000)
-        yield PastStep(998, "c", {}, "z" * 3000)
+    def steps() -> Iterator[ShownStep]:
+        yield ShownStep(1000, "a", {}, "x" * 3000)
+        yield ShownStep(999, "b", {}, "y" * 3000)
+        yield ShownStep(998, "c", {}, "z" * 3000)
         raise AssertionError("a step was read that cannot be shown")
 
     text = ask(newest_first=steps()).text
@@ -150,15 +150,15 @@ def test_history_is_read_only_as_far_as_it_is_shown() -> None:
 
 
 def test_newest_step_is_shown_whatever_the_quota() -> None:
-    text = ask(newest_first=[PastStep(2, "a", {"n": 1}, "x" * 9000), PastStep(1, "b", {})], quota=1).text
+    text = ask(newest_first=[ShownStep(2, "a", {"n": 1}, "x" * 9000), ShownStep(1, "b", {})], quota=1).text
     assert "x" * 9000 in text
     assert "Step 1 is not shown here" in text
-    text = ask(newest_first=[PastStep(2, "a", {}, "x" * 9000), PastStep(1, "b", {}, "the plan")]).text
+    text = ask(newest_first=[ShownStep(2, "a", {}, "x" * 9000), ShownStep(1, "b", {}, "the plan")]).text
     assert "the plan" in text
 
 
 def test_newest_step_without_bound_is_cut_and_says_so() -> None:
-    text = ask(newest_first=[PastStep(1, "a", {"n": 1}, "x" * (NEWEST_STEP_LIMIT + 1234))]).text
+    text = ask(newest_first=[ShownStep(1, "a", {"n": 1}, "x" * (NEWEST_STEP_LIMIT + 1234))]).text
     assert len(text) < NEWEST_STEP_LIMIT + 5000
     assert "[1,234 more characters. To read them:" in text
 
@@ -166,13 +166,13 @@ def test_newest_step_without_bound_is_cut_and_says_so() -> None:
 def test_a_group_too_large_to_show_is_cut_between_members_and_says_so() -> None:
     members = [{"number": number, "output": "x" * 1000} for number in range(1, 201)]
     output = {"status": "done", "members": members, "count": 200}
-    prompt = ask(newest_first=[PastStep(1, "a", output, "", "group")])
+    prompt = ask(newest_first=[ShownStep(1, "a", output, "", "group")])
     assert '"number": 90' in prompt.text
     assert '"number": 110' not in prompt.text
     assert re.search(r"\[10\d more members. To read them: `rolecall", prompt.text)
     # Its text is kept whole: rendered again without the command it would be another.
     assert [part.step for part in prompt.parts if part.name == "step"] == [None]
-    small = ask(newest_first=[PastStep(1, "a", {**output, "members": members[:5]}, "", "group")])
+    small = ask(newest_first=[ShownStep(1, "a", {**output, "members": members[:5]}, "", "group")])
     assert [part.step for part in small.parts if part.name == "step"] == [1]
     assert "more members" not in small.text
 

@@ -206,7 +206,7 @@ def test_a_fork_goes_on_in_a_copy_of_the_session_or_anew(store: Store, tmp_path:
     assert fork_asks(store, name, head, can_fork=True) == ("worker", None, False)
     unknown = lifecycle.fork(store, head, mask=Mask([]))
     agent = Speaker()
-    run(engine(store, agent), thread.id_of(unknown), steps=1)
+    run(engine(store, agent), unknown.id, steps=1)
     assert agent.asked == [("worker", None, False)]
 
 
@@ -214,7 +214,7 @@ def fork_asks(store: Store, name: str, head: str, *, can_fork: bool) -> tuple[st
     """In which session a fork at `head` asks its agent."""
     fork = lifecycle.fork(store, head, mask=Mask([]), source=thread.find(store, name))
     agent = Speaker(can_fork=can_fork)
-    run(engine(store, agent), thread.id_of(fork), steps=1)
+    run(engine(store, agent), fork.id, steps=1)
     return agent.asked[0]
 
 

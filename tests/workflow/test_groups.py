@@ -10,7 +10,7 @@ import jsonschema_rs
 import pytest
 
 from rolecall.errors import UsageError
-from rolecall.settings.yaml12 import Place
+from rolecall.settings.yaml12 import Position
 from rolecall.store import canonical, schema
 from rolecall.store.ids import node_id
 from rolecall.store.store import META
@@ -380,7 +380,7 @@ def test_a_mistake_in_python_names_the_line_of_the_role() -> None:
     role = Role.each("steps[-1].output.files", Role(None, "Review {{itm}}.", Review, workdir="shared"))
     workflow = PythonWorkflow("do-work", {"lister": LISTER, "reviewer": role}, lambda _: "$END")
     _, problems = check(workflow, name=None, python="x.py:workflow")
-    assert [(Place(*one[2:5]), one.message) for one in problems] == [
+    assert [(Position(*one[2:5]), one.message) for one in problems] == [
         (role.place, "{{itm}} has no value for a member of reviewer")
     ]
 

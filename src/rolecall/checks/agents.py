@@ -13,7 +13,7 @@ from rolecall.agents.presence import find_program
 from rolecall.errors import UsageError
 from rolecall.settings import config
 from rolecall.settings.settings import Settings, agent_for
-from rolecall.settings.yaml12 import Marks, Place, Problem
+from rolecall.settings.yaml12 import Marks, Position, Problem
 from rolecall.workflow.playbook import Playbook, players
 
 
@@ -43,7 +43,7 @@ def problems(
     name, roles = book.workflow.name, book.workflow.roles
     overrides = (settings.get("agentOverrides") or {}).get(name)
     overridden = set(overrides) if isinstance(overrides, dict) else set()
-    nowhere = Place(file, 0, 0)  # for problems that the definition itself does not contain
+    nowhere = Position(file, 0, 0)  # for problems that the definition itself does not contain
     for role, message, hint in _find_unplayable(book, settings, env, find):
         group = roles[role].group
         own = roles[role].agent or ", ".join(group.agents if group else ())
@@ -51,7 +51,7 @@ def problems(
         if role in overridden or (not own and settings.get("defaultAgent")):
             yield Problem(severity, f"{role}: {message}", *nowhere, hint)
             continue
-        where = marks.at(path, key=True) if marks else Place(file, 1, 1)
+        where = marks.at(path, key=True) if marks else Position(file, 1, 1)
         named = group.agents if group and group.agents else (own,)
         kind = "error" if own and any(_cannot_exist(settings, agent) for agent in named) else severity
         yield Problem(kind, f"{role}: {message}", *where, hint)

@@ -13,7 +13,7 @@ from rolecall.cli import Reply, argument, flag, verb
 from rolecall.cli.asking import can_ask
 from rolecall.cli.output import colored_diff, columns_of_terminal, paint, plural, printable, say, table
 from rolecall.errors import UsageError
-from rolecall.files.packs import Comparison, diff
+from rolecall.files.packs import PackComparison, diff
 from rolecall.workflow.pack import Pin, Powers
 
 _YES = flag("--yes", "do not ask")
@@ -123,7 +123,7 @@ def update(options: Namespace) -> Reply | int:
     return Reply(shown, "\n".join(lines) or "There is nothing to update.", code=1 if left else 0)
 
 
-def _explain(one: Comparison) -> str:
+def _explain(one: PackComparison) -> str:
     return {
         "changed here": f"which was changed here; move the file away to take the version of {one.pin.origin}",
         "gone there": f"which {one.pin.source} no longer has",
@@ -131,7 +131,7 @@ def _explain(one: Comparison) -> str:
     }.get(one.state, one.state)
 
 
-def _show_difference(one: Comparison) -> None:
+def _show_difference(one: PackComparison) -> None:
     """Print the diff of a workflow. Its next run shows what it may do then."""
     assert one.offered is not None  # noqa: S101 - it can be updated
     at = f", commit {one.new_pin.commit[:12]}" if one.new_pin.commit else ""

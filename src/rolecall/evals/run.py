@@ -324,7 +324,7 @@ class Runner:
         book = casting.assign(registry.load_node(self.store, variant.workflow), variant.agents, folder)
         bind = casting.binder(variant.agent, book.bound)
         title = f"{self.run.suite.name} · {variant.name} · {cell.task.id} · {cell.repeat + 1}"
-        of_run = lifecycle.Cell(cell.thread, self.run.id, cell.repeat)
+        of_run = lifecycle.EvalThread(cell.thread, self.run.id, cell.repeat)
         if cell.task.fork:
             return lifecycle.fork(
                 self.store,
@@ -436,7 +436,7 @@ class Runner:
                 title=f"{self.run.suite.name} · {title}",
                 work=self.work,
                 reuse=not self.run.is_fresh,
-                cell=lifecycle.Cell(ident, self.run.id, repeat),
+                cell=lifecycle.EvalThread(ident, self.run.id, repeat),
             )
         if ref.state.status == Status.SUSPENDED:
             with suppress(UsageError):  # it waits for an answer

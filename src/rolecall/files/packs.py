@@ -64,7 +64,7 @@ class Pack(NamedTuple):
 State = Literal["current", "outdated", "changed here", "missing here", "gone there", "unreachable"]
 
 
-class Comparison(NamedTuple):
+class PackComparison(NamedTuple):
     """A pinned workflow, and what its source offers now."""
 
     name: str
@@ -209,7 +209,7 @@ def write_unit(folder: str, unit: Unit) -> None:
 # -- comparing them with their source --
 
 
-def compare(folder: str, names: Sequence[str] = (), *, ref: str | None = None) -> list[Comparison]:
+def compare(folder: str, names: Sequence[str] = (), *, ref: str | None = None) -> list[PackComparison]:
     """Compare workflows of packs, by default all, with their sources; `ref` is another branch, tag or commit."""
     target = packs_folder(folder)
     project, pins = os.path.dirname(target), read_pins(target)
@@ -231,7 +231,7 @@ def compare(folder: str, names: Sequence[str] = (), *, ref: str | None = None) -
                 packs[source] = error
         pack, here = packs[source], read_unit(files[name]) if name in files else None
         if isinstance(pack, RolecallError):
-            found.append(Comparison(name, pin, "unreachable", here, None, pin, pack.message))
+            found.append(PackComparison(name, pin, "unreachable", here, None, pin, pack.message))
             continue
         offered = pack.units.get(name)
         state: State = "current"
@@ -244,11 +244,11 @@ def compare(folder: str, names: Sequence[str] = (), *, ref: str | None = None) -
         elif here.content != offered.content:
             state = "outdated"
         new_pin = Pin(pin.source, offered.content, wanted, pack.commit) if offered else pin
-        found.append(Comparison(name, pin, state, here, offered, new_pin))
+        found.append(PackComparison(name, pin, state, here, offered, new_pin))
     return found
 
 
-def update(folder: str, chosen: Sequence[Comparison]) -> None:
+def update(folder: str, chosen: Sequence[PackComparison]) -> None:
     """Replace workflows by what their sources offer."""
     target = packs_folder(folder)
     for one in chosen:

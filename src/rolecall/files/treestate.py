@@ -29,7 +29,7 @@ Mark = tuple[str, tuple[int, ...]]
 """Git's status of an entry, then its mode, size and time, which are empty if it no longer exists."""
 
 
-class State(NamedTuple):
+class FolderState(NamedTuple):
     """The files of a folder at one moment."""
 
     head: str
@@ -40,13 +40,13 @@ class State(NamedTuple):
     """Whether the folder has more entries than were read."""
 
 
-def take(folder: str) -> State:
+def take(folder: str) -> FolderState:
     """The current state of the work tree around `folder` or, outside git, of the folder itself."""
     top = find_top(folder)
     return (_status(top) if root_around(top) == top else None) or scan(os.path.realpath(folder))
 
 
-def take_rest(folder: str, omitted: Iterable[str]) -> State:
+def take_rest(folder: str, omitted: Iterable[str]) -> FolderState:
     """What a snapshot of the folder does not have: which commit and branch are checked out, and the files that it
     leaves out; of a nested repository, those that are not committed."""
     top = find_top(folder)
@@ -62,10 +62,10 @@ def take_rest(folder: str, omitted: Iterable[str]) -> State:
             entries |= {path + inner: mark for inner, mark in nested.entries.items()}
         else:
             entries[path] = ("", _stat(os.path.join(top, path)))
-    return State(head, entries)
+    return FolderState(head, entries)
 
 
-def changes(before: State, after: State) -> list[str]:
+def changes(before: FolderState, after: FolderState) -> list[str]:
     """The paths that were added, changed or removed: at most 100, and the number of further ones."""
     found: list[str] = []
     if before.head != after.head and before.head and after.head:
@@ -85,7 +85,7 @@ def shorten(found: list[str], more: int = 0) -> list[str]:
     return [*found[:MOST_TOLD], *([f"and {more:,} more"] if more else [])]
 
 
-def differences(before: State, after: State) -> Iterator[tuple[str, str]]:
+def differences(before: FolderState, after: FolderState) -> Iterator[tuple[str, str]]:
     """Paths that were `added`, `changed` or `removed`, in no particular order."""
     old, new = before.entries, after.entries
     for path in old.keys() & new.keys():
@@ -105,7 +105,7 @@ def differences(before: State, after: State) -> Iterator[tuple[str, str]]:
 # -- in git --
 
 
-def _status(top: str) -> State | None:
+def _status(top: str) -> FolderState | None:
     """The state of a git work tree; None if git fails because the repository is broken or belongs to another user."""
     options = ("--branch", "--no-ahead-behind", "--untracked-files=all", "--no-renames")
     result = git.ask(top, "status", "--porcelain=v2", "-z", *options, "--ignore-submodules=none")
@@ -126,7 +126,7 @@ def _status(top: str) -> State | None:
             for inner, mark in scan(os.path.join(top, path)).entries.items():
                 entries[path + inner] = (" ".join(facts), mark[1])
     where = f"{head['branch.oid'][:12]} ({head['branch.head']})"
-    return State(where, entries, is_partial=len(entries) >= MOST_ENTRIES)
+    return FolderState(where, entries, is_partial=len(entries) >= MOST_ENTRIES)
 
 
 def _stat(path: str) -> tuple[int, ...]:
@@ -141,7 +141,7 @@ def _stat(path: str) -> tuple[int, ...]:
 # -- outside git --
 
 
-def scan(folder: str, *, most: int = MOST_ENTRIES) -> State:
+def scan(folder: str, *, most: int = MOST_ENTRIES) -> FolderState:
     """The state of everything below a folder, without asking git."""
     entries: dict[str, Mark] = {}
     waiting = [""]
@@ -161,4 +161,4 @@ def scan(folder: str, *, most: int = MOST_ENTRIES) -> State:
             entries[path] = ("", facts)
             if entry.is_dir(follow_symlinks=False) and entry.name != ".git":
                 waiting.append(f"{path}/")
-    return State("", entries, is_partial=bool(waiting))
+    return FolderState("", entries, is_partial=bool(waiting))

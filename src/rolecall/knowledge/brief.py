@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from rolecall.knowledge.query import Answer
+from rolecall.knowledge.query import FoundPassage
 from rolecall.knowledge.words import tokens
 
 MOST = 24
@@ -18,7 +18,7 @@ _FURTHER = "Also found, not shown here:"
 _NOTHING = "A search of the repository found nothing for the task."
 
 
-def brief(answers: Sequence[Answer], *, budget: int) -> str:
+def brief(answers: Sequence[FoundPassage], *, budget: int) -> str:
     """Format passages up to `budget` tokens, or say that nothing was found."""
     if not answers:
         return _NOTHING

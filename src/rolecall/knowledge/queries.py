@@ -18,8 +18,8 @@ from rolecall.knowledge import sync as syncing
 from rolecall.knowledge.cache import CachedModel
 from rolecall.knowledge.index import IndexReader
 from rolecall.knowledge.model import Embedder
-from rolecall.knowledge.query import Answer, Knowledge
-from rolecall.knowledge.remote import Remote
+from rolecall.knowledge.query import FoundPassage, Knowledge
+from rolecall.knowledge.remote import RemoteModel
 from rolecall.knowledge.settings import EMBEDDED, INDEX, TRANSFORMERS, Embedding, KnowledgeSettings
 from rolecall.knowledge.static import StaticModel
 from rolecall.knowledge.sync import SyncReport
@@ -64,7 +64,7 @@ def sync(
 
 @dataclass
 class Findings:
-    answers: list[Answer]
+    answers: list[FoundPassage]
     notes: list[str] = field(default_factory=list)
     """Repositories that could not be queried, and indexes that were rebuilt."""
 
@@ -88,7 +88,7 @@ class Searcher:
             self._rest()
         return found
 
-    def _ask_one(self, text: str, knowledge: Knowledge, found: Findings, **more: Any) -> list[Answer]:
+    def _ask_one(self, text: str, knowledge: Knowledge, found: Findings, **more: Any) -> list[FoundPassage]:
         try:
             return query.ask(text, [knowledge], **more)
         except Damaged as error:
@@ -192,7 +192,9 @@ def _load_model(embedding: Embedding) -> Embedder:
             f"the provider {embedding.provider!r} speaks {endpoint.protocol}, which has no embeddings",
             hint="Name one that speaks the protocol `openai`, or use the embedded model.",
         )
-    return Remote(endpoint.base_url, endpoint.model, key=endpoint.api_key, dimensions=embedding.dimensions)
+    return RemoteModel(
+        endpoint.base_url, endpoint.model, key=endpoint.api_key, dimensions=embedding.dimensions
+    )
 
 
 def shared_model(named: str, tell: Tell) -> CachedModel:

@@ -37,7 +37,7 @@ are left out, because they tell the least and take the longest."""
 
 
 @dataclass(frozen=True)
-class Answer:
+class FoundPassage:
     repository: str
     path: str
     start: int
@@ -83,7 +83,7 @@ def weights_of(settings: KnowledgeSettings, kind: str, *, by: str = "") -> Weigh
 
 def ask(
     text: str, among: Sequence[Knowledge], *, limit: int, path: str | None = None, by: str = ""
-) -> list[Answer]:
+) -> list[FoundPassage]:
     """Return the best passages from all the repositories together."""
     asked = search.question(text)
     if not asked.terms:
@@ -131,7 +131,7 @@ def ask(
     for key, score in best:
         _, where, start, end, trail, text = texts[key]
         is_stale = stale[key[0], where]
-        answers.append(Answer(among[key[0]].root, where, start, end, trail, text, score, is_stale))
+        answers.append(FoundPassage(among[key[0]].root, where, start, end, trail, text, score, is_stale))
     return answers
 
 

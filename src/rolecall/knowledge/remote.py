@@ -54,7 +54,7 @@ class _Unavailable(Exception):
         self.pause = pause
 
 
-class Remote:
+class RemoteModel:
     def __init__(
         self,
         base_url: str,

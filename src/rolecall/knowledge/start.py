@@ -31,14 +31,14 @@ exclude:
 """
 
 
-class Started(NamedTuple):
+class InitReport(NamedTuple):
     path: str
     include: list[str]
     ignored_in: str | None
     """The .gitignore file to which a line for the index was added, or None if it was not needed."""
 
 
-def init(root: str) -> Started:
+def init(root: str) -> InitReport:
     """Write the settings of a repository that has none."""
     place.check_installed()
     path, ignore = os.path.join(root, FILE), os.path.join(root, ".gitignore")
@@ -68,6 +68,6 @@ def init(root: str) -> Started:
     with open(path, "x", encoding="utf-8") as file:
         file.write(_TEXT.format(**lines))
     if is_ignored:
-        return Started(path, include, None)
+        return InitReport(path, include, None)
     files.append_line(ignore, f"{INDEX}*")
-    return Started(path, include, ignore)
+    return InitReport(path, include, ignore)

@@ -34,7 +34,7 @@ from rolecall.settings.form import (
     Text,
     Unreadable,
 )
-from rolecall.settings.yaml12 import Place, YamlNode
+from rolecall.settings.yaml12 import Position, YamlNode
 from rolecall.store.canonical import JsonObject
 
 EVENTS = ("agent_spawn", "agent_complete", "agent_resume")
@@ -197,7 +197,7 @@ def _load_file(path: str, name: str, found: Fixtures) -> None:
     if content == []:
         found.mistakes.append(Mistake(name, "", "it is an empty list"))
     for number, entry in enumerate(content if isinstance(content, list) else [content]):
-        reading = Reading(YamlNode(None, Place(name, 1, 1)))
+        reading = Reading(YamlNode(None, Position(name, 1, 1)))
         case = _CASE.read(entry, At(reading))
         if not isinstance(case, Unreadable) and not reading.problems:
             _check(case, At(reading))

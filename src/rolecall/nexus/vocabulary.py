@@ -28,7 +28,7 @@ from rolecall.settings.form import (
     Text,
     Unreadable,
 )
-from rolecall.settings.yaml12 import Path, Place, Problem, YamlNode
+from rolecall.settings.yaml12 import Path, Position, Problem, YamlNode
 
 CATEGORIES = ("how", "do", "check")
 RESUME_TIERS = ("persistent", "bounded", "ephemeral")
@@ -134,7 +134,7 @@ class VocabularyReader:
         return None if loaded.problems else loaded.value
 
     def report(self, name: str, path: Path, message: str, hint: str = "") -> None:
-        reading = self._readings.get(name) or Reading(YamlNode(None, Place(self.path(name), 1, 1)))
+        reading = self._readings.get(name) or Reading(YamlNode(None, Position(self.path(name), 1, 1)))
         where = ".".join(str(step) for step in path)
         text = f"{where}: {message}" if where else message
         self.problems.append(Problem("error", text, *reading.place(path), hint))

@@ -27,7 +27,7 @@ from rolecall.service.triggers import sources
 from rolecall.service.triggers.trigger import Hook, Sense, Trigger, WatchedCommand, WatchedFiles
 from rolecall.settings.form import did_you_mean
 from rolecall.settings.settings import Settings, extract_endpoint
-from rolecall.settings.yaml12 import Place, Problem
+from rolecall.settings.yaml12 import Position, Problem
 from rolecall.workflow import gallery
 from rolecall.workflow.places import ENDINGS, FOLDERS, name_of
 from rolecall.workflow.registry import files_by_name
@@ -87,7 +87,7 @@ async def check(folder: str, around: Surroundings) -> Checkup:
                     )
                 )
     is_own = reading.project.extract is not None
-    spot = reading.place(("extract",), key=True) if is_own else Place(around.config_path, 0, 0)
+    spot = reading.place(("extract",), key=True) if is_own else Position(around.config_path, 0, 0)
     for one in endpoints:
         if one.state != "ok":
             severity: Literal["error", "warning"] = "error" if one.state == "problem" else "warning"
@@ -166,7 +166,7 @@ async def _sense_problems(reading: ProjectReading, around: Surroundings) -> list
     return found
 
 
-def _at(reading: ProjectReading, trigger: Trigger, key: str) -> Place:
+def _at(reading: ProjectReading, trigger: Trigger, key: str) -> Position:
     return reading.place(("workflows", trigger.workflow, "triggers", trigger.name, key), key=True)
 
 

@@ -28,7 +28,7 @@ from rolecall.service.triggers.trigger_form import TRIGGERS
 from rolecall.settings import form, settings, yaml12
 from rolecall.settings.form import At, Field, MapOf, Number, Record, Section, Text, Unreadable
 from rolecall.settings.repository import nearest
-from rolecall.settings.yaml12 import Marks, Place, Problem
+from rolecall.settings.yaml12 import Marks, Position, Problem
 from rolecall.store.canonical import JsonObject, Schema
 from rolecall.workflow.yaml import read_text
 
@@ -66,9 +66,9 @@ class ProjectReading(NamedTuple):
     marks: Marks | None = None
     """The positions of all parts; None without a readable file."""
 
-    def place(self, path: tuple[str, ...], *, key: bool = False) -> Place:
+    def place(self, path: tuple[str, ...], *, key: bool = False) -> Position:
         """The position of a part of the file, or of the nearest part around it."""
-        nowhere = Place(os.path.join(self.project.folder, FILE), 0, 0)
+        nowhere = Position(os.path.join(self.project.folder, FILE), 0, 0)
         return self.marks.at(path, key=key) if self.marks else nowhere
 
     def require(self) -> ProjectFile:

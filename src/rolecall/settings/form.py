@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from rolecall.errors import UsageError
 from rolecall.settings import yaml12
-from rolecall.settings.yaml12 import Marks, Path, Place, Problem, YamlNode
+from rolecall.settings.yaml12 import Marks, Path, Position, Problem, YamlNode
 
 if TYPE_CHECKING:
     from rolecall.store.canonical import Schema
@@ -57,7 +57,7 @@ class Reading:
         self._marks = Marks(root)
         self._unreadable_places = {problem[2:5] for problem in self.problems}
 
-    def place(self, path: Path, *, key: bool = False) -> Place:
+    def place(self, path: Path, *, key: bool = False) -> Position:
         for length in range(len(path), 0, -1):
             if path[:length] in self.written:
                 path = (*self.written[path[:length]], *path[length:])
@@ -496,7 +496,7 @@ def load_value(
     form: Form[T], value: Any, *, source: str = "", path: Path = (), hides_texts: bool = False
 ) -> Loaded[T]:
     """Like `load`, for a parsed value: its problems name paths, below `path`, instead of lines."""
-    reading = Reading(YamlNode(None, Place(source, 1, 1)), hides_texts=hides_texts)
+    reading = Reading(YamlNode(None, Position(source, 1, 1)), hides_texts=hides_texts)
     read = form.read(value, At(reading, path))
     return Loaded(None if isinstance(read, Unreadable) else read, tuple(reading.problems))
 

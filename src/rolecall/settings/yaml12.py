@@ -44,7 +44,7 @@ _FLAT = r"(?a)([$A-Za-z_][$\w-]{0,49}): ([A-Za-z0-9](?:[\w ./-]{0,300}[\w./-])?)
 _MOST_DIGITS = 400
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """A position in a file; lines and columns count from 1."""
 
     file: str
@@ -84,15 +84,15 @@ class YamlNode:
 
     __slots__ = ("height", "key_places", "parts", "place", "value", "weight")
 
-    def __init__(self, value: Any, place: Place, *, weight: int = 1, height: int = 0) -> None:
+    def __init__(self, value: Any, place: Position, *, weight: int = 1, height: int = 0) -> None:
         self.value = value
         self.place = place
         self.weight = weight
         self.height = height
         self.parts: dict[str | int, YamlNode] = {}
-        self.key_places: dict[str | int, Place] = {}
+        self.key_places: dict[str | int, Position] = {}
 
-    def add(self, key: str | int, part: YamlNode, key_place: Place) -> None:
+    def add(self, key: str | int, part: YamlNode, key_place: Position) -> None:
         self.parts[key] = part
         self.key_places[key] = key_place
         self.weight += part.weight + (len(key) if isinstance(key, str) else 0)
@@ -105,7 +105,7 @@ class Marks:
     def __init__(self, root: YamlNode) -> None:
         self._root = root
 
-    def at(self, path: Path, *, key: bool = False) -> Place:
+    def at(self, path: Path, *, key: bool = False) -> Position:
         """The place of the value at `path` or of its key; if it is absent, of the nearest part around it."""
         node, place = self._root, self._root.place
         for step in path:
@@ -159,7 +159,7 @@ def read(
 
 
 class _Unreadable(Exception):
-    def __init__(self, place: Place, message: str, hint: str = "") -> None:
+    def __init__(self, place: Position, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.problem = Problem("error", message, *place, hint)
 
@@ -174,10 +174,10 @@ class _Budget:
         self.aliased_left = MAX_ALIASED
         self.problems: list[Problem] = []
 
-    def report(self, place: Place, message: str, hint: str = "") -> None:
+    def report(self, place: Position, message: str, hint: str = "") -> None:
         self.problems.append(Problem("error", message, *place, hint))
 
-    def take(self, text: str, place: Place) -> None:
+    def take(self, text: str, place: Position) -> None:
         # A character is at least one byte, so an enormous text is refused before it is encoded.
         size = len(text) if len(text) > self.max_bytes else len(text.encode("utf-8", "surrogatepass"))
         self.bytes_left -= size
@@ -193,14 +193,14 @@ class _Reader:
         self._files = files
         self._budget = budget
         self._anchors: dict[str, YamlNode | None] = {}
-        budget.take(text, Place(self._file, 1, 1))
+        budget.take(text, Position(self._file, 1, 1))
         self._events = _events(text.removeprefix("\ufeff"), self._file)
         self._event: Any = None
 
     def read_document(self) -> YamlNode:
         self._advance()  # to the start of the stream
         if self._advance() == "StreamEndEvent":
-            return YamlNode(None, Place(self._file, 1, 1))
+            return YamlNode(None, Position(self._file, 1, 1))
         self._advance()
         node = self._read_node(0)
         self._advance()  # to the end of the document
@@ -214,9 +214,9 @@ class _Reader:
         self._event = next(self._events)
         return type(self._event).__name__
 
-    def _place(self) -> Place:
+    def _place(self) -> Position:
         mark = self._event.start_mark
-        return Place(self._file, mark.line + 1, mark.column + 1)
+        return Position(self._file, mark.line + 1, mark.column + 1)
 
     def _read_node(self, depth: int) -> YamlNode:
         """Read the node that begins at the current event, and stop at its last event."""
@@ -248,7 +248,7 @@ class _Reader:
             self._anchors[event.anchor] = node
         return node
 
-    def _read_alias(self, anchor: str, place: Place, depth: int) -> YamlNode:
+    def _read_alias(self, anchor: str, place: Position, depth: int) -> YamlNode:
         if anchor not in self._anchors:
             raise _Unreadable(place, f"the alias *{anchor} has no anchor &{anchor} before it")
         node = self._anchors[anchor]
@@ -262,7 +262,7 @@ class _Reader:
             raise _Unreadable(place, f"the alias *{anchor} nests the text deeper than {MAX_DEPTH} levels")
         return node
 
-    def _read_scalar(self, place: Place) -> YamlNode:
+    def _read_scalar(self, place: Position) -> YamlNode:
         event = self._event
         value: Any = event.value
         tag = (event.tag or "").removeprefix(_CORE)
@@ -293,7 +293,7 @@ class _Reader:
         node.add(key, part, place)
         node.value[key] = part.value
 
-    def _read_key(self, depth: int) -> tuple[str, Place]:
+    def _read_key(self, depth: int) -> tuple[str, Position]:
         """Read a key, which is the text as written, even if it looks like another type."""
         event, place = self._event, self._place()
         if type(event).__name__ == "ScalarEvent" and event.tag in (None, "!", _CORE + "str"):
@@ -310,7 +310,7 @@ class _Reader:
         )
         return f"<key at {place.line}:{place.column}>", place
 
-    def _include(self, place: Place, kind: str, depth: int) -> YamlNode:
+    def _include(self, place: Position, kind: str, depth: int) -> YamlNode:
         if kind != "ScalarEvent":
             raise _Unreadable(place, "!include takes the path of a file")
         path: str = self._event.value
@@ -324,7 +324,7 @@ class _Reader:
                 )
             if len(self._files) > 20:
                 raise UsageError(f"!include {file!r} is more than 20 files deep")
-            start, ending = Place(file, 1, 1), file.lower()
+            start, ending = Position(file, 1, 1), file.lower()
             if ending.endswith((".yaml", ".yml")):
                 node = _Reader(text, (*self._files, file), self._budget).read_document()
             else:
@@ -344,8 +344,8 @@ def _events(text: str, file: str) -> Any:
     import yaml  # takes longer to import than most texts take to read
     from yaml._yaml import CParser
 
-    def place_of(before: str) -> Place:
-        return Place(file, before.count("\n") + 1, len(before) - before.rfind("\n"))
+    def place_of(before: str) -> Position:
+        return Position(file, before.count("\n") + 1, len(before) - before.rfind("\n"))
 
     try:
         # Encode here to catch lone surrogates; the parser counts columns in characters for bytes too.
@@ -356,7 +356,7 @@ def _events(text: str, file: str) -> Any:
         raise _Unreadable(place_of(text[: exc.start]), "a lone surrogate is not text") from None
     except yaml.MarkedYAMLError as exc:
         mark = exc.problem_mark or exc.context_mark
-        place = Place(file, mark.line + 1, mark.column + 1) if mark else Place(file, 1, 1)
+        place = Position(file, mark.line + 1, mark.column + 1) if mark else Position(file, 1, 1)
         reason = ", ".join(part for part in (exc.context, exc.problem) if part) or "it cannot be read"
         hint = next((hint for part, hint in _SYNTAX_HINTS.items() if part in (exc.problem or "")), "")
         if "cannot start any token" in reason and text.startswith("\t", mark.index if mark else 0):
@@ -366,7 +366,7 @@ def _events(text: str, file: str) -> Any:
         before = text.encode("utf-8")[: exc.position].decode("utf-8", "ignore")
         raise _Unreadable(place_of(before), f"not valid YAML: {exc.reason}") from None
     except yaml.YAMLError as exc:
-        raise _Unreadable(Place(file, 1, 1), f"not valid YAML: {exc}") from None
+        raise _Unreadable(Position(file, 1, 1), f"not valid YAML: {exc}") from None
 
 
 _SYNTAX_HINTS = {
@@ -400,7 +400,7 @@ def _plain(text: str) -> Any:
     return int(text, 0) if number["based"] else float(text)
 
 
-def _read_json(text: str, place: Place) -> YamlNode:
+def _read_json(text: str, place: Position) -> YamlNode:
     def pairs_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         value = dict(pairs)
         if len(value) != len(pairs):

@@ -31,10 +31,10 @@ from rolecall.threads import adoption, prompt, thread, workfolder
 from rolecall.threads.attempt_files import AttemptFiles
 from rolecall.threads.key import Parts, load_parts
 from rolecall.threads.key_parts import Question, find_parts
-from rolecall.threads.sessions import REREAD, Decision, Fork, Origin, decide, usage_of
+from rolecall.threads.sessions import REREAD, Fork, Origin, SessionChoice, decide, usage_of
 from rolecall.threads.setup import Cast, Recalled, Recaller, Setup, Watch, no_knowledge
 from rolecall.threads.shared_files import Fetched, find_shared_folder
-from rolecall.threads.state import Note, NoteRef, attempt_name, read_note
+from rolecall.threads.state import AttemptNote, NoteRef, attempt_name, read_note
 from rolecall.threads.steps_above import read_above
 from rolecall.threads.storable import describe_reply, describe_turn, describe_usage, drop_empty, make_plain
 from rolecall.threads.thread import (
@@ -61,7 +61,7 @@ _LITERAL = 60
 """Parts of a prompt up to this length are stored inline rather than as nodes."""
 
 
-class Answer(NamedTuple):
+class AgentAnswer(NamedTuple):
     """The text that an agent gave, and its session."""
 
     text: str
@@ -70,11 +70,11 @@ class Answer(NamedTuple):
     """The id of a step that an external agent put into the store."""
     is_unread: bool = False
     """The agent could not correct the answer, so only the extract model can find the output."""
-    taken: Result | None = None
+    taken: StepResult | None = None
     """The contents of a finished step that is taken over, if nobody was asked."""
 
 
-class Result(NamedTuple):
+class StepResult(NamedTuple):
     """The contents of the step to be committed."""
 
     output: JsonObject
@@ -141,7 +141,7 @@ class Attempt:
         version = self._ref.ref.version if self._ref else 0
         self._fetched = self._shared.fetch(turn.chain.head, version) if self._shared else Fetched()
         self.workdir = _workdir(store, turn, way, is_needed=not (is_answer and store.is_shared))
-        self.session = Decision("")
+        self.session = SessionChoice("")
         """The agent's session to use, and why."""
         self.lost_sessions: frozenset[str] = frozenset()
         """Sessions that the agent no longer knows and that are not tried again."""
@@ -155,7 +155,7 @@ class Attempt:
         self.parent = parent
         """The thread that has the role which this one plays."""
 
-        self.note = self._ref.note if self._ref else Note()
+        self.note = self._ref.note if self._ref else AttemptNote()
         self.previous = self._ref.attempt if self._ref else None
         """The newest failed attempt at this step."""
         self.agent = self.note.by
@@ -218,12 +218,12 @@ class Attempt:
 
     # -- before the answer --
 
-    async def read_waiting_answer(self) -> Answer | None:
+    async def read_waiting_answer(self) -> AgentAnswer | None:
         """Return an answer that arrived before the process that asked for it died."""
         if not self._is_left_here() or not (self.note.raw or self.note.step):
             return None
         await self._remember_question()
-        return Answer(self.note.raw, self.note.session, self.note.step, is_unread=self.note.unread)
+        return AgentAnswer(self.note.raw, self.note.session, self.note.step, is_unread=self.note.unread)
 
     async def read_begun_reuse(self) -> Mapping[str, str]:
         """The finished step, and its thread, that a process was taking over which has died; empty if it was none."""
@@ -251,7 +251,7 @@ class Attempt:
         known = self._found
         self._note_tree(StepTree(known.found, known.found, head=known.head) if known else None)
         total = usage_of(self.note.session_total)
-        self.session = Decision("resumed: a correction", self.note.session or None, total=total)
+        self.session = SessionChoice("resumed: a correction", self.note.session or None, total=total)
 
     async def close_left_behind(self) -> None:
         """End an agent whose parent process has died, because nobody reads its output any more."""
@@ -292,10 +292,10 @@ class Attempt:
                 hint="Resume the thread to start the role with the files as they are.",
             ) from error
 
-    def _decide_session(self, cast: Cast) -> Decision:
+    def _decide_session(self, cast: Cast) -> SessionChoice:
         tier = self.turn.role(self.role).resume
         if not getattr(cast.agent, "can_resume", False):
-            return Decision(f"new: {cast.name} cannot resume" if tier or self._origin else "")
+            return SessionChoice(f"new: {cast.name} cannot resume" if tier or self._origin else "")
         return decide(
             self.turn.chain,
             role=self.role,
@@ -353,14 +353,14 @@ class Attempt:
     def _show_command(self) -> str:
         return f"rolecall thread read {self.thread}"
 
-    def _steps_shown_since(self, since: int | None) -> Sequence[prompt.PastStep]:
+    def _steps_shown_since(self, since: int | None) -> Sequence[prompt.ShownStep]:
         """The earlier steps that a prompt shows to a session that has seen those up to number `since`."""
         if self._prompt is not None and self._since == since:
             return self._prompt.shown
         chosen = prompt.choose_steps(self._past_steps(), since=since or 0, show_command=self._show_command)
         return [step for step, _ in chosen]
 
-    def _past_steps(self) -> Iterator[prompt.PastStep]:
+    def _past_steps(self) -> Iterator[prompt.ShownStep]:
         for step in self.turn.chain:
             if step.role != thread.FORK:
                 self._steps_shown[step.number] = step.id
@@ -374,7 +374,7 @@ class Attempt:
     def note_asking(self, agent: str, *, run: str = "") -> None:
         """Note the agent before it is asked; `run` marks the processes that it will start."""
         self.agent = self.mask.text(agent)
-        note = Note(
+        note = AttemptNote(
             head=self.turn.chain.head,
             role=self.role,
             agent=self.agent,
@@ -398,7 +398,7 @@ class Attempt:
 
     def note_reuse(self, step: str, of_thread: str) -> None:
         """Say in the note which finished step is taken over; `write_note` keeps it."""
-        self.note = Note(
+        self.note = AttemptNote(
             head=self.turn.chain.head,
             role=self.role,
             since=self._since,
@@ -513,7 +513,7 @@ class Attempt:
 
     # -- the answer --
 
-    def note_answer(self, given: protocol.Reply) -> Answer:
+    def note_answer(self, given: protocol.Reply) -> AgentAnswer:
         """Record the answer before it is used."""
         self._tell_rest()
         note = self.note._replace(
@@ -531,7 +531,7 @@ class Attempt:
         except Conflict:
             self._keep_beside("the thread was taken over before this answer arrived")
             raise
-        return Answer(note.raw, note.session, note.step)
+        return AgentAnswer(note.raw, note.session, note.step)
 
     def note_taken(self, files: Sequence[str]) -> None:
         """Note the files that the agent of a step that is taken over had touched."""
@@ -553,16 +553,16 @@ class Attempt:
                 known[key] = known.get(key, 0) + usage[name]
         self.note = self.note._replace(usage=known)
 
-    def understand(self, found: reply.ParsedReply | reply.Suspension) -> Result:
+    def understand(self, found: reply.ParsedReply | reply.Suspension) -> StepResult:
         if isinstance(found, reply.Suspension):
             output = {"$status": SUSPEND, "reason": found.reason}
-            return Result(output, found.body, schema=SUSPENSION_SCHEMA)
+            return StepResult(output, found.body, schema=SUSPENSION_SCHEMA)
         for repair in found.repairs:
             self.remark(repair)
         self.note = self.note._replace(detail=self._with_remarks(self.note.detail))
-        return Result(dict(found.output), found.body)
+        return StepResult(dict(found.output), found.body)
 
-    def adopt(self, step: str) -> Result:
+    def adopt(self, step: str) -> StepResult:
         """Check a step that an external agent put into the store, and return it as the result."""
         done = adoption.read_step(self.store, step, attempt=self.previous)
         if done.is_ours:
@@ -571,11 +571,11 @@ class Attempt:
             self.store, done, self.turn, self.role, number=self.number, totals=self.totals(), mask=self.mask
         )
         if done.is_ours:
-            return Result(done.output, done.body, step=step)
+            return StepResult(done.output, done.body, step=step)
         if done.turns:
             self.note = self.note._replace(detail=self._with_remarks({"turns": self.mask.value(done.turns)}))
         schema = SUSPENSION_SCHEMA if adoption.is_suspension(done.output) else None
-        return Result(done.output, done.body, raw=done.body, schema=schema, given=step)
+        return StepResult(done.output, done.body, raw=done.body, schema=schema, given=step)
 
     # -- failing --
 
@@ -604,7 +604,7 @@ class Attempt:
             "killed",
         ):  # otherwise the session may be the cause
             kept = _OF_SESSION
-        note = Note(**{key: getattr(self.note, key) for key in kept})
+        note = AttemptNote(**{key: getattr(self.note, key) for key in kept})
         draft = self.store.draft()
         attempt = self._put_attempt(draft, error, ending)
         event = {"attempt": attempt, "role": self.role, "error": self.mask.text(make_plain(error))}
@@ -618,10 +618,10 @@ class Attempt:
         self.started_at = self.store.now()
         self.watch("attempt_failed", event)
 
-    def unreadable(self, error: ExtractError) -> Result:
+    def unreadable(self, error: ExtractError) -> StepResult:
         """The result for an answer that could not be read; a moderator decides what happens next."""
         output = {"$status": ERROR, "reason": error.message}
-        return Result(output, error.raw, raw=error.raw, schema=ERROR_SCHEMA)
+        return StepResult(output, error.raw, raw=error.raw, schema=ERROR_SCHEMA)
 
     def _note_given(self, error: AgentError) -> None:
         """Add the output of an agent that failed to the note."""
@@ -702,7 +702,7 @@ class Attempt:
             "sandbox": note.sandbox,
         }
 
-    def _prompt_part(self, draft: Draft, part: prompt.Part) -> dict[str, Any]:
+    def _prompt_part(self, draft: Draft, part: prompt.PromptPart) -> dict[str, Any]:
         """The stored form of a prompt part: an earlier step's id, a short text inline, or a long text's node."""
         text = self.mask.text(part.text)
         if part.step in self._steps_shown and text == part.text:
@@ -727,7 +727,7 @@ class Attempt:
             )
         self._ref, self.previous = there, there.attempt if there else None
 
-    def _write(self, note: Note, kind: str = "", body: JsonObject | None = None) -> None:
+    def _write(self, note: AttemptNote, kind: str = "", body: JsonObject | None = None) -> None:
         """Write the note, and an event if one is given."""
         self.note = note
         if not self._is_owner:

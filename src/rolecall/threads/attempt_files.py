@@ -38,7 +38,7 @@ class AttemptFiles:
         self._role = role
         self._is_first = is_first
         self._remark = remark
-        self._watched: tuple[bool, treestate.State] | None = None
+        self._watched: tuple[bool, treestate.FolderState] | None = None
         """For a read-only role: whether there is a snapshot of the files that it found, and the rest of them."""
 
     async def find(self) -> StepTree | None:
@@ -106,7 +106,7 @@ class AttemptFiles:
         these, the whole folder is compared."""
         self._watched = (tree is not None, self._look_at_rest(tree)) if must_stay else None
 
-    def _look_at_rest(self, tree: StepTree | None) -> treestate.State:
+    def _look_at_rest(self, tree: StepTree | None) -> treestate.FolderState:
         """What the snapshots do not show."""
         return (
             treestate.take_rest(self._workdir, tree.left.omitted) if tree else treestate.take(self._workdir)

@@ -9,7 +9,7 @@ from rolecall.errors import Hint, InvalidPayload, UsageError
 from rolecall.settings.mask import Mask
 from rolecall.store.store import Draft, Store
 from rolecall.threads import thread
-from rolecall.threads.attempt import Attempt, Result
+from rolecall.threads.attempt import Attempt, StepResult
 from rolecall.threads.key import key_name, key_of
 from rolecall.threads.lifecycle import queue_again, refuse_running
 from rolecall.threads.setup import HUMAN, Watch
@@ -39,7 +39,7 @@ class Outcome(NamedTuple):
 
 def commit(
     attempt: Attempt,
-    result: Result,
+    result: StepResult,
     ref: ThreadRef,
     *,
     finish: Callable[[Draft, ThreadState], ThreadState] = lambda _draft, state: state,
@@ -92,7 +92,7 @@ def settle(
 
 
 def put_step(
-    draft: Draft, attempt: Attempt, result: Result, *, limits: Mapping[str, float]
+    draft: Draft, attempt: Attempt, result: StepResult, *, limits: Mapping[str, float]
 ) -> tuple[str, Route]:
     """Add the step to a draft and return its id and where the thread goes next. `limits` are the thread's own; a fork
     from the step inherits them. A step whose output is the role's own can be found by its key, unless the agent was
@@ -207,5 +207,5 @@ def answer(
     def finish(draft: Draft, state: ThreadState) -> ThreadState:
         return state if is_run_here else queue_again(store, draft, ref, state)
 
-    commit(attempt, Result(dict(output), body, raw=body, agent=HUMAN, by=by), ref, finish=finish)
+    commit(attempt, StepResult(dict(output), body, raw=body, agent=HUMAN, by=by), ref, finish=finish)
     return thread.find(store, ref.id)

@@ -19,10 +19,10 @@ from rolecall.files.tree import find_top
 from rolecall.settings.settings import OUTSIDE
 from rolecall.store.store import Node, Store
 from rolecall.threads import reuse
-from rolecall.threads.forecast import NOTHING, Forecast, History
+from rolecall.threads.forecast import NOTHING, Forecast, PastThreads
 from rolecall.threads.key import Parts, key_of
-from rolecall.threads.key_parts import Known, Question, find_parts, find_parts_of_call, find_step
-from rolecall.threads.prompt import PastStep, choose_steps
+from rolecall.threads.key_parts import KnownStep, Question, find_parts, find_parts_of_call, find_step
+from rolecall.threads.prompt import ShownStep, choose_steps
 from rolecall.threads.setup import HUMAN, Setup
 from rolecall.threads.thread import Chain, Reused, Start, Step, add_totals
 from rolecall.threads.turn import Turn, next_of
@@ -70,7 +70,7 @@ async def look_ahead(
     chosen: bool | None = None,
 ) -> Outlook:
     """Follow a new thread as far as finished steps lead. `chosen` is what the thread's start says about reuse."""
-    store, history = setup.store, History(setup.store, book.workflow.name)
+    store, history = setup.store, PastThreads(setup.store, book.workflow.name)
     start = Start("", "", setup.mask.text(prompt), cwd, limits or {})
     folders, steps, ahead = _Folders(setup, cwd), list[Step](), list[Ahead]()
     while True:
@@ -95,7 +95,7 @@ async def look_ahead(
 
 async def _find_known(
     setup: Setup, turn: Turn, way: Next, folders: _Folders, chosen: bool | None
-) -> tuple[Known, Parts]:
+) -> tuple[KnownStep, Parts]:
     """The finished step that would be taken over, and the parts of its key."""
     role, book = turn.role(way.role), turn.playbook
     if not reuse.choose(turn.workflow, way.role, chosen):
@@ -108,7 +108,7 @@ async def _find_known(
         raise _Stop(f"the look ahead ends after {_MOST_STEPS:,} steps")
     workdir, files = await folders.find(turn.workdir_of(way.role), way.location)
 
-    def show_steps(since: int | None) -> list[PastStep]:
+    def show_steps(since: int | None) -> list[ShownStep]:
         past = (step.past for step in turn.chain)
         return [step for step, _ in choose_steps(past, since=since or 0, show_command=_SHOW)]
 
@@ -188,7 +188,7 @@ class _ChainAhead(Chain):
         return iter(self._steps)
 
 
-def _as_step(store: Store, known: Known, parts: Parts, turn: Turn) -> Step:
+def _as_step(store: Store, known: KnownStep, parts: Parts, turn: Turn) -> Step:
     """A finished step as it would be in this thread."""
     found = known.step
     fields = {

@@ -15,7 +15,7 @@ from rolecall.agents.protocol import Cancel
 from rolecall.errors import AgentError, ExtractError, NotFound, RolecallError, UsageError
 from rolecall.settings.settings import OUTSIDE
 from rolecall.threads import lease, nested, reuse, sessions
-from rolecall.threads.attempt import Attempt, Result
+from rolecall.threads.attempt import Attempt, StepResult
 from rolecall.threads.commit import Outcome as Outcome
 from rolecall.threads.commit import commit, settle
 from rolecall.threads.key_parts import find_parts_of_call
@@ -136,7 +136,7 @@ class Engine(Setup):
             await attempt.leave_files()
             return self._give_up(held, attempt, error, cancel)
         return self._commit(
-            held, attempt, Result(dict(given.output), given.body, raw=given.body, agent=agent)
+            held, attempt, StepResult(dict(given.output), given.body, raw=given.body, agent=agent)
         )
 
     async def run_child(self, attempt: Attempt, child: str, watch: Watch, cancel: Cancel) -> None:
@@ -153,7 +153,7 @@ class Engine(Setup):
 
     # -- endings of a step --
 
-    def _commit(self, held: Held, attempt: Attempt, result: Result) -> Outcome:
+    def _commit(self, held: Held, attempt: Attempt, result: StepResult) -> Outcome:
         try:
             return commit(attempt, result, held.ref())
         except UsageError as error:  # an output that cannot be stored, such as NaN

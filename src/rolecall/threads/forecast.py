@@ -104,7 +104,7 @@ def range_of(values: Sequence[float]) -> Range | None:
     return Range(at(0.1), at(0.5), at(0.9))
 
 
-class History:
+class PastThreads:
     """What the ended threads of a workflow have used."""
 
     def __init__(self, store: Store, workflow: str) -> None:

@@ -98,7 +98,7 @@ def _copy_changes(folder: WorkFolder) -> list[str]:
     return treestate.changes(*pair) + more
 
 
-def _scan_pair(folder: WorkFolder) -> tuple[treestate.State, treestate.State]:
+def _scan_pair(folder: WorkFolder) -> tuple[treestate.FolderState, treestate.FolderState]:
     return treestate.scan(folder.source), treestate.scan(folder.path)
 
 

@@ -24,7 +24,7 @@ from rolecall.threads.thread import Chain
 from rolecall.threads.views import role_due
 
 
-class Unread(NamedTuple):
+class UnreadThread(NamedTuple):
     """A thread or a workflow whose nodes are missing or damaged."""
 
     name: str
@@ -38,7 +38,7 @@ class Imported(NamedTuple):
     nodes: int
     kept: list[str]
     """Threads and workflows that differ here and were left unchanged."""
-    unread: list[Unread]
+    unread: list[UnreadThread]
     problems: list[Fault]
     """Problems with single nodes."""
 
@@ -87,7 +87,7 @@ def _import_workflows(store: Store, source: Store, done: Imported) -> None:
             draft.move(ref.name, None, ref.target, dict(ref.state))
             done.workflows.append(ref.name[9:])
         except RolecallError as error:
-            done.unread.append(Unread(ref.name, error.message))
+            done.unread.append(UnreadThread(ref.name, error.message))
     draft.commit(durable=True)
 
 
@@ -97,7 +97,7 @@ def _import_threads(store: Store, source: Store, done: Imported) -> None:
         try:
             _import_thread(store, draft, ref, done)
         except RolecallError as error:
-            done.unread.append(Unread(ref.ref.name, error.message))
+            done.unread.append(UnreadThread(ref.ref.name, error.message))
     draft.commit(durable=True)
 
 

@@ -13,7 +13,7 @@ from rolecall.store.backend import INDEX
 from rolecall.threads.state import GROUP
 
 if TYPE_CHECKING:
-    from rolecall.threads.prompt import PastStep
+    from rolecall.threads.prompt import ShownStep
     from rolecall.workflow.model import Role
 
 _DIGEST = 24
@@ -123,7 +123,7 @@ def digest_prompt(
     task: str,
     instruction: str = "",
     knowledge: str = "",
-    history: Iterable["PastStep"] = (),
+    history: Iterable["ShownStep"] = (),
     steps: str = "",
     item: Any = None,
 ) -> dict[str, str]:
@@ -140,7 +140,7 @@ def digest_prompt(
     return {name: value for name, value in found.items() if value}
 
 
-def describe_step(step: "PastStep") -> list[Any]:
+def describe_step(step: "ShownStep") -> list[Any]:
     """An earlier step without what depends on its thread: the members of a group appear without ids, branches and
     folders."""
     output = step.output

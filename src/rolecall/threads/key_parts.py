@@ -23,7 +23,7 @@ from rolecall.threads.key import (
     key_name,
     key_of,
 )
-from rolecall.threads.prompt import PastStep
+from rolecall.threads.prompt import ShownStep
 from rolecall.threads.sessions import LOOK_BACK, Origin
 from rolecall.threads.setup import Setup
 from rolecall.threads.thread import FORK, Step
@@ -47,7 +47,7 @@ class Question(NamedTuple):
     instruction: str
     recalled: str
     """The passages from the repository that the prompt has."""
-    steps_shown: Callable[[int | None], Sequence[PastStep]]
+    steps_shown: Callable[[int | None], Sequence[ShownStep]]
     """The earlier steps that a prompt shows to a session that has seen those up to this number."""
     origin: Origin | None
     """The step of an earlier thread in whose session the role begins."""
@@ -55,19 +55,19 @@ class Question(NamedTuple):
     """How many times an evaluation asked the same before, in other threads."""
 
 
-class Known(NamedTuple):
+class KnownStep(NamedTuple):
     """A step that was found by its key."""
 
     step: Step
     thread: str
 
 
-def find_step(store: Store, key: str) -> Known | None:
+def find_step(store: Store, key: str) -> KnownStep | None:
     """The newest finished step with this key, if it is still in the store."""
     ref = store.ref(key_name(key)) if key else None
     if ref is None or not store.has(ref.state["step"]):
         return None
-    return Known(Step(store, store.get(ref.state["step"])), ref.state["thread"])
+    return KnownStep(Step(store, store.get(ref.state["step"])), ref.state["thread"])
 
 
 async def find_parts(setup: Setup, asked: Question, agent: object) -> Parts:

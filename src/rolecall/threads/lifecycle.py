@@ -59,7 +59,7 @@ MAKING_MS = 600_000
 """How long another host waits for the process that makes a thread's folders before it treats that process as dead."""
 
 
-class Cell(NamedTuple):
+class EvalThread(NamedTuple):
     """A thread of an evaluation: one variant, one task, one of its repeats."""
 
     thread: str
@@ -85,7 +85,7 @@ def start(
     sessions: Mapping[str, Mapping[str, str]] | None = None,
     reuse: bool | None = None,
     queue: int | None = None,
-    cell: Cell | None = None,
+    cell: EvalThread | None = None,
     ident: str | None = None,
     also: Also | None = None,
 ) -> ThreadRef:
@@ -164,7 +164,7 @@ def fork(
     work: str | None = None,
     trees: str | None = None,
     reuse: bool | None = None,
-    cell: Cell | None = None,
+    cell: EvalThread | None = None,
     also: Also | None = None,
 ) -> ThreadRef:
     """Create a thread that shares the chain up to `at` (a start or a step). A different workflow or prompt adds a new
@@ -282,7 +282,7 @@ def _add_thread(
     kinds: list[str] = [*own_folders(book.workflow)]
     if member := chain.start.member:  # a fork of a member
         kinds = [kind for kind in [turn.workdir_of(member.role)] if kind != "shared"]
-    files: dict[str, workfolder.Files] = {}
+    files: dict[str, workfolder.FilesAt] = {}
     if trees is not None:
         for kind in (*kinds, "fork"):
             if found := workfolder.files_at(store, chain, source, kind, trees):

@@ -29,7 +29,7 @@ from rolecall.workflow import command
 from rolecall.workflow.model import Group, member_workdir, sandbox_of
 
 
-class Place(NamedTuple):
+class MemberPlace(NamedTuple):
     """Where a member works: in folders of its own, or in `cwd`."""
 
     cwd: str
@@ -49,15 +49,15 @@ class MemberFiles:
 
     # -- folders --
 
-    def plan(self, member: str, role: str) -> Place:
+    def plan(self, member: str, role: str) -> MemberPlace:
         """Decide where a new member works that plays `role`. Nothing is made yet."""
         cwd, kind = self._turn.chain.start.cwd, member_workdir(self._turn.workflow, self._role, role)
         if kind == "shared":
-            return Place(self._turn.cwd)
+            return MemberPlace(self._turn.cwd)
         workdir, own = self._own(kind)
         make_own = partial(workfolder.for_step, self._setup.store, self._parent.id, self._turn.chain, workdir)
         if own is not None and must_not_write(self._turn.workflow.roles[role].capabilities):
-            return Place(make_own())
+            return MemberPlace(make_own())
         if kind not in self._plans:
             if own is not None and kind == "worktree":
                 make_own()
@@ -65,7 +65,7 @@ class MemberFiles:
             self._plans[kind] = workfolder.plan(kind, member, cwd=cwd, work=self._setup.work, parent=own)
             if self._group.merge == "queue":
                 merge.check_ready(self._find_target()[0])
-        return Place(cwd, {kind: workfolder.plan_like(self._plans[kind], member)})
+        return MemberPlace(cwd, {kind: workfolder.plan_like(self._plans[kind], member)})
 
     def make(self, folders: Mapping[str, WorkFolder]) -> None:
         for kind, folder in folders.items():

@@ -22,7 +22,7 @@ from rolecall.store.backend import Ref
 from rolecall.store.ids import NodeId, ThreadId, member_id
 from rolecall.store.store import Draft, Store
 from rolecall.threads import killing, lifecycle, thread
-from rolecall.threads.attempt import Attempt, Result
+from rolecall.threads.attempt import Attempt, StepResult
 from rolecall.threads.commit import Outcome, commit, settle
 from rolecall.threads.group import Amounts, Decision, Fate, Standing, fate_of, load_standing, plan
 from rolecall.threads.lease import Held
@@ -572,7 +572,7 @@ class Members:
         attempt.note = attempt.note._replace(usage=usage_of_all, tree=ref.state.get("tree", {}))
         await attempt.leave_files()
         steps = max(1, int(used["steps"]))
-        result = Result(
+        result = StepResult(
             output,
             body,
             raw=body,

@@ -79,7 +79,7 @@ def _start(setup: Setup, parent: Attempt, workflow: str, prompt: str) -> str:
         title=own.title if own.member else f"{parent.role}: {own.title}",
         work=setup.work,
         reuse=parent.reuse,
-        cell=lifecycle.Cell(ident, own.eval, own.repeat or 0) if own.eval else None,
+        cell=lifecycle.EvalThread(ident, own.eval, own.repeat or 0) if own.eval else None,
     )
     return child.id
 

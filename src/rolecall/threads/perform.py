@@ -11,7 +11,7 @@ from rolecall.agents import process, protocol
 from rolecall.errors import AgentError, ExtractError, RolecallError
 from rolecall.settings import capabilities
 from rolecall.threads import prompt, reuse, sandboxing
-from rolecall.threads.attempt import Answer, Attempt, Result
+from rolecall.threads.attempt import AgentAnswer, Attempt, StepResult
 from rolecall.threads.sessions import StoredMemory
 from rolecall.threads.setup import Cast, Setup
 from rolecall.threads.trace_ids import attempt_span, trace_id, traceparent
@@ -25,7 +25,7 @@ Play = Callable[[Attempt, protocol.Cancel, str, str, str | None], Any]
 
 async def perform(
     setup: Setup, attempt: Attempt, cast: Cast, *, cancel: protocol.Cancel, play: Play | None = None
-) -> Result:
+) -> StepResult:
     """Let the role's agent play it or, while that has reached a limit of its provider, the one that the workflow names
     as its stand-in; the step says so. If this raises, the agent's output is already recorded."""
     named = attempt.turn.role(attempt.role).stand_in
@@ -61,7 +61,7 @@ async def perform(
 
 async def _play(
     setup: Setup, attempt: Attempt, cast: Cast, cancel: protocol.Cancel, play: Play | None
-) -> Result:
+) -> StepResult:
     """Ask the agent and parse its answer: from its frontmatter, else after one correction in the same session, else
     with the extract model."""
     role = attempt.turn.role(attempt.role)
@@ -97,7 +97,7 @@ async def _ask(
     play: Play | None,
     *,
     correction: str | None = None,
-) -> Answer:
+) -> AgentAnswer:
     """Call the agent and record its answer before using it, unless a finished step can be taken over. If the agent has
     lost the session, ask it again in a new one."""
     if correction is not None:
@@ -121,7 +121,7 @@ async def _ask(
         await attempt.find_parts(setup, cast)
         is_whole = not getattr(cast.agent, "is_workflow", False)
         if is_whole and (taken := await reuse.take_over(attempt, has_effects=cast.has_effects)):
-            return Answer("", "", taken=taken)
+            return AgentAnswer("", "", taken=taken)
         if attempt.note.reused:  # refused because of the files: they are not what they were a moment ago
             await attempt.find_files()
             await attempt.find_parts(setup, cast)
@@ -173,7 +173,7 @@ def _environment_of_agent(setup: Setup, attempt: Attempt, cast: Cast) -> dict[st
 
 
 async def _extract(
-    setup: Setup, attempt: Attempt, answer: Answer, problem: reply.ReplyProblem, cancel: protocol.Cancel
+    setup: Setup, attempt: Attempt, answer: AgentAnswer, problem: reply.ReplyProblem, cancel: protocol.Cancel
 ) -> reply.ParsedReply:
     """Find the output with the extract model. If that fails, the answer is kept so that it can be read later."""
     role = attempt.turn.role(attempt.role)

@@ -27,7 +27,7 @@ Deliver what your role is asked for and nothing else. Leave the work of other ro
 you could do it yourself."""
 
 
-class PastStep(NamedTuple):
+class ShownStep(NamedTuple):
     """An earlier step as the next role sees it."""
 
     number: int
@@ -40,7 +40,7 @@ class PastStep(NamedTuple):
     """Whether something of its output was left out."""
 
 
-class Part(NamedTuple):
+class PromptPart(NamedTuple):
     """One named part of a prompt."""
 
     name: str
@@ -52,8 +52,8 @@ class Part(NamedTuple):
 class Prompt(NamedTuple):
     """The prompt of a step, in the parts it is stored in."""
 
-    parts: tuple[Part, ...]
-    shown: tuple[PastStep, ...] = ()
+    parts: tuple[PromptPart, ...]
+    shown: tuple[ShownStep, ...] = ()
     """The earlier steps that it shows, oldest first."""
 
     @property
@@ -66,7 +66,7 @@ def assemble(
     *,
     name: str,
     task: str,
-    newest_first: Iterable[PastStep],
+    newest_first: Iterable[ShownStep],
     instruction: str,
     show_command: str,
     knowledge: str = "",
@@ -84,16 +84,16 @@ def assemble(
     """
     shown = choose_steps(newest_first, since=last_turn or 0, quota=quota, show_command=show_command)
     happened = _show_history(shown, since=last_turn or 0, show_command=show_command)
-    now = Part("instruction", f"# Now\n\n{instruction.strip()}" if instruction.strip() else "")
+    now = PromptPart("instruction", f"# Now\n\n{instruction.strip()}" if instruction.strip() else "")
     if last_turn is not None:
-        parts = [*happened, now, Part("reminder", _reminder(role.schema))]
+        parts = [*happened, now, PromptPart("reminder", _reminder(role.schema))]
     else:
         parts = [
-            Part("deliver", deliverable(role.schema)),
-            Part("scope", _SCOPE),
-            Part("role", _role(role, name)),
-            Part("task", f"# Task\n\n{task}"),
-            Part("knowledge", f"# From this repository\n\n{knowledge}" if knowledge else ""),
+            PromptPart("deliver", deliverable(role.schema)),
+            PromptPart("scope", _SCOPE),
+            PromptPart("role", _role(role, name)),
+            PromptPart("task", f"# Task\n\n{task}"),
+            PromptPart("knowledge", f"# From this repository\n\n{knowledge}" if knowledge else ""),
             *happened,
             now,
         ]
@@ -270,17 +270,17 @@ def _role(role: Role, name: str) -> str:
 
 
 def choose_steps(
-    newest_first: Iterable[PastStep], *, since: int, quota: int = HISTORY_QUOTA, show_command: str
-) -> list[tuple[PastStep, Part]]:
+    newest_first: Iterable[ShownStep], *, since: int, quota: int = HISTORY_QUOTA, show_command: str
+) -> list[tuple[ShownStep, PromptPart]]:
     """The steps after number `since` that a prompt shows, oldest first, and how it shows them: the newest one, and as
     many others as fit into the quota."""
-    shown: list[tuple[PastStep, Part]] = []
+    shown: list[tuple[ShownStep, PromptPart]] = []
     left = quota
     for step in newest_first:
         if step.number <= since:
             break
         is_whole = len(step.body) <= NEWEST_STEP_LIMIT and not step.is_cut and not _cut_members(step)[1]
-        part = Part("step", show_step(step, show_command), step.number if is_whole else None)
+        part = PromptPart("step", show_step(step, show_command), step.number if is_whole else None)
         if shown and len(part.text) > left:
             break
         left -= len(part.text) if shown else min(len(part.text), quota // 2)
@@ -288,7 +288,9 @@ def choose_steps(
     return shown[::-1]
 
 
-def _show_history(shown: list[tuple[PastStep, Part]], *, since: int, show_command: str) -> list[Part]:
+def _show_history(
+    shown: list[tuple[ShownStep, PromptPart]], *, since: int, show_command: str
+) -> list[PromptPart]:
     if not shown:
         return []
     texts = ["# What happened since your last turn" if since else "# What happened"]
@@ -296,10 +298,10 @@ def _show_history(shown: list[tuple[PastStep, Part]], *, since: int, show_comman
     if count := last - since:
         which = f"Step {first} is" if count == 1 else f"Steps {first} to {last} ({count} steps) are"
         texts.append(f"{which} not shown here. To read more: `{show_command}`")
-    return [*(Part("happened", text) for text in texts), *(part for _, part in shown)]
+    return [*(PromptPart("happened", text) for text in texts), *(part for _, part in shown)]
 
 
-def _cut_members(step: PastStep) -> tuple[dict[str, Any], int]:
+def _cut_members(step: ShownStep) -> tuple[dict[str, Any], int]:
     """The output of a step and, for a group that is too large to show, how many of its members are left out."""
     output, left = dict(step.output), NEWEST_STEP_LIMIT
     members = output.get("members", []) if step.agent == GROUP else []
@@ -310,7 +312,7 @@ def _cut_members(step: PastStep) -> tuple[dict[str, Any], int]:
     return output, 0
 
 
-def show_step(step: PastStep, show_command: str) -> str:
+def show_step(step: ShownStep, show_command: str) -> str:
     """Render an earlier step for a prompt. Stored prompts refer to steps by id and rely on this function to render
     them the same way again, so a new format needs a new function with its own form number."""
     by = f" ({step.agent})" if step.agent else ""

@@ -8,10 +8,10 @@ from __future__ import annotations
 from rolecall.agents.protocol import Usage
 from rolecall.errors import Damaged, NotFound
 from rolecall.files.snapshot import StepTree
-from rolecall.threads.attempt import Attempt, Result
+from rolecall.threads.attempt import Attempt, StepResult
 from rolecall.threads.attempt_files import CHANGED_ANYWAY
 from rolecall.threads.key import key_of
-from rolecall.threads.key_parts import Known, find_step
+from rolecall.threads.key_parts import KnownStep, find_step
 from rolecall.threads.sessions import usage_of
 from rolecall.threads.storable import describe_usage
 from rolecall.threads.thread import Reused, Step, count_usage
@@ -40,7 +40,7 @@ def find_refusal(step: Step) -> str:
     return ""
 
 
-def origin_of(known: Known) -> Reused:
+def origin_of(known: KnownStep) -> Reused:
     """The step whose agent was asked: the known one, or the one from which that was taken over itself. What it had used
     includes its failed attempts."""
     step = known.step
@@ -52,7 +52,7 @@ def origin_of(known: Known) -> Reused:
     return Reused(step.id, known.thread, describe_usage(used))
 
 
-async def take_over(attempt: Attempt, *, has_effects: bool = False) -> Result | None:
+async def take_over(attempt: Attempt, *, has_effects: bool = False) -> StepResult | None:
     """Take over a finished step with the same key: make its changes in the work folder and return its contents. None if
     the role must be asked; if there is such a step, a remark says why."""
     try:
@@ -66,26 +66,26 @@ async def take_over(attempt: Attempt, *, has_effects: bool = False) -> Result | 
     return await _take_step(attempt, known) if known else None
 
 
-async def finish_begun(attempt: Attempt) -> Result | None:
+async def finish_begun(attempt: Attempt) -> StepResult | None:
     """Finish what a process began that has died. None if it began nothing, or if the role must be asked, because the
     files are not between those that the step found and those that it left, for instance."""
     begun = await attempt.read_begun_reuse()
     if not begun:
         return None
     try:
-        known = Known(Step(attempt.store, attempt.store.get(begun["step"])), begun["thread"])
+        known = KnownStep(Step(attempt.store, attempt.store.get(begun["step"])), begun["thread"])
     except (NotFound, Damaged):
         attempt.remark(f"{REFUSED}the finished step is gone; some of its changes may be in the folder")
         return None
     return await _take_step(attempt, known, is_begun=True)
 
 
-async def _take_step(attempt: Attempt, known: Known, *, is_begun: bool = False) -> Result | None:
+async def _take_step(attempt: Attempt, known: KnownStep, *, is_begun: bool = False) -> StepResult | None:
     step = known.step
     try:  # all of it is read before the first file is written
         origin, tree, files = origin_of(known), step.tree, step.detail.get("files", ())
         saved = count_usage(origin.saved, ms=0)
-        result = Result(step.output, step.body, step.raw, agent=step.agent, reused=origin, saved=saved)
+        result = StepResult(step.output, step.body, step.raw, agent=step.agent, reused=origin, saved=saved)
         refusal = find_refusal(step)
     except (NotFound, Damaged) as error:
         refusal, tree = str(error), None

@@ -17,7 +17,7 @@ from rolecall.agents.protocol import Usage
 from rolecall.settings.mask import Mask
 from rolecall.store.store import Store
 from rolecall.threads import thread
-from rolecall.threads.state import Note, ThreadState, read_thread
+from rolecall.threads.state import AttemptNote, ThreadState, read_thread
 from rolecall.threads.thread import Step
 
 LOOK_BACK = 200
@@ -25,7 +25,7 @@ LOOK_BACK = 200
 REREAD = "Others may have worked here since your last turn: read the files again before you change anything."
 
 
-class Decision(NamedTuple):
+class SessionChoice(NamedTuple):
     """The session in which to ask the agent, and the reason, which the step records."""
 
     reason: str
@@ -97,18 +97,18 @@ def decide(
     can_fork: bool,
     fork: Fork | None = None,
     origin: Origin | None = None,
-    interrupted: Note | None = None,
+    interrupted: AttemptNote | None = None,
     lost: frozenset[str] = frozenset(),
-) -> Decision:
+) -> SessionChoice:
     """Choose the session for an agent that can resume. `steps` are the thread's, newest first; `interrupted` is the
     note of an earlier attempt at this step; `lost` are sessions that the agent no longer knows."""
     if interrupted and interrupted.by == agent and interrupted.session and interrupted.session not in lost:
         total = usage_of(interrupted.session_total)
-        return Decision("resumed: the attempt before was interrupted", interrupted.session, total=total)
+        return SessionChoice("resumed: the attempt before was interrupted", interrupted.session, total=total)
     if origin is not None and all(step.role != role for step in islice(steps, LOOK_BACK)):
         return _begin_in(origin, agent, workdir, lost)
     if tier not in ("bounded", "persistent"):
-        return Decision(f"new: {tier or 'ephemeral'}")
+        return SessionChoice(f"new: {tier or 'ephemeral'}")
     is_fork = False
     for step in islice(steps, LOOK_BACK):
         is_fork = is_fork or (fork is not None and step.id == fork.at)
@@ -120,33 +120,33 @@ def decide(
             shared = Fork(asked.id, _sessions_since(step.store, step.reused.thread, asked.id))
         if session := asked.payload.get("session"):
             if session in lost:
-                return Decision("new: the agent does not know its session any more")
+                return SessionChoice("new: the agent does not know its session any more")
             if reason := _find_obstacle(asked, session, tier, workdir, shared, can_fork):
-                return Decision(f"new: {reason}")
+                return SessionChoice(f"new: {reason}")
             how, total = "forked" if shared else "resumed", usage_of(asked.payload.get("session_total"))
             reason = f"{how}: {tier}, from step {step.number}"
-            return Decision(reason, session, step.number, shared is not None, total)
+            return SessionChoice(reason, session, step.number, shared is not None, total)
         if step.reused is not None:
-            return Decision("new: the step before was reused, and its session is not known")
-    return Decision(f"new: {role} has no session with {agent} yet")
+            return SessionChoice("new: the step before was reused, and its session is not known")
+    return SessionChoice(f"new: {role} has no session with {agent} yet")
 
 
-def _begin_in(origin: Origin, agent: str, workdir: str, lost: frozenset[str]) -> Decision:
+def _begin_in(origin: Origin, agent: str, workdir: str, lost: frozenset[str]) -> SessionChoice:
     """Begin in a session of an earlier thread. It knows nothing about this thread, so the prompt is complete."""
     if origin.refusal:
-        return Decision(f"new: {origin.refusal}")
+        return SessionChoice(f"new: {origin.refusal}")
     step = origin.step
     session = step.payload.get("session") if step else None
     if step is None or not session:
-        return Decision(f"new: {origin.thread} has no session to begin in")
+        return SessionChoice(f"new: {origin.thread} has no session to begin in")
     if step.agent != agent:
-        return Decision(f"new: the session of {origin.thread} belongs to {step.agent}")
+        return SessionChoice(f"new: the session of {origin.thread} belongs to {step.agent}")
     if session in lost:
-        return Decision("new: the agent does not know its session any more")
+        return SessionChoice("new: the agent does not know its session any more")
     if reason := _find_obstacle(step, session, origin.tier, workdir, None, False):
-        return Decision(f"new: {reason}")
+        return SessionChoice(f"new: {reason}")
     told = f"resumed: {origin.why or origin.tier}, from step {step.number} of {origin.thread}"
-    return Decision(told, session, total=usage_of(step.payload.get("session_total")))
+    return SessionChoice(told, session, total=usage_of(step.payload.get("session_total")))
 
 
 def _find_obstacle(

@@ -47,7 +47,7 @@ _MOST_AT_RESTART = 4 * 1024**2
 """Bytes of such a send; with more, the sends before it are needed still."""
 
 
-class Sent(NamedTuple):
+class SentFiles(NamedTuple):
     """The next move of the ref."""
 
     target: str | None
@@ -92,7 +92,7 @@ class SharedFolder:
 
     # -- sending --
 
-    async def send(self, snapshot: Snapshot | None, workdir: str) -> Sent | None:
+    async def send(self, snapshot: Snapshot | None, workdir: str) -> SentFiles | None:
         """Store what other machines need to make the folder as it is; None if they have it, or if the thread stays on
         this machine anyway. The `snapshot` of the work folder does not cover the whole folder if a role works in a part
         of it, or elsewhere."""
@@ -133,10 +133,10 @@ class SharedFolder:
             state["omitted"] = list(snapshot.omitted[:20])
         if os.path.exists(os.path.join(self._folder.path, ".git")):
             state["git"] = True  # a copy has its own repository, which is not sent
-        return Sent(target, state, sum(map(len, packs)), round((time.monotonic() - began) * 1000))
+        return SentFiles(target, state, sum(map(len, packs)), round((time.monotonic() - began) * 1000))
 
-    def _refuse(self, reason: str) -> Sent:
-        return Sent(None, {"reason": reason, **self._name_copy()})
+    def _refuse(self, reason: str) -> SentFiles:
+        return SentFiles(None, {"reason": reason, **self._name_copy()})
 
     def _name_copy(self) -> dict[str, str]:
         """This machine's copy of the folder, as the state of the ref names it."""
@@ -183,7 +183,7 @@ class SharedFolder:
             draft.commit()
         return ids
 
-    def add(self, draft: Draft, sent: Sent) -> None:
+    def add(self, draft: Draft, sent: SentFiles) -> None:
         """Add the move of the ref to a draft."""
         draft.move(self._name, self._ref, sent.target, sent.state)
 

@@ -86,7 +86,7 @@ class Spent:
             self.estimated += amount.unpriced_tokens * rate
 
 
-class Summary(NamedTuple):
+class SpendingSummary(NamedTuple):
     total: Spent
     rows: list[Spent]
 
@@ -149,7 +149,7 @@ class Ledger:
             "rows": [account._asdict() | asdict(amount) for account, amount in sorted(rows.items())],
         }
 
-    def summarize(self, *, by: str) -> Summary:
+    def summarize(self, *, by: str) -> SpendingSummary:
         """What was counted so far for each day, workflow, role, agent or thread (`by`), the most expensive first, days
         in order. What played a role for a thread that somebody started counts for that thread and its workflow."""
         rates, total, groups = self._price_tokens(), Spent("all"), dict[str, Spent]()
@@ -179,7 +179,7 @@ class Ledger:
             else (lambda one: (-one.spent, -one.amount.tokens, one.name))
         )
         rows = [one for one in groups.values() if one.amount.steps or one.amount.attempts]
-        return Summary(total, sorted(rows, key=order))
+        return SpendingSummary(total, sorted(rows, key=order))
 
     def _price_tokens(self) -> dict[str, float]:
         """Dollars for a token of each agent, from its steps and attempts that reported a cost."""

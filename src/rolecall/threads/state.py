@@ -265,7 +265,7 @@ def load(ref: Ref) -> ThreadRef:
     return ThreadRef(ThreadId(ref.name.removeprefix("thread/")), NodeId(ref.target or ""), state, ref)
 
 
-class Note(NamedTuple):
+class AttemptNote(NamedTuple):
     """The record of an attempt while it is under way. A process that takes over the thread after a crash continues
     from it."""
 
@@ -313,7 +313,7 @@ class Note(NamedTuple):
 class NoteRef(NamedTuple):
     """The ref `attempt/<thread>`: the note, and the newest failed attempt that no step links to yet."""
 
-    note: Note
+    note: AttemptNote
     attempt: str | None
     ref: Ref
 
@@ -326,8 +326,8 @@ def read_note(store: Store, thread: str) -> NoteRef | None:
     ref = store.ref(attempt_name(thread))
     if ref is None:
         return None
-    known = {key: value for key, value in ref.state.items() if key in Note._fields}
-    return NoteRef(Note(**known), ref.target, ref)
+    known = {key: value for key, value in ref.state.items() if key in AttemptNote._fields}
+    return NoteRef(AttemptNote(**known), ref.target, ref)
 
 
 def ref_name(thread: str) -> str:

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any
 
 from rolecall.store.store import Store
-from rolecall.threads.prompt import PastStep
+from rolecall.threads.prompt import ShownStep
 from rolecall.threads.thread import FORK, PERSON, Chain
 
 _LEFT_OUT = "(a list whose items are given to members, one to each)"
@@ -24,12 +24,12 @@ class StepsAbove:
         from rolecall.workflow.condition import output_fields  # a step without a group does not need it
 
         self._unread = (step for step in chain if step.role != FORK)
-        self._read: list[tuple[str, PastStep]] = []
+        self._read: list[tuple[str, ShownStep]] = []
         self._left_out = output_fields(each) if each else ()
         self._place = 0
         """How many steps of roles were read; `each` does not see those of people."""
 
-    def __iter__(self) -> Iterator[tuple[str, PastStep]]:
+    def __iter__(self) -> Iterator[tuple[str, ShownStep]]:
         """Each step with its id, newest first."""
         for place in count():
             if place == len(self._read):

@@ -31,7 +31,7 @@ from rolecall.threads.state import attempt_name as attempt_name
 from rolecall.threads.state import ref_name as ref_name
 
 if TYPE_CHECKING:
-    from rolecall.threads.prompt import PastStep
+    from rolecall.threads.prompt import ShownStep
 
 PERSON = "$PERSON"
 FORK = "$FORK"
@@ -530,11 +530,11 @@ class Step:
         return copy_json(self.store.follow(self.stored["output"]).payload)
 
     @property
-    def past(self) -> "PastStep":
+    def past(self) -> "ShownStep":
         """The step as the prompts of later ones show it."""
-        from rolecall.threads.prompt import PastStep  # needed only for prompts
+        from rolecall.threads.prompt import ShownStep  # needed only for prompts
 
-        return PastStep(self.number, self.role, self.output, self.body, self.agent)
+        return ShownStep(self.number, self.role, self.output, self.body, self.agent)
 
     @property
     def is_ours(self) -> bool:

@@ -18,7 +18,7 @@ from rolecall.settings.capabilities import restrictions
 from rolecall.store.ids import thread_time
 from rolecall.store.store import Store
 from rolecall.threads import casting
-from rolecall.threads.forecast import NOTHING, UNKNOWN, Forecast, History
+from rolecall.threads.forecast import NOTHING, UNKNOWN, Forecast, PastThreads
 from rolecall.threads.key import OF_ROLE
 from rolecall.threads.setup import HUMAN
 from rolecall.threads.state import Status, ThreadRef, load
@@ -46,7 +46,7 @@ _OF_GROUP = ("roles", "join", "on_failure", "merge", "check")
 """What decides how the results of a group's members become one; how many run at once and for how long does not."""
 
 
-class Change(NamedTuple):
+class StepChange(NamedTuple):
     """One thing that differs at a step."""
 
     kind: Kind
@@ -78,7 +78,7 @@ class Difference(NamedTuple):
     """Its number; one more than the last step's if only what follows that step differs."""
     role: str | None
     """The role that took the step; None after the last step."""
-    changes: tuple[Change, ...]
+    changes: tuple[StepChange, ...]
     asks: str | None
     """The role that would be asked first; None if the thread would end or stop here."""
 
@@ -108,7 +108,7 @@ class Tryout:
         self._store = store
         self._new = new
         self._edits: dict[str, Edit] = {}
-        self._histories: dict[str, History] = {}
+        self._histories: dict[str, PastThreads] = {}
 
     def walk(self, refs: Iterable[ThreadRef]) -> Iterator[Trial]:
         """How each thread would fare. One that cannot be read has a `problem`."""
@@ -132,7 +132,7 @@ class Tryout:
             return UNKNOWN  # what another agent uses is not in the past
         name = ref.state.name
         if name not in self._histories:
-            self._histories[name] = History(self._store, name)
+            self._histories[name] = PastThreads(self._store, name)
         return self._histories[name].rest_from(found.asks, turns[found.asks] + 1)
 
     def _find_difference(self, ref: ThreadRef, turns: Counter[str]) -> Difference | None:
@@ -147,7 +147,7 @@ class Tryout:
         head, last, number = steps[0][0].start if steps else chain.start.id, START, 0
         for step, number in steps:
             if step.role not in (PERSON, FORK):
-                here = Place(
+                here = StepPlace(
                     self._store, ref, head, self._edit_of(self._store.follow(step.start).payload["workflow"])
                 )
                 if found := here.compare(step, last, number, self._bound):
@@ -156,7 +156,7 @@ class Tryout:
             head, last = step.id, last if step.role == FORK else step.role
         if ref.state.status in (Status.KILLED, Status.DISCARDED):
             return None
-        here = Place(self._store, ref, head, self._edit_of(chain.start.workflow))
+        here = StepPlace(self._store, ref, head, self._edit_of(chain.start.workflow))
         return here.compare_end(last, number + 1)
 
     def _edit_of(self, workflow: str) -> Edit:
@@ -177,7 +177,7 @@ class Edit:
         self.old = Playbook(old)
         self.new = new
         self._routes: dict[str, bool] = {}
-        self._roles: dict[str, tuple[Change, ...]] = {}
+        self._roles: dict[str, tuple[StepChange, ...]] = {}
 
     @cached_property
     def is_none(self) -> bool:
@@ -199,23 +199,23 @@ class Edit:
             )
         return self._routes[source]
 
-    def changes_of(self, role: str) -> tuple[Change, ...]:
+    def changes_of(self, role: str) -> tuple[StepChange, ...]:
         """What differs in the definition of a role, and of the roles of a team."""
         if role not in self._roles:
             self._roles[role] = tuple(self._compare_role(role))
         return self._roles[role]
 
-    def _compare_role(self, role: str) -> Iterator[Change]:
+    def _compare_role(self, role: str) -> Iterator[StepChange]:
         old, new = self.old.workflow, self.new.workflow
         groups = old.roles[role].group, new.roles[role].group
         if (groups[0] is None) != (groups[1] is None):
-            yield Change("group", ("members",))
+            yield StepChange("group", ("members",))
         elif groups[0] is not None and groups[1] is not None:
             pairs = [(name, getattr(groups[0], name), getattr(groups[1], name)) for name in _OF_GROUP]
             if parts := tuple(name for name, one, other in pairs if one != other):
-                yield Change("group", parts)
+                yield StepChange("group", parts)
             if groups[0].times != groups[1].times:
-                yield Change("group", ("size",), str(groups[0].times or ""), str(groups[1].times or ""))
+                yield StepChange("group", ("size",), str(groups[0].times or ""), str(groups[1].times or ""))
         for name in member_roles(new, role):
             if name not in old.roles:
                 continue  # the roles of the team differ
@@ -225,16 +225,16 @@ class Edit:
             if has_code and not self._has_same_code:
                 parts += ("code",)
             if parts:
-                yield Change("role", tuple(f"{prefix}{part}" for part in parts))
+                yield StepChange("role", tuple(f"{prefix}{part}" for part in parts))
             words = [_enumerate(sorted(restrictions(one.roles[name].capabilities))) for one in (old, new)]
             if words[0] != words[1]:
-                yield Change("restrictions", (), *words)
+                yield StepChange("restrictions", (), *words)
             boxes = [sandbox_of(one, name) for one in (old, new)]
             has_processes = name not in self.new.functions and runs_processes(new.roles[name])
             if boxes[0] != boxes[1] and has_processes:
-                yield Change("sandbox", (), *(describe_sandbox(box) if box else "" for box in boxes))
+                yield StepChange("sandbox", (), *(describe_sandbox(box) if box else "" for box in boxes))
             if workdir_of(old, name) != workdir_of(new, name):
-                yield Change("folder", (), workdir_of(old, name), workdir_of(new, name))
+                yield StepChange("folder", (), workdir_of(old, name), workdir_of(new, name))
 
     @cached_property
     def _has_same_code(self) -> bool:
@@ -260,7 +260,7 @@ def _field(workflow: Workflow, role: str, name: str) -> Any:
     return value
 
 
-class Place:
+class StepPlace:
     """A thread after one of its steps, with the version of the workflow that it had there."""
 
     def __init__(self, store: Store, ref: ThreadRef, head: str, edit: Edit) -> None:
@@ -273,7 +273,7 @@ class Place:
         """Compare the step that follows with what the edited workflow would do after `source`; `bound` are its agents
         by role."""
         new, role = self._edit.new.workflow, step.role
-        changes: list[Change] = []
+        changes: list[StepChange] = []
         if role not in new.roles or not self._edit.routes_alike(source):
             now = next_of(self._new)
             was = Next(role, step.payload.get("edge_prompt") or "", None)
@@ -288,7 +288,7 @@ class Place:
                 return self._take_other_way(was, now, number, role)
             changes += _compare_calls(was, now)
         if role not in self._edit.old.workflow.roles:  # a step that another program has put
-            return Difference(number, role, (Change("role", ("definition",)),), role)
+            return Difference(number, role, (StepChange("role", ("definition",)),), role)
 
         changes += self._edit.changes_of(role)
         changes += self._compare_agents(step, bound)
@@ -299,7 +299,7 @@ class Place:
                 limit is not None
                 and self._old.over_limit(role, self._ref.state.limits, self._old.totals) is None
             ):
-                return Difference(number, role, (Change("limit", now=limit.reason),), None)
+                return Difference(number, role, (StepChange("limit", now=limit.reason),), None)
         return Difference(number, role, tuple(changes), role) if changes else None
 
     def compare_end(self, source: str, number: int) -> Difference | None:
@@ -328,10 +328,10 @@ class Place:
         return Turn(self._ref.id, Chain(self._store, self._head), book, self._ref.state.folders)
 
     def _take_other_way(self, was: Route, now: Route, number: int, role: str | None = None) -> Difference:
-        change = Change("route", (), _name_route(was), _name_route(now))
+        change = StepChange("route", (), _name_route(was), _name_route(now))
         return Difference(number, role, (change,), now.role if isinstance(now, Next) else None)
 
-    def _compare_agents(self, step: Step, bound: Mapping[str, Any]) -> Iterator[Change]:
+    def _compare_agents(self, step: Step, bound: Mapping[str, Any]) -> Iterator[StepChange]:
         """An agent that the workflow names differently may be the same one, under another name."""
         state, new = self._ref.state, self._edit.new.workflow
         for name in member_roles(new, step.role):
@@ -339,7 +339,7 @@ class Place:
                 continue
             words = [_agents_of(book.workflow, name) for book in (self._edit.old, self._edit.new)]
             if step.agent.startswith("python:") and name not in self._edit.new.functions:
-                yield Change("agent", (), step.agent, ", ".join(words[1]))
+                yield StepChange("agent", (), step.agent, ", ".join(words[1]))
                 continue
             if words[0] == words[1] or (state.agent and (HUMAN,) not in words):
                 continue
@@ -349,9 +349,9 @@ class Place:
                 names = [
                     ", ".join(word) or one.get("name", "") for word, one in zip(words, agents, strict=True)
                 ]
-                yield Change("agent", (), *names)
+                yield StepChange("agent", (), *names)
 
-    def _compare_lists(self, step: Step) -> Iterator[Change]:
+    def _compare_lists(self, step: Step) -> Iterator[StepChange]:
         """The list of a group is evaluated again if its expression differs."""
         old, new = (book.workflow.roles[step.role].group for book in (self._edit.old, self._edit.new))
         if old is None or new is None or old.each == new.each:
@@ -365,10 +365,10 @@ class Place:
         try:
             items = items_of(new, start=turn.start_view, steps=steps, steps_count=turn.steps_count)
         except UsageError as error:
-            yield Change("group", ("list",), _count(before), error.message)
+            yield StepChange("group", ("list",), _count(before), error.message)
             return
         if items != before:
-            yield Change("group", ("list",), _count(before), _count(items))
+            yield StepChange("group", ("list",), _count(before), _count(items))
 
 
 def _agents_of(workflow: Workflow, role: str) -> tuple[str, ...]:
@@ -376,11 +376,11 @@ def _agents_of(workflow: Workflow, role: str) -> tuple[str, ...]:
     return found.group.agents if found.group and found.group.agents else tuple(filter(None, [found.agent]))
 
 
-def _compare_calls(was: Next, now: Next) -> Iterator[Change]:
+def _compare_calls(was: Next, now: Next) -> Iterator[StepChange]:
     if was.prompt.strip() != now.prompt.strip():
-        yield Change("prompt", ("instruction",))
+        yield StepChange("prompt", ("instruction",))
     if was.location != now.location:
-        yield Change("folder", (), was.location or "", now.location or "")
+        yield StepChange("folder", (), was.location or "", now.location or "")
 
 
 def _name_route(way: Route) -> str:

@@ -37,7 +37,7 @@ MOST_BYTES = 10 * 1024**3
 MOST_FILES = 500_000
 
 
-class Files(NamedTuple):
+class FilesAt(NamedTuple):
     """The files that a fork begins with."""
 
     snapshot: Snapshot
@@ -50,7 +50,7 @@ class Files(NamedTuple):
 # -- the files of a step --
 
 
-def files_at(store: Store, chain: Chain, source: ThreadRef | None, kind: str, place: str) -> Files | None:
+def files_at(store: Store, chain: Chain, source: ThreadRef | None, kind: str, place: str) -> FilesAt | None:
     """The files in a folder of this kind after the last step of `chain`: those that its newest step there left, else
     those that the first step there of the thread `source` found. None if that step did not record them."""
     places = list(_places(store, source, kind, chain.start.cwd))
@@ -62,8 +62,8 @@ def files_at(store: Store, chain: Chain, source: ThreadRef | None, kind: str, pl
     if step is None or step.tree is None or find_top(step.payload["cwd"]) not in places:
         return None
     if is_left:
-        return Files(step.tree.left, place, step.payload["completed_at"])
-    return Files(step.tree.found, place, step.payload["started_at"])
+        return FilesAt(step.tree.left, place, step.payload["completed_at"])
+    return FilesAt(step.tree.found, place, step.payload["started_at"])
 
 
 def _places(store: Store, ref: ThreadRef | None, kind: str, cwd: str) -> Iterator[str]:
@@ -98,7 +98,7 @@ def plan(
     cwd: str,
     work: str | None,
     parent: WorkFolder | None = None,
-    files: Files | None = None,
+    files: FilesAt | None = None,
 ) -> WorkFolder:
     """Plan a folder for a new thread without making it. `parent` is the folder of the thread it is forked from, `files`
     is what it begins with."""
@@ -132,7 +132,7 @@ def plan_like(folder: WorkFolder, ident: str) -> WorkFolder:
 
 
 def _plan_worktree(
-    kind: str, ident: str, cwd: str, place: str, parent: WorkFolder | None, files: Files | None
+    kind: str, ident: str, cwd: str, place: str, parent: WorkFolder | None, files: FilesAt | None
 ) -> WorkFolder:
     answer = git.ask(cwd, "rev-parse", "--is-inside-work-tree", "--show-toplevel")
     inside, _, top = answer.text.partition("\n")
@@ -237,7 +237,7 @@ def make(kind: str, folder: WorkFolder) -> None:
 def bring_back(store: Store, refs: Iterable[ThreadRef], place: str) -> list[str]:
     """Make the folders of threads as their last steps left them, on a machine that got them and their recorded files in
     a bundle, and return the folders. Parents come first. Commits must be there already."""
-    newest: dict[str, tuple[Files, str | None]] = {}
+    newest: dict[str, tuple[FilesAt, str | None]] = {}
     for ref in refs:
         chain, folders = Chain(store, ref.head), ref.state.folders
         places: dict[str, tuple[str, str | None]] = {}

@@ -266,7 +266,7 @@ class _Lint:
             for field in condition.output_fields(entry.expression):
                 self._check_field(path, field, used.get(name, []))
 
-    def _check_field(self, path: Path, field: condition.Field, sources: list[str]) -> None:
+    def _check_field(self, path: Path, field: condition.OutputField, sources: list[str]) -> None:
         """Report a field that no output can have, because it would silently make the condition false."""
         is_last = field.recent == 1 and bool(sources)
         owners = sources if is_last else list(self._roles)

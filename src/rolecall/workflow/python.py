@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any, Generic, Literal, NamedTuple, TypedDict, TypeVar, Union, Unpack, cast, overload
 
 from rolecall.errors import Hint, RolecallError, UsageError
-from rolecall.settings.yaml12 import Place, Problem, refusal
+from rolecall.settings.yaml12 import Position, Problem, refusal
 from rolecall.store.canonical import JsonObject, Schema
 from rolecall.workflow import document, typed, yaml
 from rolecall.workflow.model import (
@@ -217,7 +217,7 @@ class Role(Generic[M]):
         return typed.instance_of(self.schema, output) if typed.is_type(self.schema) else dict(output)
 
 
-def _make_group(role: Role[Any], group: JsonObject, place: Place) -> Role[Any]:
+def _make_group(role: Role[Any], group: JsonObject, place: Position) -> Role[Any]:
     made = copy(role if isinstance(role, Role) else Role.function(role))
     made.group, made.place = group, place
     return made
@@ -261,10 +261,10 @@ class Workflow:
         return f"{os.path.realpath(file)}:{DEFAULT_NAME if DEFAULT_NAME in names else names[0]}"
 
 
-def _caller(depth: int = 2) -> Place:
+def _caller(depth: int = 2) -> Position:
     """The place from which the calling function was called, or a function further out."""
     frame = sys._getframe(depth)
-    return Place(frame.f_code.co_filename, frame.f_lineno, 1)
+    return Position(frame.f_code.co_filename, frame.f_lineno, 1)
 
 
 # -- compiling --
@@ -319,7 +319,7 @@ class _Reader:
     def __init__(self, workflow: Workflow) -> None:
         self._workflow = workflow
         self.problems: list[Problem] = []
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, Position] = {}
         """The position of each role's definition."""
         self.prompts: dict[str, PromptFunction] = {}
         self.functions: dict[str, RoleFunction] = {}
@@ -375,7 +375,7 @@ class _Reader:
                 continue
             self.places[name] = role.place
             if role is not given and (code := getattr(given, "__code__", None)):
-                self.places[name] = Place(code.co_filename, code.co_firstlineno, 1)
+                self.places[name] = Position(code.co_filename, code.co_firstlineno, 1)
             elif role is not given:
                 self.places[name] = self._workflow.place
             player = (

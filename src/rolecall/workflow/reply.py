@@ -138,7 +138,7 @@ def render(output: JsonObject, body: str = "") -> str:
 # -- the fields that a schema declares at the top level --
 
 
-class Variant(NamedTuple):
+class SchemaVariant(NamedTuple):
     """One branch of a schema that is selected by a constant status."""
 
     status: str
@@ -212,7 +212,7 @@ def _branches(schema: JsonObject) -> Iterator[JsonObject]:
             yield from _branches(schema[keyword])
 
 
-def _variants(schema: JsonObject) -> tuple[Variant, ...]:
+def _variants(schema: JsonObject) -> tuple[SchemaVariant, ...]:
     """The branches, if each of them has its own constant status; else an empty tuple."""
     branches = schema.get("oneOf") or schema.get("anyOf") or ()
     shared = {key: value for key, value in schema.items() if key not in ("oneOf", "anyOf")}
@@ -229,7 +229,7 @@ def _variants(schema: JsonObject) -> tuple[Variant, ...]:
                 merged[keyword] = {**shared[keyword], **branch[keyword]}
         if "required" in shared and "required" in branch:
             merged["required"] = list(dict.fromkeys([*shared["required"], *branch["required"]]))
-        found.append(Variant(values[0], merged))
+        found.append(SchemaVariant(values[0], merged))
     return tuple(found) if len({variant.status for variant in found}) == len(found) else ()
 
 

@@ -33,7 +33,7 @@ from rolecall.settings.form import (
     Unreadable,
     did_you_mean,
 )
-from rolecall.settings.yaml12 import Marks, Path, Place, Problem, YamlNode
+from rolecall.settings.yaml12 import Marks, Path, Position, Problem, YamlNode
 from rolecall.store import canonical, schema
 from rolecall.store.canonical import JsonObject, Schema
 from rolecall.workflow import command, lint
@@ -624,8 +624,8 @@ def parse(
 def judge(
     value: JsonObject,
     *,
-    place: Place,
-    places: Mapping[str, Place],
+    place: Position,
+    places: Mapping[str, Position],
     functions: Collection[str] = (),
     prompts: Collection[str] = (),
     name: str | None = None,
@@ -747,7 +747,7 @@ def _add_role_files(root: YamlNode, workflow_file: str, include: yaml12.Include)
         return []
     names = sorted(name for name in os.listdir(folder) if name.endswith(".md") and not name.startswith("."))
     if names and root.value.get("roles") is None:
-        place = Place(workflow_file, 1, 1)
+        place = Position(workflow_file, 1, 1)
         root.value["roles"] = {}
         root.add("roles", YamlNode(root.value["roles"], place), place)
     if not names or not isinstance(root.value["roles"], dict):
@@ -767,7 +767,7 @@ def _add_role_files(root: YamlNode, workflow_file: str, include: yaml12.Include)
 
 def _read_role_file(file: str, include: yaml12.Include, problems: list[Problem]) -> YamlNode | None:
     """Read a role from a file: the frontmatter has its keys, the text below is its prompt."""
-    place = Place(file, 1, 1)
+    place = Position(file, 1, 1)
     try:
         lines = read_text(file).removeprefix("\ufeff").splitlines(keepends=True)
         front, line = [], 0
@@ -795,7 +795,7 @@ def _read_role_file(file: str, include: yaml12.Include, problems: list[Problem])
         where = node.key_places[given.pop()]
         problems.append(Problem("error", "the text of a role's file is its prompt", *where, hint))
     elif prompt:
-        where = Place(file, line + 1, 1)
+        where = Position(file, line + 1, 1)
         node.value["prompt"] = prompt
         node.add("prompt", YamlNode(prompt, where), where)
     return node

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from rolecall.knowledge.chunk import code, outline
-from rolecall.knowledge.chunk.outline import Section
+from rolecall.knowledge.chunk.outline import OutlineSection
 from rolecall.knowledge.words import BYTES_PER_TOKEN, tokens
 
 VERSION = 1
 """The version of the cutting rules; an index with another version is rebuilt."""
 
-_OUTLINES: dict[str, Callable[[str], list[Section]]] = {
+_OUTLINES: dict[str, Callable[[str], list[OutlineSection]]] = {
     **dict.fromkeys((".md", ".markdown", ".mdx", ".mkd"), outline.outline_markdown),
     **dict.fromkeys((".rst", ".rest"), outline.outline_rst),
     **dict.fromkeys((".yaml", ".yml"), outline.outline_yaml),
@@ -56,7 +56,7 @@ def passages(path: str, text: str, *, limit: int) -> list[Passage]:
     """Cut a file into passages of at most `limit` tokens, in order; parts without words are left out."""
     lines = text.split("\n")
     suffix = suffix_of(path)
-    sections = [Section(1, len(lines), ())]
+    sections = [OutlineSection(1, len(lines), ())]
     if suffix in code.LANGUAGES:
         sections = code.outline(text, suffix)
     elif suffix in _OUTLINES:

@@ -13,7 +13,7 @@ from importlib import import_module
 from time import thread_time
 from typing import TYPE_CHECKING, NamedTuple
 
-from rolecall.knowledge.chunk.outline import Section
+from rolecall.knowledge.chunk.outline import OutlineSection
 from rolecall.knowledge.lazy import tree_sitter
 from rolecall.knowledge.words import tokens
 
@@ -119,7 +119,7 @@ _DEEPEST = 100
 """The nesting limit. Real code stays below it; data written as code may not."""
 
 
-def outline(text: str, suffix: str) -> list[Section]:
+def outline(text: str, suffix: str) -> list[OutlineSection]:
     """Divide a text into sections; if it cannot be parsed in time, the whole text is one section."""
     language, data, last = LANGUAGES[suffix], text.encode("utf-8", "replace"), text.count("\n") + 1
     until = thread_time() + _PATIENCE
@@ -129,7 +129,7 @@ def outline(text: str, suffix: str) -> list[Section]:
 
     root = _load_parser(language.module, language.loader).parse(read).root_node
     if thread_time() >= until:
-        return [Section(1, last, ())]
+        return [OutlineSection(1, last, ())]
     return list(_Outline(language, text).sections(root, (), 1, last))
 
 
@@ -144,7 +144,9 @@ class _Outline:
         self._language = language
         self._lines = text.split("\n")
 
-    def sections(self, holder: Node, trail: tuple[str, ...], start: int, end: int) -> Iterator[Section]:
+    def sections(
+        self, holder: Node, trail: tuple[str, ...], start: int, end: int
+    ) -> Iterator[OutlineSection]:
         """Divide lines `start` to `end`, all inside `holder`, into sections."""
         at = start
         for above, node in self._definitions(holder):
@@ -157,15 +159,15 @@ class _Outline:
             if first > at and not is_heading and tokens(between) <= _SMALL:
                 first = at  # comments or a constant alone are too small for a section
             elif first > at:
-                yield Section(at, first - 1, trail)
+                yield OutlineSection(at, first - 1, trail)
             inner = (*trail, *name)
             if node.type in self._language.holders and last > first and len(inner) < _DEEPEST:
                 yield from self.sections(node, inner, first, last)
             else:
-                yield Section(first, last, inner)
+                yield OutlineSection(first, last, inner)
             at = last + 1
         if at <= end:
-            yield Section(at, end, trail)
+            yield OutlineSection(at, end, trail)
 
     def _definitions(self, holder: Node, depth: int = 0) -> Iterator[tuple[int, Node]]:
         """Find the definitions directly inside a node, each with the first line that belongs to it."""

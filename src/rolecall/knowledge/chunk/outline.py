@@ -30,7 +30,7 @@ _TABLE = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _MULTILINE = re.compile(r'"""|\'\'\'')
 
 
-class Section(NamedTuple):
+class OutlineSection(NamedTuple):
     """A part of a file. The sections of a file are in order, without overlaps, and cover every line."""
 
     start: int
@@ -41,27 +41,29 @@ class Section(NamedTuple):
     """The enclosing names, outermost first, ending with its own name."""
 
 
-def between(marks: list[_Mark], count: int) -> list[Section]:
+def between(marks: list[_Mark], count: int) -> list[OutlineSection]:
     """Divide a file of `count` lines at the marked lines; lines before the first mark have no trail."""
     if not marks or marks[0][0] > 1:
         marks = [(1, ()), *marks]
     ends = [start - 1 for start, _ in marks[1:]] + [count]
     return [
-        Section(start, end, trail) for (start, trail), end in zip(marks, ends, strict=True) if start <= end
+        OutlineSection(start, end, trail)
+        for (start, trail), end in zip(marks, ends, strict=True)
+        if start <= end
     ]
 
 
-def outline_markdown(text: str) -> list[Section]:
+def outline_markdown(text: str) -> list[OutlineSection]:
     lines = text.split("\n")
     return _outline(lines, _find_in_markdown(lines))
 
 
-def outline_rst(text: str) -> list[Section]:
+def outline_rst(text: str) -> list[OutlineSection]:
     lines = text.split("\n")
     return _outline(lines, _find_in_rst(lines))
 
 
-def _outline(lines: list[str], headings: Iterator[_Heading]) -> list[Section]:
+def _outline(lines: list[str], headings: Iterator[_Heading]) -> list[OutlineSection]:
     trail: list[tuple[int, str]] = []
     marks: list[_Mark] = []
     text_from = 0  # the line after the previous heading, counted from 0
@@ -122,7 +124,7 @@ def _find_in_rst(lines: list[str]) -> Iterator[_Heading]:
         number += 2
 
 
-def outline_yaml(text: str) -> list[Section]:
+def outline_yaml(text: str) -> list[OutlineSection]:
     lines = text.split("\n")
     keys: list[tuple[int, int, str]] = []  # the line, indent and name of every key outside blocks of text
     block: int | None = None
@@ -136,13 +138,15 @@ def outline_yaml(text: str) -> list[Section]:
             keys.append((number, len(key[1]), key[2].strip("\"'")))
             block = len(key[1]) if _BLOCK.search(line) else None
     marks = _with_comments(lines, [(start, (name,)) for start, indent, name in keys if indent == 0])
-    found: list[Section] = []
+    found: list[OutlineSection] = []
     for section in between(marks, len(lines)):
         found += _divide(lines, section, keys)
     return found
 
 
-def _divide(lines: list[str], section: Section, keys: list[tuple[int, int, str]]) -> list[Section]:
+def _divide(
+    lines: list[str], section: OutlineSection, keys: list[tuple[int, int, str]]
+) -> list[OutlineSection]:
     if not section.trail or tokens("\n".join(lines[section.start - 1 : section.end])) < _LARGE:
         return [section]
     inner = [key for key in keys if section.start <= key[0] <= section.end and key[1] > 0]
@@ -153,10 +157,10 @@ def _divide(lines: list[str], section: Section, keys: list[tuple[int, int, str]]
     below = _with_comments(lines, below)
     below[0] = (section.start, below[0][1])  # the key's own line stays with its first subsection
     ends = [start - 1 for start, _ in below[1:]] + [section.end]
-    return [Section(start, end, trail) for (start, trail), end in zip(below, ends, strict=True)]
+    return [OutlineSection(start, end, trail) for (start, trail), end in zip(below, ends, strict=True)]
 
 
-def outline_toml(text: str) -> list[Section]:
+def outline_toml(text: str) -> list[OutlineSection]:
     lines = text.split("\n")
     marks: list[_Mark] = []
     quotes = ""
