@@ -24,7 +24,14 @@ from rolecall.forge.event import (
 )
 from rolecall.settings.forge import Job
 
-WAITS = Known("01THREAD", has_ended=False, needs_person=True, is_told=True, handled=("run-1", "comment-1"))
+WAITS = Known(
+    "01THREAD",
+    has_ended=False,
+    needs_person=True,
+    is_told=True,
+    handled=("run-1", "comment-1"),
+    is_this_run=True,
+)
 ISSUE = {"number": 12, "title": "Broken", "body": "Fix it."}
 REPOSITORY = {"repository": {"default_branch": "main"}}
 
@@ -101,7 +108,9 @@ def test_what_was_done_is_not_done_again_unless_the_job_was_lost() -> None:
     assert decide(again, WAITS._replace(needs_person=False)) == Continue()
     said = comment("/rolecall answer approved")._replace(key="comment-1")
     assert isinstance(decide(said, WAITS), Ignore)
-    assert decide(said, WAITS._replace(needs_person=False)) == Continue()
+    runs = WAITS._replace(needs_person=False)
+    assert decide(said, runs) == Continue()
+    assert isinstance(decide(said, runs._replace(is_this_run=False)), Ignore)  # another job is at it
 
 
 def test_an_event_without_a_task_needs_a_prompt(tmp_path: Path) -> None:

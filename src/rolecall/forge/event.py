@@ -226,6 +226,8 @@ class Known(NamedTuple):
     needs_person: bool
     is_told: bool
     handled: Sequence[str]
+    is_this_run: bool
+    """Whether this run of the job, at an earlier try, has taken the thread over last."""
 
 
 def decide(event: Event, known: Known | None, *, prompt: str = "") -> Start | Continue | Ignore:
@@ -235,7 +237,11 @@ def decide(event: Event, known: Known | None, *, prompt: str = "") -> Start | Co
     if known is not None and event.key in known.handled:
         if known.is_told and (known.has_ended or known.needs_person):
             return Ignore(f"this was done before, in thread {known.thread}")
-        return Continue()  # the job that did it was lost on the way
+        if not known.is_this_run:
+            return Ignore(
+                f"another job acts on this, in thread {known.thread}; if that job was lost, run it again"
+            )
+        return Continue()  # the job was lost on the way
     task = "\n\n".join(part for part in (prompt.strip(), event.task) if part)
     if event.comment is not None:
         command = parse_command(event.comment)

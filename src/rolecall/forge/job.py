@@ -92,6 +92,7 @@ def run(job: Job, options: Options, *, checkout: str, tell: Tell, watch: Watch) 
             saved.record.needs_person,
             saved.record.is_told,
             saved.record.handled,
+            saved.record.run == job.run,
         )
         try:
             decision = event.decide(happened, known, prompt=options.prompt)
@@ -189,7 +190,7 @@ class _Run:
                 self._await_lease(thread)
                 self._obey(thread, decision.command)
             handled = (*record.handled, self._event.key)[-_MOST_HANDLED:]
-            record = replace(record, handled=tuple(dict.fromkeys(handled)), is_told=False)
+            record = replace(record, run=self._job.run, handled=tuple(dict.fromkeys(handled)), is_told=False)
             try:
                 record = self._save(rolecall, thread, record)
             except Conflict as error:

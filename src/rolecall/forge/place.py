@@ -52,6 +52,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     needs_person: bool = False
     is_told: bool = False
     """Whether people were told about this state."""
+    run: str = ""
+    """The run of the job that has taken it over last."""
     handled: tuple[str, ...] = ()
     """The keys of the events that led here."""
     comment: str = ""
