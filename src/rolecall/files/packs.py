@@ -11,12 +11,14 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from difflib import unified_diff
 from typing import Literal, NamedTuple
 
 from rolecall.errors import Hint, NotFound, RolecallError, StorageError, UsageError
 from rolecall.files import git
 from rolecall.settings import yaml12
+from rolecall.settings.config_file import write_file
 from rolecall.settings.form import did_you_mean
 from rolecall.settings.repository import nearest, root_around
 from rolecall.workflow import registry
@@ -33,7 +35,6 @@ from rolecall.workflow.pack import (
     read_folder,
     read_pins,
     read_unit,
-    write_file,
     write_pins,
 )
 from rolecall.workflow.places import ENDINGS, FOLDERS, PACKS
@@ -314,17 +315,15 @@ def read_pack(source: Source, project: str) -> Pack:
 
 def _find_loose(tree: Tree) -> dict[str, Unit]:
     """The workflows among files that are not in a folder of workflows: YAML with roles and a graph."""
-    return {name: unit for name, unit in find_units(tree).items() if _is_workflow(unit)}
-
-
-def _is_workflow(unit: Unit) -> bool:
-    if unit.is_python or "/" in unit.main or unit.main not in unit.files:
-        return False
-    try:
-        value = yaml12.load(unit.files[unit.main].decode(), source=unit.main)
-    except (RolecallError, UnicodeDecodeError):
-        return False
-    return isinstance(value, dict) and {"roles", "graph"} <= value.keys()
+    found = {}
+    for name, unit in find_units(tree).items():
+        if unit.is_python or "/" in unit.main or unit.main not in unit.files:
+            continue
+        with suppress(RolecallError, UnicodeDecodeError):
+            value = yaml12.load(unit.files[unit.main].decode(), source=unit.main)
+            if isinstance(value, dict) and {"roles", "graph"} <= value.keys():
+                found[name] = unit
+    return found
 
 
 def _run_git(scratch: str, *args: str, stdin: bytes = b"", doing: str = "read the pack") -> git.GitResult:
@@ -394,15 +393,11 @@ def _read_tree(scratch: str, ident: str, *, is_deep: bool) -> Tree:
         else:
             left -= int(size)
     check_size(0, left)
-    return Tree(_read_blobs(scratch, blobs), refused)
-
-
-def _read_blobs(scratch: str, blobs: Mapping[str, str]) -> dict[str, bytes]:
     asked = "".join(f"{blob}\n" for blob in blobs.values()).encode()
     out, files, at = _run_git(scratch, "cat-file", "--batch", stdin=asked).out, dict[str, bytes](), 0
     for path in blobs:
         end = out.index(b"\n", at)
-        start, size = end + 1, int(out[at:end].rpartition(b" ")[2])
-        files[path] = out[start : start + size]
-        at = start + size + 1
-    return files
+        after = end + 1 + int(out[at:end].rpartition(b" ")[2])
+        files[path] = out[end + 1 : after]
+        at = after + 1
+    return Tree(files, refused)

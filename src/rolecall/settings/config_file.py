@@ -190,19 +190,19 @@ def change(path: str, edit: Callable[[str], str]) -> None:
         changed = edit(text)
         is_private = not os.path.exists(path) or os.stat(path).st_mode & 0o077 == 0
         if changed != text or not is_private:
-            write_private(path, changed)
+            write_file(path, changed.encode(), is_private=True)
     finally:
         os.close(descriptor)
 
 
-def write_private(path: str, text: str) -> None:
-    """Replace a file atomically; only its owner may read it."""
-    draft = f"{path}.{os.getpid()}.new"
+def write_file(path: str, data: bytes, *, is_private: bool = False) -> None:
+    """Replace a file atomically. Only its owner may read a private one."""
+    draft = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}")
     try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            os.fchmod(descriptor, 0o600)
-            file.write(text)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if is_private else 0o666)
+        with open(descriptor, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(descriptor)
         os.replace(draft, path)

@@ -15,8 +15,9 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from rolecall.errors import Conflict, Hint, RolecallError, StorageError, UsageError
+from rolecall.errors import Conflict, Hint, RolecallError, UsageError
 from rolecall.settings import capabilities, config, form
+from rolecall.settings.config_file import write_file
 from rolecall.workflow.model import Sandbox, Workflow, describe_sandbox, sandbox_of
 from rolecall.workflow.places import ENDINGS, LOCK, has_lock, is_index, name_of, places_around
 
@@ -228,22 +229,6 @@ def write_pins(folder: str, pins: Mapping[str, Pin]) -> None:
         known = {"source": pin.source, "ref": pin.ref, "commit": pin.commit, "content": pin.content}
         lines += [f"    {key}: {_quote(value)}\n" for key, value in known.items() if value is not None]
     write_file(os.path.join(folder, LOCK), "".join(lines).encode())
-
-
-def write_file(path: str, data: bytes) -> None:
-    """Replace a file atomically."""
-    draft = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}")
-    try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(draft, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    except OSError as error:
-        if os.path.exists(draft):
-            os.unlink(draft)
-        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _quote(text: str) -> str:
