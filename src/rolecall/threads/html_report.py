@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -155,16 +155,6 @@ def render(
     return fill_page(title, "\n".join(parts), _STYLE)
 
 
-# -- texts --
-
-
-def _output(output: Any) -> str:
-    """An output without its status, which the heading shows."""
-    if not isinstance(output, Mapping):
-        return f"<pre>{safe(pretty(output))}</pre>"
-    return render_fields([(name, value) for name, value in output.items() if name not in STATUS_KEYS])
-
-
 # -- the top of the page --
 
 
@@ -242,14 +232,12 @@ def _files(files: Sequence[str], diffs: Mapping[str, str], limit: int | None) ->
 
 def _diff(text: str, limit: int | None) -> str:
     cut = text if limit is None else text[:LONGEST_DIFF]
-    lines = "".join(_diff_line(line) for line in cut.splitlines())
-    return f'<pre class="diff">{lines}</pre>{count_rest(text, cut)}'
-
-
-def _diff_line(line: str) -> str:
-    is_head = line.startswith(("+++", "---", "diff ", "index ", "@@", "new file", "deleted file"))
-    kind = "at" if is_head else {"+": "more", "-": "less"}.get(line[:1], "")
-    return f'<span class="{kind}">{safe(line)}</span>' if kind else f"<span>{safe(line)}</span>"
+    lines = []
+    for line in cut.splitlines():
+        is_head = line.startswith(("+++", "---", "diff ", "index ", "@@", "new file", "deleted file"))
+        kind = "at" if is_head else {"+": "more", "-": "less"}.get(line[:1], "")
+        lines.append(f'<span class="{kind}">{safe(line)}</span>' if kind else f"<span>{safe(line)}</span>")
+    return f'<pre class="diff">{"".join(lines)}</pre>{count_rest(text, cut)}'
 
 
 # -- steps --
@@ -284,7 +272,12 @@ def _answer(step: View, limit: int | None) -> str:
     """The output and the text of a step; for a group its members, those that are not done first, each folded."""
     output, members = step["output"], members_of(step)
     if members is None:
-        return _output(output) + render_text(step.get("body") or "", limit)
+        shown_output = f"<pre>{safe(pretty(output))}</pre>"
+        if isinstance(output, Mapping):  # without the status, which the heading shows
+            shown_output = render_fields(
+                [(name, value) for name, value in output.items() if name not in STATUS_KEYS]
+            )
+        return shown_output + render_text(step.get("body") or "", limit)
     ordered = sorted(members, key=lambda member: member["status"] == "done")
     shown = ordered if limit is None else ordered[:_MOST_MEMBERS]
     parts = [f'<p class="small">{safe(joined_text(output))}.</p>']
@@ -391,13 +384,7 @@ def _timeline(steps: Sequence[View], colours: Mapping[str, str]) -> str:
         f"; below it tokens, up to {most:,}" if most else ""
     )
     legend = "".join(f'<span><i class="{name}"></i>{safe(role)}</span>' for role, name in colours.items())
-    bars = "".join(_bars(steps, colours, width=width, longest=longest, most=most))
-    return f'<p class="small">{safe(said)}</p>{frame}{bars}</svg><p class="legend small">{legend}</p>'
-
-
-def _bars(
-    steps: Sequence[View], colours: Mapping[str, str], *, width: float, longest: int, most: int
-) -> Iterator[str]:
+    bars = []
     for index, step in enumerate(steps):
         ms, used = step.get("durationMs") or 0, tokens(step.get("usage"))
         up, down = 90 * ms / longest, 60 * used / most if most else 0
@@ -405,9 +392,11 @@ def _bars(
             f'class="{colours[step["role"]]}" x="{index * width:.2f}" width="{max(width * 0.85, 0.5):.2f}"'
         )
         told = f"<title>{safe(f'{heading(step)}: {duration(ms)}, {used:,} tokens')}</title>"
-        yield f'<rect {place} y="{110 - up:.1f}" height="{max(up, 1):.1f}">{told}</rect>'
+        bars.append(f'<rect {place} y="{110 - up:.1f}" height="{max(up, 1):.1f}">{told}</rect>')
         if down:
-            yield f'<rect {place} y="114" height="{down:.1f}" opacity=".55">{told}</rect>'
+            bars.append(f'<rect {place} y="114" height="{down:.1f}" opacity=".55">{told}</rect>')
+    chart = f"{frame}{''.join(bars)}</svg>"
+    return f'<p class="small">{safe(said)}</p>{chart}<p class="legend small">{legend}</p>'
 
 
 def _about(card: View) -> list[tuple[str, Any]]:

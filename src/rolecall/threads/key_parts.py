@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -72,7 +73,16 @@ def find_step(store: Store, key: str) -> KnownStep | None:
 
 async def find_parts(setup: Setup, asked: Question, agent: object) -> Parts:
     """The parts of the step for which an agent is about to be asked."""
-    known = await _identify(setup, agent, asked)
+    adapter, folder = adapter_of(agent), asked.workdir
+    if adapter == "workflow":  # its own definition, because its steps have keys with their own agents
+        name, version = str(getattr(agent, "workflow", "")), ""
+        with suppress(RolecallError):  # asking it reports the problem
+            version = setup.find_workflow(name, folder)
+        known = Identity(f"workflow:{name}", version)
+    else:
+        env, mask = setup.environment, setup.mask
+        known = await identify(agent, env=env, folder=Path(folder), mask=mask, cache=setup.cache)
+        known = known if adapter else _add_workflow(known, asked)
     can_resume = bool(getattr(agent, "can_resume", False))
     session, since = _find_session(asked, known.agent) if can_resume else ("", None)
     prompt = digest_prompt(
@@ -106,22 +116,6 @@ def _combine(
         session=session,
     )
     return parts._replace(repetition=_count_repetitions(setup.store, asked, parts))
-
-
-async def _identify(setup: Setup, agent: object, asked: Question) -> Identity:
-    """The identity of an agent. For a workflow it is the definition, because the steps of that
-    workflow have keys with their own agents."""
-    adapter, folder = adapter_of(agent), asked.workdir
-    if adapter != "workflow":
-        found = await identify(
-            agent, env=setup.environment, folder=Path(folder), mask=setup.mask, cache=setup.cache
-        )
-        return found if adapter else _add_workflow(found, asked)
-    name = str(getattr(agent, "workflow", ""))
-    try:
-        return Identity(f"workflow:{name}", setup.find_workflow(name, folder))
-    except RolecallError:  # asking it reports the problem
-        return Identity(f"workflow:{name}", "")
 
 
 def _add_workflow(code: Identity, asked: Question) -> Identity:

@@ -252,7 +252,15 @@ def trace_lines(
         source = "before" if line.state == 0 else "between" if writer is None else writer.kind
         told.append({"line": line.number, "text": line.text, "from": source, "step": writer and writer.id})
         if writer is not None and writer.id not in known:
-            known[writer.id] = _describe(store, writer)
+            fields, prompt = writer.fields, writer.fields.get("prompt")
+            known[writer.id] = {
+                "thread": writer.thread,
+                "number": writer.number,
+                "role": fields["role"],
+                "agent": fields["agent"],
+                "edgePrompt": fields.get("edge_prompt", ""),
+                "prompt": thread.prompt_text(store, prompt) if prompt else "",
+            }
     return {"thread": ref.id, "path": path, "lines": told, "steps": known}
 
 
@@ -263,18 +271,6 @@ class _Writer(NamedTuple):
     thread: str
     number: int | None
     fields: Mapping[str, Any]
-
-
-def _describe(store: Store, writer: _Writer) -> View:
-    prompt = writer.fields.get("prompt")
-    return {
-        "thread": writer.thread,
-        "number": writer.number,
-        "role": writer.fields["role"],
-        "agent": writer.fields["agent"],
-        "edgePrompt": writer.fields.get("edge_prompt", ""),
-        "prompt": thread.prompt_text(store, prompt) if prompt else "",
-    }
 
 
 class _History:

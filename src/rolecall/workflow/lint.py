@@ -152,32 +152,29 @@ class _Lint:
                 at_key=True,
             )
         for source in graph:
-            path = ("graph", source)
+            place = ("graph", source)
             if source in RESERVED and source != START:
-                self._error(path, f"{source} cannot have outgoing edges", "Remove this entry.", at_key=True)
+                self._error(place, f"{source} cannot have outgoing edges", "Remove this entry.", at_key=True)
             elif source != START and source not in self._roles:
                 hint = did_you_mean(source, self._roles, what="Roles")
                 message = f"the graph has edges out of {source!r}, which is not a role"
-                self._error(path, message, hint, at_key=True)
+                self._error(place, message, hint, at_key=True)
         for source, index, edge in self._edges():
-            self._check_target(source, edge, ("graph", source, index, "role"))
+            path = ("graph", source, index, "role")
+            if edge.role in ENDINGS:
+                if source == START:
+                    self._error(path, f"{START} leads to {edge.role}, so no role would ever run")
+            elif edge.role == SUSPEND:
+                hint = f"A role suspends by ending with the status {SUSPEND} and a reason; no edge is needed."
+                self._error(path, f"{source} leads to {SUSPEND}, which is not a target", hint)
+            elif edge.role == START:
+                message = f"{source} leads to {START}, which only begins a thread"
+                self._error(path, message, "Name a role instead.")
+            elif edge.role not in self._roles:
+                hint = did_you_mean(edge.role, [*self._roles, *ENDINGS], what="Targets")
+                self._error(path, f"{source} leads to {edge.role!r}, which is not a role", hint)
         if not self._unread.edges:  # an edge that could not be read may lead to any role
             self._check_reach()
-
-    def _check_target(self, source: str, edge: Edge, path: Path) -> None:
-        if edge.role in ENDINGS:
-            if source == START:
-                self._error(path, f"{START} leads to {edge.role}, so no role would ever run")
-        elif edge.role == SUSPEND:
-            hint = f"A role suspends by ending with the status {SUSPEND} and a reason; no edge is needed."
-            self._error(path, f"{source} leads to {SUSPEND}, which is not a target", hint)
-        elif edge.role == START:
-            self._error(
-                path, f"{source} leads to {START}, which only begins a thread", "Name a role instead."
-            )
-        elif edge.role not in self._roles:
-            hint = did_you_mean(edge.role, [*self._roles, *ENDINGS], what="Targets")
-            self._error(path, f"{source} leads to {edge.role!r}, which is not a role", hint)
 
     def _check_reach(self) -> None:
         targets = {edge.role for _, _, edge in self._edges()}
