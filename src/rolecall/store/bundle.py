@@ -8,10 +8,8 @@ checks everything before it writes anything.
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import json
-import lzma
 import os
 import tarfile
 import zlib
@@ -20,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, NamedTuple, cast
 
 from rolecall.errors import Damaged, Hint, NotFound, RolecallError, StorageError, UsageError
 from rolecall.store import scratch
@@ -34,11 +32,7 @@ _BATCH = 500
 _SMALL = 64 * 1024 * 1024
 _MOST_RATIO = 100
 """A bundle may unpack to this many bytes plus this multiple of its own size; a factor of ten is common."""
-_OPENERS: dict[bytes, Callable[[str, str], Any]] = {
-    b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
-    b"\xfd7z": lzma.open,
-}
+_GZIP = b"\x1f\x8b"
 
 Progress = Callable[[int], None]
 AddFiles = Callable[[Store, str], Sequence[Fault]]
@@ -362,9 +356,8 @@ def _mark(event: Event) -> int:
 def _unpack(path: str, folder: str) -> None:
     try:
         with open(path, "rb") as file:
-            magic, size = file.read(3), os.fstat(file.fileno()).st_size
-        opened = next((opener for start, opener in _OPENERS.items() if magic.startswith(start)), open)
-        with opened(path, "rb") as content:
+            is_packed, size = file.read(2) == _GZIP, os.fstat(file.fileno()).st_size
+        with gzip.open(path, "rb") if is_packed else open(path, "rb") as content:
             bounded = cast("IO[bytes]", _Bounded(content, _SMALL + _MOST_RATIO * size))
             with tarfile.open(fileobj=bounded, mode="r:") as tar:
                 for member in tar:
@@ -386,7 +379,6 @@ def _unpack(path: str, folder: str) -> None:
         ValueError,
         OverflowError,
         zlib.error,
-        lzma.LZMAError,
         gzip.BadGzipFile,
     ) as exc:
         raise Damaged(
@@ -399,7 +391,7 @@ def _unpack(path: str, folder: str) -> None:
 class _Bounded:
     """A file with a limit on its unpacked size, because a few compressed bytes can unpack to any number."""
 
-    def __init__(self, file: IO[bytes], limit: int) -> None:
+    def __init__(self, file: IO[bytes] | gzip.GzipFile, limit: int) -> None:
         self._file = file
         self._limit = limit
         self.tell = file.tell
