@@ -97,7 +97,7 @@ def test_what_cannot_be_undone_needs_an_id_or_a_yes(
     monkeypatch.chdir(folder)
     for answer, code in (("", 2), ("y", 0)):
         terminal = Terminal("thread", "kill", home=rolecall.home)
-        terminal.expect("Do it? (y/N)")
+        terminal.expect("Do it? [y/N]")
         terminal.type(f"{answer}\n")
         assert terminal.close() == code
     assert rolecall.json("thread", "show", cwd=folder)["status"] == "killed"

@@ -270,7 +270,7 @@ def test_without_a_terminal_nothing_is_excluded_and_the_option_is_named(reposito
 def test_on_a_terminal_it_asks(repository: Machine, answer: str, is_seen: bool) -> None:
     words = ("install", "claude", "--project", str(repository.project))
     terminal = Terminal(*words, home=repository.rolecall.home, path=os.environ["PATH"])
-    terminal.expect("(Y/n): ")
+    terminal.expect("[Y/n] ")
     terminal.type(f"{answer}\n")
     assert terminal.close() == 0
     assert "To relax this: `rolecall config set project.unplannedEdits warn`" in terminal.seen

@@ -20,7 +20,7 @@ from rolecall.agents.protocol import Reply as AgentReply
 from rolecall.checks.choose import can_be_held_to
 from rolecall.checks.doctor import AgentFinding, DoctorPlace, examine, known_agents, preset_agents
 from rolecall.cli import Reply, argument, flag, hints, verb
-from rolecall.cli.asking import can_ask
+from rolecall.cli.asking import confirm
 from rolecall.cli.group_view import gist
 from rolecall.cli.output import format_of, printable, table
 from rolecall.cli.thread_play import View, attend
@@ -163,14 +163,8 @@ def test(options: Namespace) -> Reply | int:
         raise UsageError(f"{cast.name} cannot be tried alone", hint=hint)
     check_present(cast.agent, env=env, folder=Path.cwd())
     if not options.yes:
-        warning = (
-            f"This asks {printable(cast.name)} one short question, which costs money where its model does."
-        )
-        if not can_ask():
-            raise UsageError(warning, hint="Add --yes to continue without being asked.")
-        sys.stderr.write(f"{warning} Go on? [y/N] ")
-        sys.stderr.flush()
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        question = f"This asks {cast.name} one short question, which costs money where its model does. Go on?"
+        if not confirm(question, "Add --yes to continue without being asked."):
             print("nothing was asked", file=sys.stderr)
             return 1
     mask = config.mask()

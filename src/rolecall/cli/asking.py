@@ -21,10 +21,10 @@ def say(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)
 
 
-def ask(question: str, check: Callable[[str], T]) -> T:
+def ask(question: str, check: Callable[[str], T], *, mark: str = ":") -> T:
     """Return the answer parsed by `check`; if it is refused, explain why and ask again."""
     while True:
-        sys.stderr.write(printable(f"{question}: "))
+        sys.stderr.write(printable(f"{question}{mark} "))
         sys.stderr.flush()
         answer = _read_line().strip()
         try:
@@ -63,9 +63,23 @@ def ask_choice(
     return ask(f"1 to {len(choices)}{'' if is_required else f' (Enter: {skipped})'}", check)
 
 
-def ask_yes(question: str) -> bool:
-    """Ask a question. Only `y` or `yes` is a yes."""
-    return ask(f"{question} (y/N)", lambda text: text.lower() in ("y", "yes"))
+def ask_yes(question: str, *, default: bool = False) -> bool:
+    """Ask a question. An empty answer is the default."""
+    answers = {"": default, "y": True, "yes": True, "n": False, "no": False}
+
+    def check(text: str) -> bool:
+        if text.lower() not in answers:
+            raise UsageError("Answer y or n.")
+        return answers[text.lower()]
+
+    return ask(question, check, mark=" [Y/n]" if default else " [y/N]")
+
+
+def confirm(question: str, otherwise: str) -> bool:
+    """Ask a question; without a terminal, raise an error with the advice `otherwise`."""
+    if not can_ask():
+        raise UsageError(f"{question} Nobody can be asked without a terminal.", hint=otherwise)
+    return ask_yes(question)
 
 
 def ask_text(question: str, *, is_required: bool) -> str:

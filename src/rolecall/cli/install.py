@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rolecall.cli import Reply, argument, either, flag, verb
-from rolecall.cli.asking import ask, can_ask
+from rolecall.cli.asking import ask_yes, can_ask
 from rolecall.cli.output import colored_diff, format_of, plural, table
 from rolecall.errors import RolecallError, UsageError
 from rolecall.hosts import file_change, git_exclude
@@ -139,14 +139,8 @@ def _plan_exclusion(
     if not is_wanted and may_ask and any(change.is_change for change in changes):
         if git_exclude.hides(setup.project, paths):
             return None
-        is_wanted = ask(f"Keep these {len(paths)} files out of git? Adds them to {file}. (Y/n)", _parse_yes)
+        is_wanted = ask_yes(f"Keep these {len(paths)} files out of git? Adds them to {file}.", default=True)
     return git_exclude.with_block(file, options.host, setup.project, paths) if is_wanted else None
-
-
-def _parse_yes(answer: str) -> bool:
-    if answer.lower() not in ("", "y", "yes", "n", "no"):
-        raise UsageError("Answer y or n.")
-    return not answer.lower().startswith("n")
 
 
 def _make(options: Namespace, setup: HostSetup, changes: list[FileChange]) -> None:

@@ -82,7 +82,16 @@ class Board:
         """The threads at work, a line for each, and one for the rest; read again after a second."""
         if time.monotonic() - self._read_at > _STALE:
             try:
-                self._known = self._read()
+                at_work, waiting = self._list_threads()
+                tasks = self._list_tasks()
+                done = sum(task["status"] == "completed" for task in tasks)
+                more = len(at_work) - _MOST_THREADS
+                rest = [f"{more} more at work"] if more > 0 else []
+                rest += [f"{plural(len(waiting), 'thread')} waiting for you: /answer"] if waiting else []
+                rest += [f"tasks {done} of {len(tasks)} done"] if tasks else []
+                if self.thread is not None and (cost := self.thread.totals().get("cost")):
+                    rest.append(f"this conversation {money(cost)}")
+                self._known = [*at_work[:_MOST_THREADS], *([" · ".join(rest)] if rest else [])]
             except RolecallError as error:  # a busy or damaged store must not end a conversation
                 self._known = [f"the board cannot be read: {error.message}"]
             self._read_at = time.monotonic()
@@ -92,17 +101,6 @@ class Board:
         """What has ended or has begun to wait for a person since the last call."""
         news, self._news = self._news, []
         return news
-
-    def _read(self) -> list[str]:
-        at_work, waiting = self._list_threads()
-        tasks = self._list_tasks()
-        done = sum(task["status"] == "completed" for task in tasks)
-        rest = [f"{len(at_work) - _MOST_THREADS} more at work"] if len(at_work) > _MOST_THREADS else []
-        rest += [f"{plural(len(waiting), 'thread')} waiting for you: /answer"] if waiting else []
-        rest += [f"tasks {done} of {len(tasks)} done"] if tasks else []
-        if self.thread is not None and (cost := self.thread.totals().get("cost")):
-            rest.append(f"this conversation {money(cost)}")
-        return [*at_work[:_MOST_THREADS], *([" · ".join(rest)] if rest else [])]
 
     def list_all(self) -> list[str]:
         """Everything at work, what waits for a person and how to answer it, and the tasks of the cycle."""

@@ -158,18 +158,6 @@ def _count_lines(thread: Thread) -> dict[str, str]:
     }
 
 
-def _tell_answers(options: Namespace, thread: Thread) -> None:
-    """Print the commands that answer the members of a group who wait for a person."""
-    group = thread.current_group() or {"members": ()}
-    waiting = [member for member in group["members"] if member["status"] == "waiting"]
-    for member in waiting[:_MOST_LINES]:
-        command = in_this_store(options, f"rolecall thread answer {member['id']} --run")
-        print(printable(f"answer {short(member['title'], 40)}: {command}"), file=sys.stderr)
-    if more := len(waiting) - _MOST_LINES if waiting[_MOST_LINES:] else 0:
-        command = in_this_store(options, f"rolecall thread show {thread.id} --members")
-        print(printable(f"and {plural(more, 'more member')}: {command}"), file=sys.stderr)
-
-
 def tell_continuation(
     options: Namespace,
     thread: Thread,
@@ -178,7 +166,8 @@ def tell_continuation(
     instead: str | None = None,
     is_served: bool = False,
 ) -> None:
-    """Print the last line: the exact command that continues the thread, or follows it if the service runs it now."""
+    """Print the last line: the exact command that continues the thread, or follows it if the service runs it now.
+    Before it are those that answer members of a group who wait for a person."""
     onward = Hint("Follow it", "watch_thread", thread=thread.id) if is_served else thread.continuation
     command = instead or hints.command(onward or "")
     if not command:
@@ -193,7 +182,14 @@ def tell_continuation(
         command += f" --agent {quote(agent)}"
     sys.stdout.flush()
     if thread.state.status == "waiting":
-        _tell_answers(options, thread)
+        group = thread.current_group() or {"members": ()}
+        waiting = [member for member in group["members"] if member["status"] == "waiting"]
+        for member in waiting[:_MOST_LINES]:
+            answer = in_this_store(options, f"rolecall thread answer {member['id']} --run")
+            print(printable(f"answer {short(member['title'], 40)}: {answer}"), file=sys.stderr)
+        if more := waiting[_MOST_LINES:]:
+            show = in_this_store(options, f"rolecall thread show {thread.id} --members")
+            print(printable(f"and {plural(len(more), 'more member')}: {show}"), file=sys.stderr)
     label = "watch" if onward and onward.code == "watch_thread" else "continue"
     command = omit_latest(thread.rolecall, in_this_store(options, command))
     print(f"{label}: {printable(command)}", file=sys.stderr, flush=True)

@@ -10,8 +10,8 @@ from typing import Any
 
 from rolecall.api import Rolecall, reader
 from rolecall.cli import Reply, argument, flag, verb
-from rolecall.cli.asking import can_ask
-from rolecall.cli.output import colored_diff, columns_of_terminal, paint, plural, printable, say, table
+from rolecall.cli.asking import confirm
+from rolecall.cli.output import colored_diff, columns_of_terminal, paint, plural, say, table
 from rolecall.errors import UsageError
 from rolecall.files.packs import PackComparison, diff
 from rolecall.workflow.pack import Pin, Powers
@@ -106,8 +106,12 @@ def update(options: Namespace) -> Reply | int:
         for one in left:
             say(f"{paint('left as it is:', 'yellow')} {one.name}, {_explain(one)}", sys.stderr)
         if chosen:
-            for one in chosen:
-                _show_difference(one)
+            for one in chosen:  # their next run shows what they may do then
+                assert one.offered is not None  # noqa: S101 - it can be updated
+                at = f", commit {one.new_pin.commit[:12]}" if one.new_pin.commit else ""
+                say(f"{one.name}: {one.new_pin.origin}{at}", sys.stderr)
+                difference = diff(one.here, one.offered).rstrip("\n") or "the same files"
+                say(f"{colored_diff(difference)}\n", sys.stderr)
             question = f"Take {plural(len(chosen), 'workflow')} from there?"
             if not options.yes and not confirm(question, "Read the differences above, then add --yes."):
                 say("Nothing was changed.", sys.stderr)
@@ -129,15 +133,6 @@ def _explain(one: PackComparison) -> str:
         "gone there": f"which {one.pin.source} no longer has",
         "unreachable": one.reason,
     }.get(one.state, one.state)
-
-
-def _show_difference(one: PackComparison) -> None:
-    """Print the diff of a workflow. Its next run shows what it may do then."""
-    assert one.offered is not None  # noqa: S101 - it can be updated
-    at = f", commit {one.new_pin.commit[:12]}" if one.new_pin.commit else ""
-    say(f"{one.name}: {one.new_pin.origin}{at}", sys.stderr)
-    say(colored_diff(diff(one.here, one.offered).rstrip("\n") or "the same files"), sys.stderr)
-    say("", sys.stderr)
 
 
 # -- trust --
@@ -178,15 +173,6 @@ def _trust(rolecall: Rolecall, name: str, *, is_asked: bool) -> Reply | int:
     allowed = [{"name": one.name, "content": one.content} for one in of_packs.values()]
     text = "\n".join(f"{one['name']} may run until its files change." for one in allowed)
     return Reply({"allowed": allowed}, text)
-
-
-def confirm(question: str, otherwise: str) -> bool:
-    """Ask a question on the terminal; without one, raise an error with the advice `otherwise`."""
-    if not can_ask():
-        raise UsageError(f"{question} There is no terminal to ask on.", hint=otherwise)
-    sys.stderr.write(printable(f"{question} [y/N] "))
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 # -- what a workflow may do, in words --

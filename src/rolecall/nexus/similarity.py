@@ -112,19 +112,13 @@ def _share(one: Profile, other: Profile, *, of: float) -> Likeness:
 
 def _words(text: str) -> Iterable[tuple[str, str]]:
     for match in _WORD.finditer(text.lower()):
-        for word in _split(match[0]):
+        run, parts, at = match[0], list[str](), 0
+        for unspaced in _UNSPACED.finditer(run):
+            parts += [run[at : unspaced.start()], *(a + b for a, b in pairwise(unspaced[0]))]
+            at = unspaced.end()
+        for word in (*parts, run[at:]):
             if len(word) > 1 and word not in _EMPTY_WORDS:
                 yield _stem(word), word
-
-
-def _split(word: str) -> Iterable[str]:
-    at = 0
-    for run in _UNSPACED.finditer(word):
-        yield word[at : run.start()]
-        characters = run[0]
-        yield from (a + b for a, b in pairwise(characters))
-        at = run.end()
-    yield word[at:]
 
 
 def _stem(word: str) -> str:

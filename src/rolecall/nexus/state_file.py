@@ -112,7 +112,13 @@ def hold_lock(project: Folder) -> Iterator[int]:
                 )
             for folder in (project_paths.nexus(project), project_paths.state(project), ours):
                 make_folder(folder)
-        lock = _take_lock(os.path.join(ours, _LOCK))
+        path = os.path.join(ours, _LOCK)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        try:
+            _wait_for(lock, path)
+        except BaseException:
+            os.close(lock)
+            raise
     except OSError as exc:
         raise storage_error(exc, ours) from exc
     try:
@@ -128,16 +134,6 @@ def hold_lock(project: Folder) -> Iterator[int]:
         # A forked child may share the open file, so closing it would not be enough to unlock.
         fcntl.flock(lock, fcntl.LOCK_UN)
         os.close(lock)
-
-
-def _take_lock(path: str) -> int:
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-    try:
-        _wait_for(file, path)
-    except BaseException:
-        os.close(file)
-        raise
-    return file
 
 
 def _wait_for(file: int, path: str) -> None:

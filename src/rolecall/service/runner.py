@@ -54,25 +54,22 @@ class ThreadRunner:
         with self._lock:
             self._problems.pop(thread.id, None)
         try:
-            return self._find_runner(thread)
+            status = thread.status
+            is_served = control.is_served(config.home(), self._store, thread.rolecall.store)
+            if status == "queued" and not is_served:
+                return Assignment("nobody", self._note_problem(thread.id, _NO_SERVICE))
+            if status == "idle" and is_served:
+                thread.give_to_service()
+                return Assignment("service")
+            if status in ("queued", "running", "crashed", "waiting") and thread.state.service and is_served:
+                return Assignment("service")
+            if status not in ("idle", "crashed", "waiting", "running"):
+                return Assignment("nobody")
+            if status != "running":
+                self._start(thread.id, thread.rolecall.folder)
+            return Assignment("process")
         except (OSError, RolecallError) as error:
             return Assignment("nobody", self._note_problem(thread.id, f"It could not be run: {error}"))
-
-    def _find_runner(self, thread: Thread) -> Assignment:
-        status = thread.status
-        is_served = control.is_served(config.home(), self._store, thread.rolecall.store)
-        if status == "queued" and not is_served:
-            return Assignment("nobody", self._note_problem(thread.id, _NO_SERVICE))
-        if status == "idle" and is_served:
-            thread.give_to_service()
-            return Assignment("service")
-        if status in ("queued", "running", "crashed", "waiting") and thread.state.service and is_served:
-            return Assignment("service")
-        if status not in ("idle", "crashed", "waiting", "running"):
-            return Assignment("nobody")
-        if status != "running":
-            self._start(thread.id, thread.rolecall.folder)
-        return Assignment("process")
 
     def _note_problem(self, ident: str, problem: str) -> str:
         masked = config.mask().text(problem)

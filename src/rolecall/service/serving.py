@@ -214,7 +214,11 @@ def of_page(folder: str, *, store_url: str | None, port: int) -> Companion:
                 if found := re.search(r"(https?://\S+)/signin\?once=\S+", text):
                     path = control.link_path(config.home())
                     try:
-                        _write_private(path, found[0])
+                        with suppress(FileNotFoundError):
+                            os.unlink(path)
+                        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+                        with open(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
+                            file.write(f"{found[0]}\n")
                         text = f"{found[1]}, the link that signs in is in {path}"
                     except OSError as error:  # a full disk must not end the page
                         text = f"{found[1]}, but the link that signs in cannot be kept in {path}: {error}"
@@ -225,13 +229,6 @@ def of_page(folder: str, *, store_url: str | None, port: int) -> Companion:
                 child.terminate()
 
     return page
-
-
-def _write_private(path: str, text: str) -> None:
-    with suppress(FileNotFoundError):
-        os.unlink(path)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(text + "\n")
 
 
 def of_traces(*, store_url: str | None) -> Companion | None:
