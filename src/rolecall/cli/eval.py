@@ -31,6 +31,7 @@ from rolecall.cli.output import (
     show_record,
     table,
     warn,
+    write_file,
 )
 from rolecall.cli.thread_play import View, attend
 from rolecall.errors import UsageError
@@ -268,26 +269,20 @@ class CellRecords(View):
 def show_run(options: Namespace) -> Reply | None:
     with reader(options.store) as rolecall:
         if options.kind == "html":
-            return _write_page(options, rolecall.evals().page(options.run, base=options.base))
+            page = rolecall.evals().page(options.run, base=options.base)
+            data = page.encode("utf-8", "backslashreplace")
+            if options.output:
+                write_file(options.output, data)
+                shown = {"file": options.output, "bytes": len(data)}
+                return Reply(shown, f"{options.output}: {len(data):,} bytes")
+            if format_of(options) != "text":
+                return Reply({"html": page})
+            sys.stdout.buffer.write(data)
+            return None
         if options.output or options.base:
             raise UsageError(f"{'-o' if options.output else '--base'} is for a page", hint="Add --as html.")
         report = rolecall.evals().report(options.run)
         return Reply(report.dump(), lambda: describe(report, with_cells=options.cells))
-
-
-def _write_page(options: Namespace, page: str) -> Reply | None:
-    data = page.encode("utf-8", "backslashreplace")
-    if options.output:
-        try:
-            with open(options.output, "wb") as file:
-                file.write(data)
-        except OSError as error:
-            raise UsageError(f"{options.output} cannot be written: {error.strerror}") from error
-        return Reply({"file": options.output, "bytes": len(data)}, f"{options.output}: {len(data):,} bytes")
-    if format_of(options) != "text":
-        return Reply({"html": page})
-    sys.stdout.buffer.write(data)
-    return None
 
 
 @verb("eval list", "list the runs, newest first", "rolecall eval list", STORE)

@@ -435,6 +435,17 @@ def read_file(path: str) -> str:
         ) from exc
 
 
+def write_file(path: str, data: bytes, *, is_new: bool = False, hint: str = "Name a new file.") -> None:
+    """Write a file; if it `is_new`, one that exists is an error with this hint."""
+    try:
+        with open(path, "xb" if is_new else "wb") as file:
+            file.write(data)
+    except FileExistsError as exc:
+        raise UsageError(f"{path} exists", hint=hint) from exc
+    except OSError as exc:
+        raise UsageError(f"{path} cannot be written: {exc.strerror}") from exc
+
+
 def _decode(data: bytes, source: str) -> str:
     try:
         return data.decode()

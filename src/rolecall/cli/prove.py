@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from rolecall.api import reader
 from rolecall.cli import Reply, argument, verb
-from rolecall.cli.output import STORE, paint, plural, say, short
-from rolecall.errors import StorageError, UsageError
+from rolecall.cli.output import STORE, paint, plural, say, short, write_file
+from rolecall.errors import UsageError
 
 if TYPE_CHECKING:
     from rolecall.store.canonical import JsonObject
@@ -48,13 +48,7 @@ def prove(options: Namespace) -> Reply:
                 "no commit seals the steps yet, so nobody could check an exported proof",
                 hint="Merge the thread's work first, or sign a statement: `rolecall prove COMMIT --as in-toto`.",
             )
-        try:
-            with open(options.export, "xb") as file:
-                file.write(proof.sealed.dump())
-        except FileExistsError as error:
-            raise UsageError(f"{options.export} exists", hint="Name a new file.") from error
-        except OSError as error:
-            raise StorageError(f"{options.export} cannot be written: {error.strerror}") from error
+        write_file(options.export, proof.sealed.dump(), is_new=True)
         say(f"exported: {options.export}", sys.stderr)
     if options.form == "in-toto" and code == 0:
         statement = proof.make_statement()

@@ -11,7 +11,7 @@ from shlex import quote
 from rolecall.api import Rolecall
 from rolecall.cli import Reply, argument, flag, verb
 from rolecall.cli.arguments import THREAD, in_this_store, open_thread
-from rolecall.cli.output import STORE, ProgressLine, plural, printable, short, warn
+from rolecall.cli.output import STORE, ProgressLine, plural, printable, short, warn, write_file
 from rolecall.errors import UsageError
 from rolecall.store.canonical import JsonObject
 from rolecall.threads.report import SHORT, shorten
@@ -48,13 +48,8 @@ def export(options: Namespace) -> Reply:
         )
         steps = len(thread.steps)
     data = page.encode("utf-8", "backslashreplace")
-    try:
-        with open(path, "wb" if options.force else "xb") as file:
-            file.write(data)
-    except FileExistsError as error:
-        raise UsageError(f"{path} exists", hint="Name a new file, or overwrite it with --force.") from error
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    hint = "Name a new file, or overwrite it with --force."
+    write_file(path, data, is_new=not options.force, hint=hint)
     shown = {"thread": thread.id, "file": path, "steps": steps, "bytes": len(data)}
     return Reply(shown, f"{path}: {plural(steps, 'step')}, {len(data):,} bytes")
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from rolecall.api import Rolecall, WorkflowDefinition, reader
 from rolecall.cli import Reply, argument, flag, verb
 from rolecall.cli.hints import view_problem, word_problem
-from rolecall.cli.output import STORE, colored_diff, format_of, paint, plural, say, table
+from rolecall.cli.output import STORE, colored_diff, format_of, paint, plural, say, table, write_file
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.settings import config
 from rolecall.settings.yaml12 import Problem
@@ -218,8 +218,7 @@ def draw_graph(options: Namespace) -> Reply | None:
     drawn = {"text": draw.to_text, "svg": draw.to_svg, "mermaid": draw.to_mermaid}[kind](workflow)
     if not options.output:
         return Reply({"as": kind, "graph": drawn}, drawn.rstrip("\n"))
-    with open(options.output, "w", encoding="utf-8") as file:
-        file.write(drawn)
+    write_file(options.output, drawn.encode())
     if format_of(options) != "text":
         return Reply({"as": kind, "file": options.output})
     print(f"{options.output} written", file=sys.stderr)
