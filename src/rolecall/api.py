@@ -347,7 +347,7 @@ class Rolecall:
         ident: str | None = None,
     ) -> Thread:
         """Start a conversation with a person's words, by default with the Lead; `Thread.say` continues it. Tags in
-        words to the Lead are carried out, and the Lead is told where the project stands, as in a host. The other
+        words to the Lead are carried out, and the Lead learns where the project stands, as in a host. The other
         arguments are those of `start`."""
         loaded = self.load_workflow(workflow)
         if loaded.playbook.workflow.name != conversation.WORKFLOW:
@@ -834,7 +834,7 @@ class Rolecall:
             chosen = [one.node for one in known if wanted and one.node.startswith(wanted.upper())]
         if not chosen:
             raise NotFound(
-                f"there is no version {wanted!r} of the workflow {base!r}",
+                f"the workflow {base!r} has no version {wanted!r}",
                 hint=Hint("Put versions under their name, and list them", "workflow_history", workflow=base),
             )
         return self.load_workflow(chosen[0]).playbook
@@ -1441,7 +1441,7 @@ class Thread:
         """Continue a conversation with a person's words. If it is the turn of a person, they become the output of that
         role (see `from_words`); an error says what the role must deliver if they do not fit. Otherwise the role that
         waits, or that was interrupted, is called again with them. If the thread has ended, they start a thread of the
-        same workflow, which is told how this one ended, and which is returned. The other arguments are those of
+        same workflow, which learns how this one ended, and which is returned. The other arguments are those of
         `answer`."""
         if not text.strip():
             raise UsageError("nothing was said", hint="Write what the role needs to know.")
@@ -1830,7 +1830,7 @@ class Evals:
         role, also where an earlier run has the answer; `is_new` does not continue an unfinished run."""
         if not settings.keeps_trees(config.load()):
             raise UsageError(
-                "files are not recorded, so there is no result to judge",
+                "files are not recorded, so nothing could be judged",
                 hint=Hint("Record them", "set_setting", key="trees.keep", value="true"),
             )
         return begin.plan(

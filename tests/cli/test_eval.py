@@ -256,7 +256,7 @@ BAD: dict[str, tuple[Callable[[Project], object], list[str]]] = {
     ),
     "files that are not recorded": (
         lambda project: project.rolecall("config", "set", "trees.keep", "false", check=0),
-        ["files are not recorded, so there is no result to judge", "rolecall config set trees.keep true"],
+        ["files are not recorded, so nothing could be judged", "rolecall config set trees.keep true"],
     ),
     "several problems at once": (
         lambda project: (
@@ -561,7 +561,7 @@ def test_versions_of_a_workflow_are_compared(project: Project) -> None:
     variants = project.show()["variants"]
     assert variants[0]["workflow"] != variants[1]["workflow"] and len(project.numbers()) == 4
     project.suite["workflow"] = "fix-it@NONE"
-    assert "there is no version 'NONE' of the workflow 'fix-it'" in project.run(check=2).stderr
+    assert "the workflow 'fix-it' has no version 'NONE'" in project.run(check=2).stderr
 
 
 def test_a_run_is_written_as_a_page(project: Project) -> None:

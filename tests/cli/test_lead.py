@@ -211,7 +211,7 @@ def test_the_board_shows_what_runs_and_what_waits(rolecall: Rolecall, talk: Talk
     pane.expect_prompt("› ")
     pane.type("/nonsense")
     pane.press("Enter")
-    pane.expect("there is no command /nonsense; /help lists them")
+    pane.expect("unknown command /nonsense; /help lists them")
     pane.expect_prompt("› ")
     pane.type("/help")
     pane.press("Enter")
@@ -325,7 +325,7 @@ def test_only_a_conversation_with_the_lead_is_taken_up(rolecall: Rolecall) -> No
     rolecall("thread", "start", "answer-question", "-p", "Why?", "--agent", "human", check=0)
     (thread,) = threads(rolecall)
     done = rolecall("lead", "--thread", thread["thread"], check=2)
-    assert "is no conversation with the Lead but one of answer-question" in done.stderr
+    assert "is not a conversation with the Lead but one of answer-question" in done.stderr
 
 
 # -- its parts --

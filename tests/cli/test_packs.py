@@ -106,7 +106,7 @@ def test_a_workflow_of_a_tag_is_pinned_shown_and_asked_for_once(stage: Stage) ->
     assert (
         "nobody here has looked" in refused.stderr and "`rolecall workflow trust do-work`" in refused.stderr
     )
-    assert "There is no terminal" in stage("workflow", "trust", "do-work", check=2).stderr
+    assert "without a terminal" in stage("workflow", "trust", "do-work", check=2).stderr
     for words in (("run", "run-code", "-p", "x"), ("workflow", "show", "run-code"), ("workflow", "validate")):
         stage(*words, check=2)
     assert not stage.ran.exists()

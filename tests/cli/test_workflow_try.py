@@ -111,7 +111,7 @@ def test_threads_to_try_are_named_or_chosen_by_their_age(
     file = str(tmp_path / "fix-bug.yaml")
     assert try_it(rolecall, file, "--on", "1d", check=0)["threads"] == 2
     assert try_it(rolecall, file, recorded[1], check=0)["threads"] == 1
-    assert "no recorded thread" in rolecall("workflow", "try", file, "--on", "2999-01-01", check=3).stderr
+    assert "no thread is recorded" in rolecall("workflow", "try", file, "--on", "2999-01-01", check=3).stderr
     assert "Give one of them" in rolecall("workflow", "try", file, recorded[0], "--on", "1d", check=2).stderr
 
 

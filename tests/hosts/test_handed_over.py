@@ -63,7 +63,7 @@ def stage(tmp_path: Path) -> Stage:
 
 def test_nothing_is_said_while_a_thread_goes_on(stage: Stage) -> None:
     assert stage.thread.id not in stage.message()
-    assert handed_over.noted(str(stage.project)) == [stage.thread.id]
+    assert handed_over.list_noted(str(stage.project)) == [stage.thread.id]
 
 
 def test_the_next_message_tells_of_the_end_once(stage: Stage) -> None:
@@ -73,7 +73,7 @@ def test_the_next_message_tells_of_the_end_once(stage: Stage) -> None:
     assert "reviewer: approved\nAll is well." in told
     assert "thread_read" in told
     assert stage.thread.id not in stage.message()
-    assert handed_over.noted(str(stage.project)) == []
+    assert handed_over.list_noted(str(stage.project)) == []
 
 
 def test_the_next_session_hears_of_a_thread_that_asks_a_person(stage: Stage) -> None:
@@ -182,7 +182,7 @@ def test_the_hook_waits_for_the_end_and_wakes_the_model_with_it(stage: Stage) ->
 def test_the_hook_ends_at_once_for_a_call_that_was_waited_for(stage: Stage) -> None:
     done = hook(stage.project, "ThreadEnd", payload(stage, "01M7FGRCJE30D2T1QKZ97R6Z8C"), host="claude")
     assert (done.returncode, done.stderr) == (0, b"")
-    assert handed_over.noted(str(stage.project)) == [stage.thread.id]
+    assert handed_over.list_noted(str(stage.project)) == [stage.thread.id]
 
 
 def test_the_hook_of_a_host_that_is_gone_leaves_the_news_for_the_next_session(stage: Stage) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from shlex import quote
 from time import time_ns
 
@@ -31,31 +31,36 @@ def parse_agent(text: str) -> str:
     return agent_from(os.getcwd(), text)
 
 
-def _limit(text: str) -> tuple[str, float]:
+def parse_limit(text: str, kinds: Collection[str] = LIMITS) -> tuple[str, float]:
+    """Parse a limit of one of these kinds, such as `cost=1.5`."""
     name, _, given = text.partition("=")
     kind = name.rpartition(".")[2]
     try:
         value = float(given) if kind in ("cost", "minutes") else int(given)
     except ValueError:
         value = 0
-    if kind not in LIMITS or not 0 < value < float("inf"):
-        known = ", ".join(LIMITS)
+    if kind not in kinds or not 0 < value < float("inf"):
+        example = "steps=20 or cost=1.5" if "steps" in kinds else "cost=20"
+        known = ", ".join(kinds)
         raise ArgumentTypeError(
-            f"{text!r} is not a limit such as steps=20 or cost=1.5: a number above 0, for one of {known}"
+            f"{text!r} is not a limit such as {example}: a number above 0, for one of {known}"
         )
     return name, value
 
 
 def parse_time(text: str) -> int:
-    """Parse a time as milliseconds: an age, or a date with or without a time (UTC by default)."""
+    """Parse a time as milliseconds: an age, `all`, or a date with or without a time (local by default)."""
+    if text == "all":
+        return 0
     units = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
     if text[-1:] in units and text[:-1].isdecimal():
         return max(time_ns() // 1_000_000 - int(text[:-1]) * units[text[-1]], 0)
     try:
-        found = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise ArgumentTypeError(f"{text!r} is not a time such as 30m, 24h, 7d or 2026-01-31T12:00") from error
-    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError) as error:
+        raise ArgumentTypeError(
+            f"{text!r} is not a time such as 30m, 24h, 7d, 2026-01-31T12:00 or all"
+        ) from error
 
 
 WORKFLOW = argument("workflow", "WORKFLOW", "its name, the path of its file, or its id")
@@ -76,7 +81,7 @@ LIMIT = argument(
     "--limit",
     "NAME=VALUE",
     f"suspend the thread at this much: {', '.join(LIMITS)}, or of one role: ROLE.steps=3",
-    type=_limit,
+    type=parse_limit,
     action="append",
     default=[],
 )

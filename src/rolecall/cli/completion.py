@@ -145,16 +145,14 @@ def _values(action: Action, typed: str) -> Iterator[Candidate]:
     # Each case imports what it needs, because most words are completed from the parser alone.
     if action.choices is not None:
         yield from ((str(choice), "") for choice in action.choices)
-    elif action.metavar == "WORKFLOW" or action.dest == "workflow":
+    elif action.metavar in ("WORKFLOW", "THREAD") or action.dest == "workflow":
         from rolecall.api import reader
 
         with reader() as rolecall:
-            yield from ((entry.name, entry.path or "") for entry in rolecall.workflow_entries())
-            yield from ((entry.name, "gallery") for entry in rolecall.gallery())
-    elif action.metavar == "THREAD":
-        from rolecall.api import reader
-
-        with reader() as rolecall:
+            if action.metavar != "THREAD":
+                yield from ((entry.name, entry.path or "") for entry in rolecall.workflow_entries())
+                yield from ((entry.name, "gallery") for entry in rolecall.gallery())
+                return
             entries = list(islice(rolecall.entries(), _MOST_THREADS))
             length = rolecall.short_id_length()
             for entry in entries:

@@ -67,6 +67,15 @@ def set_value(options: Namespace) -> Reply:
     path, file = settings.path_of(options.key), config.config_path()
     text = read_input("-").removesuffix("\n") if options.value == "-" else options.value
     value = settings.value_from(text, path)
+    if path == ("catalog",):
+        from rolecall.nexus import catalog  # other settings need none
+
+        try:
+            catalog.load(config.folder_in_home(value))
+        except RolecallError as exc:
+            raise UsageError(
+                exc.message, hint=f"{hints.word(exc.hint)} Nothing was changed.".strip()
+            ) from exc
 
     def edit(before: str) -> str:
         after = config_file.with_value(before, path, value, source=file)
@@ -74,15 +83,6 @@ def set_value(options: Namespace) -> Reply:
         for problem in settings.dangling(config.parse(after, file), adapters=_AGENTS):
             if problem.startswith(".".join(path) + ":"):
                 raise UsageError(problem, hint="Nothing was changed.")
-        if path == ("catalog",):
-            from rolecall.nexus import catalog
-
-            try:
-                catalog.load(config.folder_in_home(value))
-            except RolecallError as exc:
-                raise UsageError(
-                    exc.message, hint=f"{hints.word(exc.hint)} Nothing was changed.".strip()
-                ) from exc
         return after
 
     config_file.change(file, edit)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from argparse import ArgumentTypeError, Namespace
-from datetime import datetime
-from time import time
+from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 from rolecall.api import reader
 from rolecall.cli import Reply, argument, verb
+from rolecall.cli.arguments import parse_time
 from rolecall.cli.output import STORE, short, table
 from rolecall.threads.report import money
 
@@ -17,23 +15,8 @@ if TYPE_CHECKING:
     from rolecall.threads.spending import Spent
 
 _BY = ("day", "workflow", "role", "agent", "thread")
-_UNITS = {"h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _MOST = 40
 """How many rows are shown as text; JSON has all."""
-
-
-def _since(text: str) -> int:
-    """The time that `30d`, `12h`, `2w`, `2026-11-01` or `all` means, in milliseconds."""
-    if text == "all":
-        return 0
-    if found := re.fullmatch(r"(\d{1,5})([hdw])", text):
-        return max(0, int(time() * 1000) - int(found[1]) * _UNITS[found[2]])
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
-        raise ArgumentTypeError(
-            f"{text!r} is not a time: use 12h, 30d, 2w, a date such as 2026-11-01, or all"
-        ) from None
 
 
 @verb(
@@ -41,7 +24,9 @@ def _since(text: str) -> int:
     "show what threads have cost, with reported, estimated and unknown costs apart",
     "rolecall cost\nrolecall cost --by agent --since 7d\nrolecall cost --by day --since 2026-11-01 --json",
     argument("--by", "|".join(_BY), "what to group by (default: workflow)", choices=_BY, default="workflow"),
-    argument("--since", "TIME", "12h, 30d, 2w, a date, or all (default: 30d)", type=_since, default="30d"),
+    argument(
+        "--since", "TIME", "12h, 30d, 2w, a date, or all (default: 30d)", type=parse_time, default="30d"
+    ),
     STORE,
 )
 def cost(options: Namespace) -> Reply:

@@ -10,14 +10,15 @@ import asyncio
 import os
 import sys
 import time
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from collections.abc import Awaitable, Callable
+from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rolecall.api import Rolecall, reader
 from rolecall.cli import Reply, argument, flag, verb
-from rolecall.cli.arguments import in_this_store
+from rolecall.cli.arguments import in_this_store, parse_limit
 from rolecall.cli.group_view import duration
 from rolecall.cli.output import (
     STORE,
@@ -58,17 +59,6 @@ _ONLY = argument(
 _RUN = argument("run", "RUN", "a run, by a part of its id (default: the newest)", nargs="?", default="")
 
 
-def _limit(text: str) -> tuple[str, float]:
-    name, _, value = text.partition("=")
-    try:
-        amount = float(value)
-    except ValueError:
-        amount = 0.0
-    if name not in ("cost", "minutes") or not 0 < amount < float("inf"):
-        raise ArgumentTypeError(f"{text!r} is not a limit such as cost=20 or minutes=60")
-    return name, amount
-
-
 LIMITS: tuple[Argument, ...] = (
     _ONLY,
     argument(
@@ -82,7 +72,7 @@ LIMITS: tuple[Argument, ...] = (
         "--limit",
         "NAME=VALUE",
         "suspend the run at this much: cost or minutes of all its threads",
-        type=_limit,
+        type=partial(parse_limit, kinds=("cost", "minutes")),
         action="append",
         default=[],
     ),
@@ -125,7 +115,7 @@ def follow(options: Namespace, plan: Plan, play: Callable[..., Awaitable[Played]
     counts = {name: sum(one.outcome == name for one in done.values()) for name in ("passed", "failed")}
     view = CellLines(plan.threads, counts) if is_text else CellRecords(options)
 
-    async def attended() -> tuple[Played, bool]:
+    async def play_attended() -> tuple[Played, bool]:
         async with attend(view) as stopped:
             played = await play(
                 plan,
@@ -139,7 +129,7 @@ def follow(options: Namespace, plan: Plan, play: Callable[..., Awaitable[Played]
             raise stopped.error
         return played, stopped.cancel.is_set()
 
-    return asyncio.run(attended())
+    return asyncio.run(play_attended())
 
 
 def end(options: Namespace, command: str, report: Report, is_stopped: bool) -> int:

@@ -43,7 +43,7 @@ Ctrl-C stops the Lead's turn; an empty line then lets it continue. Ctrl-D leaves
     "rolecall lead --continue\n"
     "git diff | rolecall lead 'Is this change complete?'",
     argument(
-        "prompt", "PROMPT", "the first words; standard input follows them if it is no terminal", nargs="?"
+        "prompt", "PROMPT", "the first words; standard input follows them unless it is a terminal", nargs="?"
     ),
     either(
         flag("--continue", "take up the latest conversation of this folder", dest="goes_on"),
@@ -68,7 +68,7 @@ def _find(options: Namespace, rolecall: Rolecall) -> Thread | None:
         thread = rolecall.thread(options.thread)
         if thread.state.name != "lead":
             raise UsageError(
-                f"thread {thread.id} is no conversation with the Lead but one of {thread.state.name}",
+                f"thread {thread.id} is not a conversation with the Lead but one of {thread.state.name}",
                 hint=f"Read it: `rolecall thread read {thread.id}`.",
             )
         return thread
@@ -194,7 +194,7 @@ class LeadConversation:
                 and said not in self._rolecall.tags()
                 and "/" not in said[1:]
             ):
-                say(f"there is no command {said}; /help lists them")
+                say(f"unknown command {said}; /help lists them")
             elif (said or self._is_stopped) and not self._turn(said):
                 return self._leave()
 

@@ -155,7 +155,7 @@ class Board:
     def _list_tasks(self) -> list[JsonObject]:
         if not os.path.isdir(os.path.join(self._place, ".nexus")):
             return []
-        with suppress(RolecallError):  # the Lead is told about files that cannot be read
+        with suppress(RolecallError):  # the Lead hears about files that cannot be read
             return list(self._rolecall.project().tasks().get("tasks", ()))
         return []
 

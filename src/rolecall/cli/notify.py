@@ -157,7 +157,7 @@ def _show(title: str, text: str) -> str:
         ]
         return _run(["osascript", *(word for line in lines for word in ("-e", line)), "--", title, text], "")
     if shutil.which("notify-send") is None or not config.has_display():
-        return "there is no desktop here, or no notify-send"
+        return "this machine has no desktop, or lacks notify-send"
     return _run(["notify-send", "--app-name=rolecall", "--", title, text], "")
 
 

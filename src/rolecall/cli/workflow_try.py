@@ -39,7 +39,7 @@ def try_workflow(options: Namespace) -> Reply:
         )
         if not trials:
             raise NotFound(
-                f"there is no recorded thread to try {options.workflow} on",
+                f"no thread is recorded to try {options.workflow} on",
                 hint="Name threads of another workflow, or an earlier time.",
             )
         length = rolecall.short_id_length()

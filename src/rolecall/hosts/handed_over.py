@@ -1,4 +1,4 @@
-"""Threads that a host's model handed over and goes on without: each has a note below `.nexus/state`, and whoever tells
+"""Threads that a host's model handed over and does not wait for: each has a note below `.nexus/state`, and what tells
 the model of its end removes the note, so that the model hears of it once.
 
 Hooks look for notes with every message, so the store is opened (`thread_news.py`) only while there are some.
@@ -39,7 +39,7 @@ def forget(project: str, thread: str) -> bool:
     return True
 
 
-def noted(project: str) -> list[str]:
+def list_noted(project: str) -> list[str]:
     """The threads that were handed over and of which the model has not heard."""
     with suppress(OSError):
         return sorted(os.listdir(project_paths.ours(project, _FOLDER)))[:_MOST]
@@ -48,7 +48,7 @@ def noted(project: str) -> list[str]:
 
 def take_news(project: str) -> list[str]:
     """A text for each thread that has ended or waits for a person, once."""
-    threads = noted(project)
+    threads = list_noted(project)
     if not threads:
         return []
     news: list[str] = import_module("rolecall.hosts.thread_news").take(project, threads)

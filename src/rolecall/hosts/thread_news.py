@@ -48,9 +48,9 @@ def wait(project: str, text: str) -> str:
     """Wait for the threads that are named in a text and were handed over; return the news of them. Empty if something
     else has told the model, or if the host has ended, whose next session hears of them."""
     host = host_process()
-    named = [thread for thread in handed_over.noted(project) if thread in text]
+    named = [thread for thread in handed_over.list_noted(project) if thread in text]
     news: list[str] = []
-    while waits := [thread for thread in named if thread in handed_over.noted(project)]:
+    while waits := [thread for thread in named if thread in handed_over.list_noted(project)]:
         if host is None or not holder.is_alive(host, now=0):
             return ""
         news += take(project, waits)

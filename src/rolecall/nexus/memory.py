@@ -16,7 +16,7 @@ from rolecall.nexus import forget, memory_access, note, note_name, project_paths
 from rolecall.nexus.overview import Reply
 from rolecall.nexus.project_paths import Folder
 from rolecall.nexus.similarity import Profile
-from rolecall.settings import keyscan
+from rolecall.settings import config, keyscan
 from rolecall.settings.mask import Mask
 
 _SHOWN_WORDS = 12
@@ -222,7 +222,6 @@ def merge(project: Folder, first: str, second: str, *, into: str | None = None) 
 
 def configured_thresholds() -> Thresholds:
     """Read the thresholds from the configuration."""
-    from rolecall.settings import config
     from rolecall.settings.settings import memory_thresholds  # hooks that do not need it should not import it
 
     return Thresholds(**memory_thresholds(config.load()))

@@ -79,7 +79,7 @@ def find(start: Folder) -> str:
     root = root_around(os.path.abspath(start))
     if root is None:
         raise UsageError(
-            f"{os.path.abspath(start)} is not in a git repository, so there is no project",
+            f"{os.path.abspath(start)} is not in a git repository, so it belongs to no project",
             hint=Hint("Name its folder", "name_project"),
         )
     return root

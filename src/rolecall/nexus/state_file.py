@@ -23,6 +23,7 @@ import xxhash
 from rolecall.errors import Conflict, Damaged, StorageError, UsageError
 from rolecall.nexus import project_paths
 from rolecall.nexus.project_paths import Folder
+from rolecall.settings import config
 
 Bytes: TypeAlias = "bytes | memoryview"
 Stamp: TypeAlias = "tuple[int, ...]"
@@ -239,8 +240,6 @@ def sync_folder(path: str) -> None:
 
 
 def storage_error(exc: OSError, path: str) -> StorageError:
-    from rolecall.settings import config  # hooks seldom need it
-
     file = exc.filename if isinstance(exc.filename, str) else path
     hint = "Check the disk and who may write there, then try again."
     if exc.errno == errno.EROFS and config.run():

@@ -232,8 +232,8 @@ def of_page(folder: str, *, store_url: str | None, port: int) -> Companion:
 
 
 def of_traces(*, store_url: str | None) -> Companion | None:
-    """The companion that sends each step to the configured collector, or None if there is none. It works in a Python
-    thread with a connection of its own, so a collector that is slow or away delays nothing."""
+    """The companion that sends each step to the configured collector; None without one. It works in a Python thread
+    with a connection of its own, so a collector that is slow or away delays nothing."""
     with Rolecall(store_url, create=False, is_lazy=True) as rolecall:
         collector = rolecall.collector()
     if collector is None:

@@ -11,8 +11,8 @@ from rolecall.api import Rolecall
 from rolecall.errors import Conflict, NotFound, UsageError
 from rolecall.service import control
 from rolecall.service.project_file import ProjectFile
+from rolecall.service.triggers import firing, schedule, sources
 from rolecall.service.triggers import memory as memories
-from rolecall.service.triggers import schedule
 from rolecall.service.triggers.memory import Signal, TriggerMemory, time_text
 from rolecall.service.triggers.trigger import Sense, Trigger, WatchedCommand, WatchedFiles
 from rolecall.settings import config
@@ -78,8 +78,6 @@ def list_triggers(project: ProjectFile, store: Store | None) -> list[TriggerStat
 
 async def signal_of(project: ProjectFile, trigger: Trigger, given: JsonObject | None, *, hint: str) -> Signal:
     """What the trigger's source reports now, or the values given instead; `hint` says how to give them."""
-    from rolecall.service.triggers import sources  # only firing looks at a source
-
     env, look = config.environment(), sources.SourceLook({})
     match trigger.source:
         case WatchedCommand() as source if given is None:
@@ -106,8 +104,6 @@ def fire(
 ) -> str:
     """Start the thread of a trigger now, whatever its schedule, dedupe key and cool-down say; return its id. `hint` is
     the advice if its prompt names values that the signal lacks; `request` is that of `Rolecall.start`."""
-    from rolecall.service.triggers import firing  # imports what starting a thread needs
-
     mask, store = config.mask(), rolecall.store
     loaded = rolecall.load_workflow(trigger.workflow, is_kept=True)
     node = loaded.id or rolecall.put(loaded.playbook)
