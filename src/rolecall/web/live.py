@@ -41,19 +41,8 @@ _RECENT = 30.0
 _INNER = frozenset({"text", "tool_call", "usage", "session", "process", "permission", "remark"})
 """Events that only a page about their thread shows."""
 _KEPT = (
-    "role",
-    "agent",
-    "number",
-    "status",
-    "next",
-    "reason",
-    "step",
-    "name",
-    "thread",
-    "count",
-    "error",
-    "until",
-)
+    "role", "agent", "number", "status", "next", "reason", "step", "name", "thread", "count", "error", "until",
+)  # fmt: skip
 _LONGEST = 400
 
 

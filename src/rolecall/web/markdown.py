@@ -10,26 +10,9 @@ from markdown_it import MarkdownIt
 LONGEST = 200_000
 """Longer texts are shown as they are; rendering one would take seconds."""
 _TAGS = {
-    *(
-        "p",
-        "br",
-        "hr",
-        "h1",
-        "h2",
-        "h3",
-        "h4",
-        "h5",
-        "h6",
-        "blockquote",
-        "pre",
-        "code",
-        "em",
-        "strong",
-        "s",
-        "del",
-    ),
-    *("ul", "ol", "li", "a", "table", "thead", "tbody", "tr", "th", "td", "sup", "sub", "kbd"),
-}
+    "p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "blockquote", "pre", "code", "em", "strong", "s", "del",
+    "ul", "ol", "li", "a", "table", "thead", "tbody", "tr", "th", "td", "sup", "sub", "kbd",
+}  # fmt: skip
 # `html: False` shows tags as text; nh3 is the second fence.
 _markdown = MarkdownIt("commonmark", {"html": False, "linkify": False}).enable(["table", "strikethrough"])
 
