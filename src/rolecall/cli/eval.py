@@ -34,7 +34,7 @@ from rolecall.cli.output import (
     warn,
     write_file,
 )
-from rolecall.cli.thread_play import View, attend
+from rolecall.cli.thread_play import View, run_attended
 from rolecall.errors import UsageError
 from rolecall.evals.statistics import Tally, estimate_rate
 from rolecall.store.canonical import JsonObject
@@ -115,21 +115,18 @@ def follow(options: Namespace, plan: Plan, play: Callable[..., Awaitable[Played]
     counts = {name: sum(one.outcome == name for one in done.values()) for name in ("passed", "failed")}
     view = CellLines(plan.threads, counts) if is_text else CellRecords(options)
 
-    async def play_attended() -> tuple[Played, bool]:
-        async with attend(view) as stopped:
-            played = await play(
-                plan,
-                at_once=options.at_once,
-                limits=dict(options.limit),
-                stop_early=options.stop_early,
-                watch=stopped.watch,
-                cancel=stopped.cancel,
-            )
-        if stopped.error is not None:
-            raise stopped.error
-        return played, stopped.cancel.is_set()
-
-    return asyncio.run(play_attended())
+    played, stopped = run_attended(
+        view,
+        lambda stopped: play(
+            plan,
+            at_once=options.at_once,
+            limits=dict(options.limit),
+            stop_early=options.stop_early,
+            watch=stopped.watch,
+            cancel=stopped.cancel,
+        ),
+    )
+    return played, stopped.cancel.is_set()
 
 
 def end(options: Namespace, command: str, report: Report, is_stopped: bool) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from argparse import ArgumentTypeError, Namespace
 from time import localtime, strftime
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from rolecall.api import Rolecall
 from rolecall.cli import argument, flag, verb
 from rolecall.cli.eval import INFRASTRUCTURE, INTERRUPTED, LIMITS, SUITE, CellRecords
 from rolecall.cli.output import STORE, colored_diff, format_of, plural, say, show, show_record, warn
-from rolecall.cli.thread_play import View, attend
+from rolecall.cli.thread_play import View, run_attended
 from rolecall.store.canonical import JsonObject
 
 if TYPE_CHECKING:
@@ -73,9 +72,10 @@ def bisect(options: Namespace) -> int:
     is_text = format_of(options) == "text"
     view = Looks() if is_text else LookRecords(options)
 
-    async def play(rolecall: Rolecall) -> tuple[Bisected, bool]:
-        async with attend(view) as stopped:
-            found = await rolecall.evals().bisect(
+    with Rolecall(options.store) as rolecall:
+        found, stopped = run_attended(
+            view,
+            lambda stopped: rolecall.evals().bisect(
                 options.suite,
                 oldest=options.oldest,
                 newest=options.newest,
@@ -85,17 +85,12 @@ def bisect(options: Namespace) -> int:
                 limits=dict(options.limit),
                 watch=stopped.watch,
                 cancel=stopped.cancel,
-            )
-        if stopped.error is not None:
-            raise stopped.error
-        return found, stopped.cancel.is_set()
-
-    with Rolecall(options.store) as rolecall:
-        found, is_stopped = asyncio.run(play(rolecall))
+            ),
+        )
     show(options, found.dump(), lambda: _describe(found))
     if found.status == "unfinished":
         warn("not finished; the same command continues")
-        return INTERRUPTED if is_stopped else INFRASTRUCTURE
+        return INTERRUPTED if stopped.cancel.is_set() else INFRASTRUCTURE
     return 0 if found.status == "found" else 1
 
 

@@ -76,8 +76,6 @@ def _watch(options: Namespace, thread: Thread, view: View) -> tuple[str | None, 
                 if is_over or stopped.cancel.is_set():
                     break
                 await bell.wait(stopped.cancel)
-        if stopped.error is not None:
-            raise stopped.error
         return step, stopped.cancel.is_set()
 
     return asyncio.run(watch())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sys
@@ -16,7 +15,7 @@ from rolecall.cli.lead_view import Board, LeadView, fold, messages, show_history
 from rolecall.cli.output import STORE, paint, read_input, say
 from rolecall.cli.parser import report
 from rolecall.cli.thread_outcome import CODES, INTERRUPTED
-from rolecall.cli.thread_play import View, attend, play
+from rolecall.cli.thread_play import View, play, run_attended
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.threads.state import ENDED, Status
 from rolecall.workflow.reply import Shape
@@ -97,16 +96,15 @@ def _speak(options: Namespace, rolecall: Rolecall, thread: Thread | None, text: 
 def _take_turn(options: Namespace, thread: Thread, view: View, *, steps: int | None = None) -> int:
     """Let the Lead answer; return the number of the signal that stopped it, or 0."""
 
-    async def run() -> int:
-        async with attend(view) as stopped:
-            await thread.advance(
-                watch=stopped.watch, cancel=stopped.cancel, steps=steps, agent=options.agent, needs_all=False
-            )
-        if stopped.error is not None:
-            raise stopped.error
-        return stopped.number
-
-    return asyncio.run(run()) if thread.state.status not in (*ENDED, Status.SUSPENDED) else 0
+    if thread.state.status in (*ENDED, Status.SUSPENDED):
+        return 0
+    _, stopped = run_attended(
+        view,
+        lambda stopped: thread.advance(
+            watch=stopped.watch, cancel=stopped.cancel, steps=steps, agent=options.agent, needs_all=False
+        ),
+    )
+    return stopped.number
 
 
 def _explain(thread: Thread) -> str:

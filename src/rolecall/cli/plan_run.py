@@ -279,8 +279,6 @@ def _run_tasks(
             finally:
                 for crew in crews.values():
                     await crew.close()
-        if stopped.error is not None:
-            raise stopped.error
         return rows, stopped.cancel.is_set()
 
     rows, is_stopped = asyncio.run(run())

@@ -8,10 +8,10 @@ import signal
 import sys
 import time
 from argparse import Namespace
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from shlex import quote
-from typing import Any
+from typing import Any, TypeVar
 
 import rolecall.agents as agents
 from rolecall.agents.process import survivors
@@ -39,6 +39,8 @@ from rolecall.threads.state import ENDED, GROUP
 from rolecall.threads.thread import Step, count_usage, sum_amounts
 from rolecall.workflow.playbook import FileChanged, FileGone
 from rolecall.workflow.route import status_of
+
+T = TypeVar("T")
 
 _REFRESH = 0.2
 _AGENT_LENGTH = 24
@@ -92,20 +94,13 @@ def take_steps(
 ) -> tuple[str | None, bool]:
     """Take steps; return the last step taken, and whether a signal stopped the run."""
 
-    async def run() -> tuple[str | None, bool]:
-        async with attend(view) as stopped:
-            step = await thread.advance(
-                watch=stopped.watch,
-                cancel=stopped.cancel,
-                steps=steps,
-                agent=options.agent,
-                needs_all=is_run,
-            )
-        if stopped.error is not None:
-            raise stopped.error
-        return step, stopped.cancel.is_set()
-
-    return asyncio.run(run())
+    step, stopped = run_attended(
+        view,
+        lambda stopped: thread.advance(
+            watch=stopped.watch, cancel=stopped.cancel, steps=steps, agent=options.agent, needs_all=is_run
+        ),
+    )
+    return step, stopped.cancel.is_set()
 
 
 # -- views --
@@ -278,7 +273,7 @@ class Stopped:
 
     def __init__(self, view: View) -> None:
         self.cancel = asyncio.Event()
-        self.error: OSError | None = None
+        self._error: OSError | None = None
         """Why nothing can be printed any more."""
         self.number = 0
         """The signal that asked the run to stop."""
@@ -292,13 +287,17 @@ class Stopped:
         inner, about = unwrap(kind, body)
         if inner == "process":
             self._children[str(about["run"])] = int(about["pid"])
-        if self.error is not None:
+        if self._error is not None:
             return
         try:
             self._view.event(kind, body)
         except OSError as error:
-            self.error = error
+            self._error = error
             self.cancel.set()
+
+    def raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
 
     def on_signal(self, number: int, _frame: object) -> None:
         """Ask the agent to stop and the engine to record that; kill everything at the second signal."""
@@ -314,7 +313,8 @@ class Stopped:
 
 @asynccontextmanager
 async def attend(view: View) -> AsyncIterator[Stopped]:
-    """Show a run, and stop it on Ctrl-C, SIGTERM or a closed terminal."""
+    """Show a run, and stop it on Ctrl-C, SIGTERM or a closed terminal. If nothing could be printed any more, raise why
+    at its end."""
     stopped = Stopped(view)
 
     async def refresh() -> None:
@@ -337,3 +337,15 @@ async def attend(view: View) -> AsyncIterator[Stopped]:
         task.cancel()
         with suppress(OSError):
             view.close()
+    stopped.raise_error()
+
+
+def run_attended(view: View, play: Callable[[Stopped], Awaitable[T]]) -> tuple[T, Stopped]:
+    """Run what `play` returns in an event loop, attended by `view`; return its result, and how it was stopped."""
+
+    async def run() -> tuple[T, Stopped]:
+        async with attend(view) as stopped:
+            result = await play(stopped)
+        return result, stopped
+
+    return asyncio.run(run())
