@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,6 +61,7 @@ roles:
     schema: {type: object, properties: {$status: {enum: [done]}, seen: {type: string}}, required: [$status]}
 graph: {$START: writer, writer: {done: $END}}
 """
+KEY = "a-key-that-was-no-secret-then"
 TELLING = 'printf -- \'---\\n$status: done\\nseen: "%s"\\n---\\nHello.\\n\' "$TRACEPARENT$HIDDEN"\n'
 
 
@@ -77,8 +79,8 @@ def by_name(spans: list[Any], name: str) -> list[Any]:
     return [span for span in spans if span.name == name]
 
 
-def export(rolecall: Rolecall, *threads: str) -> list[Any]:
-    lines = rolecall("trace", "export", *threads, "--as", "json", check=0).stdout.splitlines()
+def export(rolecall: Rolecall, *words: str, env: dict[str, str] | None = None) -> list[Any]:
+    lines = rolecall("trace", "export", *words, "--as", "json", env=env or {}, check=0).stdout.splitlines()
     return [span for line in lines for span in decode(line.encode()).resource_spans[0].scope_spans[0].spans]
 
 
@@ -195,7 +197,7 @@ def test_turns_and_tool_calls_of_a_model_are_spans_below_its_attempt(
     (tmp_path / "notes.txt").write_text("secret plans\n")
     script: list[Item] = [
         Calls("read_file", {"path": "notes.txt"}, "I look."),
-        Says("---\n---\nRead.", cached_tokens=4),
+        Says(f"---\n---\n{'x' * 19_982}{KEY}", cached_tokens=4),
     ]
     with ModelServer(script) as server:
         rolecall("config", "set", "providers.ours.baseUrl", server.base_url, check=0)
@@ -223,8 +225,17 @@ def test_turns_and_tool_calls_of_a_model_are_spans_below_its_attempt(
     assert attributes(tool)["gen_ai.tool.name"] == "read_file"
     assert "rolecall.estimated" not in attributes(tool), "its times were measured"
     assert not any("secret plans" in str(attributes(span)) for span in spans)
-    whole = rolecall("trace", "export", ident, "--content", "--as", "json", check=0).stdout
-    assert "secret plans" in whole and "I look." in whole
+    whole = export(rolecall, ident, "--content", env={"OUR_KEY": KEY})
+    [said] = json.loads(attributes(by_name(whole, "invoke_agent writer")[0])["gen_ai.output.messages"])
+    turns = [
+        json.loads(attributes(one)["gen_ai.output.messages"])[0] for one in by_name(whole, "chat a-model")
+    ]
+    assert [one["finish_reason"] for one in (*turns, said)] == ["tool_call", "stop", "stop"]
+    assert turns[0]["parts"][0]["content"] == "I look."
+    answer = said["parts"][0]["content"]
+    assert len(answer) == 20_000 and answer.endswith("x***MASKED*"), "it is masked before it is cut"
+    [tool] = by_name(whole, "execute_tool read_file")
+    assert "secret plans" in attributes(tool)["gen_ai.tool.call.result"]
 
 
 @pytest.mark.skipif(not find_layers().namespaces, reason="this machine has no sandbox")

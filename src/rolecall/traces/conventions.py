@@ -46,3 +46,5 @@ PROVIDERS: Mapping[str, str] = {
 """The providers of adapters whose programs have only one; any other provider is named after the adapter."""
 FINISHES: Mapping[str, str] = {"completed": "stop", "limit": "length", "refused": "content_filter"}
 """The finish reasons for the endings of agents that have answered."""
+TOOL_CALL_FINISH = "tool_call"
+OTHER_FINISH = "error"

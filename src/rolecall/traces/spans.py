@@ -152,7 +152,7 @@ class Projection:
             before = self._store.follow(fields["prev"]) if fields["prev"] else None
             asked = Step(self._store, before).payload["completed_at"] if before else thread_time(ref.id)
             attributes |= {names.AGENT: role, names.OPERATION: names.HUMAN}
-            attributes |= {"rolecall.answer": _write(output)} if self._content else {}
+            attributes |= {"rolecall.answer": self._write(output)} if self._content else {}
             yield self._make(
                 span, place.span, f"{names.HUMAN} {role}", _Period(asked, period.end), attributes
             )
@@ -168,6 +168,7 @@ class Projection:
         usage = {} if fields.get("children") else fields.get("usage") or {}
         turns, detail = turns_of(self._store, fields.get("detail")), step.detail if step else {}
         ending = detail.get("ending", "completed" if step else "")
+        finish = names.FINISHES.get(ending, names.OTHER_FINISH)
         common = {names.PROVIDER: identity.provider, names.MODEL: identity.model}
         attributes |= {
             **common,
@@ -176,9 +177,7 @@ class Projection:
             names.INPUT_TOKENS: usage.get("input_tokens"),
             names.OUTPUT_TOKENS: usage.get("output_tokens"),
             names.CACHED_TOKENS: usage.get("cached_tokens"),
-            names.FINISH_REASONS: [names.FINISHES[ending]]
-            if has_model and ending in names.FINISHES
-            else None,
+            names.FINISH_REASONS: [finish] if has_model and ending in names.FINISHES else None,
             names.ERROR: None if step else fields.get("ending") or names.OTHER_ERROR,
             "rolecall.cost": usage.get("cost"),
         }
@@ -186,9 +185,11 @@ class Projection:
             asked_for, raw = fields.get("prompt"), fields.get("raw")
             said = step.raw if step else self._store.get(raw).payload if raw else ""
             prompt = prompt_text(self._store, asked_for) if asked_for else ""
-            attributes[names.INPUT] = _write([_message("user", prompt)]) if prompt else None
-            attributes[names.OUTPUT] = _write([_message("assistant", said)]) if said else None
-            attributes["rolecall.output"] = _write(output) if step else None
+            attributes[names.INPUT] = self._write([_message("user", prompt)]) if prompt else None
+            attributes[names.OUTPUT] = (
+                self._write([_message("assistant", said, finish=finish)]) if said else None
+            )
+            attributes["rolecall.output"] = self._write(output) if step else None
         taken = self._link_to_step(step.reused.thread, step.reused.step) if step and step.reused else None
         yield self._make(
             span,
@@ -200,7 +201,7 @@ class Projection:
             links=[taken] if taken else [],
         )
         shared = {key: attributes[key] for key in (names.AGENT, names.CONVERSATION, "rolecall.thread")}
-        yield from self._turns(span, period, turns, {**shared, **common} if has_model else {}, shared)
+        yield from self._turns(span, period, turns, finish, {**shared, **common} if has_model else {}, shared)
 
     # -- inside an attempt --
 
@@ -209,6 +210,7 @@ class Projection:
         span: Link,
         period: _Period,
         turns: Sequence[JsonObject],
+        finish: str,
         of_chat: Mapping[str, Value | None],
         of_tools: Mapping[str, Value | None],
     ) -> Iterator[Span]:
@@ -224,7 +226,9 @@ class Projection:
                 attributes = {names.OPERATION: names.CHAT, **of_chat, **flags}
                 if self._content:
                     parts = [_part(call) for call in turn["tool_calls"]]
-                    attributes[names.OUTPUT] = _write([_message("assistant", turn["text"], parts)])
+                    why = names.TOOL_CALL_FINISH if parts else finish
+                    message = _message("assistant", turn["text"], parts, finish=why)
+                    attributes[names.OUTPUT] = self._write([message])
                 yield self._make(
                     Link(span.trace, part_span(span.span, f"turn {number}")),
                     span.span,
@@ -241,8 +245,8 @@ class Projection:
                     **flags,
                 }
                 if self._content:
-                    attributes |= {names.TOOL_ARGUMENTS: _write(call["arguments"])}
-                    attributes |= {names.TOOL_RESULT: call["result"][:_LONGEST]}
+                    attributes |= {names.TOOL_ARGUMENTS: self._write(call["arguments"])}
+                    attributes |= {names.TOOL_RESULT: self._cut(call["result"])}
                 yield self._make(
                     Link(span.trace, part_span(span.span, f"turn {number} call {place}")),
                     span.span,
@@ -270,6 +274,17 @@ class Projection:
         wrong = None if error is None else self._mask.text(error)[:_LONGEST_ERROR]
         end, text = max(period.start, period.end), self._mask.text(name)
         return Span(span.trace, span.span, parent, text, period.start, end, kept, wrong, links, is_client)
+
+    def _write(self, value: Any) -> str:
+        return json.dumps(self._cut(value), ensure_ascii=False)
+
+    def _cut(self, value: Any) -> Any:
+        """A value with each text in it masked and cut, in this order: half a secret is not recognised."""
+        if isinstance(value, str):
+            return self._mask.text(value)[:_LONGEST]
+        if isinstance(value, Mapping):
+            return {key: self._cut(item) for key, item in value.items()}
+        return [self._cut(item) for item in value] if isinstance(value, (list, tuple)) else value
 
     # -- where a thread belongs --
 
@@ -405,14 +420,13 @@ def _time(calls: Sequence[Sequence[JsonObject]], period: _Period) -> Iterator[tu
         yield asked, called
 
 
-def _message(role: str, text: str, parts: Sequence[JsonObject] = ()) -> JsonObject:
-    said = [{"type": "text", "content": text[:_LONGEST]}] if text else []
-    return {"role": role, "parts": [*said, *parts]}
+def _message(
+    role: str, text: str, parts: Sequence[JsonObject] = (), *, finish: str | None = None
+) -> JsonObject:
+    """A message as the conventions write it; one that a model has written says why it ends."""
+    said = [{"type": "text", "content": text}] if text else []
+    return {"role": role, "parts": [*said, *parts], **({"finish_reason": finish} if finish else {})}
 
 
 def _part(call: JsonObject) -> JsonObject:
     return {"type": "tool_call", "name": call["name"], "arguments": call["arguments"]}
-
-
-def _write(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
