@@ -483,7 +483,7 @@ TALK: dict[str, Any] = {
         ("Approved.", STATUS, {"status": "approved"}, ""),
         ("needs work: the name\nis wrong", STATUS, {"status": "needs work"}, "the name\nis wrong"),
         ("approved\n\nWell done.", STATUS, {"status": "approved"}, "Well done."),
-        ("What is next?", TALK, {"status": "said", "message": "What is next?"}, ""),
+        ("said: What is next?", TALK, {"status": "said", "message": "What is next?"}, ""),
         ("over", TALK, {"status": "over"}, ""),
         ("done: all well", SCHEMA, OUTPUT, ""),
         ('{"status": "done", "summary": "all well"}', SCHEMA, OUTPUT, ""),
@@ -500,6 +500,7 @@ def test_words_of_a_person_become_an_output(words: str, schema: Any, output: Any
     ("words", "schema", "reason"),
     [
         ("I think so", STATUS, "it must begin with approved or needs work"),
+        ("What is next?", TALK, "it must begin with said or over"),  # nobody's decision is guessed
         ("approved of by all", STATUS, "it must begin with approved or needs work"),
         ("rejected", VARIANTS, "'rejected' needs more than words"),
         (

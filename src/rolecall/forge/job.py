@@ -7,7 +7,6 @@ comment, and a job that is lost loses at most the step it was taking.
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -26,7 +25,6 @@ from rolecall.settings import config
 from rolecall.settings.forge import Job, withhold_tokens
 from rolecall.settings.mask import Mask
 from rolecall.threads.requests import Request as StartRequest
-from rolecall.workflow.reply import Shape
 
 _TRIES = 3
 _PAUSE = 60.0
@@ -135,19 +133,6 @@ def _refuse(happened: event.Event, forge: Forge, options: Options) -> str:
     return "" if may else f"{person.name} {needed}"
 
 
-def _require_status(asked: Thread, text: str) -> None:
-    """Raise UsageError if a person plays a role with several statuses, and the answer begins with none of them. Where
-    only one of them takes words, these would otherwise mean that one: `LGTM` would be a rejection."""
-    question = asked.question()
-    if question.role is None or asked.state.onward is not None:
-        return
-    statuses = Shape(question.role.schema).statuses
-    first = re.match(r"[^\s:]*", text)
-    is_named = first and first[0].rstrip(".!").casefold() in {status.casefold() for status in statuses}
-    if len(statuses) > 1 and not is_named and not text.startswith(("---", "{", "```")):
-        raise UsageError(f"the answer must begin with {' or '.join(statuses)}")
-
-
 class _Run:
     """A thread in this job."""
 
@@ -244,7 +229,6 @@ class _Run:
             if command.verb == "kill":
                 thread.kill(command.text or f"killed by {person.name} in a comment")
             elif command.verb == "answer":
-                _require_status(thread.asking, command.text)
                 thread.say(command.text, by=by, is_run_here=True)
             else:
                 thread.resume(command.text or None, limits=command.limits, by=by, is_run_here=True)

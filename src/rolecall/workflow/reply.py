@@ -87,8 +87,8 @@ def fit(given: JsonObject, schema: JsonObject) -> ParsedReply | Suspension | Rep
 
 def from_words(text: str, schema: JsonObject) -> ParsedReply | ReplyProblem:
     """Make an output of what a person said. Words fit if the schema leaves one place for them: its only free text, or
-    the body if nothing else is needed. They may begin with a status, alone on the first line or before a colon; an
-    answer as `parse` reads it, or a JSON object, fits any schema."""
+    the body if nothing else is needed. If there are several statuses, they must begin with one, alone on the first line
+    or before a colon: no decision is guessed. An answer as `parse` reads it, or a JSON object, fits any schema."""
     given = parse(text, schema)
     if text.lstrip().startswith("{") and not isinstance(given, ParsedReply):
         with suppress(ValueError, RecursionError):
@@ -100,33 +100,24 @@ def from_words(text: str, schema: JsonObject) -> ParsedReply | ReplyProblem:
     forms = forms or dict.fromkeys(shape.statuses, shape.schema)
     first = _FIRST_WORD.match(text)
     named = [status for status in forms if first and status.casefold() == first[1].strip().casefold()]
+    if len(forms) > 1 and len(named) != 1:
+        return ReplyProblem(f"it must begin with {' or '.join(forms)}", shape.misfits({}))
+
     words = text[first.end() :] if named and first else text
-    found: list[tuple[bool, ParsedReply]] = []
-    for status in named or list(forms) or [""]:
-        output: dict[str, Any] = {shape.status_field: status} if status and shape.status_field else {}
-        form = Shape(forms.get(status, shape.schema))
-        free = [
-            name
-            for name, (item, *_) in form.declared.items()
-            if name in form.strings and name not in output and not {"const", "enum"} & item.keys()
-        ]
-        needed = [name for name in free if name in form.schema.get("required", ())]
-        places = needed or free
-        takes = len(places) == 1 and bool(words.strip())
-        output |= {places[0]: words.strip()} if takes else {}
-        if not shape.misfits(output):
-            found.append((takes, ParsedReply(output, "" if takes else words.strip())))
-    best = [one for takes, one in found if takes] or [one for _, one in found]
-    if len(best) == 1:
-        return best[0]
-    if len(named) == 1:
-        return ReplyProblem(
-            f"{named[0]!r} needs more than words", shape.misfits({str(shape.status_field): named[0]})
-        )
-    known = " or ".join(forms)
-    return ReplyProblem(
-        f"it must begin with {known}" if known else "it needs more than words", shape.misfits({})
-    )
+    status = next(iter(named or forms), "")
+    output: dict[str, Any] = {shape.status_field: status} if status and shape.status_field else {}
+    form = Shape(forms.get(status, shape.schema))
+    free = [
+        name
+        for name, (item, *_) in form.declared.items()
+        if name in form.strings and name not in output and not {"const", "enum"} & item.keys()
+    ]
+    places = [name for name in free if name in form.schema.get("required", ())] or free
+    takes = len(places) == 1 and bool(words.strip())
+    output |= {places[0]: words.strip()} if takes else {}
+    if misfits := shape.misfits(output):
+        return ReplyProblem(f"{repr(status) if status else 'it'} needs more than words", misfits)
+    return ParsedReply(output, "" if takes else words.strip())
 
 
 def render(output: JsonObject, body: str = "") -> str:
