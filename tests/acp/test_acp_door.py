@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -182,6 +183,39 @@ def test_a_person_can_answer_later_in_words_and_go_on_after_the_end(project: Pat
     asyncio.run(talk())
 
 
+def test_a_decision_of_which_one_status_needs_words_is_offered_and_never_guessed(project: Path) -> None:
+    """`again` takes words and `ship` takes none, so words alone would fit only `again`."""
+    plain = "schema: {type: object, properties: {status: {enum: [ship, again]}}, required: [status]}"
+    ship = "{properties: {status: {const: ship}}, required: [status]}"
+    again = "{properties: {status: {const: again}, why: {type: string}}, required: [status, why]}"
+    decision = WORKFLOW.replace(plain, f"schema: {{oneOf: [{ship}, {again}]}}")
+    assert decision != WORKFLOW
+    (project / ".workflows/fix.yaml").write_text(decision)
+
+    async def talk() -> None:
+        editor = Editor("again")
+        async with connect(editor, project) as (connection, _):
+            session = await connection.new_session(cwd=str(project), mcp_servers=[])
+
+            async def say(text: str) -> None:
+                await connection.prompt(session_id=session.session_id, prompt=[text_block(text)])
+
+            await say("Fix the sum")
+            assert [option.option_id for option in editor.asked[0][1]] == ["ship", "again"]
+            assert "Now say more about `again`" in editor.texts()
+            await say("the name is wrong")
+            assert "Fixed it again." in editor.texts() and len(editor.asked) == 2
+            await say("looks good to me")
+            assert "must begin with ship or again" in editor.texts()
+            await say("ship")
+        with rolecall.open(folder=project) as opened:
+            thread = opened.thread(session.session_id)
+            outputs = [step.output for step in thread.steps if step.role == "boss"]
+            assert outputs == [{"status": "again", "why": "the name is wrong"}, {"status": "ship"}]
+
+    asyncio.run(talk())
+
+
 def test_cancelling_stops_the_agent_and_the_thread_goes_on(project: Path) -> None:
     (project / "script.yaml").write_text(
         "roles:\n  developer:\n    - {emit: [{kind: text, text: Begun}], hang: true,"
@@ -196,6 +230,8 @@ def test_cancelling_stops_the_agent_and_the_thread_goes_on(project: Path) -> Non
                 connection.prompt(session_id=session.session_id, prompt=[text_block("Go")])
             )
             await editor.wait_for("agent_message_chunk")
+            with pytest.raises(RequestError, match=r"is still at work\. Cancel it"):
+                await connection.prompt(session_id=session.session_id, prompt=[text_block("And this")])
             await connection.cancel(session.session_id)
             assert (await asking).stop_reason == "cancelled"
             with rolecall.open(folder=project) as opened:
@@ -251,7 +287,46 @@ def test_what_is_wrong_is_said_in_the_conversation(project: Path) -> None:
             session = await connection.new_session(cwd=str(project), mcp_servers=[])
             reply = await connection.prompt(session_id=session.session_id, prompt=[text_block("Go")])
             assert reply.stop_reason == "end_turn" and "nowhere" in editor.texts()
+            for text in ("/continue", " "):
+                await connection.prompt(session_id=session.session_id, prompt=[text_block(text)])
+            assert "there is nothing yet for /continue" in editor.texts()
+            assert "the message has no text" in editor.texts()
             with pytest.raises(RequestError):
                 await connection.load_session(cwd=str(project), session_id="nobody", mcp_servers=[])
 
     asyncio.run(talk())
+
+
+def test_the_plan_has_the_roles_in_the_order_of_the_graph_and_a_missing_agent_is_named(project: Path) -> None:
+    team = WORKFLOW.replace(
+        "developer: {done: {role: boss}}", "developer: {done: {role: qa}}\n  qa: {_: {role: boss}}"
+    )
+    team = team.replace(
+        "graph:", "  qa: {description: Tests it, goal: Test it., schema: {type: object}}\ngraph:"
+    )
+    (project / ".workflows/fix.yaml").write_text(team)
+
+    async def talk() -> None:
+        editor = Editor()
+        async with connect(editor, project, "--agent", "") as (connection, _):
+            session = await connection.new_session(cwd=str(project), mcp_servers=[])
+            await connection.prompt(session_id=session.session_id, prompt=[text_block("Fix it")])
+            assert "Choose one in the options of the session" in editor.texts()
+        editor = Editor()
+        async with connect(editor, project) as (connection, _):
+            session = await connection.new_session(cwd=str(project), mcp_servers=[])
+            await connection.prompt(session_id=session.session_id, prompt=[text_block("Fix it")])
+            plan = next(one for one in editor.shown if one.session_update == "plan")
+            roles = [entry.content.partition(":")[0] for entry in plan.entries]
+            assert roles == ["developer", "qa", "boss"]
+
+    asyncio.run(talk())
+
+
+def test_input_that_cannot_be_waited_for_is_refused(project: Path) -> None:
+    words = [sys.executable, "-m", "rolecall", "acp"]
+    with open(os.devnull, "rb") as null:
+        done = subprocess.run(
+            words, stdin=null, capture_output=True, text=True, cwd=project, timeout=120, check=False
+        )
+    assert done.returncode == 2 and "must be pipes" in done.stderr and "Traceback" not in done.stderr

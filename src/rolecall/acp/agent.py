@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -65,6 +66,8 @@ _CONFIGURED = "configured"
 
 def serve(defaults: Defaults) -> None:
     """Answer an editor on standard input and output until it closes its end."""
+    if not (_is_stream(0) and _is_stream(1)):
+        raise UsageError("standard input and output must be pipes", hint="An editor starts this command.")
     # Nothing that an agent or a workflow prints may get between two messages.
     source, sink = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
@@ -74,21 +77,25 @@ def serve(defaults: Defaults) -> None:
     asyncio.run(_serve(defaults, source, sink))
 
 
+def _is_stream(number: int) -> bool:
+    """Whether the event loop can wait for this file."""
+    try:
+        mode = os.fstat(number).st_mode
+    except OSError:  # it is closed
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(number)
+
+
 async def _serve(defaults: Defaults, source: int, sink: int) -> None:
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(_MOST_SESSIONS))
     reader = asyncio.StreamReader(limit=_LONGEST_MESSAGE)
-    try:
-        await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(source, "rb", buffering=0)
-        )
-        pipe, protocol = await loop.connect_write_pipe(
-            asyncio.streams.FlowControlMixin, os.fdopen(sink, "wb", buffering=0)
-        )
-    except ValueError as error:
-        raise UsageError(
-            "standard input and output must be pipes", hint="An editor starts this command."
-        ) from error
+    await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(source, "rb", buffering=0)
+    )
+    pipe, protocol = await loop.connect_write_pipe(
+        asyncio.streams.FlowControlMixin, os.fdopen(sink, "wb", buffering=0)
+    )
     agent = RolecallAgent(defaults)
     connection = AgentSideConnection(
         agent,  # type: ignore[arg-type]  # it has what it offers
@@ -275,7 +282,7 @@ class RolecallAgent:
 
         def __exit__(self, _kind: object, error: object, _trace: object) -> None:
             if isinstance(error, RolecallError):
-                told = " ".join(filter(None, (error.message, hints.word(error.hint))))
+                told = ". ".join(filter(None, (error.message, hints.word(error.hint))))
                 raise RequestError(-32603, told) from error
 
 

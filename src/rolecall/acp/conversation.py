@@ -158,7 +158,12 @@ class Conversation:
     def _answer(self, rolecall: Rolecall, text: str, turn: Turn) -> None:
         thread = next(iter([*self._list_threads(rolecall)][::-1]), None)
         self._show(updates.offer_commands())
+        command, _, argument = text.partition(" ")
+        if not text:
+            raise UsageError("the message has no text", hint="Write what to do; images are left out.")
         if thread is None:
+            if command[:1] == "/" and command[1:] in updates.COMMANDS:
+                raise UsageError(f"there is nothing yet for {command}", hint="Write what to do.")
             limits = self._defaults.limits
             thread = rolecall.talk(
                 text, workflow=self.workflow, agent=self.agent, limits=limits, ident=self.id
@@ -167,7 +172,6 @@ class Conversation:
         else:
             if (thread.summary().get("pending") or {}).get("answered"):
                 self._follow(thread, turn, steps=1)  # what has arrived is kept, and not asked for again
-            command, _, argument = text.partition(" ")
             if command == "/merge":
                 merged = thread.merge_folder()
                 return self._say(f"Merged {merged.get('branch', '')}.")

@@ -9,6 +9,10 @@ MESSAGES = {
     "raise_limit": "Send `/limit {limit}`",
     "resume_thread": "Send `/continue` to try again, or say what to do differently",
     "run_thread": "Send `/continue`",
+    "set_default_agent": "Choose one in the options of the session, or run `rolecall config set defaultAgent {agent}` "
+    "in a terminal",
+    "set_setting": "Run `rolecall config set {key} {value}` in a terminal",
+    "set_up": "Run `rolecall setup` in a terminal",
     "show_question": "Write the fields as JSON",
     "fork_thread": "Write what to do next",
     "check_machine": "Run `rolecall doctor` in a terminal",

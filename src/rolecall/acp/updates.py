@@ -41,6 +41,7 @@ from rolecall.threads.report import call_text, pretty, shorten
 from rolecall.threads.setup import HUMAN
 from rolecall.threads.step_files import FileVersions
 from rolecall.threads.thread import Step
+from rolecall.workflow.document import roles_in_order
 from rolecall.workflow.model import STATUS_KEYS, Workflow
 from rolecall.workflow.route import status_of
 
@@ -207,7 +208,8 @@ class Progress:
         return update_plan(self._list_entries())
 
     def _list_entries(self) -> Iterator[PlanEntry]:
-        for name, role in self._workflow.roles.items():
+        for name in roles_in_order(self._workflow):
+            role = self._workflow.roles[name]
             about = role.description.strip().partition("\n")[0]
             is_current = name == self.current
             status = self.remark if is_current else self._statuses.get(name, "")
