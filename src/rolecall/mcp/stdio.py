@@ -10,11 +10,12 @@ stray print, ours or a child's, can get between two messages.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from fcntl import F_GETFL, fcntl
 from itertools import chain
 from queue import Full, Queue
 from select import POLLIN, poll
@@ -30,6 +31,8 @@ from rolecall.mcp.tools import Toolbox
 LONGEST = 16 * 1024 * 1024
 """The longest line in bytes; a longer one is refused and skipped."""
 _CHUNK = 256 * 1024
+_PIPE = 1024 * 1024
+"""How many bytes the pipe to the client is to hold, so that a long reply need not wait for the client at each piece."""
 _WAITING = 1_000
 """The most calls waiting to be carried out; beyond that, reading waits too."""
 _GRACE = 1.0
@@ -42,7 +45,7 @@ def serve(toolbox: Toolbox, instructions: str) -> None:
     """Answer the client until it closes its end; everything received by then is answered first."""
     for number, wrong, name in ((0, os.O_WRONLY, "input"), (1, os.O_RDONLY, "output")):
         try:
-            is_wrong = fcntl(number, F_GETFL) & os.O_ACCMODE == wrong
+            is_wrong = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == wrong
         except OSError:
             is_wrong = True
         if is_wrong:  # otherwise it would end or hang without a message
@@ -224,6 +227,9 @@ def _take_pipe() -> tuple[int, int]:
     source, sink = os.dup(0), os.dup(1)
     for end in (source, sink):
         os.set_blocking(end, True)  # some hosts leave them non-blocking
+    if sys.platform == "linux":
+        with suppress(OSError):  # it is no pipe, or the system allows this user no larger ones
+            fcntl.fcntl(sink, fcntl.F_SETPIPE_SZ, _PIPE)
     os.dup2(null, 0)
     os.dup2(2, 1)
     os.close(null)
