@@ -14,6 +14,8 @@ import pytest
 from conftest import SCRIPTS
 from test_eval import wait_until
 
+from rolecall import api
+
 if TYPE_CHECKING:
     from conftest import Rolecall
 
@@ -55,7 +57,8 @@ class Project:
             }
             file = self.folder / ".workflows/fix-it.yaml"
             file.write_text(json.dumps(flow))
-            nodes.append(self.rolecall.json("workflow", "put", str(file))["hash"])
+            with api.Rolecall(f"sqlite:{self.rolecall.home / 'store.db'}", folder=self.folder) as here:
+                nodes.append(here.put(str(file)))
         return nodes
 
     def __call__(self, *words: str, check: int | None = 0) -> subprocess.CompletedProcess[str]:
