@@ -324,7 +324,7 @@ ODD = os.fsdecode(b"caf\xe9-notes")
         (["memory", "add", "queue-timers", "-m", "x", "--into", ODD], 2, "not UTF-8"),
         (["memory", "add", "queue-timers", "-m", "x", "--category", ODD], 2, "invalid choice"),
         (["memory", "read", ODD], 2, "not UTF-8"),
-        (["memory", "read", "retry-limits", "--agent", ODD], 2, "not UTF-8"),
+        (["memory", "read", "retry-limits", "--agent", ODD], 0, "not UTF-8"),
         (["memory", "merge", "retry-limits", ODD], 2, "not UTF-8"),
         (["memory", "merge", "retry-limits", "release-steps", "--into", ODD], 2, "not UTF-8"),
         (["memory", "gc", "--delete", ODD], 2, "not UTF-8"),

@@ -104,8 +104,6 @@ def list_notes(options: Namespace) -> Reply:
     PROJECT,
 )
 def read(options: Namespace) -> Reply | None:
-    if not note_name.is_utf8(options.agent):
-        raise UsageError(f"--agent {options.agent!r} holds bytes that are not UTF-8", hint="Name the agent.")
     found = memory.read(project_of(options), options.name, agent=options.agent)
     if found.warning:
         warn(found.warning)

@@ -32,8 +32,6 @@ def project_of(options: Namespace) -> str:
 
 def call(options: Namespace, tool: str, **arguments: Any) -> dict[str, Any]:
     """Call a tool and return its reply."""
-    for name, value in arguments.items():
-        _check_text(name, value)
     return dispatch.call(project_of(options), tool, arguments, mask=config.mask)
 
 
@@ -44,21 +42,6 @@ def look(options: Namespace, tool: str) -> dict[str, Any]:
         return call(options, tool)
     except Damaged:
         return {}
-
-
-def _check_text(name: str, value: Any) -> None:
-    """Refuse arguments that are not UTF-8: Python passes their bytes as lone surrogates, which would be stored."""
-    if isinstance(value, (list, dict)):
-        for part in (*value, *value.values()) if isinstance(value, dict) else value:
-            _check_text(name, part)
-    elif isinstance(value, str):
-        data = value.encode("utf-8", "surrogateescape")
-        try:
-            data.decode()
-        except UnicodeDecodeError as exc:
-            raise UsageError(
-                f"{name} is not UTF-8: byte {exc.start} is {data[exc.start]:#04x}", hint="Give it as UTF-8."
-            ) from None
 
 
 def read_text(options: Namespace) -> str:
