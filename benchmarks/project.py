@@ -21,7 +21,7 @@ from benchmarks.measure import Row, Timing, interleaved, print_table, times
 from benchmarks.peers import nexus_core
 from benchmarks.startup import clean_environ, installed, run_of
 
-_OURS = [sys.executable, "-c", "from rolecall.cli import command; command()", "mcp"]
+_OURS = [sys.executable, "-c", "from rolecall.__main__ import command; command()", "mcp"]
 _START = {"topic": "Storage", "issues": ["Which format?"], "research_summary": "Read."}
 _TASK = {"title": "Write it", "owner": None, "context": "c" * 200, "acceptance": "a" * 100}
 _STARTUP_TARGET = 4.0

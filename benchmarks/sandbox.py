@@ -53,7 +53,7 @@ def main(*, quick: bool = False) -> None:
     rows = [_row(name, timing, plain) for name, timing in zip(ways, taken, strict=True)]
     bare = f"{python.cpu * 1e3:.1f} ms"
     rows.append(Row("of that, `python -I -S -c pass`", bare))
-    rows.append(_imports("rolecall --version", "from rolecall.cli import main; main(['--version'])"))
+    rows.append(_imports("rolecall --version", "from rolecall.__main__ import main; main(['--version'])"))
     rows.append(_imports("a step without a sandbox", _STEP))
     title = f"median of {rounds} in turn; processor time; {_FILES:,} files in the home"
     print_table(f"Sandbox, more than a step without one ({title})", rows)

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rolecall import cli
+from rolecall import __main__ as program
 from rolecall.service.workers import Workers
 from rolecall.store import disk, files, journal
 from rolecall.store.sqlite import SqliteBackend
@@ -73,7 +73,7 @@ def perform(order: dict[str, Any], answer: int) -> None:
         os.dup2(output, 2)
         arm(is_refused)
         os.chdir(order["folder"])
-        code = cli.main(order["argv"])
+        code = program.main(order["argv"])
     finally:
         sys.stdout.flush()
         os.write(answer, str(count).encode())
@@ -116,7 +116,7 @@ def main() -> None:
         arm(counts_down)
         os.environ["PYTHONPATH"] = os.path.dirname(__file__)
         Workers.__init__.__kwdefaults__ = {"entry": "refusing_worker"}
-        sys.exit(cli.main(sys.argv[1:]))
+        sys.exit(program.main(sys.argv[1:]))
     assert registry and compose and files  # imported here for all forks
     for line in sys.stdin:
         print(json.dumps(carry_out(json.loads(line))), flush=True)

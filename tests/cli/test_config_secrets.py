@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rolecall import cli
+from rolecall import __main__ as program
 from rolecall.settings import config, mask
 from rolecall.workflow import document
 
@@ -104,7 +104,7 @@ def leaks(capfd: pytest.CaptureFixture[str], *commands: list[str]) -> list[str]:
     found = []
     for words in commands or READERS:
         with suppress(SystemExit):  # argparse's
-            cli.main(list(words))
+            program.main(list(words))
         printed = "".join(capfd.readouterr())
         found += [f"{words}: {line}" for line in printed.splitlines() if SECRET in line]
     return found

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rolecall.cli import NOUNS, SCREEN, main
+from rolecall.__main__ import main
+from rolecall.cli import NOUNS, SCREEN
 from rolecall.cli.parser import verbs_of
 
 if TYPE_CHECKING:

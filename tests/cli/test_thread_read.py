@@ -691,7 +691,7 @@ HEAVY = {
 DUMP = """
 import sys
 before = set(sys.modules)
-from rolecall.cli import main
+from rolecall.__main__ import main
 status = main(sys.argv[1:])
 print(*sorted(set(sys.modules) - before), sep="\\n", file=sys.stderr)
 sys.exit(status)

@@ -406,7 +406,7 @@ def leave(status):  # a hook ends in os._exit
     print(*sorted(set(sys.modules) - before), sep="\\n", file=sys.stderr, flush=True)
     exit(status)
 os._exit = leave
-from rolecall.cli import main
+from rolecall.__main__ import main
 leave(main(sys.argv[1:]) or 0)
 """
 HEAVY = {

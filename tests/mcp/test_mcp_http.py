@@ -161,8 +161,8 @@ def test_a_session_ends_when_its_client_says_so(door: Served) -> None:
 
 def test_a_session_ends_when_nobody_uses_it(project: Path) -> None:
     code = (
-        "import sys; from rolecall import cli; from rolecall.mcp import http;"
-        "http.IDLE_SECONDS = 0.2; sys.exit(cli.main(sys.argv[1:]))"
+        "import sys; from rolecall import __main__ as program; from rolecall.mcp import http;"
+        "http.IDLE_SECONDS = 0.2; sys.exit(program.main(sys.argv[1:]))"
     )
     with served(project, program=[sys.executable, "-c", code]) as door:
         ours = {"Mcp-Session-Id": door.ask("initialize")[1], "Mcp-Protocol-Version": "2025-06-18"}
@@ -432,7 +432,7 @@ def test_without_the_sdk_the_http_door_says_what_to_install_and_the_pipe_works(p
     hide = (
         "import sys\n"
         "sys.modules['mcp'] = None\n"
-        "from rolecall.cli import command\n"
+        "from rolecall.__main__ import command\n"
         "raise SystemExit(command())\n"
     )
     opening = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18"}}

@@ -382,7 +382,7 @@ def test_no_secret_of_the_environment_is_kept_in_the_state(project: Path) -> Non
 OPEN_AND_TELL = """
 import sys
 before = set(sys.modules)
-from rolecall.cli import main
+from rolecall.__main__ import main
 status = main(["mcp", "--project", sys.argv[1]])
 print(*sorted(set(sys.modules) - before), sep="\\n", file=sys.stderr)
 sys.exit(status)

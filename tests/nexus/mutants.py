@@ -79,7 +79,7 @@ EQUIVALENT = {
     "tools.py _convert: 'the call' -> 'the callx'": "the contract does not pin these words",
 }
 """Mutants that change nothing a caller could see, and why."""
-_COMMAND = "from rolecall.cli import command; raise SystemExit(command())"
+_COMMAND = "from rolecall.__main__ import command; raise SystemExit(command())"
 _PATIENCE = 300
 _SWAPS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,

@@ -247,7 +247,7 @@ def broken_run(folder: Path, cases: Path, door: str = "tools", **changed: str) -
         assert count == 1
     with sources_with({"tools.py": text}) as path:
         done = subprocess.run(
-            [sys.executable, "-P", "-c", "from rolecall.cli import command; raise SystemExit(command())",
+            [sys.executable, "-P", "-c", "from rolecall.__main__ import command; raise SystemExit(command())",
              "conformance", "run", str(cases), "--over", door, "--format", "json"],
             env={**os.environ, **QUICK, "PYTHONPATH": str(path), "ROLECALL_HOME": str(folder / "home")},
             capture_output=True, check=False, timeout=60,

@@ -512,10 +512,10 @@ def test_what_a_killed_copy_left_is_removed_by_the_next(
     }[verb]
     stuck = (
         "import os, signal, sys\n"
-        "from rolecall import cli\n"
+        "from rolecall import __main__ as program\n"
         "from rolecall.store import bundle\n"
         "bundle.FilesBackend.events = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "cli.main(sys.argv[1:])\n"
+        "program.main(sys.argv[1:])\n"
     )
     env = {**os.environ, "TMPDIR": str(place), "ROLECALL_HOME": str(rolecall.home)}
     killed = subprocess.run([sys.executable, "-c", stuck, *words], env=env, timeout=60, check=False)
@@ -546,10 +546,10 @@ def test_a_bundle_that_unpacks_to_far_more_than_its_size_is_refused_early(
     path = bomb(tmp_path / "bomb.tgz", kind)
     code = (
         "import resource, sys\n"
-        "from rolecall import cli\n"
+        "from rolecall import __main__ as program\n"
         "limit = 512 << 20\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))\n"
-        "code = cli.main(sys.argv[1:])\n"
+        "code = program.main(sys.argv[1:])\n"
         # Not ru_maxrss, which begins with the memory of the process that started this one.
         "print(next(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1])\n"
         "sys.exit(code)\n"

@@ -156,7 +156,7 @@ def test_best_effort_runs_with_less_and_says_what_is_missing(stage: Stage) -> No
 def test_a_role_without_a_sandbox_needs_none_of_it(stage: Stage) -> None:
     stage.write("echo a > new", "capabilities: [coding]")
     code = (
-        "import sys; from rolecall.cli import command\n"
+        "import sys; from rolecall.__main__ import command\n"
         "sys.argv = ['rolecall', 'run', 'looking.yaml', '-p', 'look']\n"
         "try: command()\n"
         "except SystemExit: pass\n"

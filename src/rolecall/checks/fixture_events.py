@@ -20,7 +20,7 @@ from rolecall.nexus import project_paths
 from rolecall.nexus.conformance import Tell
 from rolecall.store.canonical import JsonObject
 
-_COMMAND = "from rolecall.cli import command; raise SystemExit(command())"
+_COMMAND = "from rolecall.__main__ import command; raise SystemExit(command())"
 _PATIENCE = 60
 _SESSION = "fixture"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 
 from rolecall import __version__
-from rolecall.cli import Reply, argument, main, verb
-from rolecall.cli.parser import build_parser
+from rolecall.cli import Reply, argument, verb
+from rolecall.cli.parser import build_parser, run
 
 
 @verb(
@@ -20,7 +20,7 @@ def print_help(options: Namespace) -> int:
     if options.words == ["all"]:
         print(build_parser(only="help").format_help(), end="")
         return 0
-    return main([*options.words, "--help"])
+    return run([*options.words, "--help"])
 
 
 @verb("version", "print the version", "rolecall version")

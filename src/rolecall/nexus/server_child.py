@@ -14,7 +14,7 @@ from rolecall.store.canonical import JsonObject
 
 Message: TypeAlias = JsonObject
 PREFIX = "nx_"
-_COMMAND = "from rolecall.cli import command; raise SystemExit(command())"
+_COMMAND = "from rolecall.__main__ import command; raise SystemExit(command())"
 _PATIENCE = 60
 """Seconds after which a server that does not answer is stopped."""
 _OPENING = {
