@@ -192,6 +192,12 @@ def test_a_squashed_commit_is_proven_only_with_its_trailers(
     repository.git("merge", "-q", "--squash", merged)
     repository.git("commit", "-qm", f"squashed\n\n{trailers}")
     assert "each file that it changes is as step " in rolecall("prove", check=0).stdout
+    # As GitHub writes the message of a squashed pull request. A title may have any character.
+    squashed = (
+        f"A\x1fchange (#7)\n\n* Mine\n\n* Ours\n\n{trailers}\n\n---------\n\nCo-authored-by: x <x@localhost>"
+    )
+    repository.git("commit", "-q", "--amend", "-m", squashed)
+    assert "each file that it changes is as step " in rolecall("prove", check=0).stdout
     repository.git("commit", "-q", "--amend", "-m", "squashed")
     assert "no step is known that made" in rolecall("prove", check=3).stderr
 

@@ -471,25 +471,23 @@ def _find_commit(folder: str, name: str) -> Commit:
 
 
 def _read_commits(folder: str, *words: str) -> Iterator[Commit]:
-    trailers = (
-        f"%(trailers:key={key},valueonly,separator=%x2C)"
-        for key in (THREAD_TRAILER, STEP_TRAILER, DIGEST_TRAILER)
-    )
-    form = "%x1f".join(["%H", "%T", "%P", "%s", *trailers])
     listed = git.ask(
         folder,
         "log",
         "--no-show-signature",
         f"--max-count={_MOST_COMMITS}",
         "-z",
-        f"--format={form}",
+        "--format=%H%x1f%T%x1f%P%x1f%B",
         *words,
         env=_PLAIN,
     )
     for record in listed.words:
-        ident, tree, parents, title, thread, step, digest = record.split("\x1f")
-        # A squashed commit may have the trailers of several; the last one is the newest.
-        thread, step, digest = (value.rpartition(",")[2].strip() for value in (thread, step, digest))
+        ident, tree, parents, message = record.split("\x1f", 3)
+        # A squashed commit may have the trailers of several: the last is the newest. GitHub writes lines below them.
+        thread, step, digest = (
+            ["", *re.findall(rf"(?m)^{name}: (\S+)\s*$", message)][-1]
+            for name in (THREAD_TRAILER, STEP_TRAILER, DIGEST_TRAILER)
+        )
         is_named = is_thread_id(thread) and is_node_id(step)
         sealed = _DIGEST.fullmatch(digest)
         claim = Claim(
@@ -498,7 +496,7 @@ def _read_commits(folder: str, *words: str) -> Iterator[Commit]:
             step if is_named else "",
             sealed[1] if sealed else "",
         )
-        yield Commit(ident, tree, tuple(parents.split()), title, claim)
+        yield Commit(ident, tree, tuple(parents.split()), message.partition("\n")[0], claim)
 
 
 def _is_whole(folder: str, commit: str) -> bool:
