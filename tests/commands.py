@@ -43,8 +43,10 @@ _PYTHONS_OWN = ("PYTHON", "LC_", "LANG", "LD_", "TZ")
 _HEAVY = (
     "rolecall.agents.adapters.acp",
     "rolecall.agents.acp_",
+    "rolecall.agents.contract",
     "rolecall.agents.model",
     "rolecall.service.fleet",
+    "rolecall.store.contract",
 )
 """Modules that few commands need and whose libraries are large."""
 _KNOWLEDGE = ("rolecall.knowledge.static", "numpy", "tokenizers", "tree_sitter")

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-pytest.register_assert_rewrite("store_contract")
+pytest.register_assert_rewrite("rolecall.store.contract")
 
 
 @pytest.fixture(scope="session")

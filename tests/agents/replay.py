@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_contract import ANSWER, WRITTEN, AgentContract, Recorder, context_for
 from standin import Standin
 
+from rolecall.agents.contract import ANSWER, WRITTEN, AgentContract, Recorder, context_for
 from rolecall.agents.program import Program
 from rolecall.agents.protocol import Agent, Reply, ask
 from rolecall.errors import AgentError

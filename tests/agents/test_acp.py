@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from agent_contract import ANSWER, CAN_IMPORT, WRITTEN, AgentContract, Recorder, context_for
 
 from rolecall.agents import process, resolve
 from rolecall.agents.acp_presets import PRESETS, UNKNOWN, Wish, preset_of
 from rolecall.agents.acp_reader import KINDS, AcpReader, choose_option, tokens_of
 from rolecall.agents.adapters.acp import Acp, acp
+from rolecall.agents.contract import ANSWER, WRITTEN, AgentContract, Recorder, context_for
 from rolecall.agents.program import Json as Record
 from rolecall.agents.program import McpServer
 from rolecall.agents.protocol import Context, Reply, Usage, ask
@@ -904,7 +904,7 @@ def test_a_stream_of_100_mb_does_not_grow_our_memory(stage: Stage) -> None:
         import asyncio, json, resource, sys
         from pathlib import Path
         from rolecall.agents.adapters.acp import acp
-        from agent_contract import Recorder, context_for
+        from rolecall.agents.contract import Recorder, context_for
 
         def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
@@ -926,8 +926,7 @@ def test_a_stream_of_100_mb_does_not_grow_our_memory(stage: Stage) -> None:
 
     child = subprocess.run(
         [sys.executable, "-W", "error", "-c", dedent(script)],
-        cwd=stage.workdir, env={**ENV, **CAN_IMPORT, "HOME": str(stage.folder)}, capture_output=True, text=True,
-        timeout=BOUND,
+        cwd=stage.workdir, env={**ENV, "HOME": str(stage.folder)}, capture_output=True, text=True, timeout=BOUND,
     )  # fmt: skip
     assert child.stderr == ""
     assert int(child.stdout) < 40 * 1024

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from agent_contract import ANSWER, CAN_IMPORT, WRITTEN, AgentContract, Recorder, context_for
 from modelforms import encoded, form_for
 from modelserver import Calls, Closes, Hangs, Item, ModelServer, Request, Says, Sends
 
 from rolecall.agents import make, process
 from rolecall.agents.adapters.builtin import Builtin, builtin, default
+from rolecall.agents.contract import ANSWER, WRITTEN, AgentContract, Recorder, context_for
 from rolecall.agents.protocol import Agent, Context, Forgetful, Memory, Reply, ask
 from rolecall.agents.ratelimit import Limit, find_limit
 from rolecall.agents.toolbox import TOOLS
@@ -156,7 +156,7 @@ class Contract(AgentContract):
 import asyncio, pathlib, sys
 sys.modules["pydantic_ai"] = None
 from rolecall.agents.adapters.builtin import builtin
-from agent_contract import Recorder, context_for
+from rolecall.agents.contract import Recorder, context_for
 from rolecall.errors import AgentError
 agent = builtin(model="m", base_url="http://127.0.0.1:9", protocol={self.protocol!r})
 try:
@@ -170,7 +170,7 @@ except AgentError as error:
             capture_output=True,
             text=True,
             timeout=60,
-            env={**ENV, **CAN_IMPORT, "HOME": str(tmp_path)},
+            env={**ENV, "HOME": str(tmp_path)},
         )
         ending, what, hint = done.stdout.strip().split("|")
         assert (ending, hint) == ("failed", "pip install 'rolecall[llm]'")
@@ -582,7 +582,7 @@ from dataclasses import replace
 from pathlib import Path
 from rolecall.agents import process
 from rolecall.agents.adapters.builtin import builtin
-from agent_contract import Recorder, context_for
+from rolecall.agents.contract import Recorder, context_for
 {memory}
 url, protocol, work, memory = sys.argv[1:]
 env = process.add_mark({{"PATH": os.environ["PATH"]}}, "crash-test-run")
@@ -597,7 +597,7 @@ def crashed(
 ) -> None:
     """Run the agent in a process and kill that in the given turn, or in the command that gives a sign."""
     source = _CHILD.format(memory=inspect.getsource(FileMemory))
-    env = {**ENV, **CAN_IMPORT, "HOME": str(memory)}
+    env = {**ENV, "HOME": str(memory)}
     argv = [sys.executable, "-c", source, server.base_url, protocol, str(work), str(memory)]
     with subprocess.Popen(argv, env=env) as child:
         try:

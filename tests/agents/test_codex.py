@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_contract import ANSWER, WRITTEN, AgentContract, Recorder, context_for
 from standin import Standin
 
 from rolecall.agents import make
 from rolecall.agents.adapters.codex import DENIES, SANDBOXES, Codex, codex
+from rolecall.agents.contract import ANSWER, WRITTEN, AgentContract, Recorder, context_for
 from rolecall.agents.program import McpServer
 from rolecall.agents.protocol import Agent, Reply, Usage, ask
 from rolecall.errors import AgentError, UsageError

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from agent_contract import ANSWER, WRITTEN, AgentContract, Recorder, context_for
 
 from rolecall.agents import resolve, transcript
 from rolecall.agents.adapters.command import command
+from rolecall.agents.contract import ANSWER, WRITTEN, AgentContract, Recorder, context_for
 from rolecall.agents.protocol import Agent, Reply, ask
 from rolecall.errors import AgentError, NotFound, UsageError
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from agent_contract import Recorder, context_for
 
 from rolecall.agents import process, resolve
 from rolecall.agents.adapters.external import external
+from rolecall.agents.contract import Recorder, context_for
 from rolecall.agents.protocol import Agent, Reply, ask
 from rolecall.errors import AgentError, UsageError
 

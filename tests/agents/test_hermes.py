@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from agent_contract import AgentContract
 from replay import ANSWER, Replays, call, fails, play, value
 from standin import STREAMS
 
 from rolecall.agents.adapters.hermes import DENIES, Hermes, hermes
+from rolecall.agents.contract import AgentContract
 from rolecall.agents.protocol import Usage
 from rolecall.errors import UsageError
 from rolecall.settings import capabilities

@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from agent_contract import Recorder, context_for
 
 from rolecall.agents import sandbox
 from rolecall.agents.acp_presets import PRESETS
 from rolecall.agents.adapters.command import command
 from rolecall.agents.adapters.scripted import scripted
+from rolecall.agents.contract import Recorder, context_for
 from rolecall.agents.needs import STATES, confine, find_needs
 from rolecall.agents.process import run
 from rolecall.agents.protocol import ask

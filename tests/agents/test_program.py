@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_contract import Recorder, context_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from standin import STREAMS, Standin
 
 from rolecall.agents import PROGRAMS, process
 from rolecall.agents.adapters.claude import claude
+from rolecall.agents.contract import Recorder, context_for
 from rolecall.agents.program import Json, Lines, Program, Reader
 from rolecall.agents.protocol import ENDINGS, Context, Reply, Usage, ask
 from rolecall.errors import AgentError, UsageError

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_contract import Recorder, context_for
 
+from rolecall.agents.contract import Recorder, context_for
 from rolecall.agents.protocol import ANSWERED, ENDINGS, Context, Ending, Reply, Turn, Usage, ask
 from rolecall.errors import AgentError
 

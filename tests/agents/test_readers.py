@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_contract import Recorder, context_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from standin import STREAMS, Standin
 
 from rolecall.agents import PROGRAMS
+from rolecall.agents.contract import Recorder, context_for
 from rolecall.agents.process import Exit
 from rolecall.agents.program import Lines, Program
 from rolecall.agents.protocol import ENDINGS, EVENT_KINDS

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
-from agent_contract import ANSWER, WRITTEN, AgentContract, Recorder, context_for
 
 from rolecall.agents import resolve
 from rolecall.agents.adapters.scripted import scripted
+from rolecall.agents.contract import ANSWER, WRITTEN, AgentContract, Recorder, context_for
 from rolecall.agents.protocol import Agent, PastStep, Reply, ToolCall, Usage, ask
 from rolecall.errors import AgentError, NotFound, UsageError
 from rolecall.settings import yaml12

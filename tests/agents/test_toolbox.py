@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_contract import Recorder, context_for
 
 from rolecall.agents import filesearch, process, toolbox
 from rolecall.agents.confined import LARGEST_FILE
+from rolecall.agents.contract import Recorder, context_for
 from rolecall.agents.sandbox import Policy, find_layers
 from rolecall.agents.toolbox import DENIES, TOOLS, Toolbox, ToolOutput, offer
 from rolecall.settings import capabilities

@@ -8,10 +8,10 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
-from agent_contract import Recorder, context_for
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rolecall.agents.contract import Recorder, context_for
 from rolecall.agents.transcript import LONGEST_ANSWER, Transcript, shorten, text_of
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_contract import Recorder, context_for
 
 from realagents.stage import BOUND, IS_RECORDING, Stage, Tape
 from rolecall.agents import process
 from rolecall.agents.acp_reader import AcpReader
 from rolecall.agents.adapters.acp import Acp
+from rolecall.agents.contract import Recorder, context_for
 from rolecall.agents.program import Json
 from rolecall.agents.protocol import Context, Reply, ask
 from rolecall.errors import AgentError

@@ -13,11 +13,11 @@ from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import pytest
-from agent_contract import ANSWER
 from modelserver import Calls, ModelServer
 
 from realagents.stage import FOLDER, Stage, file_text
 from rolecall.agents import sandbox
+from rolecall.agents.contract import ANSWER
 from rolecall.agents.protocol import Reply
 from rolecall.agents.sandbox import Policy
 from rolecall.workflow.model import Sandbox

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from agent_contract import ANSWER
 from modelserver import Calls, Hangs, ModelServer, Says, Sends
 
 from realagents import toolserver
 from realagents.stage import Bell, Stage, file_text
+from rolecall.agents.contract import ANSWER
 from rolecall.agents.program import McpServer, Program
 from rolecall.agents.protocol import Usage
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_contract import Recorder, context_for
 from modelserver import ModelServer
 
 from rolecall.agents import process
+from rolecall.agents.contract import Recorder, context_for
 from rolecall.agents.program import Program, Reader
 from rolecall.agents.protocol import Context, Reply, ask
 from rolecall.errors import AgentError

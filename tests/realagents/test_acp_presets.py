@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_contract import ANSWER
 from modelserver import Calls, Hangs, ModelServer, Says, Sends, When
 
 from realagents import toolserver
@@ -18,6 +17,7 @@ from realagents.acp_stage import AcpStage
 from realagents.stage import FOLDER, file_text, installed
 from rolecall.agents.acp_presets import PRESETS
 from rolecall.agents.adapters.acp import Acp, acp
+from rolecall.agents.contract import ANSWER
 from rolecall.agents.program import McpServer
 from rolecall.agents.protocol import Reply, Usage, ask
 from rolecall.errors import AgentError, UsageError

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_contract import ANSWER
 from modelserver import Calls, Hangs, ModelServer, Says, Sends, When
 
 from realagents import toolserver
 from realagents.confined import Confined, planted
 from realagents.stage import Bell, Stage, file_text, installed
 from rolecall.agents.adapters.claude import DENIES, Claude, claude
+from rolecall.agents.contract import ANSWER
 from rolecall.agents.program import McpServer
 from rolecall.agents.protocol import Reply, Usage
 from rolecall.settings import capabilities

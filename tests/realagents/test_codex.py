@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_contract import ANSWER
 from modelserver import Calls, Closes, Hangs, ModelServer, Says, Sends, When
 
 from realagents import toolserver
 from realagents.confined import KEY, Confined, planted
 from realagents.stage import Bell, Stage, file_text, installed
 from rolecall.agents.adapters.codex import Codex, codex
+from rolecall.agents.contract import ANSWER
 from rolecall.agents.program import McpServer
 from rolecall.agents.protocol import Reply, Usage
 

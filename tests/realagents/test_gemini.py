@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_contract import ANSWER
 from modelserver import Calls, ModelServer
 
 from realagents.confined import Confined
 from realagents.duties import TINY, Duties
 from realagents.stage import Stage, file_text, installed
 from rolecall.agents.adapters.gemini import gemini
+from rolecall.agents.contract import ANSWER
 from rolecall.agents.protocol import Reply
 
 PROGRAM = installed("gemini")

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_contract import ANSWER
 from modelserver import Calls, ModelServer, Sends
 
 from realagents.duties import REFUSAL, Duties
 from realagents.stage import BOUND, Stage, installed
 from rolecall.agents.adapters.hermes import hermes
+from rolecall.agents.contract import ANSWER
 from rolecall.agents.protocol import Reply, Usage
 from rolecall.errors import UsageError
 

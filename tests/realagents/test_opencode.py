@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent_contract import ANSWER
 from modelserver import Calls, ModelServer, Says, Sends
 
 from realagents.confined import Confined
 from realagents.duties import TINY, Duties, Servers
 from realagents.stage import Stage, file_text, installed
 from rolecall.agents.adapters.opencode import opencode
+from rolecall.agents.contract import ANSWER
 from rolecall.agents.protocol import Reply, Usage
 
 PROGRAM = installed("opencode")

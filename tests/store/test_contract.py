@@ -7,11 +7,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from store_contract import ABSENT, LINK, Reopen, SteppedClock, StoreContract, delete_nodes
 
 from rolecall.errors import NotFound
 from rolecall.store.backend import FRESH_MS, Backend
 from rolecall.store.collect import collect
+from rolecall.store.contract import ABSENT, LINK, Reopen, SteppedClock, StoreContract, delete_nodes
 from rolecall.store.store import BUILTIN, META, Store
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from store_contract import ABSENT, LINK, chain, damage
 
 from rolecall.errors import Damaged, InvalidPayload, InvalidSchema, InvalidValue, NotFound, UsageError
 from rolecall.store import canonical
 from rolecall.store.backend import Backend, Change, Record
+from rolecall.store.contract import ABSENT, LINK, chain, damage
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import BUILTIN, META, Dangling, Store, make_record
 

@@ -1,8 +1,8 @@
 """The backend for many machines: one schema of a PostgreSQL database.
 
-The tables and the behaviour are those of the SQLite backend; `tests/store_contract.py` tests both. Writers on different
-machines run in parallel: each commit takes the store's advisory lock shared, and only `exclusive` takes it exclusively.
-Reads are single statements outside any transaction, because an open snapshot would keep the server from vacuuming. Only
+The tables and the behaviour are those of the SQLite backend; `contract.py` tests both. Writers on different machines
+run in parallel: each commit takes the store's advisory lock shared, and only `exclusive` takes it exclusively. Reads
+are single statements outside any transaction, because an open snapshot would keep the server from vacuuming. Only
 `snapshot` holds one.
 
 This module and those of `service/fleet` are the only ones that import psycopg.

@@ -1,4 +1,4 @@
-"""The behaviour required of every backend, as a test suite that each of them runs.
+"""The behaviour required of every backend, as a test suite that authors of backends can run.
 
 Subclass `StoreContract` in a pytest module and give it two fixtures:
 
@@ -12,9 +12,10 @@ Subclass `StoreContract` in a pytest module and give it two fixtures:
         @pytest.fixture
         def reopen(self, place): ...                   # a callable: another Backend on the same place
 
-The fixtures must close what they open. Without `reopen`, tests that need a second writer are skipped. The suite uses
-the backend through `Store` where possible, and directly for damage, collisions and positions. It tests neither speed
-nor crashes, which need a process to kill.
+The fixtures must close what they open. `pytest.register_assert_rewrite("rolecall.store.contract")` in a conftest makes
+failures show the values compared. Without `reopen`, tests that need a second writer are skipped. The suite uses the
+backend through `Store` where possible, and directly for damage, collisions and positions. It tests neither speed nor
+crashes, which need a process to kill.
 """
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: S101 -- this is a test suite
 """The tests that every adapter must pass. Subclass `AgentContract` in a test module and provide the agents.
 
     class TestMyAgent(AgentContract):
@@ -23,8 +24,6 @@ from rolecall.agents.protocol import EVENT_KINDS, Agent, Context, Reply, ask
 from rolecall.errors import AgentError
 from rolecall.store.canonical import JsonObject
 
-CAN_IMPORT = {"PYTHONPATH": str(Path(__file__).parent)}
-"""Lets a script that runs in a process of its own import this module."""
 ANSWER = "All is well."
 WRITTEN = "written.txt"
 _BOUND = 60.0
