@@ -688,7 +688,14 @@ class Attempt:
         """The fields that steps and failed attempts share; their nodes are added to `draft`."""
         note, told = self.note, None
         if self._prompt is not None:
-            parts = [self._prompt_part(draft, part) for part in self._prompt.parts]
+            parts: list[JsonObject] = []
+            for part in self._prompt.parts:
+                text = self.mask.text(part.text)
+                if part.step in self._steps_shown and text == part.text:
+                    parts.append({"step": self._steps_shown[part.step], "form": 1})
+                else:
+                    is_long = len(text) > _LITERAL
+                    parts.append({"text": draft.put_text(text)} if is_long else {"literal": text})
             told = draft.put_as(PROMPT_SCHEMA, {"parts": parts})
         return {
             "prompt": told,
@@ -701,13 +708,6 @@ class Attempt:
             "tree": note.tree,
             "sandbox": note.sandbox,
         }
-
-    def _prompt_part(self, draft: Draft, part: prompt.PromptPart) -> dict[str, Any]:
-        """The stored form of a prompt part: an earlier step's id, a short text inline, or a long text's node."""
-        text = self.mask.text(part.text)
-        if part.step in self._steps_shown and text == part.text:
-            return {"step": self._steps_shown[part.step], "form": 1}
-        return {"text": draft.put_text(text)} if len(text) > _LITERAL else {"literal": text}
 
     def close(self, draft: Draft) -> None:
         """Add the removal of the note's ref to the step's draft; the step itself links to the failed attempts."""

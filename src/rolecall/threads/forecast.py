@@ -7,7 +7,7 @@ reported it from the role in question on, those of members of groups and of othe
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from random import Random
@@ -75,18 +75,16 @@ def add_up(forecasts: Iterable[Forecast]) -> dict[str, Sum]:
     """The sum of each amount. A sum varies less than its parts, so its range comes from random draws from the past;
     they are the same each time."""
     counts = Counter(forecasts)
-    return {amount: _add_up(amount, counts) for amount in AMOUNTS}
-
-
-def _add_up(amount: str, counts: Mapping[Forecast, int]) -> Sum:
-    pasts = [(one.past(amount), count) for one, count in counts.items()]
-    known = [(past, count) for past, count in pasts if past]
-    unknown = sum(count for past, count in pasts if not past)
-    if [count for _, count in known] == [1]:
-        return Sum(range_of(known[0][0]), unknown)
-    random = Random(0)  # noqa: S311 -- keeps no secret
-    draws = [sum(sum(random.choices(past, k=count)) for past, count in known) for _ in range(_DRAWS)]
-    return Sum(range_of(draws) if known else None, unknown)
+    sums = {}
+    for amount in AMOUNTS:
+        pasts = [(one.past(amount), count) for one, count in counts.items()]
+        known = [(past, count) for past, count in pasts if past]
+        values = known[0][0] if [count for _, count in known] == [1] else []
+        if known and not values:
+            random = Random(0)  # noqa: S311 -- keeps no secret
+            values = [sum(sum(random.choices(past, k=count)) for past, count in known) for _ in range(_DRAWS)]
+        sums[amount] = Sum(range_of(values), sum(count for past, count in pasts if not past))
+    return sums
 
 
 def range_of(values: Sequence[float]) -> Range | None:

@@ -133,16 +133,13 @@ def render_fields(rows: Sequence[tuple[str, Any]]) -> str:
     parts = []
     for name, value in rows:
         tone = f' class="status {TONES.get(str(value), "")}"' if name == "status" else ""
-        parts.append(f"<dt>{safe(name)}</dt><dd{tone}>{_value(value)}</dd>")
+        shown = safe(_word(value))
+        if isinstance(value, (list, Mapping)):
+            shown = f"<pre>{safe(pretty(value))}</pre>"
+        if isinstance(value, list) and value and not any(isinstance(item, (list, Mapping)) for item in value):
+            shown = f"<ul>{''.join(f'<li>{safe(_word(item))}</li>' for item in value)}</ul>"
+        parts.append(f"<dt>{safe(name)}</dt><dd{tone}>{shown}</dd>")
     return f"<dl>{''.join(parts)}</dl>" if parts else ""
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, list) and value and not any(isinstance(item, (list, Mapping)) for item in value):
-        return f"<ul>{''.join(f'<li>{safe(_word(item))}</li>' for item in value)}</ul>"
-    if isinstance(value, (list, Mapping)):
-        return f"<pre>{safe(pretty(value))}</pre>"
-    return safe(_word(value))
 
 
 def _word(value: Any) -> str:

@@ -71,7 +71,13 @@ def import_threads(
         done.problems.extend(copied.problems)
     with Store(FilesBackend(folder, create=False, cas=places[0])) as source:
         _import_workflows(store, source, done)
-        _import_threads(store, source, done)
+        draft = store.draft()
+        for ref in read_threads(source):
+            try:
+                _import_thread(store, draft, ref, done)
+            except RolecallError as error:
+                done.unread.append(UnreadThread(ref.ref.name, error.message))
+        draft.commit(durable=True)
     return done
 
 
@@ -88,16 +94,6 @@ def _import_workflows(store: Store, source: Store, done: Imported) -> None:
             done.workflows.append(ref.name[9:])
         except RolecallError as error:
             done.unread.append(UnreadThread(ref.name, error.message))
-    draft.commit(durable=True)
-
-
-def _import_threads(store: Store, source: Store, done: Imported) -> None:
-    draft = store.draft()
-    for ref in read_threads(source):
-        try:
-            _import_thread(store, draft, ref, done)
-        except RolecallError as error:
-            done.unread.append(UnreadThread(ref.ref.name, error.message))
     draft.commit(durable=True)
 
 

@@ -17,7 +17,7 @@ from rolecall.agents.confinement import confine
 from rolecall.agents.protocol import Cancel
 from rolecall.errors import UsageError
 from rolecall.files import git, merge
-from rolecall.files.merge import Merged, SetAside, Work
+from rolecall.files.merge import Merged, SetAside
 from rolecall.settings.capabilities import must_not_write
 from rolecall.threads import workfolder
 from rolecall.threads.handover import merge_one, prepare_check, work_of
@@ -108,7 +108,15 @@ class MemberFiles:
         results: dict[int, Merged | SetAside] = {}
         for number, work in works.items():
             results[number] = result = await merge_one(folder, work, check, cancel)
-            self._tell(number, work, result)
+            told: dict[str, Any] = {"number": number, "thread": work.thread, "branch": work.branch}
+            if isinstance(result, SetAside):
+                kind, told = "member_set_aside", {**told, "reason": result.reason}
+            else:
+                kind, told = "member_merged", {**told, "commit": result.commit}
+            draft = self._setup.store.draft()
+            draft.event(self._parent.id, kind, told)
+            draft.commit()
+            self._setup.watch(kind, told)
             await asyncio.sleep(0)  # git blocks the event loop, and the lease must be renewed
         return results
 
@@ -122,17 +130,6 @@ class MemberFiles:
             return own.path, own.cwd
         cwd = self._turn.chain.start.cwd
         return git.run(cwd, "rev-parse", "--show-toplevel").text, cwd
-
-    def _tell(self, number: int, work: Work, result: Merged | SetAside) -> None:
-        told: dict[str, Any] = {"number": number, "thread": work.thread, "branch": work.branch}
-        if isinstance(result, SetAside):
-            kind, told = "member_set_aside", {**told, "reason": result.reason}
-        else:
-            kind, told = "member_merged", {**told, "commit": result.commit}
-        draft = self._setup.store.draft()
-        draft.event(self._parent.id, kind, told)
-        draft.commit()
-        self._setup.watch(kind, told)
 
 
 def describe(result: Merged | SetAside) -> dict[str, Any]:
