@@ -361,13 +361,17 @@ def _conflicts(folder: str, ours: str, theirs: str, told: bytes) -> Iterator[Con
             kinds |= dict.fromkeys(fields[at + 1 : last + 1], (word, message.partition(": ")[2].strip()))
         at = last + 3
     base = git.run(folder, "merge-base", ours, theirs).text
+    form = f"--format=%H%x1f%s%x1f%(trailers:key={THREAD_TRAILER},valueonly,separator=%x2C)"
     room = MOST_TEXT_IN_ALL
     for path in list(paths)[:MOST_FILES]:
         kind, message = kinds.get(path, ("contents", ""))
         text = git.ask(folder, "cat-file", "blob", f"{tree}:{path}").out.decode("utf-8", "replace")
         hunks = tuple(_hunks(text)) if room > 0 else ()
         room -= sum(map(len, hunks))
-        changes = tuple(_changes(folder, base, ours, path))
+        words = ("log", "--first-parent", "-z", form, f"{base}..{ours}", "--", path)
+        listed = git.run(folder, *words, env={"GIT_LITERAL_PATHSPECS": "1"}).words
+        commits = (map(_readable, record.split("\x1f")) for record in listed)
+        changes = tuple(ConflictingCommit(*commit) for commit in commits)
         yield ConflictingFile(_readable(path), kind, _readable(message), hunks, changes)
 
 
@@ -385,14 +389,6 @@ def _hunks(text: str) -> Iterator[str]:
         count += 1
     if starts[count:]:
         yield f"… {len(starts) - count} more"
-
-
-def _changes(folder: str, base: str, head: str, path: str) -> Iterator[ConflictingCommit]:
-    form = f"--format=%H%x1f%s%x1f%(trailers:key={THREAD_TRAILER},valueonly,separator=%x2C)"
-    words = ("log", "--first-parent", "-z", form, f"{base}..{head}", "--", path)
-    for record in git.run(folder, *words, env={"GIT_LITERAL_PATHSPECS": "1"}).words:
-        commit, title, thread = record.split("\x1f")
-        yield ConflictingCommit(commit, _readable(title), _readable(thread))
 
 
 def _readable(text: str) -> str:

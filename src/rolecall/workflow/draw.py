@@ -64,12 +64,17 @@ def picture(workflow: Workflow) -> Picture:
     last = max(layers.values())
     layers |= {place: last for place in order if place in _ENDINGS}
     order.sort(key=lambda place: (layers[place], places.index(place)))
-    lines = tuple(
-        Line(place, target, _label(workflow, place, target), (place, target) in loops)
-        for place in order
-        for target in targets[place]
-    )
-    return Picture(tuple(order), layers, lines)
+    lines = []
+    for place in order:
+        edges = workflow.graph.get(place, ())
+        for target in targets[place]:
+            labels = []
+            for edge in (edge for edge in edges if edge.role == target):
+                named = [one_line(text) for text in (edge.status, edge.condition) if text is not None]
+                labels.append(" and ".join(named) or (OTHERWISE if edges[1:] else ""))
+            label = ", ".join(dict.fromkeys(filter(None, labels)))
+            lines.append(Line(place, target, label, (place, target) in loops))
+    return Picture(tuple(order), layers, tuple(lines))
 
 
 def _sort(
@@ -93,16 +98,6 @@ def _sort(
             elif target not in done:
                 on_the_way[target] = iter(targets[target])
     return done[::-1], loops
-
-
-def _label(workflow: Workflow, source: str, target: str) -> str:
-    edges = workflow.graph[source]
-    labels = []
-    for edge in edges:
-        if edge.role == target:
-            named = [one_line(text) for text in (edge.status, edge.condition) if text is not None]
-            labels.append(" and ".join(named) or (OTHERWISE if edges[1:] else ""))
-    return ", ".join(dict.fromkeys(filter(None, labels)))
 
 
 def one_line(text: str, longest: int = LONGEST_LABEL) -> str:
@@ -193,7 +188,10 @@ class _Rails:
     def draw(self) -> list[str]:
         for place in self._places:
             self._draw_place(place)
-            self._draw_below(place)
+            if place != self._places[-1]:
+                line, indent = self._straight.get(place), " " * self._middle
+                self._rows.append(indent + f"│ {line.label}".rstrip() if line else "")
+                self._rows += [f"{indent}▼"] if line and line.target not in self._roles else []
         self._assign_columns()
         return self._add_rails()
 
@@ -223,14 +221,6 @@ class _Rails:
     def _meet(self, row: int, text: str, target: str) -> None:
         self._ends.append((row, text, target))
         self._rails[target].stretch(row)
-
-    def _draw_below(self, place: str) -> None:
-        if place == self._places[-1]:
-            return
-        line = self._straight.get(place)
-        self._rows.append(" " * self._middle + f"│ {line.label}".rstrip() if line else "")
-        if line and line.target not in self._roles:
-            self._rows.append(" " * self._middle + "▼")
 
     def _assign_columns(self) -> None:
         """Assign columns to rails: short rails go inside long ones, and rails that do not overlap share a column."""

@@ -390,7 +390,11 @@ class _Lint:
             if is_earlier and (problem := self._earlier_problem(use, found, steps)):
                 self.findings.append(Finding(problem[0], path, f"{tag} {problem[1]}{line}", problem[2]))
             elif found is None:
-                hint = did_you_mean(use.name, _names([*scopes, *inner]), what="Available")
+                visible = reversed([*scopes, *inner][1:])
+                names = [name for scope in visible for name in outcome.names_in(scope)]
+                names += [f"start.{field}" for field in condition.START_FIELDS]
+                names += ["steps.ROLE", "thread", "steps_count", "body"]
+                hint = did_you_mean(use.name, names, what="Available")
                 target = self._roles.get(edge.role)
                 if use.path[0] in ("item", "number") and target is not None and target.group is not None:
                     hint = f"All members get the edge's prompt; write {tag} into the goal of {edge.role}."
@@ -846,12 +850,6 @@ def _resolve(
     # An object without declared fields may contain the name, so nothing is reported.
     is_open = any(outcome.find(scope, path[:1], is_nested=True) for scope in inner)
     return Resolved(((),), True) if is_open else None
-
-
-def _names(scopes: Sequence[tuple[Variant, ...]]) -> list[str]:
-    names = [name for scope in reversed(scopes[1:]) for name in outcome.names_in(scope)]
-    starts = (f"start.{field}" for field in condition.START_FIELDS)
-    return [*names, *starts, "steps.ROLE", "thread", "steps_count", "body"]
 
 
 def _is_guarded(use: template.Use) -> bool:

@@ -325,7 +325,10 @@ def _read(block: _Block, lines: list[str], shape: Shape) -> ParsedReply | Suspen
     result = _fit(given, shape)
     if isinstance(result, ReplyProblem):
         return result
-    body = "\n\n".join(part for part in (result.body, _body(block, lines)) if part)
+    rest = lines[block.closing + 1 :]
+    if block.is_fenced and not _FENCE.match(lines[block.closing]):
+        rest = _without_outer_fence(rest)
+    body = "\n\n".join(part for part in (result.body, "\n".join(rest).strip("\n")) if part)
     if isinstance(result, Suspension):
         return _suspend(result.reason or body.partition("\n\n")[0], body)
     return result._replace(body=body, repairs=(*repairs, *result.repairs))
@@ -428,13 +431,6 @@ def _suspend(reason: str, body: str) -> Suspension | ReplyProblem:
 
 
 # -- the rest of the text --
-
-
-def _body(block: _Block, lines: list[str]) -> str:
-    rest = lines[block.closing + 1 :]
-    if block.is_fenced and not _FENCE.match(lines[block.closing]):
-        rest = _without_outer_fence(rest)
-    return "\n".join(rest).strip("\n")
 
 
 def _without_outer_fence(rest: list[str]) -> list[str]:

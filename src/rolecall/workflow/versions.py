@@ -48,7 +48,13 @@ def _read_version(path: str) -> tuple[dict[str, bytes], str]:
     """The files of a workflow by their names, and their digest."""
     folder = os.path.dirname(os.path.realpath(path))
     is_folder = os.path.basename(path) == "index.py"
-    files = sorted(_folder_files(folder) if is_folder else _imported_files(os.path.realpath(path)))
+    found = set(_folder_files(folder)) if is_folder else {os.path.realpath(path)}
+    waiting = [] if is_folder else list(found)
+    while waiting:  # the files that are imported relatively, directly or indirectly
+        new = set(_imports_of(waiting.pop())) - found
+        found |= new
+        waiting += new
+    files = sorted(found)
     contents, digest = dict(_contents(folder, files)), hashlib.sha256()
     for name, content in contents.items():
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
@@ -107,16 +113,6 @@ def _folder_files(folder: str) -> Iterator[str]:
             file = os.path.join(place, name)
             if not name.startswith(".") and not name.endswith((".pyc", ".pyo")) and os.path.isfile(file):
                 yield file
-
-
-def _imported_files(path: str) -> set[str]:
-    """A file and all files that it imports relatively, directly or indirectly."""
-    found, waiting = {path}, [path]
-    while waiting:
-        new = set(_imports_of(waiting.pop())) - found
-        found |= new
-        waiting += new
-    return found
 
 
 def _imports_of(path: str) -> Iterator[str]:
