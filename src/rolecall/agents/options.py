@@ -56,7 +56,13 @@ def read_options(adapter: str, options: JsonObject) -> JsonObject:
     for name in values.keys() - known.keys():
         hint = form.did_you_mean(name, sorted(known), what="Its options")
         raise UsageError(f"the agent {adapter!r} has no option {name!r}", hint=hint)
-    record = Section(f"the agent {adapter!r}", _fields_for(known))
+    forms = {}
+    for name, written in known.items():
+        marks = (_FORMS[mark] for mark in _FORMS if written.startswith(mark))
+        expected, parse = next(marks, (_AnyText(), str))
+        is_optional = "None" in written
+        forms[name] = Field(_Option(expected, parse, optional=is_optional), nullable=not is_optional)
+    record = Section(f"the agent {adapter!r}", forms)
     # Variables and tool servers may contain secrets, so no text is shown.
     read = form.load_value(record, values, hides_texts=True)
     for problem in read.problems:
@@ -110,12 +116,3 @@ _FORMS: Mapping[str, tuple[Form[Any], Callable[[str], Any]]] = {
     "Mapping[str, str]": (MapOf(_AnyText()), str),
 }
 """The form for each beginning of a field's type, and how to parse it from text; other types are text."""
-
-
-def _fields_for(types: Mapping[str, str]) -> dict[str, Field]:
-    found = {}
-    for name, kind in types.items():
-        expected, parse = next((_FORMS[mark] for mark in _FORMS if kind.startswith(mark)), (_AnyText(), str))
-        is_optional = "None" in kind
-        found[name] = Field(_Option(expected, parse, optional=is_optional), nullable=not is_optional)
-    return found

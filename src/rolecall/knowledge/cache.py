@@ -55,7 +55,13 @@ class CachedModel:
         if not texts:
             return self._embedder.embed(texts)
         keys = [blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest() for text in texts]
-        rows = self._find(keys)
+        rows: dict[bytes, NDArray[np.float32]] = {}
+        for at in range(0, len(keys), _AT_ONCE):
+            some = list(dict.fromkeys(keys[at : at + _AT_ONCE]))
+            marks = ",".join("?" * len(some))
+            query = f"SELECT digest, vector FROM embedding WHERE model = {_MODEL} AND digest IN ({marks})"  # noqa: S608
+            for key, vector in self._run(query, [(self.name, *some)]):
+                rows[key] = np.frombuffer(vector, np.float16).astype(np.float32)
         new = {key: text for key, text in zip(keys, texts, strict=True) if key not in rows}
         made: dict[bytes, NDArray[np.float32]] = {}
         if new:
@@ -83,16 +89,6 @@ class CachedModel:
         self._db = None
 
     # -- the file --
-
-    def _find(self, keys: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]:
-        found: dict[bytes, NDArray[np.float32]] = {}
-        for at in range(0, len(keys), _AT_ONCE):
-            some = list(dict.fromkeys(keys[at : at + _AT_ONCE]))
-            marks = ",".join("?" * len(some))
-            query = f"SELECT digest, vector FROM embedding WHERE model = {_MODEL} AND digest IN ({marks})"  # noqa: S608
-            for key, vector in self._run(query, [(self.name, *some)]):
-                found[key] = np.frombuffer(vector, np.float16).astype(np.float32)
-        return found
 
     def _keep(self, rows: Mapping[bytes, NDArray[np.float32]]) -> None:
         kept = [(key, row.astype("float16").tobytes()) for key, row in rows.items()]

@@ -87,7 +87,11 @@ class ClaudeReader(Reader):
         self.transcript.in_session(event.text("session_id"))
         match event.get("type"):
             case "assistant" if message.get("model") != _SYNTHETIC:
-                self._count(message)
+                used = message.part("usage")
+                if used and message.text("id") not in self._counted:  # once for each message
+                    self._counted.add(message.text("id"))
+                    self._so_far = self._so_far.plus(self.tokens_in(used))
+                    self.transcript.uses(self._so_far)
                 for block in message.parts("content"):
                     # A subagent's actions count, but not its messages.
                     if block.get("type") == "text" and not event.get("parent_tool_use_id"):
@@ -99,8 +103,11 @@ class ClaudeReader(Reader):
                         self.transcript.calls(block.text("id"), block.text("name"), block.get("input"))
             case "user":
                 for block in message.parts("content"):
-                    if block.get("type") == "tool_result":
-                        self._note_result(block)
+                    if block.get("type") != "tool_result":
+                        continue
+                    call = self.transcript.returns(block.text("tool_use_id"), block.get("content"))
+                    if call is not None and call.name in self.editing and not block.get("is_error"):
+                        self.transcript.touches(Json(call.arguments).text("file_path", "notebook_path"))
             case "system" if event.get("subtype") == "permission_denied":
                 reason = event.text("message")
                 self.transcript.asks(event.text("tool_name"), is_allowed=False, reason=reason)
@@ -115,22 +122,9 @@ class ClaudeReader(Reader):
                 self._turns += event.count("num_turns")
                 self.transcript.uses(self.usage() or Usage())
 
-    def _count(self, message: Json) -> None:
-        """Tell what the run has used so far, once for each message."""
-        used = message.part("usage")
-        if used and message.text("id") not in self._counted:
-            self._counted.add(message.text("id"))
-            self._so_far = self._so_far.plus(self.tokens_in(used))
-            self.transcript.uses(self._so_far)
-
     def tokens_in(self, used: Json) -> Usage:
         cached = used.count("cache_read_input_tokens")
         return Usage(used.count(*self.input), used.count("output_tokens"), cached)
-
-    def _note_result(self, block: Json) -> None:
-        call = self.transcript.returns(block.text("tool_use_id"), block.get("content"))
-        if call is not None and call.name in self.editing and not block.get("is_error"):
-            self.transcript.touches(Json(call.arguments).text("file_path", "notebook_path"))
 
     def usage(self) -> Usage | None:
         used = super().usage()
