@@ -153,7 +153,7 @@ FILES = [
                         " echo x > $OUT/notes.txt'"),
     write("a moved mount", "unshare -Urm sh -c 'mount --move $HOME/work /mnt; echo x > $OUT/notes.txt'"),
     write("an overlay", "mkdir u w; unshare -Urm sh -c 'mount -t overlay o -o"
-                        " lowerdir=$OUT,upperdir=$PWD/u,workdir=$PWD/w /mnt; echo x > $OUT/notes.txt'"),
+                        " lowerdir=$OUT,upperdir=$PWD/u,workdir=$PWD/w /mnt; echo x > $OUT/notes.txt'; rmdir w/work"),
     write("chroot", "unshare -Ur chroot / sh -c 'echo x > $OUT/notes.txt'"),
     write("pivot_root", "unshare -Urm sh -c 'mount --rbind / /mnt && cd /mnt && pivot_root . mnt;"
                         " echo x > $OUT/notes.txt'"),

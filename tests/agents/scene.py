@@ -63,7 +63,9 @@ class Scene:
         # Not in /tmp, of which a sandboxed program has its own.
         self.root = Path(tempfile.mkdtemp(prefix="rc-scene-", dir="/var/tmp"))
         self.tmp = Path(tempfile.mkdtemp(prefix="rc-scene-", dir="/tmp"))
-        runtime = "/run" if os.access("/run", os.W_OK) else os.environ.get("XDG_RUNTIME_DIR", "/run")
+        # A user without a session has no place in /run.
+        places = ("/run", os.environ.get("XDG_RUNTIME_DIR", ""), "/tmp")
+        runtime = next(place for place in places if os.access(place, os.W_OK))
         self.runtime = Path(tempfile.mkdtemp(prefix="rc-scene-", dir=runtime))
         self.home, self.outside = self.root / "home", self.root / "outside"
         self.work = self.home / "work"
