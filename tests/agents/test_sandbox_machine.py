@@ -336,6 +336,53 @@ def test_a_role_that_may_not_write_reads_its_work_folder(home: Path, layers: str
     assert os.listdir(home / "work") == ["a"]
 
 
+READING = [name for name, layers in LAYERS.items() if layers.landlock]
+
+
+@pytest.mark.parametrize("layers", READING)
+def test_a_role_reads_only_what_it_says_also_of_secret_places(home: Path, layers: str) -> None:
+    for name in ("work/a", "named/a", "other/a", ".aws/a"):
+        (home / name).parent.mkdir(exist_ok=True)
+        (home / name).write_text(f"{name}\n")
+    policy = plan(home, home / "work", LAYERS[layers], Sandbox(read=("~/named", "~/.ssh/id")))
+    ended = run(policy, f"cat a; cd {home}; cat named/a other/a .ssh/id .aws/a", home / "work")
+    assert ended.stdout == "work/a\nnamed/a\ngold", ended
+    assert [policy.may_read(str(home / name)) for name in ("named/a", ".ssh/id", ".aws/a")] == [
+        True,
+        True,
+        False,
+    ]
+
+
+@pytest.mark.parametrize("layers", READING)
+def test_a_link_in_the_work_folder_shows_no_secret_to_a_role_that_may_read_it(
+    home: Path, layers: str
+) -> None:
+    for work in (home / "work", home / ".claude/worktrees/one"):
+        work.mkdir(parents=True, exist_ok=True)
+        (work / "notes").symlink_to(home / ".ssh")
+        policy = plan(home, work, LAYERS[layers], Sandbox(read=("notes",)))
+        ended = run(policy, f"cat notes/id {home}/.ssh/id; echo done", work)
+        assert ended.stdout == "done\n", ended
+
+
+@pytest.mark.parametrize("layers", READING)
+def test_a_secret_stays_hidden_in_a_place_that_a_role_may_read(home: Path, layers: str) -> None:
+    (home / "a").write_text("a\n")
+    policy = plan(home, home / "work", LAYERS[layers], Sandbox(read=(str(home),)))
+    ended = run(policy, f"cat {home}/.ssh/id; cat /etc/shadow; cat {home}/a", home / "work")
+    assert ended.stdout == "a\n", ended
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+def test_a_secret_stays_hidden_in_a_work_folder_that_a_role_may_not_write(home: Path, layers: str) -> None:
+    (home / "a").write_text("a\n")
+    policy = plan(home, home, LAYERS[layers], Sandbox(write=()))
+    ended = run(policy, "cat .ssh/id; ls -A; echo x > b; cat a", home)
+    assert ended.stdout.endswith("work\na\n"), ended
+    assert "gold" not in ended.stdout
+
+
 def test_a_place_to_write_that_does_not_exist_is_named(home: Path) -> None:
     with pytest.raises(UsageError, match="'out', which does not exist") as caught:
         plan(home, home / "work", said=Sandbox(write=("out",)))

@@ -326,12 +326,21 @@ def plan(
     others = [path for path in (*glob.glob("/home/*"), "/root") if not _is_in_any(home, [path])]
     hide = [os.path.join(home, name) for name in SECRET_PLACES]
     hide += [*others, *SYSTEM_SECRETS, "/run", *(() if may_start_threads else private)]
+    hidden = _resolve(hide)
+    read = None if sandbox.read is None else _expand(sandbox.read, folder, home)
+    # A hidden place that is named itself is shown, unless a link that a program put into the work folder leads there.
+    shown = [
+        real
+        for path in map(os.path.normpath, read or ())
+        if _is_in_any(path, (*hide, *hidden))
+        and _is_in_any(real := os.path.realpath(path), [folder]) == _is_in_any(path, [folder])
+    ]
     return Policy(
         write=_merge(write, _resolve(private) if may_start_threads else ()),
         protect=tuple(protect),
-        hide=_resolve(hide),
-        keep=(*KEPT_OF_RUN, *(path for path in _OUR_PYTHON if _is_in_any(path, _resolve(hide)))),
-        read=None if sandbox.read is None else _resolve(_expand(sandbox.read, folder, home)),
+        hide=hidden,
+        keep=(*KEPT_OF_RUN, *(path for path in _OUR_PYTHON if _is_in_any(path, hidden)), *shown),
+        read=None if read is None else tuple(path for path in _resolve(read) if not _is_in_any(path, hidden)),
         execute=() if "no_shell_exec" in words and layers.landlock else None,
         network=sandbox.network,
         env=sandbox.env,

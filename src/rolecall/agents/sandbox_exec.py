@@ -396,15 +396,12 @@ def restrict(words: Words, version: int, *, has_mounts: bool, has_network: bool)
     execute = 0 if lists["execute"] else EXECUTE
     read = READ_FILE | READ_DIR | execute
     allow("/", READ_DIR)
-    if lists["read"]:
-        readable = [*lists["read"], *lists["keep"]]
-    elif has_mounts:
-        readable = ["/"]
-    else:
-        spare("/", lists["hide"], ruleset, read)
-        readable = lists["keep"]
-    for path in readable:
-        allow(path, read)
+    for path in [*(lists["read"] or ["/"]), *lists["keep"]]:
+        hidden = [] if has_mounts else [place for place in lists["hide"] if is_in_any(place, [path])]
+        if hidden:
+            spare(path, hidden, ruleset, read)
+        else:
+            allow(path, read)
     for path in lists["execute"]:
         allow(path, EXECUTE | READ_FILE)
     change = READ_FILE | READ_DIR | WRITE_FILE | TRUNCATE | IOCTL
