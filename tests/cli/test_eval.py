@@ -319,6 +319,7 @@ found = {"env": sorted(os.environ), "files": sorted(os.listdir(".")), "hidden": 
 for what, look in {
     "home": lambda: os.listdir(os.environ["HOME"]),
     "store": lambda: open(STORE).read(1),
+    "another's home": lambda: open("/root/.bashrc").read(1),
     "network": lambda: socket.create_connection(("127.0.0.1", PORT), 2),
     "outside": lambda: open(OUTSIDE, "w").write("changed"),
 }.items():
@@ -353,7 +354,7 @@ with open(os.environ["ROLECALL_REPORT"], "w") as out:
         "TMPDIR",
     ]
     assert (details["files"], details["hidden"], details["home"]) == (["hidden"], ["test.py"], "[]")
-    assert details["store"].endswith("Error") and details["network"].endswith("Error")
+    assert all(details[name].endswith("Error") for name in ("store", "another's home", "network"))
     assert outside.read_text() == "as it was"
 
 

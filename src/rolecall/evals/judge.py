@@ -32,6 +32,7 @@ from rolecall.files.tree import Trees
 from rolecall.store import scratch
 from rolecall.store.canonical import JsonObject
 from rolecall.workflow import condition
+from rolecall.workflow.model import Sandbox
 
 REPORT_VARIABLE = "ROLECALL_REPORT"
 """Names the file that a command judge may write: JSON with `score` (0 to 1), `reason` and `details`."""
@@ -99,15 +100,16 @@ async def _ran(
             REPORT_VARIABLE: str(report),
             RESULT_VARIABLE: str(result),
         }
-        home = site.environment.get("HOME", "/")
-        hidden = (*(os.path.join(home, name) for name in sandbox.SECRET_PLACES), *site.private)
-        policy = sandbox.Policy(
-            write=(os.path.realpath(place),),
-            hide=tuple(map(os.path.realpath, (*hidden, *sandbox.SYSTEM_SECRETS, "/run"))),
-            keep=sandbox.KEPT_OF_RUN,
-            network="all" if judge.network else "none",
-            memory=judge.megabytes * 1024**2,
-            best_effort=True,
+        policy = sandbox.plan(
+            Sandbox(
+                network="all" if judge.network else "none",
+                memory=judge.megabytes * 1024**2,
+                best_effort=True,
+            ),
+            (),
+            workdir=place,
+            env=site.environment,
+            private=site.private,
             layers=site.layers,
         )
         try:
