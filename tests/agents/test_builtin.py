@@ -27,6 +27,7 @@ from rolecall.agents.adapters.builtin import Builtin, builtin, default
 from rolecall.agents.contract import ANSWER, WRITTEN, AgentContract, Recorder, context_for
 from rolecall.agents.protocol import Agent, Context, Forgetful, Memory, Reply, ask
 from rolecall.agents.ratelimit import Limit, find_limit
+from rolecall.agents.sandbox import Policy
 from rolecall.agents.toolbox import TOOLS
 from rolecall.errors import AgentError, UsageError
 from rolecall.settings import capabilities
@@ -515,6 +516,13 @@ def test_a_timeout_counts_over_all_of_a_call(tmp_path: Path) -> None:
             break
     assert (error.ending, error.text) == ("timeout", "I look.")
     assert f"{seconds:g} s" in error.message
+
+
+def test_the_sandbox_of_a_role_limits_the_time_of_a_call(tmp_path: Path) -> None:
+    with ModelServer([Hangs()]) as server:
+        error = failing(agent_of(server, timeout=600), tmp_path, sandbox=Policy(seconds=0.5))
+    assert (error.ending, error.message) == ("timeout", "the agent ran longer than 0.5 s and was ended")
+    assert "`seconds` of a sandbox" in str(error.hint)
 
 
 # -- sessions --

@@ -355,6 +355,18 @@ def test_a_role_reads_only_what_it_says_also_of_secret_places(home: Path, layers
 
 
 @pytest.mark.parametrize("layers", READING)
+def test_a_role_that_says_what_it_reads_sees_no_more_of_the_temporary_folder(home: Path, layers: str) -> None:
+    with scratch.folder("rc-named-") as named, scratch.folder("rc-other-") as other:
+        for path in (named, other):
+            (path / "a").write_text("a\n")
+        policy = plan(home, home / "work", LAYERS[layers], Sandbox(read=(str(named),)))
+        script = f"cat {named}/a {other}/a; echo x > {named}/a; echo t > $TMPDIR/t; cat $TMPDIR/t"
+        ended = run(policy, script, home / "work")
+        assert ended.stdout == "a\nt\n", ended
+        assert (named / "a").read_text() == "a\n"
+
+
+@pytest.mark.parametrize("layers", READING)
 def test_a_link_in_the_work_folder_shows_no_secret_to_a_role_that_may_read_it(
     home: Path, layers: str
 ) -> None:

@@ -104,6 +104,25 @@ def test_what_a_role_says_is_enforced_and_shown(stage: Stage) -> None:
     assert line in page.read_text()
 
 
+def test_a_role_gets_only_the_variables_and_the_places_that_it_names(stage: Stage) -> None:
+    (stage.folder.parent / "plain").write_text("plain text")
+    stage.run(
+        "echo $KEPT $LEFT; cat ../plain", "sandbox: {env: [KEPT], read: []}", KEPT="first", LEFT="second"
+    )
+    said = stage.details()["body"]
+    assert "first" in said
+    assert "second" not in said and "plain text" not in said
+
+
+def test_a_role_that_starts_no_program_says_so_in_its_step(stage: Stage) -> None:
+    stage.write("", "sandbox: {network: none}")
+    (stage.folder / "script.yaml").write_text("roles: {look: [{output: {status: done}}]}")
+    stage.rolecall(
+        "run", "looking.yaml", "-p", "look", "--agent", "scripted:script.yaml", cwd=stage.folder, check=0
+    )
+    assert stage.details()["sandbox"]["enforced"] == ["no program was started"]
+
+
 def test_a_role_that_switches_the_sandbox_off_says_so_in_its_step(stage: Stage) -> None:
     stage.run("echo a > new", "sandbox: off")
     assert stage.details()["sandbox"] == {"rules": "off"}

@@ -35,7 +35,7 @@ RUN_VARIABLE = "ROLECALL_RUN"
 TRACEPARENT = "TRACEPARENT"
 """Holds the span of the attempt that a child works for, in the form of the W3C's Trace Context."""
 
-MORE_TIME = "Give the agent a longer timeout, or less to do."
+MORE_TIME = "Give the agent more time (its `timeout`, and `seconds` of a sandbox), or less to do."
 DEFAULT_MAX_OUTPUT = 8 * 1024 * 1024
 DEFAULT_GRACE = 2.0
 
@@ -102,8 +102,8 @@ async def run(
     """
     if cancel is not None and cancel.is_set():
         return Exit("interrupted", f"{argv[0]!r} was cancelled before it started", None, "", "")
-    if sandbox is not None and sandbox.seconds is not None:
-        timeout = min(timeout or sandbox.seconds, sandbox.seconds)
+    if sandbox is not None:
+        timeout = sandbox.shorten(timeout)
     async with _open_proxy(sandbox, env) as sandbox:
         child = _Child(argv, cwd=cwd, env=env, sandbox=sandbox)
         stdout = _Output(max_output, on_text)

@@ -176,6 +176,10 @@ class Policy:
     def needs_proxy(self) -> bool:
         return self.relay is None and bool(self.endpoints or self.network not in ("all", "none", ()))
 
+    def shorten(self, timeout: float | None) -> float | None:
+        """A timeout, or `seconds` if that is less. No timeout and 0 mean no limit."""
+        return timeout if self.seconds is None else min(timeout or self.seconds, self.seconds)
+
     def grant(self, needs: Needs) -> Policy:
         """The policy for a program with needs of its own."""
         hosts = self.network
@@ -226,7 +230,8 @@ class Policy:
         places = {path: "hide" for path in (*self.hide, *sockets) if os.path.lexists(path)}
         if self.relay is not None:
             places.pop(self.relay.socket, None)
-        places.update((path, "keep") for path in self.keep if os.path.exists(path))
+        in_tmp = [path for path in self.read or () if _is_in_any(path, [os.path.realpath(_TMP)])]
+        places.update((path, "keep") for path in (*self.keep, *in_tmp) if os.path.exists(path))
         writable = [path for path in (*self.write, os.path.realpath(tmp)) if os.path.exists(path)]
         places.update(dict.fromkeys(writable, "write"))
         protect = [path for path in self.protect if os.path.exists(path) and _is_in_any(path, writable)]

@@ -250,7 +250,7 @@ def arrange_mounts(words: Words) -> None:
             if not find_mode(path):
                 posix.symlink(links[path], path)
         elif kind == "tmp":
-            arrange_tmp(tmp, trees[path], size)
+            arrange_tmp(tmp, trees[path], size, is_empty=bool(lists["read"]))
         elif kind == "dev":
             posix.close(trees[path])
             arrange_devices(devices, size)
@@ -273,10 +273,14 @@ def arrange_mounts(words: Words) -> None:
         posix.close(place)
 
 
-def arrange_tmp(path: str, lower: int, size: str) -> None:
-    """Cover /tmp by one that shows what it has but keeps what is written there, in memory and to itself. What it has is
-    read-only where the kernel refuses an overlay, because it has none or because something is mounted below /tmp."""
+def arrange_tmp(path: str, lower: int, size: str, *, is_empty: bool) -> None:
+    """Cover /tmp by one that shows what it has but keeps what is written there, in memory and to itself. The sockets of
+    other programs do not answer there. A program for which it is said what it may read has an empty one, and so has
+    every program where the kernel has no overlays."""
     cover(path, f"mode=1777{size}")
+    if is_empty:
+        posix.close(lower)
+        return
     for name in ("lower", "upper", "work"):
         posix.mkdir(f"{path}/{name}")
     posix.chmod(f"{path}/upper", 0o1777)

@@ -149,6 +149,8 @@ async def _ask(
         attempt.fail(error.message, error)
         attempt.lost_sessions |= {decision.session}
         return await _ask(setup, attempt, cast, cancel, play)
+    if policy is not None and not policy.enforced:
+        policy.enforced.append("no program was started")
     attempt.note_sandbox(sandboxing.describe_use(sandbox, words, policy))
     await attempt.leave_files()
     return attempt.note_answer(given)

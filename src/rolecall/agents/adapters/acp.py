@@ -112,8 +112,8 @@ class Acp:
     async def _ask(self, link: Link, reader: AcpReader, prompt: str) -> Reply:
         """Send the prompt and wait for an answer, a failed link, cancellation or the timeout, whichever comes first."""
         cancel, sandbox, timeout = reader.context.cancel, reader.context.sandbox, self.timeout
-        if sandbox is not None and sandbox.seconds is not None:
-            timeout = min(timeout or sandbox.seconds, sandbox.seconds)
+        if sandbox is not None:
+            timeout = sandbox.shorten(timeout)
         asked = asyncio.ensure_future(self._exchange(link, reader, prompt))
         signs = [asyncio.ensure_future(sign.wait()) for sign in (link.wire.failed, cancel)]
         try:

@@ -68,8 +68,10 @@ class Builtin:
         working = asyncio.ensure_future(run.answer(prompt))
         cancelled = asyncio.ensure_future(context.cancel.wait())
         try:
-            wait = self.timeout or None
-            await asyncio.wait({working, cancelled}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+            timeout = self.timeout or None
+            if context.sandbox is not None:
+                timeout = context.sandbox.shorten(timeout)
+            await asyncio.wait({working, cancelled}, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
             reply: Reply | None = working.result() if working.done() else None
         finally:
             working.cancel()
@@ -78,7 +80,7 @@ class Builtin:
         if reply is None and context.cancel.is_set():
             reply = run.reply("interrupted", "the agent was cancelled")
         elif reply is None:
-            reason = f"the agent ran longer than {self.timeout:g} s and was ended"
+            reason = f"the agent ran longer than {timeout:g} s and was ended"
             reply = run.reply("timeout", reason, hint=MORE_TIME)
         return reply
 
