@@ -100,7 +100,7 @@ def test_an_event_without_an_issue_gets_one_when_a_person_is_asked(stage: Stage)
     for name, answer in {"alice": "alice is not in the list", "dave": "completed"}.items():
         about = {"number": 50, "title": "x", "body": ""}
         said = stage.comment("/rolecall answer approved", by=name, issue=about)
-        check(stage.github("issue_comment", said, "--allow", "carol, dave"), answer)
+        check(stage.github("issue_comment", said, "--allow", "carol, @Dave"), answer)
     assert not any("/permission" in one for one in stage.forge.seen)
 
 

@@ -127,7 +127,8 @@ def _refuse(happened: event.Event, forge: Forge, options: Options) -> str:
     if person is None or (options.is_open and happened.comment is None):
         return ""
     if options.allowed:
-        may, needed = person.name in options.allowed, "is not in the list of those who may"
+        names = {name.removeprefix("@").casefold() for name in options.allowed}  # forges ignore case in names
+        may, needed = person.name.casefold() in names, "is not in the list of those who may"
     else:
         may, needed = forge.may_write(person), "may not write to this repository"
     return "" if may else f"{person.name} {needed}"
