@@ -214,8 +214,21 @@ def _ago(ms: int) -> str:
     STORE,
 )
 def list_threads(options: Namespace) -> Reply | None:
-    if options.watch:
-        _watch_list(options)
+    if options.watch:  # on a terminal the list is drawn again, elsewhere printed again whenever it changes
+        is_drawn = sys.stdout.isatty() and format_of(options) == "text"
+        before = None
+        with suppress(KeyboardInterrupt):
+            while True:
+                found, text = _look(options)
+                shown = found.entries[: options.max]
+                if is_drawn:
+                    lines = text.split("\n")[: os.get_terminal_size(1).lines - 1]
+                    sys.stdout.write("\033[H\033[J")
+                    say("\n".join(lines))
+                elif shown != before:
+                    show_record(options, {"threads": shown}, f"{text}\n")
+                before = shown
+                sleep(1)
         return None
     found, text = _look(options)
     shown = found.entries[: options.max]
@@ -273,24 +286,6 @@ def first_command(rolecall: Rolecall, preferred: str = "") -> str:
     if rolecall.workflows():
         return "rolecall doctor"
     return "rolecall new" if repository.nearest("rolecall.yaml", rolecall.folder) else "rolecall init"
-
-
-def _watch_list(options: Namespace) -> None:
-    """Show the list until Ctrl-C: redraw it on a terminal; elsewhere print it again whenever it changes."""
-    is_drawn = sys.stdout.isatty() and format_of(options) == "text"
-    before = None
-    with suppress(KeyboardInterrupt):
-        while True:
-            found, text = _look(options)
-            shown = found.entries[: options.max]
-            if is_drawn:
-                lines = text.split("\n")[: os.get_terminal_size(1).lines - 1]
-                sys.stdout.write("\033[H\033[J")
-                say("\n".join(lines))
-            elif shown != before:
-                show_record(options, {"threads": shown}, f"{text}\n")
-            before = shown
-            sleep(1)
 
 
 # -- steps --

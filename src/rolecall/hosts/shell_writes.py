@@ -144,7 +144,12 @@ class _Shell:
             return
         name, rest = os.path.basename(words[0]), words[1:]
         if name in ("cd", "pushd"):
-            self._change_folder(next((word for word in rest if word == "-" or not word.startswith("-")), "~"))
+            given = (word for word in rest if word == "-" or not word.startswith("-"))
+            path = os.path.expanduser(next(given, "~"))
+            if path.startswith(("$", "-")):
+                self.cwd = None
+            elif os.path.isabs(path) or self.cwd is not None:
+                self.cwd = os.path.join(self.cwd or "", path)
         elif name in _SHELLS:
             at = next((at for at, word in enumerate(rest) if re.fullmatch("-[a-z]*c", word)), len(rest))
             if at + 1 < len(rest) and self._depth < _DEEPEST:
@@ -165,13 +170,6 @@ class _Shell:
             for word in rest:
                 if word.endswith(".md") and any(place in word for place in _SHOWN):
                     self.reads.append(os.path.join(self.cwd, os.path.expanduser(word)))
-
-    def _change_folder(self, path: str) -> None:
-        path = os.path.expanduser(path)
-        if path.startswith(("$", "-")):
-            self.cwd = None
-        elif os.path.isabs(path) or self.cwd is not None:
-            self.cwd = os.path.join(self.cwd or "", path)
 
 
 # -- programs --

@@ -18,7 +18,6 @@ from rolecall.errors import AgentError, RolecallError, UsageError
 from rolecall.files.merge import SetAside
 from rolecall.nexus import run_record
 from rolecall.nexus.catalog import Catalog
-from rolecall.nexus.overview import Task
 from rolecall.plan_run import report, schedule, taskflow
 from rolecall.plan_run.agent_watch import AgentWatch
 from rolecall.plan_run.assignment import TaskJob
@@ -96,8 +95,16 @@ class PlanRunner:
             self.board.read()
             if not self.cancel.is_set():
                 stands = self.board.standing(self._running)
-                for task in stands.unsettled:
-                    await self._settle(task)
+                for task in stands.unsettled:  # their threads completed outside this run
+                    run = self.board.run_of(task)
+                    thread = self.rolecall.thread_if_any(run.thread) if run else None
+                    if thread and (left := await self._merge(thread)):
+                        self.board.left[task["id"]] = left
+                        told = {"thread": thread.id, "status": left.status, "reason": left.reason}
+                    else:
+                        self._remark(task["id"], *self.board.settle(task))
+                        told = {"status": COMPLETED, "reason": "its thread is done"}
+                    self.tell("settled", task["id"], told)
                 if stands.unsettled:
                     stands = self.board.standing(self._running)
                 wanted = {want.id: want for want in stands.wants}
@@ -117,18 +124,6 @@ class PlanRunner:
                     work.result()
         for job, thread in self._paused.values():
             await self._leave(job, thread)
-
-    async def _settle(self, task: Task) -> None:
-        """Record a task whose thread completed outside this run."""
-        run = self.board.run_of(task)
-        thread = self.rolecall.thread_if_any(run.thread) if run else None
-        if thread and (left := await self._merge(thread)):
-            self.board.left[task["id"]] = left
-            told = {"thread": thread.id, "status": left.status, "reason": left.reason}
-        else:
-            self._remark(task["id"], *self.board.settle(task))
-            told = {"status": COMPLETED, "reason": "its thread is done"}
-        self.tell("settled", task["id"], told)
 
     # -- one task --
 
