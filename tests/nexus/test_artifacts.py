@@ -74,7 +74,7 @@ def test_what_would_lead_out_is_taken_out_of_a_name(tmp_path: Path, name: str, b
     [
         "", ".", "..", "/", "../..", "a\0b", "\0", "a\nb", "\x1b[31m", "x" * 256, "é" * 128, "/".join(["dir"] * 2000),
         "...", ".../b.md", "a/..../b.md", "a/. ./b.md", " ", "a/ /b.md", "a/.. ", "\\...\\b.md",
-        "half \ud83c",
+        "half \ud83c", "CON", "con.md", "a/NUL", "lpt1.txt", "C:\\x", "c:/x", "C:",
     ],
 )  # fmt: skip
 def test_a_name_that_can_be_no_file_is_refused_and_nothing_written(tmp_path: Path, name: str) -> None:
@@ -188,6 +188,9 @@ def test_no_name_whatever_writes_outside_the_artifacts(
         "../.git/config",
         ".git./config",
         ".git /config",
+        ".g\u200cit/config",
+        "GIT~1/config",
+        ".git::$INDEX_ALLOCATION/config",
         "bare/HEAD",
         "head",
     ],

@@ -33,7 +33,8 @@ def user_message(project: str, event: UserMessage, kit: Kit, now: str) -> HostAn
         activations = [one for one in detected.found if isinstance(one, tags.Activation)]
         actions = [one for one in detected.found if isinstance(one, tags.InlineAction)]
         near_misses = list(map(str, detected.near_misses))
-        activation = activations[-1] if activations else tags.slash(event.text, kit.skills, kit.tags)
+        slash = import_module("rolecall.nexus.tags").slash
+        activation = activations[-1] if activations else slash(event.text, kit.skills, kit.tags)
 
     message = state_file.digest((event.id or event.text).encode(errors="replace"))
     acted = _act(project, event, actions, kit, now, message, is_repeat=before.handled == message)

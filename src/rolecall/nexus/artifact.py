@@ -18,6 +18,10 @@ _LONGEST = 255
 """Maximum bytes of a file name, on every file system in use."""
 _LONGEST_PATH = 4000
 _NOT_WRITABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?|[a-z]:.*", re.IGNORECASE)
+"""Names that Windows reserves for devices and drives."""
+_UNSEEN = re.compile(r"[\u200c-\u200f\u202a-\u202e\u206a-\u206f\ufeff]|[. ]*(:.*)?\Z")
+"""Characters that file systems ignore in a name, as in git's own check."""
 
 
 def write_artifact(project: Folder, filename: str, content: str) -> str:
@@ -26,13 +30,13 @@ def write_artifact(project: Folder, filename: str, content: str) -> str:
     if not segments:
         raise WrongCall(f"{filename!r} names no file", hint="Give a name such as report.md.")
     for part in segments:
-        if not part.strip(". ") or _NOT_WRITABLE.search(part):
+        if not part.strip(". ") or _NOT_WRITABLE.search(part) or _DEVICE.fullmatch(part):
             raise WrongCall(f"{part!r} cannot be the name of an artifact", hint="Choose a plain name.")
         if len(part.encode()) > _LONGEST:
             raise WrongCall(f"the name {part[:40]!r}… is longer than {_LONGEST} bytes")
-        # `HEAD` is what a bare repository must contain; some file systems ignore case.
-        name = part.rstrip(". ").lower()
-        if name == ".git" or (part is segments[-1] and name == "head"):
+        # `.git` under all its names, and `HEAD`, which a bare repository must contain.
+        name = _UNSEEN.sub("", part).lower()
+        if name in (".git", "git~1") or (part is segments[-1] and name == "head"):
             raise WrongCall(
                 f"{part!r} cannot be the name of an artifact: git would take its folder for a repository",
                 hint="Choose another name.",
