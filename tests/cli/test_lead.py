@@ -269,10 +269,20 @@ def test_a_narrow_terminal_outside_a_project_is_enough(
 ) -> None:
     place = tmp_path / "elsewhere"
     place.mkdir()
-    pane = talk("[plan] Hello", "--agent", f"scripted:{project / 'script.json'}", columns=60, at=place)
+    pane = talk("[plan] Hello", "--agent", f"scripted:{project / 'script.json'}", columns=40, at=place)
     screen = pane.expect("this conversation $0.12")
-    assert "The tag in this message had no effect" in screen
-    assert "which is why the\nnightly job hangs." in screen
+    assert "The tag in this message had no" in screen
+    assert "never\nends, which is why the nightly job\nhangs.\n" in screen
+    pane.expect_prompt("› ")
+    pane.type("/board")
+    pane.press("Enter")
+    pane.expect("nothing is at work, and nothing waits\n  for you\n")
+    pane.expect_prompt("› ")
+    pane.type("Go on")
+    pane.press("Enter")
+    pane.expect("It will take a while and")
+    pane.press("C-c")
+    pane.expect("Enter lets it try again, or say\nsomething else.")
     pane.expect_prompt("› ")
     pane.press("C-d")
     pane.expect("ended with 0")

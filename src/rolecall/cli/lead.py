@@ -11,7 +11,7 @@ from collections.abc import Callable
 from rolecall.api import Rolecall, Thread
 from rolecall.cli import Reply, argument, either, flag, verb
 from rolecall.cli.arguments import AGENT, LIMIT, describe_person, in_this_store
-from rolecall.cli.lead_view import Board, LeadView, fold, messages, show_history
+from rolecall.cli.lead_view import Board, LeadView, fold, fold_lines, messages, show_history
 from rolecall.cli.output import STORE, paint, read_input, say
 from rolecall.cli.parser import report
 from rolecall.cli.thread_outcome import CODES, INTERRUPTED
@@ -203,7 +203,7 @@ class LeadConversation:
             if said:
                 self._thread = _speak(self._options, self._rolecall, self._thread, said)
                 if self._thread.notice:
-                    say(f"⚠ {self._thread.notice}")
+                    say(fold_lines(f"⚠ {self._thread.notice}"))
             elif self._thread is not None and self._thread.state.status == Status.SUSPENDED:
                 self._thread.resume(is_run_here=True)
             if self._thread is not None:
@@ -219,10 +219,11 @@ class LeadConversation:
         """Say why the Lead has not finished its turn, and how it can."""
         self._is_stopped = thread.role == "lead"
         if thread.status == "completed":
-            say(paint("This conversation has ended; what you say next begins another.", "dim"))
+            say(paint(fold("This conversation has ended; what you say next begins another."), "dim"))
         elif self._is_stopped:
             why = _explain(thread) or "The Lead's last turn was stopped."
-            say(f"⚠ {why}\n{paint('Enter lets it try again, or say something else.', 'dim')}")
+            how = fold("Enter lets it try again, or say something else.")
+            say(f"{fold_lines(f'⚠ {why}')}\n{paint(how, 'dim')}")
         say("")
 
     def _answer(self, words: str) -> None:
@@ -256,7 +257,7 @@ class LeadConversation:
             lines = [*_KEYS.split("\n"), "", *(f"  {word:10} {about}" for word, about in known.items()), ""]
             say("\n".join(fold(line, 13 if line.startswith("  ") else 0) for line in lines))
         elif command == "/board":
-            say("\n".join([*self._board.list_all(), ""]))
+            say(fold_lines("\n".join([*self._board.list_all(), ""])))
         elif command == "/answer":
             self._answer(words)
         elif command == "/history" and thread is not None:

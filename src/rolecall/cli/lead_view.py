@@ -63,6 +63,11 @@ def fold(line: str, hang: int = 0) -> str:
     return "\n".join(folded) if text else ""
 
 
+def fold_lines(text: str) -> str:
+    """Fold each line of a text; what continues a line is indented by two columns more."""
+    return "\n".join(fold(line, len(line) - len(line.lstrip()) + 2) for line in text.split("\n"))
+
+
 class Board:
     """What runs in the project: threads, the tasks of the cycle, what waits for a person, and what it costs."""
 
