@@ -35,7 +35,7 @@ from rolecall.settings import capabilities
 ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 PROTOCOLS = ("openai", "anthropic")
 KEY = "sk-the-key-0123456789"
-HANGING = "cat /dev/zero > /dev/null & cat /dev/zero > /dev/null"
+HANGING = "tail -f /dev/null & tail -f /dev/null"
 both = pytest.mark.parametrize("protocol", PROTOCOLS)
 
 

@@ -25,10 +25,10 @@ class TestCommandKeepsTheContract(AgentContract):
         return command(python(f"import sys; sys.stdin.read(); print({ANSWER!r})"))
 
     def hanging(self, workdir: Path) -> Agent:
-        return command(["sh", "-c", "echo on; cat /dev/zero > /dev/null & cat /dev/zero > /dev/null"])
+        return command(["sh", "-c", "echo on; tail -f /dev/null & tail -f /dev/null"])
 
     def timing_out(self, workdir: Path) -> Agent:
-        return command(["sh", "-c", "cat /dev/zero > /dev/null & cat /dev/zero > /dev/null"], timeout=0.2)
+        return command(["sh", "-c", "tail -f /dev/null & tail -f /dev/null"], timeout=0.2)
 
     def missing(self, workdir: Path) -> tuple[Agent, str]:
         return command(["no-such-agent"]), "no-such-agent"

@@ -94,7 +94,7 @@ def test_a_program_that_hangs_is_ended_with_its_children_when_cancelled(tmp_path
 
     async def scene() -> None:
         context = context_for(tmp_path, recorder, env=ENV)
-        agent = external(["sh", "-c", "cat /dev/zero > /dev/null & cat /dev/zero > /dev/null"])
+        agent = external(["sh", "-c", "tail -f /dev/null & tail -f /dev/null"])
         asked = asyncio.create_task(ask(agent, "", context=context))
         await asyncio.wait_for(recorder.first.wait(), 60)
         context.cancel.set()  # type: ignore[attr-defined]
@@ -108,7 +108,7 @@ def test_a_program_that_hangs_is_ended_with_its_children_when_cancelled(tmp_path
 
 def test_a_program_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     with pytest.raises(AgentError) as caught:
-        run(external(["sh", "-c", "cat /dev/zero > /dev/null"], timeout=0.2), tmp_path)
+        run(external(["sh", "-c", "tail -f /dev/null"], timeout=0.2), tmp_path)
     assert caught.value.ending == "timeout"
 
 

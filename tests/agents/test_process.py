@@ -220,7 +220,7 @@ def test_a_hanging_child_is_ended_by_the_timeout_and_keeps_what_it_said(
     tmp_path: Path, program: Program
 ) -> None:
     for seconds in (1.5, 20.5):
-        ended = run(["sh", "-c", "echo part; exec cat /dev/zero > /dev/null"], tmp_path, timeout=seconds)
+        ended = run(["sh", "-c", "echo part; exec tail -f /dev/null"], tmp_path, timeout=seconds)
         if ended.stdout:  # else the machine is so busy that it had not even begun
             break
     assert (ended.ending, ended.stdout) == ("timeout", "part\n")
@@ -304,7 +304,7 @@ def test_cancelling_ends_children_in_groups_and_sessions_of_their_own(
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_a_child_that_cleared_its_environment_is_ended_with_its_session(tmp_path: Path) -> None:
-    ended = run(["sh", "-c", "env -i cat /dev/zero > /dev/null 2>&1 & echo $!"], tmp_path)
+    ended = run(["sh", "-c", "env -i tail -f /dev/null 2>&1 & echo $!"], tmp_path)
     assert ended.ending == "completed"
     assert not is_running(int(ended.stdout))
 

@@ -307,18 +307,13 @@ def test_a_command_gets_the_environment_of_the_context_and_nothing_else(
 
 
 def test_a_command_that_takes_too_long_is_ended_with_all_it_started(bench: Bench) -> None:
-    told = bench.text(
-        "run_command", shell="echo on; cat /dev/zero >/dev/null & cat /dev/zero >/dev/null", seconds=0.3
-    )
+    told = bench.text("run_command", shell="echo on; tail -f /dev/null & tail -f /dev/null", seconds=0.3)
     assert told == "[ended after 0.3 s]\non"
     assert process.survivors(bench.recorder.bodies("process")[0]["run"]) == []
 
 
 def test_what_a_command_leaves_running_is_ended_with_it(bench: Bench) -> None:
-    assert (
-        bench.text("run_command", shell="setsid cat /dev/zero >/dev/null & echo done")
-        == "[exit status 0]\ndone"
-    )
+    assert bench.text("run_command", shell="setsid tail -f /dev/null & echo done") == "[exit status 0]\ndone"
     assert process.survivors(bench.recorder.bodies("process")[0]["run"]) == []
 
 
