@@ -30,9 +30,9 @@ test: .venv/compiled ## set up and run every test but those of test-agents
 
 soak: .venv/tested ## what is killed at random, crowded or simulated in the tests, for longer
 	SOAK=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS) \
-		tests/evals tests/service/test_chaos.py tests/service/test_group_chaos.py tests/service/test_load.py \
-		tests/store/test_concurrency.py tests/store/test_kills.py tests/threads/test_group_kills.py \
-		tests/threads/test_step_kills.py
+		tests/evals tests/service/test_chaos.py tests/service/test_fleet_faults.py tests/service/test_group_chaos.py \
+		tests/service/test_load.py tests/store/test_concurrency.py tests/store/test_kills.py \
+		tests/threads/test_group_kills.py tests/threads/test_step_kills.py
 
 test-agents: .venv/tested install-agents ## test claude, codex and codex-acp with the real programs, as agents and as hosts
 	ROLECALL_TEST_AGENTS='$(AGENTS)' scripts/offline $(BIN)/python -m pytest -n 2 $(PYTEST_ARGS) \

@@ -115,7 +115,7 @@ def test_orders_wait_for_a_slot_in_the_order_in_which_they_were_given_whatever_t
     with fleet_in(tmp_path, str(postgres_server.get_uri())) as fleet:
         fleet.options = ("--concurrency", "6")
         step = done(run=[["sh", "-c", "while ! test -e begin; do sleep 0.05; done"]])
-        many = fleet.agent(*([step] * 7), done("end"), name="many")
+        many = fleet.agent(*([step] * 3), done("end"), name="many")
         names = [fleet.enter(many, "a-do-steps") for _ in range(3)]
         last = fleet.enter(fleet.agent(done("end"), name="one"), "z-do-steps")
         fleet.started("alpha", slots=1)

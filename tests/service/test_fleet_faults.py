@@ -31,6 +31,7 @@ from rolecall.agents.process import add_mark
 from rolecall.service.fleet import machines, serving
 from rolecall.threads import thread
 
+THREADS, STEPS, FAULTS = (12, 6, 6) if "SOAK" in os.environ else (8, 4, 4)
 ALONE = "flock --nonblock -E 99 .lock {}; test $? != 99 || {{ echo two at once >> ../twice; sleep 1; }}"
 """A command that tells when another of the same thread is still at work. One that is killed is no such case, though
 the shell around it may outlive it for a moment."""
@@ -177,14 +178,15 @@ def test_threads_end_and_no_step_is_lost_or_doubled_while_machines_die_and_are_c
         hosts = fleet.started("alpha", "beta", "gamma", slots=3)
         works = f"sh -c '{AT_WORK}; sleep 0.1; {AT_WORK}; sleep 0.1; {AT_WORK}'"
         step: dict[str, Any] = {"run": [["sh", "-c", ALONE.format(works)]]}
-        agent = fleet.agent(*[done(**step)] * 5, done("end", **step))
-        places = [fleet.work / f"of-{number}" for number in range(12)]
+        agent = fleet.agent(*[done(**step)] * (STEPS - 1), done("end", **step))
+        places = [fleet.work / f"of-{number}" for number in range(THREADS)]
         for place in places:
             place.mkdir()
         names = [fleet.enter(agent, cwd=place) for place in places]
         cut: Host | None = None
-        for fault in range(6):
-            fleet.until(lambda so_far=9 * (fault + 1): _steps(fleet) >= so_far)  # type: ignore[misc]
+        for fault in range(FAULTS):
+            share = THREADS * STEPS // (FAULTS + 2)
+            fleet.until(lambda so_far=share * (fault + 1): _steps(fleet) >= so_far)  # type: ignore[misc]
             if cut is not None:
                 cut.mend()
             host = chance.choice([host for host in hosts if host is not cut])
@@ -196,8 +198,8 @@ def test_threads_end_and_no_step_is_lost_or_doubled_while_machines_die_and_are_c
                 host.begin()
         if cut is not None:
             cut.mend()
-        assert fleet.ended(*names, patience=3 * PATIENCE) == ["completed"] * 12, fleet.told()
-        fleet.assert_whole(*names, steps=6)
+        assert fleet.ended(*names, patience=3 * PATIENCE) == ["completed"] * THREADS, fleet.told()
+        fleet.assert_whole(*names, steps=STEPS)
         for place in places:
             assert_one_after_the_other(place)
         assert not (fleet.work / "twice").exists()
