@@ -3,9 +3,10 @@
 Starting Python and importing our modules is most of what a short command costs, and the tests run thousands. A server
 imports them once and forks for every command; a test process has one, and another for commands that need large
 libraries, because a fork takes longer the more memory the server has. The child gets its words, environment, folder and
-streams, and runs the installed script. What only a start from nothing shows (the order of imports, the encoding of the
-streams, the end of the interpreter) needs a start from nothing: with REAL_COMMANDS=1 every command gets one, and always
-where the environment would make Python itself behave differently.
+streams, and runs the installed script; if that is a service, its zygote is forked from the same server. What only a
+start from nothing shows (the order of imports, the encoding of the streams, the end of the interpreter) needs a start
+from nothing: with REAL_COMMANDS=1 every command gets one, and always where the environment would make Python itself
+behave differently.
 """
 
 from __future__ import annotations
@@ -32,19 +33,24 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from subprocess import PIPE
+from types import SimpleNamespace
 from typing import IO, Any, NoReturn, cast
 from uuid import uuid4
 
 SCRIPT = str(Path(sys.executable).parent / "rolecall")
 PATIENCE = 120.0
 """Seconds after which a command is killed: far more than any takes, on a busy machine too."""
+MARK, MARK_LENGTH = "SERVICE_TEST", 37
+"""A variable by which a test finds every process of a service in `/proc`, and how long its value is."""
 _HAS_NO_FORKS = "REAL_COMMANDS" in os.environ or sys.platform != "linux"
 _PYTHONS_OWN = ("PYTHON", "LC_", "LANG", "LD_", "TZ")
 _HEAVY = (
+    "rolecall.acp",
     "rolecall.agents.adapters.acp",
     "rolecall.agents.acp_",
     "rolecall.agents.contract",
     "rolecall.agents.model",
+    "rolecall.cli.lead_prompt",
     "rolecall.service.fleet",
     "rolecall.store.contract",
 )
@@ -128,7 +134,7 @@ class Child:
         self._line = socket.socket(socket.AF_UNIX)
         self._line.settimeout(PATIENCE)
         large = imports or (_KNOWLEDGE if "knowledge" in words else ())
-        self._line.connect(_server(*large).address)
+        self._line.connect(_own_server or _server(*large).address)
         sent = socket.send_fds(self._line, [data], [*streams])
         if sent < len(data):  # sending nothing fails, too, if the process has ended already
             self._line.sendall(data[sent:])
@@ -207,7 +213,11 @@ class _Server:
                 [sys.executable, __file__, str(listener.fileno()), *imports],
                 stdin=subprocess.PIPE,  # its end is that of the server
                 pass_fds=[listener.fileno()],
-                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # numpy's threads would not be forked
+                env={
+                    **os.environ,
+                    "OPENBLAS_NUM_THREADS": "1",  # numpy's threads would not be forked
+                    MARK: "-" * MARK_LENGTH,
+                },
             )
         atexit.register(self._process.communicate)
 
@@ -219,13 +229,22 @@ def _server(*imports: str) -> _Server:
 
 # -- in the server --
 
+_own_server = ""
+"""The address of the server that this process is or was forked from; empty in a process of tests."""
+_place: dict[str, str] = {}
+"""The host and the network of this process, if they are not those of its server."""
+
 
 def serve(listener: socket.socket, imports: Sequence[str]) -> None:
     """Fork for every connection; answer it with the process id and, at the end, the exit status."""
+    global _own_server
     import jsonschema_rs  # noqa: F401 -- which functions import
 
     import rolecall
+    from rolecall.service import workers
 
+    _own_server = listener.getsockname().decode()
+    vars(workers)["subprocess"] = SimpleNamespace(Popen=_fork_zygote, DEVNULL=subprocess.DEVNULL)
     for module in pkgutil.walk_packages(rolecall.__path__, "rolecall."):
         if not module.name.startswith(_HEAVY) and not module.name.endswith("__main__"):
             import_module(module.name)
@@ -274,6 +293,26 @@ def _fork(line: socket.socket) -> int:
     return pid
 
 
+def _mark(mark: str) -> None:
+    """Show a mark in `/proc`, where a process has the environment that it was started with."""
+    libc = ctypes.CDLL(None)
+    libc.getenv.restype = ctypes.c_void_p
+    if len(mark) == MARK_LENGTH and (shown := libc.getenv(MARK.encode())):
+        ctypes.memmove(shown, mark.encode(), MARK_LENGTH)
+
+
+def _fork_zygote(
+    words: Sequence[str], *, pass_fds: Sequence[int], env: Mapping[str, str], **rest: Any
+) -> Any:
+    """Start the zygote of a service, whose imports take longer than most tests of a service."""
+    if _place["network"]:  # in which the server cannot be reached
+        return subprocess.Popen(words, pass_fds=pass_fds, env=env, **rest)
+    *_, module, _line, entry = words
+    with open(os.devnull, "rb") as nothing:
+        streams = [nothing.fileno(), 1, 2, *pass_fds]
+        return Child([module, "3", entry], streams, env=env, is_leader=True, host=_place["host"])
+
+
 def _move(host: str, network: str) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if network:
@@ -292,19 +331,25 @@ def _become(order: Mapping[str, Any], streams: Sequence[int]) -> NoReturn:
         os.closerange(len(streams), 1 << 16)
         if order["is_leader"]:
             os.setsid()
-        _move(order["host"], order["network"])
+        _place.update(host=order["host"], network=order["network"])
+        _move(**_place)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for name, mode, buffering in (("stdin", "r", -1), ("stdout", "w", -1), ("stderr", "w", 1)):
             old = getattr(sys, name)
             new = open(old.fileno(), mode, buffering, old.encoding, old.errors, closefd=False)  # noqa: SIM115
             setattr(sys, name, new)
+        _mark(order["env"].get(MARK, ""))
         os.environ.clear()
         os.environ.update(order["env"])
         tempfile.tempdir = None  # which the server may have looked up
         os.chdir(order["cwd"])
         sys.argv[:] = order["words"]
-        sys.path[0] = str(Path(sys.argv[0]).parent)
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        if os.sep in sys.argv[0]:
+            sys.path[0] = str(Path(sys.argv[0]).parent)
+            runpy.run_path(sys.argv[0], run_name="__main__")
+        else:
+            del sys.path[0]
+            import_module(sys.argv[0]).main()
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)

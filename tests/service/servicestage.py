@@ -58,12 +58,13 @@ class Service:
         self.home.mkdir(exist_ok=True)
         self.work.mkdir(exist_ok=True)
         self.mark = f"mark-{uuid4().hex}"
+        assert len(self.mark) == commands.MARK_LENGTH
         self.env = {
             **os.environ,
             "ROLECALL_HOME": str(self.home),
             "MACHINE_HOME": str(self.home),  # for agents, who are not led to the home
             "HOME": str(folder),
-            "SERVICE_TEST": self.mark,
+            commands.MARK: self.mark,
         }
         self.program = [PROGRAM]
         """What the service is started with."""
