@@ -186,6 +186,28 @@ def test_a_run_that_was_killed_goes_on_without_asking_again(project: Project) ->
     assert project.outcomes()["bad sub"] == ["failed"] * 2 and project.show()["status"] == "done"
 
 
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL, None])
+def test_what_was_cut_short_begins_again_with_the_files_of_the_task(
+    project: Project, stop: signal.Signals | None
+) -> None:
+    """Half of a change must not be measured: an agent without a session finds what the first attempt found."""
+    project.suite |= {"repeat": 1, "variants": {"good": project.suite["variants"]["good"]}}
+    project.tasks = project.tasks[:1]
+    gate = project.folder / "gate"
+    last = "exit 3" if stop is None else "sleep 600"
+    half = f"test -e {gate} && exit; sed -i 's/a - b/a/' calc.py; touch {gate}; {last}"
+    project.script("good", f"({half}) && sed -i '{FIX_ADD}' calc.py")
+    if stop is None:
+        project.run(check=6)
+    else:
+        with project.spawn() as child:
+            wait_until(gate.exists)
+            child.send_signal(stop)
+            child.wait()
+    project.run()
+    assert project.outcomes() == {"good add": ["passed"]} and len(project.numbers()) == 2
+
+
 def test_ctrl_c_ends_a_run_that_a_later_one_continues(project: Project) -> None:
     project.script("bad", "", hang=True)
     with project.spawn("--at-once", "8") as child:

@@ -123,10 +123,12 @@ class Attempt:
         reuse: bool | None = None,
         repeat: int | None = None,
         parent: str | None = None,
+        is_measured: bool = False,
     ) -> None:
         """`is_owner` is False in an external agent's process, because the process that started it owns the note.
         `is_answer` is True for a person's answer: on a machine that shares the store it needs no work folder.
-        Without `trees` the files of the step are not recorded."""
+        Without `trees` the files of the step are not recorded. `is_measured` is True in an evaluation: a new attempt at
+        the step does not find what an earlier one has changed."""
         self.store = store
         self.mask = mask
         self.watch = watch
@@ -164,6 +166,7 @@ class Attempt:
         if self._is_left_here() and self.note.started_at is not None:
             self.started_at = self.note.started_at
         self.tries = len(list(self._attempts()))
+        self._starts_over = is_measured
 
         self._live = mask.stream()
         self._remarks: list[str] = []
@@ -244,6 +247,7 @@ class Attempt:
         await self.close_left_behind()
         self.agent = self.mask.text(cast.name)
         self.session = self._decide_session(cast)
+        await self.start_over()
         return (await self._assemble(self.session.since, await self._search_repository())).text
 
     def stay_in_session(self) -> None:
@@ -282,13 +286,22 @@ class Attempt:
             # The session would not know that its changes are undone, so it is not continued.
             self.fail(text, AgentError(text, ending="killed"))
 
+    async def start_over(self) -> None:
+        """In an evaluation, put back the files that the first attempt at this step found, unless the agent continues
+        in its session, which knows what it has changed."""
+        is_continued = self.session.session and self.session.session == self.note.session
+        attempts = list(self._attempts()) if self._starts_over and not is_continued else []
+        if attempts and (tree := load_tree(attempts[-1].get("tree"))):
+            await self._put_back(tree)
+        self._starts_over = False  # a stand-in continues with the files as they are
+
     async def _put_back(self, tree: StepTree) -> bool:
         self._write(self.note)  # what it left is recorded before it is replaced
         try:
             return await self.files.put_back(tree.found)
         except (RolecallError, OSError) as error:
             raise UsageError(
-                f"the files that the crashed attempt found cannot be put back: {error}",
+                f"the files that the earlier attempt found cannot be put back: {error}",
                 hint="Resume the thread to start the role with the files as they are.",
             ) from error
 

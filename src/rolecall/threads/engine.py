@@ -87,6 +87,7 @@ class Engine(Setup):
                 reuse=reuse.choose(turn.workflow, way.role, state.reuse),
                 repeat=state.repeat,
                 parent=state.parent,
+                is_measured=bool(state.eval),
             )
         except UsageError as error:  # its work folder is missing
             return self._settle(held, Suspended(f"{way.role}: {error.message}"), RESUME)
@@ -116,6 +117,7 @@ class Engine(Setup):
         if taken := await reuse.finish_begun(attempt):
             return self._commit(held, attempt, taken)
         await attempt.close_left_behind()
+        await attempt.start_over()
         await attempt.find_files()
         attempt.parts = find_parts_of_call(self, attempt.question, function)
         is_outside = getattr(function, "effects", "") == OUTSIDE
