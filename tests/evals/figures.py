@@ -12,7 +12,7 @@ from evals.test_search import run
 from rolecall.evals.power import find_smallest_difference
 from rolecall.evals.search import Search
 from rolecall.evals.sequential import decide_early
-from rolecall.evals.statistics import compare_rates, decide_gate, estimate_mean, estimate_rate
+from rolecall.evals.statistics import compare_rates, estimate_mean, estimate_rate, is_worse
 
 DIFFICULTIES: dict[str, Difficulty] = {"mixed": MIXED, "similar": SIMILAR, "hard": HARD, "easy": EASY}
 
@@ -63,7 +63,7 @@ def print_gate() -> None:
         random = Random(12)
         stopped = [
             fmean(
-                not decide_gate(run_both(random, MIXED, 50, repeats, lower_by(drop))).passed
+                is_worse(run_both(random, MIXED, 50, repeats, lower_by(drop)))
                 for _ in range(SUITES)
             )
             for repeats in (3, 1)
@@ -75,7 +75,7 @@ def print_smallest() -> None:
     print("\nThe smallest difference from a pass rate of 70 % that is shown in 80 % of suites")
     for tasks in (20, 30, 50, 100, 200):
         print(
-            f"  {tasks} tasks:", [find_smallest_difference(tasks, each, base_rate=0.7) for each in (1, 3, 5)]
+            f"  {tasks} tasks:", [find_smallest_difference(tasks, each) for each in (1, 3, 5)]
         )
 
 

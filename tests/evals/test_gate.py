@@ -1,4 +1,4 @@
-"""A gate that may stop early, on simulated runs of agents with known rates."""
+"""The gate, early answers, and what a suite can show, on simulated runs of agents with known rates."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from evals.simulation import MIXED, SUITES, run_both, run_task
 from rolecall.evals.gate import Early
+from rolecall.evals.power import BASE_RATE, find_smallest_difference
 from rolecall.evals.records import Cell, Result, StoredTask, StoredVariant
-from rolecall.evals.statistics import ALPHA, Pair, Tally, decide_gate
+from rolecall.evals.statistics import ALPHA, Pair, Tally, compare_rates, is_worse
 from rolecall.store.ids import NodeId, ThreadId
 
 RUNS, TASKS, REPEAT = 400 if "SOAK" in os.environ else 100, 60, 2
@@ -51,7 +55,7 @@ def tally(random: Random, rates: list[float]) -> dict[str, Tally]:
     }
 
 
-def is_worse(random: Random, old: list[float], new: list[float]) -> tuple[bool, int]:
+def gate_stops(random: Random, old: list[float], new: list[float]) -> tuple[bool, int]:
     """What a gate with --stop-early says, and after how many results."""
     base = tally(random, old)
     early = Early(make_run(1), {"v0": base})
@@ -65,7 +69,35 @@ def is_worse(random: Random, old: list[float], new: list[float]) -> tuple[bool, 
         Pair(base[task], Tally(seen.count("passed"), seen.count("passed") + seen.count("failed")))
         for task, seen in ended.items()
     ]
-    return not decide_gate(pairs, alpha=ALPHA / 2).passed, len(results)
+    return is_worse(pairs, alpha=ALPHA / 2), len(results)
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_of_equal_variants_at_most_one_in_twenty_fails_a_gate(repeats: int) -> None:
+    random = Random(22)
+    failed = sum(is_worse(run_both(random, MIXED, 50, repeats)) for _ in range(SUITES))
+    assert failed <= 0.05 * SUITES
+
+
+@pytest.mark.parametrize(("tasks", "repeats"), [(30, 1), (50, 3)])
+def test_the_smallest_difference_that_a_suite_can_show_is_shown_in_four_of_five_runs(
+    tasks: int, repeats: int
+) -> None:
+    """That share of the tasks breaks; on half of the others two runs differ as often as coin tosses do."""
+    random, least = Random(23), find_smallest_difference(tasks, repeats)
+    assert least is not None
+
+    def run(*, is_broken: bool) -> Pair:
+        if is_broken:
+            return Pair(Tally(repeats, repeats), Tally(0, repeats))
+        rate = BASE_RATE if random.random() < 0.5 else 1.0
+        return Pair(run_task(random, rate, repeats), run_task(random, rate, repeats))
+
+    shown = sum(
+        compare_rates([run(is_broken=random.random() < least) for _ in range(tasks)]).p_value <= ALPHA
+        for _ in range(SUITES)
+    )
+    assert 0.75 * SUITES <= shown <= 0.95 * SUITES
 
 
 def test_of_equal_variants_at_most_one_in_twenty_fails_a_gate_that_may_stop_early() -> None:
@@ -73,13 +105,13 @@ def test_of_equal_variants_at_most_one_in_twenty_fails_a_gate_that_may_stop_earl
     failed = 0
     for _ in range(RUNS):
         rates = [random.random() for _ in range(TASKS)]
-        failed += is_worse(random, rates, rates)[0]
+        failed += gate_stops(random, rates, rates)[0]
     assert failed / RUNS <= 0.05
 
 
 def test_what_is_much_worse_fails_it_after_part_of_the_run() -> None:
     random = Random(21)
-    seen = [is_worse(random, [0.9] * TASKS, [0.2] * TASKS) for _ in range(50)]
+    seen = [gate_stops(random, [0.9] * TASKS, [0.2] * TASKS) for _ in range(50)]
     assert all(worse for worse, _ in seen)
     assert max(count for _, count in seen) < TASKS * REPEAT * 0.5
 

@@ -22,7 +22,7 @@ from rolecall.evals.compare import (
 from rolecall.evals.records import EvalRun, Result, StoredSuite, find_run
 from rolecall.evals.results import Report
 from rolecall.evals.sequential import EarlyAnswer, decide_early
-from rolecall.evals.statistics import ALPHA, Pair, Tally, decide_gate
+from rolecall.evals.statistics import ALPHA, Pair, Tally, is_worse
 from rolecall.files.tree import Trees
 from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Store
@@ -154,8 +154,7 @@ def decide(store: Store, trees: Trees, base: Sequence[Side], run: EvalRun, early
         if tasks:
             comparisons.append(compare(store, trees, old, new))
         answer = answers[new.variant].answer if new.variant in answers else None
-        is_worse = bool(tasks) and not decide_gate(tasks.values(), alpha=alpha).passed
-        if answer == "worse" or (is_worse and answer is None):
+        if answer == "worse" or (answer is None and tasks and is_worse(tasks.values(), alpha=alpha)):
             worse.append(new.variant)
     counts = report.counts
     decision: Decision = "passed"

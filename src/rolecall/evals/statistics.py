@@ -16,25 +16,22 @@ from itertools import product
 from operator import add, itemgetter, mul
 from random import Random
 from statistics import NormalDist, fmean, variance
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from rolecall.errors import UsageError
 
-LEVEL = 0.95
-"""How often an interval contains the true value."""
 ALPHA = 0.05
 """How often a test may report a difference where there is none."""
 RESAMPLES = 1000
 NOTHING_SHARED = "No task has a verdict of both variants, so there is nothing to compare."
+_Z = NormalDist().inv_cdf(0.975)
+"""For intervals that contain the true value in 95 % of cases."""
 _SEED = 20
 _MOST_DRAWS = 2_000_000
 _MOST_ADDITIONS = 5_000_000
 _FLIPS = 9_999
 _FEW = 12
 
-Side = Literal["different", "better", "worse"]
-"""What a test looks for: that the variant differs from the base, or only that it is better, or worse."""
-Amount = TypeVar("Amount", int, float)
 Change = Literal["fixed", "broken", "flaky", "unchanged"]
 
 
@@ -91,15 +88,7 @@ class Difference:
     tasks: int
 
 
-@dataclass(frozen=True)
-class Gate:
-    """Whether a variant may replace its base."""
-
-    passed: bool
-    difference: Difference
-
-
-def estimate_rate(tallies: Sequence[Tally], *, level: float = LEVEL) -> Rate | None:
+def estimate_rate(tallies: Sequence[Tally]) -> Rate | None:
     """The pass rate with its Wilson interval; None if no task has a verdict.
 
     With repeats, the number of runs in Wilson's formula is replaced by the number of independent runs that would vary
@@ -111,9 +100,9 @@ def estimate_rate(tallies: Sequence[Tally], *, level: float = LEVEL) -> Rate | N
     tasks, runs = len(rates), sum(tally.runs for tally in tallies)
     value = fmean(rates)
 
-    independent, z = float(tasks), _z(level)
+    independent, z = float(tasks), _Z
     if runs > tasks:
-        z = _t(level, tasks)
+        z = _t(tasks)
         spread = variance(rates) / tasks if tasks > 1 else 0.0
         if spread:
             independent = min(max(value * (1 - value) / spread, tasks), runs)
@@ -141,17 +130,15 @@ def estimate_pass_every(tallies: Iterable[Tally], k: int) -> float | None:
     return fmean(shares) if shares else None
 
 
-def estimate_mean(runs: Iterable[Sequence[float]], *, level: float = LEVEL) -> Mean | None:
+def estimate_mean(runs: Iterable[Sequence[float]]) -> Mean | None:
     """The mean of a score or an amount, given the runs of each task; None if there are none. The interval is a
     bootstrap of tasks: it draws as many tasks as there are, with replacement, many times, and takes the range of the
     means. The range is a little wider than the percentiles, as a t interval is wider than a normal one."""
     values = [fmean(of_task) for of_task in runs if of_task]
-    return Mean(fmean(values), _bootstrap(values, level), len(values)) if values else None
+    return Mean(fmean(values), _bootstrap(values), len(values)) if values else None
 
 
-def estimate_per_pass(
-    amounts: Sequence[Sequence[float]], tallies: Sequence[Tally], *, level: float = LEVEL
-) -> Mean | None:
+def estimate_per_pass(amounts: Sequence[Sequence[float]], tallies: Sequence[Tally]) -> Mean | None:
     """What one solved task costs, in money, tokens or minutes: the sum over all runs, failed ones included, divided by
     the number of runs that passed. None if none passed, or if the amount of a run is unknown. The interval is a
     bootstrap of tasks; it is None if so few passed that the upper end is unknown."""
@@ -166,76 +153,59 @@ def estimate_per_pass(
             sum(draw(totals)) / solved if (solved := sum(draw(passed))) else math.inf
             for draw in _resamplings(len(totals))
         )
-        interval = _cut(ratios, level, len(totals))
+        interval = _cut(ratios, len(totals))
         if math.isinf(interval.high):
             interval = None
     return Mean(math.fsum(totals) / sum(passed), interval, len(totals))
 
 
-def compare_rates(pairs: Iterable[Pair], *, side: Side = "different", level: float = LEVEL) -> Difference:
+def compare_rates(pairs: Iterable[Pair]) -> Difference:
     """The difference in pass rate, paired by task.
 
     The p value is exact: if the variants are equal, each task's difference is as likely to favour one as the other, so
     the test counts the assignments of signs that give a sum at least as large. With one run per task this is the exact
     McNemar test (without mid-p). The interval is a t interval of the tasks' differences.
     """
-    judged = _keep_judged(pairs)
-    scale = math.lcm(*(tally.runs for pair in judged for tally in pair))
-    steps = [
-        variant.passed * (scale // variant.runs) - base.passed * (scale // base.runs)
-        for base, variant in judged
-    ]
-    sizes = [abs(step) for step in steps if step]
-    extreme = _turn(sum(steps), side)
-    if len(sizes) * sum(sizes) <= _MOST_ADDITIONS:
-        method = "exact McNemar test" if scale == 1 else "exact sign-flip test by task"
-        tail = _count_signs(sizes, extreme)
-    else:
-        method = "sign-flip test by task, with random signs"
-        tail = _draw_signs(sizes, extreme)
+    steps, scale = _list_steps(pairs)
+    tail, is_exact = _find_tail(steps, abs(sum(steps)))
+    method = "exact McNemar test" if scale == 1 else "exact sign-flip test by task"
 
     # If all tasks agree, nothing shows how much tasks vary: one better and one worse task are added (Bonett, Price).
     seen = steps if len(set(steps)) > 1 else [*steps, scale, -scale]
     middle = sum(seen) / len(seen) / scale
-    half = _t(level, len(seen)) * math.sqrt(variance(seen) / len(seen)) / scale
+    half = _t(len(seen)) * math.sqrt(variance(seen) / len(seen)) / scale
     return Difference(
         sum(steps) / len(steps) / scale,
         Interval(max(-1.0, middle - half), min(1.0, middle + half)),
-        min(1.0, 2 * tail) if side == "different" else tail,
-        method,
+        min(1.0, 2 * tail),
+        method if is_exact else "sign-flip test by task, with random signs",
         len(steps),
     )
 
 
-def compare_means(
-    base: Iterable[Sequence[float]],
-    variant: Iterable[Sequence[float]],
-    *,
-    side: Side = "different",
-    level: float = LEVEL,
-) -> Difference:
+def compare_means(base: Iterable[Sequence[float]], variant: Iterable[Sequence[float]]) -> Difference:
     """The difference in a score or an amount, given the runs of the same tasks in the same order. The interval is a
-    bootstrap of the tasks' differences, the p value comes from a sign-flip test on them. `better` means higher."""
+    bootstrap of the tasks' differences, the p value comes from a sign-flip test on them."""
     both = zip(base, variant, strict=True)
-    values = [fmean(new) - fmean(old) for old, new in both if old and new]
+    values = [round(fmean(new) - fmean(old), 12) for old, new in both if old and new]  # 0.1 + 0.2 is 0.3
     if not values:
         raise UsageError(NOTHING_SHARED)
     sizes = [abs(value) for value in values if value]
-    tail = (_list_signs if len(sizes) <= _FEW else _draw_signs)(sizes, _turn(math.fsum(values), side))
+    tail = (_list_signs if len(sizes) <= _FEW else _draw_signs)(sizes, abs(math.fsum(values)))
     return Difference(
         fmean(values),
-        _bootstrap(values, level),
-        min(1.0, 2 * tail) if side == "different" else tail,
+        _bootstrap(values),
+        min(1.0, 2 * tail),
         "paired bootstrap by task, sign-flip test",
         len(values),
     )
 
 
-def decide_gate(pairs: Iterable[Pair], *, alpha: float = ALPHA) -> Gate:
-    """Whether a variant may replace its base: not if its pass rate is lower by more than chance explains (a one-sided
-    paired test). Of variants as good as their base, at most `alpha` are stopped."""
-    difference = compare_rates(pairs, side="worse")
-    return Gate(difference.p_value > alpha, difference)
+def is_worse(pairs: Iterable[Pair], *, alpha: float = ALPHA) -> bool:
+    """Whether the pass rate of a variant is lower than that of its base by more than chance explains (a one-sided
+    paired test). Of variants as good as their base, at most `alpha` are called worse."""
+    steps, _ = _list_steps(pairs)
+    return _find_tail(steps, -sum(steps))[0] <= alpha
 
 
 def classify_change(pair: Pair, *, alpha: float = ALPHA) -> Change:
@@ -262,14 +232,9 @@ def _compare_exactly(base: Tally, variant: Tally) -> float:
     return sum(way for way in ways if way <= seen) / math.comb(runs, passed)
 
 
-def _z(level: float) -> float:
-    return NormalDist().inv_cdf((1 + level) / 2)
-
-
-def _t(level: float, tasks: int) -> float:
+def _t(tasks: int) -> float:
     """The quantile of Student's t distribution for a mean of so many tasks, to the first order of its expansion."""
-    z = _z(level)
-    return z * (1 + (z * z + 1) / (4 * max(1, tasks - 1)))
+    return _Z * (1 + (_Z * _Z + 1) / (4 * max(1, tasks - 1)))
 
 
 @lru_cache(maxsize=2)
@@ -281,37 +246,40 @@ def _resamplings(tasks: int) -> list[Callable[[Sequence[Any]], tuple[Any, ...]]]
     return [itemgetter(*draw.choices(numbers, k=tasks)) for _ in range(count)]
 
 
-def _bootstrap(values: Sequence[float], level: float) -> Interval | None:
+def _bootstrap(values: Sequence[float]) -> Interval | None:
     tasks = len(values)
     if tasks < 2:
         return None
-    return _cut(sorted(sum(draw(values)) / tasks for draw in _resamplings(tasks)), level, tasks)
+    return _cut(sorted(sum(draw(values)) / tasks for draw in _resamplings(tasks)), tasks)
 
 
-def _cut(values: Sequence[float], level: float, tasks: int) -> Interval:
+def _cut(values: Sequence[float], tasks: int) -> Interval:
     """The middle of sorted values: of the resampled means of few tasks a little more than the level, because they vary
     less than the mean itself."""
-    share = NormalDist().cdf(-_t(level, tasks) * math.sqrt(tasks / (tasks - 1)))
+    share = NormalDist().cdf(-_t(tasks) * math.sqrt(tasks / (tasks - 1)))
     outside = int(share * len(values))
     return Interval(values[outside], values[-1 - outside])
 
 
-def _keep_judged(pairs: Iterable[Pair]) -> list[Pair]:
+def _list_steps(pairs: Iterable[Pair]) -> tuple[list[int], int]:
+    """How much better each task is under the variant, in whole steps, and how many steps are the whole pass rate."""
     judged = [pair for pair in pairs if pair.base.runs and pair.variant.runs]
     if not judged:
         raise UsageError(NOTHING_SHARED)
-    return judged
+    scale = math.lcm(*(tally.runs for pair in judged for tally in pair))
+    steps = [
+        variant.passed * (scale // variant.runs) - base.passed * (scale // base.runs)
+        for base, variant in judged
+    ]
+    return steps, scale
 
 
-def _turn(total: Amount, side: Side) -> Amount:
-    """The sum of the differences, turned so that large values speak for the side."""
-    match side:
-        case "different":
-            return abs(total)
-        case "better":
-            return total
-        case "worse":
-            return -total
+def _find_tail(steps: Sequence[int], least: int) -> tuple[float, bool]:
+    """How likely steps of this size in random directions add up to at least `least`; and whether that is exact."""
+    sizes = [abs(step) for step in steps if step]
+    if len(sizes) * sum(sizes) <= _MOST_ADDITIONS:
+        return _count_signs(sizes, least), True
+    return _draw_signs(sizes, least), False
 
 
 def _count_signs(sizes: Sequence[int], least: int) -> float:
