@@ -8,7 +8,7 @@ from random import Random
 from statistics import fmean
 
 from evals.simulation import EASY, HARD, MIXED, SIMILAR, SUITES, Difficulty, mean_of, run_both, run_suite
-from evals.test_search import run
+from evals.test_search import run, run_with_ends
 from rolecall.evals.power import find_smallest_difference
 from rolecall.evals.search import Search
 from rolecall.evals.sequential import decide_early
@@ -62,10 +62,7 @@ def print_gate() -> None:
     for drop in (0.0, 0.1, 0.2):
         random = Random(12)
         stopped = [
-            fmean(
-                is_worse(run_both(random, MIXED, 50, repeats, lower_by(drop)))
-                for _ in range(SUITES)
-            )
+            fmean(is_worse(run_both(random, MIXED, 50, repeats, lower_by(drop))) for _ in range(SUITES))
             for repeats in (3, 1)
         ]
         print(f"  {100 * drop:.0f} points: {stopped}")
@@ -74,9 +71,7 @@ def print_gate() -> None:
 def print_smallest() -> None:
     print("\nThe smallest difference from a pass rate of 70 % that is shown in 80 % of suites")
     for tasks in (20, 30, 50, 100, 200):
-        print(
-            f"  {tasks} tasks:", [find_smallest_difference(tasks, each) for each in (1, 3, 5)]
-        )
+        print(f"  {tasks} tasks:", [find_smallest_difference(tasks, each) for each in (1, 3, 5)])
 
 
 def print_early() -> None:
@@ -115,6 +110,10 @@ def print_search() -> None:
         print(
             f"  {error}: {right}, {fmean(asked):.1f}, {max(asked)}; all: 64 x {repeats}, so {100 * share:.1f} %"
         )
+    random = Random(15)
+    ended = [run_with_ends(random, 0.2) for _ in range(5000)]
+    rights, questions = fmean(is_right for is_right, _ in ended), fmean(answers for _, answers in ended)
+    print(f"  0.2, with both ends: {rights}, {questions:.1f}; {100 * questions / (64 * 11):.1f} % of 64 x 11")
 
 
 if __name__ == "__main__":

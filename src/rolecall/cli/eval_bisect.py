@@ -140,7 +140,9 @@ def _describe(found: Bisected) -> str:
     asked = (
         f"{found.asked} of {plural(found.versions, 'version')} were run, {plural(len(found.looks), 'answer')}"
     )
-    lines = [f"{found.workflow}: {asked}, of which {found.error * 100:.0f} % may be wrong"]
+    lines = (
+        [f"{found.workflow}: {asked}, of which {found.error * 100:.0f} % may be wrong"] if found.looks else []
+    )
     lines += [tasks] if tasks else []
     if found.status != "found":
         lines.append(f"{found.status}: {found.reason}")

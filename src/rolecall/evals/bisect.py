@@ -15,7 +15,7 @@ from rolecall.evals.begin import Plan
 from rolecall.evals.compare import Side, pair_tasks
 from rolecall.evals.records import list_runs
 from rolecall.evals.results import Report, to_json
-from rolecall.evals.search import Search
+from rolecall.evals.search import Search, count_needed
 from rolecall.evals.suite import Suite
 from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Store
@@ -153,7 +153,8 @@ class Bisection(NamedTuple):
     async def find(self) -> Bisected:
         """Search until the answer is certain enough, or a run cannot be finished."""
         first, last = self.versions[0], self.versions[-1]
-        ends_plan = self.plan(self._suite_of([first, last]), (), 0)
+        repeat = max(self.suite.repeat, count_needed(self.noise or 0))
+        ends_plan = self.plan(self._suite_of([first, last])._replace(repeat=repeat), (), 0)
         place = digest(
             [ends_plan.suite.node, *ends_plan.tasks, [one.node for one in self.versions], self.noise]
         )
@@ -222,7 +223,7 @@ class Bisection(NamedTuple):
         error = self.noise
         if error is None:
             wrong = sum(look.passed == bool(look.version) for look in looks)
-            is_repeated = self.suite.repeat > 1
+            is_repeated = self.suite.repeat > 1  # otherwise nothing shows how often it is wrong
             error = min(_MOST_ERROR, (wrong + 1) / (len(looks) + 2)) if is_repeated else 0.0
         nodes = tuple(one.node for one in self.versions)
         return Known(nodes, ends.id, error, broken, tuple(looks))

@@ -6,11 +6,23 @@ search again from the recorded answers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from math import comb
 
 from rolecall.errors import UsageError
+
+_MOST_ANSWERS = 101
+
+
+def count_needed(error: float) -> int:
+    """How many answers about one version it takes until their majority is wrong in at most one of a hundred cases."""
+    for answers in range(1, _MOST_ANSWERS, 2):
+        wrong = range(answers // 2 + 1, answers + 1)
+        if sum(comb(answers, n) * error**n * (1 - error) ** (answers - n) for n in wrong) <= 0.01:
+            return answers
+    return _MOST_ANSWERS
 
 
 @dataclass(frozen=True)
@@ -26,7 +38,7 @@ class Search:
     versions: int
     error: float = 0.0
     """How often the judge is wrong, or an upper bound, below one half."""
-    enough: float = 0.97
+    enough: float = 0.98
     """How certain the answer must be."""
     told: tuple[tuple[int, bool], ...] = ()
     """The answers so far: a version, and whether it passed."""
@@ -37,17 +49,6 @@ class Search:
                 f"A judge that is wrong with a probability of {self.error:g} cannot guide a search.",
                 hint="The probability must be below one half. Let each answer be a majority of several verdicts.",
             )
-
-    def tell(self, version: int, passed: bool) -> Search:
-        """The search with one more answer."""
-        search = replace(self, told=(*self.told, (version, passed)))
-        if not self.error and min(search.mistakes):
-            raise UsageError(
-                f"The answers contradict each other: version {version} {'passed' if passed else 'failed'}, "
-                "so the judge is sometimes wrong.",
-                hint="Say how often the judge is wrong.",
-            )
-        return search
 
     @cached_property
     def mistakes(self) -> tuple[int, ...]:
