@@ -787,9 +787,11 @@ class Rolecall:
         *,
         warn: Callable[[Problem], object] = lambda _problem: None,
         is_kept: bool = False,
+        has_any_name: bool = False,
     ) -> LoadedWorkflow:
         """Load a workflow to start threads of it. `warn` is called with each warning about a file; with `is_kept`, one
-        written in Python is loaded from a copy that does not change."""
+        written in Python is loaded from a copy that does not change; with `has_any_name`, the name of a file need not
+        be that of its workflow."""
         if isinstance(workflow, LoadedWorkflow):
             return workflow
         if isinstance(workflow, playbook.Playbook):
@@ -803,7 +805,8 @@ class Rolecall:
             book = compose.load_workflow(found.path, store=self._url, warn=warn)
             loaded = LoadedWorkflow(book, path=found.path)
         else:
-            loaded = LoadedWorkflow(registry.load_file(found.path, warn=warn), path=found.path)
+            book = registry.load_file(found.path, warn=warn, has_any_name=has_any_name)
+            loaded = LoadedWorkflow(book, path=found.path)
         self._check_nested(loaded)
         return loaded
 
@@ -1862,8 +1865,9 @@ class Evals:
         `changed`; otherwise those of the suite. Without `threads`, those of the workflow that began at `since` or
         later are taken, at `most` so many."""
         near = Rolecall(self._rolecall.store, folder=os.path.dirname(os.path.abspath(path)))
-        changed = self._rolecall.load_workflow(workflow).playbook if workflow else None
-        changes = begin.Changes(changed, agents or {})
+        # An edited copy beside the original may have any name.
+        given = self._rolecall.load_workflow(workflow, has_any_name=True) if workflow else None
+        changes = begin.Changes(given.playbook if given else None, agents or {})
         recorded = suite.Recorded("", since, most, role, tuple(one.id for one in threads))
         read = begin.make_experiment(self.read(path), recorded, changes, near.missing_agents)
         return begin.plan(

@@ -304,10 +304,9 @@ def test_an_experiment_tries_another_workflow_on_named_threads(project: Project)
     record(project, 3)
     changed = json.loads((project.folder / ".workflows/fix-it.yaml").read_text())
     changed["roles"]["reviewer"]["prompt"] = "Review it twice."
-    (project.folder / "changed").mkdir()
-    (project.folder / "changed/fix-it.yaml").write_text(json.dumps(changed))
+    (project.folder / "changed.yaml").write_text(json.dumps(changed))
     thread = project.rolecall.json("thread", "list", "--all")[0]["thread"]
-    words = ("experiment", "suite.yaml", "--fork", "reviewer", "--workflow", "changed/fix-it.yaml")
+    words = ("experiment", "suite.yaml", "--fork", "reviewer", "--workflow", "changed.yaml")
     report = project.json(*words, "--thread", thread)
     assert {cell["task"] for cell in report["cells"]} == {thread} and len(report["cells"]) == 2
     assert [project.count_asked(name) for name in ("old", "reviewer")] == [3, 4]

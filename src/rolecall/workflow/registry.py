@@ -255,11 +255,14 @@ def check_file(path: str, *, has_any_name: bool = False) -> Checked:
     return Checked(playbook, definition.problems, definition.marks)
 
 
-def load_file(path: str, *, warn: Callable[[Problem], object] = lambda _: None) -> Playbook:
+def load_file(
+    path: str, *, warn: Callable[[Problem], object] = lambda _: None, has_any_name: bool = False
+) -> Playbook:
     """Load a workflow file to start threads of it. Raise one error with all its problems, or `Untrusted` if it comes
-    from a pack and nobody has looked at it; pass its warnings to `warn`."""
+    from a pack and nobody has looked at it; pass its warnings to `warn`. With `has_any_name`, its name need not be
+    that of the file."""
     check_trust(path)
-    return read_file(path, warn=warn)
+    return read_file(path, warn=warn, has_any_name=has_any_name)
 
 
 def read_file(
