@@ -19,6 +19,8 @@ from conftest import SCRIPTS
 from ports import held_port
 from test_thread_folder import git
 
+from rolecall.settings import yaml12
+
 if TYPE_CHECKING:
     from conftest import Rolecall
 
@@ -402,12 +404,42 @@ def test_check_proves_references_and_cheats_without_asking_anybody(project: Proj
         ("reference", "passed"),
         ("cheat", "failed"),
         ("untouched", "failed"),
+        *((trick, "failed") for trick in ("conftest.py", "pytest.ini", "pytest.py", "Makefile")),
+        ("code that ends its process", "passed"),
     }
     # A judge that believes the result's own tests is fooled by it.
     project.suite["judges"]["tests"] = {"command": [*PYTHON, "hidden/test.py"]}
     project.write()
     told = project.rolecall("eval", "check", "suite.yaml", cwd=project.folder, check=1).stdout
     assert "✗ add · cheat · passed" in told and project.numbers() == []
+
+
+def test_check_warns_of_judges_that_an_agent_can_fool(project: Project) -> None:
+    hidden = project.folder / "hidden"
+    (hidden / "test_calc.py").write_text("from calc import f\n\ndef test_f():\n    assert f(2, 3) == 5\n")
+    project.tasks = project.tasks[:1]
+    naive = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "hidden/"]
+    project.suite |= {
+        "reference": {"command": f"sed -i '{FIX_ADD}' calc.py"},
+        "judges": {"tests": {"command": naive, "files": "hidden/"}},
+    }
+    project.write()
+    shown = project.rolecall("eval", "check", "suite.yaml", cwd=project.folder, check=0).stdout
+    tricks = ("conftest.py", "pytest.ini", "pytest.py", "code that ends its process")
+    assert [line for line in shown.splitlines() if line.startswith("⚠ add")] == [
+        f"⚠ add · {trick} · passed" for trick in tricks
+    ]
+    assert "✓ add · reference · passed" in shown and "without doing the task" in shown
+
+    (hidden / "pytest.ini").write_text("[pytest]\npythonpath = ..\n")
+    guide = (Path(__file__).parents[2] / "docs/evals.md").read_text()
+    [block] = [one for one in re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL) if "junitxml" in one]
+    robust = yaml12.load(block, source="docs/evals.md")["judges"]["tests"]["command"]
+    robust = robust.replace("python3", sys.executable)
+    project.suite["judges"]["tests"]["command"] = robust
+    project.write()
+    shown = project.rolecall("eval", "check", "suite.yaml", cwd=project.folder, check=0).stdout
+    assert "✓ add · reference · passed" in shown and "⚠" not in shown
 
 
 def test_a_run_says_the_same_on_another_machine(project: Project, tmp_path: Path) -> None:

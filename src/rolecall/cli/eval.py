@@ -374,16 +374,22 @@ def percent(share: float | None) -> str:
     STORE,
 )
 def check(options: Namespace) -> Reply:
+    from rolecall.evals.check import TRICKS  # no other command of this noun needs it
+
     with Rolecall(options.store) as rolecall:
         proofs = asyncio.run(rolecall.evals().check(options.suite, only=options.only))
-    decisive = [proof for proof in proofs if proof.kind != "untouched"]
+    decisive = [proof for proof in proofs if proof.kind in ("reference", "cheat")]
+    fooled = [proof for proof in proofs if proof.kind in TRICKS and proof.outcome == "passed"]
     lines = []
     for proof in proofs:
-        if proof.kind == "untouched" and proof.is_as_expected:
+        is_expected = proof.is_as_expected if proof.kind == "untouched" else proof not in fooled
+        if proof not in decisive and is_expected:
             continue
-        sign = "✓" if proof.is_as_expected else "⚠" if proof.kind == "untouched" else "✗"
+        sign = "✓" if proof.is_as_expected else "✗" if proof in decisive else "⚠"
         reason = f": {short(proof.reason, 300)}" if proof.reason and not proof.is_as_expected else ""
         lines.append(f"{sign} {proof.task} · {proof.kind} · {proof.outcome}{reason}")
+    if fooled:
+        lines.append("⚠ an agent could pass this way without doing the task; docs/evals.md says what helps")
     wrong = [proof for proof in decisive if not proof.is_as_expected]
     if not decisive:
         lines.append("nothing is proven: the suite has no reference and no cheat")

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from rolecall.agents.protocol import Cancel
@@ -29,7 +30,7 @@ class Proof(NamedTuple):
 
     task: str
     kind: str
-    """`reference`, `cheat`, or `untouched`: the files of the task as they are."""
+    """`reference`, `cheat`, `untouched`: the files of the task as they are, or the name of one of TRICKS."""
     is_as_expected: bool
     outcome: str
     reason: str
@@ -37,14 +38,22 @@ class Proof(NamedTuple):
 
 
 _AT_ONCE = 4
-EXPECTED = {"reference": "passed", "cheat": "failed", "untouched": "failed"}
+_EXIT = "import os\nos._exit(0)\n"
+TRICKS: Mapping[str, Mapping[str, str]] = {
+    "conftest.py": {"conftest.py": _EXIT},
+    "pytest.ini": {"pytest.ini": "[pytest]\naddopts = --collect-only\n"},
+    "pytest.py": {"pytest.py": _EXIT, "unittest.py": _EXIT},
+    "Makefile": {"Makefile": "%:\n\t@true\n", "package.json": '{"scripts": {"test": "true"}}\n'},
+    "code that ends its process": {"*.py": _EXIT},
+}
+"""Files with which an agent could pass without doing the task, wherever a judge runs what it finds in the result."""
 
 
 async def check(
     suite: Suite, store: Store, site: Site, *, only: Sequence[str], cache: str, cancel: Cancel
 ) -> list[Proof]:
-    """Ask the judges of a suite about the known answers to its tasks. The untouched files of a task stand for an answer
-    of an agent that does nothing, where a command decides."""
+    """Ask the judges of a suite about the known answers to its tasks. Where a command decides, the untouched files of a
+    task stand for an agent that does nothing, and on one task that fails so, tricks stand for one that cheats."""
     source = os.path.dirname(suite.path)
     judges = [
         StoredJudge(NodeId(""), one._replace(files=os.path.basename(one.files)), files, None)
@@ -62,13 +71,14 @@ async def check(
                 suite, judges, StoredTask(NodeId(""), *own), kind, answer, site, cache, cancel
             )
 
-    return await asyncio.gather(
-        *(
-            prove(task, files, kind, answer)
-            for task, files in find_tasks(store, site.trees, chosen, cache, source)
-            for kind, answer in _list_answers(suite, task)
-        )
+    tasks = list(find_tasks(store, site.trees, chosen, cache, source))
+    proofs = await asyncio.gather(
+        *(prove(*task, kind, answer) for task in tasks for kind, answer in _list_answers(suite, task[0]))
     )
+    failing = {proof.task for proof in proofs if proof.kind == "untouched" and proof.is_as_expected}
+    if first := next((task for task in tasks if task[0].id in failing), None):
+        proofs += await asyncio.gather(*(prove(*first, trick, Answer()) for trick in TRICKS))
+    return proofs
 
 
 def _list_answers(suite: Suite, task: Task) -> Iterator[tuple[str, Answer]]:
@@ -96,6 +106,11 @@ async def _prove(
             await asyncio.to_thread(folders.fill_task, folder, task, trees, cache)
             await folders.set_up(folder, task, env=env, cancel=cancel)
             await folders.apply_answer(folder, answer, env=env, cancel=cancel)
+            for pattern, text in TRICKS.get(kind, {}).items():
+                for path in [*Path(folder).rglob(pattern)] if "*" in pattern else [Path(folder, pattern)]:
+                    if path.is_symlink():  # it may lead out of the folder
+                        path.unlink()
+                    path.write_text(text, encoding="utf-8")
             left = await asyncio.to_thread(trees.take, folder, source=os.path.dirname(suite.path))
             judged = Judged(task.id, task.prompt, left, answer.output or {})
             verdicts = []
@@ -111,4 +126,5 @@ async def _prove(
         reason = "no judge that decides was asked: commands need files, expressions an `output`"
         return Proof(task.id, kind, False, "infrastructure", reason, tuple(verdicts))
     outcome, reason, _ = judge.decide(sorted(deciding), verdicts)
-    return Proof(task.id, kind, outcome == EXPECTED[kind], outcome, reason, tuple(verdicts))
+    is_as_expected = outcome == ("passed" if kind == "reference" else "failed")
+    return Proof(task.id, kind, is_as_expected, outcome, reason, tuple(verdicts))
