@@ -69,6 +69,8 @@ def show_eval(demo: Demo) -> None:
     demo.rolecall("eval", "check", "suite.yaml", "--only", "roman", "--only", "title")
     demo.say("Run it: a thread for each developer and task.")
     demo.rolecall("eval", "run", "suite.yaml")
+    demo.say("Is that more than chance? Each task is compared with itself.")
+    demo.rolecall("eval", "compare")
     demo.say("Run it again: nothing has changed, so nobody is asked.")
     demo.rolecall("eval", "run", "suite.yaml", "--only", "text")
 

@@ -149,8 +149,10 @@ def test_variants_are_run_judged_and_compared_in_a_table(project: Project) -> No
     }
     assert "done: 6 passed, 2 failed" in shown
     assert max(map(len, shown.splitlines())) <= 80
-    good, bad = shown.splitlines()[-2:]
+    *_, good, bad, _, headings, good_used, bad_used = shown.splitlines()
     assert good.split()[:2] == ["good", "100"] and bad.split()[:2] == ["bad", "50"]
+    assert headings.split()[1:4] == ["cost/run", "tokens/run", "min/run"]
+    assert good_used.split()[1:3] == ["$0.02", "110"] and bad_used.split()[4:6] == ["$0.02", "220"]
     report = project.show()
     assert report["status"] == "done" and report["paid"]["cost"] == pytest.approx(0.12)
     failed = next(cell for cell in report["cells"] if cell["outcome"] == "failed")
@@ -167,7 +169,7 @@ def test_unchanged_work_is_reused_and_repeats_are_really_asked(project: Project)
     project.run()
     assert len(project.numbers()) == 12  # only the changed variant is asked again
     good = project.show()["variants"][0]
-    assert good["cost"] == pytest.approx(0.08)  # what it costs, although nothing was paid this time
+    assert good["used"]["cost"] == pytest.approx(0.08)  # what it costs, although nothing was paid this time
     project.run("--fresh")
     assert len(project.numbers()) == 20
 

@@ -272,7 +272,7 @@ def test_costs_that_nobody_reported_after_the_fork_are_not_known(project: Projec
     report = project.json(
         "experiment", "suite.yaml", "--fork", "reviewer", "--agent", "reviewer=scripted:free.json"
     )
-    assert [variant["cost"] for variant in report["variants"]] == [pytest.approx(0.02), None]
+    assert [variant["used"].get("cost") for variant in report["variants"]] == [pytest.approx(0.02), None]
     [found] = report["comparisons"]
     assert [amount["name"] for amount in found["amounts"]] == ["score", "minutes"]
 

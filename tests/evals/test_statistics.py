@@ -160,6 +160,11 @@ def test_the_p_value_of_repeats_is_that_of_all_signs(pairs: list[Pair]) -> None:
     )
 
 
+def test_amounts_that_differ_by_rounding_alone_are_equal() -> None:
+    difference = compare_means([[0.3]] * 6, [[0.1 + 0.2]] * 6)
+    assert (difference.value, difference.p_value) == (0, 1)
+
+
 def test_random_signs_agree_with_all_signs(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = run_both(Random(3), SIMILAR, 60, 3, lambda rate: rate * 0.8)
     exact = compare_rates(pairs)

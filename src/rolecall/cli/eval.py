@@ -38,7 +38,7 @@ from rolecall.cli.thread_play import View, run_attended
 from rolecall.errors import UsageError
 from rolecall.evals.statistics import Tally, estimate_rate
 from rolecall.store.canonical import JsonObject
-from rolecall.threads.report import local_time, money
+from rolecall.threads.report import describe_amount, local_time, money
 
 if TYPE_CHECKING:
     from rolecall.cli import Argument
@@ -110,7 +110,7 @@ def follow(options: Namespace, plan: Plan, play: Callable[..., Awaitable[Played]
     """Run a plan and show its progress; also returns whether it was interrupted."""
     is_text = format_of(options) == "text"
     if is_text:
-        _tell_plan(plan)
+        _tell_plan(plan, is_compared=bool(getattr(options, "against", None)))
     done = plan.going_on.read_results() if plan.going_on else {}
     counts = {name: sum(one.outcome == name for one in done.values()) for name in ("passed", "failed")}
     view = CellLines(plan.threads, counts) if is_text else CellRecords(options)
@@ -153,16 +153,16 @@ def _selection(options: Namespace) -> str:
     return words + (" --stop-early" if options.stop_early else "")
 
 
-def _tell_plan(plan: Plan) -> None:
+def _tell_plan(plan: Plan, *, is_compared: bool) -> None:
     suite = plan.suite
     parts = (plural(len(suite.variants), "variant"), plural(len(plan.tasks), "task"))
     say(
         f"{suite.name}: {' × '.join((*parts, plural(suite.repeat, 'repeat')))} = {plural(plan.threads, 'thread')}"
     )
-    if len(suite.variants) > 1:
+    if is_compared or len(suite.variants) > 1:
         least = plan.smallest_difference
-        shown = f"{least * 100:.0f} points" if least is not None else "none: it needs more tasks"
-        say(f"smallest difference in pass rate that it can show: {shown}")
+        shown = f"{least * 100:.0f} points" if least is not None else "none, with so few tasks"
+        say(f"smallest difference that it can show, from 70 %: {shown}")
     for name, paths in plan.omitted.items():
         warn(f"{name}: {', '.join(paths[:5])} is left out, because it is large or looks like a secret")
     if (run := plan.going_on) is not None:
@@ -218,7 +218,16 @@ def _cell_line(body: JsonObject, done: int, threads: int) -> str:
     parts += [body["outcome"], *(["reused"] if is_reused else [])]
     parts += [money(used["cost"])] if used.get("cost") else []
     parts += [duration(used["minutes"] * 60)] if used.get("minutes") else []
-    return " · ".join(parts) + (f" · {short(body['reason'], 100)}" if body["reason"] else "")
+    return " · ".join(parts) + (f" · {_short_end(body['reason'], 100)}" if body["reason"] else "")
+
+
+def _short_end(reason: str, limit: int) -> str:
+    """Who says so, and the end of what it says: programs report the problem last."""
+    line = " ".join(reason.split())
+    if len(line) <= limit:
+        return line
+    who, _, said = line.partition(": ")
+    return f"{who}: …{said[len(who) + 3 - limit :]}"
 
 
 class CellRecords(View):
@@ -307,12 +316,15 @@ def describe(report: Report, *, with_cells: bool = False) -> str:
     if report.reason:
         lines.append(report.reason)
     k = report.suite.repeat
-    rows = [_row(summary) for summary in report.summarize()]
-    headings = ["variant", "pass", "95 %", f"pass@{k}", f"pass^{k}", "cost", "per pass", "min", "infra"]
+    summaries = report.summarize()
+    rows = [_row(summary) for summary in summaries]
+    headings = ["variant", "pass", "95 %", f"pass@{k}", f"pass^{k}", "score", "cost", "infra"]
     if k == 1:  # both are the pass rate
         rows = [[*row[:3], *row[5:]] for row in rows]
         headings = [*headings[:3], *headings[5:]]
     lines += ["", table(rows, headings, ("infra",))]
+    each = [f"{name}/{what}" for what in ("run", "pass") for name in ("cost", "tokens", "min")]
+    lines += ["", table([_amounts_row(summary) for summary in summaries], ("variant", *each))]
     lines += [_calibration_line(one) for one in report.calibrations.values()]
     if with_cells:
         cells = [
@@ -344,17 +356,29 @@ def _calibration_line(found: Calibration) -> str:
 
 def _row(summary: Summary) -> list[Any]:
     rate = summary.rate
-    per_pass = summary.cost_per_pass
+    score = summary.score
+    ends = f" ({score.interval.low:.2f}–{score.interval.high:.2f})" if score and score.interval else ""
     return [
         summary.variant,
         percent(rate.value) if rate else "–",
         f"{rate.interval.low * 100:.0f}–{rate.interval.high * 100:.0f} %" if rate else "–",
         percent(summary.pass_at),
         percent(summary.pass_every),
-        money(summary.cost) if summary.cost is not None else "–",
-        money(per_pass.value) if per_pass else "–",
-        f"{summary.minutes:.1f}",
+        f"{score.value:.2f}{ends}" if score else "–",
+        money(summary.used["cost"]) if "cost" in summary.used else "–",
         summary.infrastructure or "",
+    ]
+
+
+def _amounts_row(summary: Summary) -> list[str]:
+    """What a thread with a verdict and a pass have used on average."""
+    return [
+        summary.variant,
+        *(
+            describe_amount(name, means[name].value) if name in means else "–"
+            for means in (summary.per_run, summary.per_pass)
+            for name in ("cost", "tokens", "minutes")
+        ),
     ]
 
 

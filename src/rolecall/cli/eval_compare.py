@@ -16,7 +16,7 @@ from rolecall.cli.eval import INFRASTRUCTURE, SELECTION, SUITE, end, follow, per
 from rolecall.cli.eval import describe as describe_run
 from rolecall.cli.output import STORE, between, pair, plural, show, table, warn
 from rolecall.errors import UsageError
-from rolecall.threads.report import money
+from rolecall.threads.report import describe_amount, describe_change
 
 if TYPE_CHECKING:
     from rolecall.evals.compare import AmountChange, Comparison
@@ -171,7 +171,7 @@ def _describe(found: Comparison) -> Iterator[str]:
         f"{percent(rate.value)} ({rate.interval.low * 100:.0f}–{rate.interval.high * 100:.0f})"
         for rate in (found.base_rate, found.rate)
     ]
-    rows = [("pass rate", *rates, *_word_difference(found.difference, lambda value: f"{value * 100:+.0f}"))]
+    rows = [("pass rate", *rates, *_word_difference(found.difference, _word_points))]
     rows += [_row(amount) for amount in found.amounts]
     yield table(rows, ("", "base", "variant", "difference (95 %)", "p"))
     yield f"p: {found.difference.method}"
@@ -199,23 +199,19 @@ def _indent(text: str) -> list[str]:
     return wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="    ")
 
 
+def _word_points(value: float) -> str:
+    return f"{value * 100:+.0f}".replace("-", "−")
+
+
 def _word_difference(found: Difference, word: Callable[[float], str]) -> tuple[str, str]:
     low_high = f" ({word(found.interval.low)} to {word(found.interval.high)})" if found.interval else ""
     return f"{word(found.value)}{low_high}", f"{found.p_value:.2g}"
 
 
 def _row(amount: AmountChange) -> tuple[str, ...]:
-    def word(value: float) -> str:
-        if amount.name == "cost":
-            return money(value)
-        return f"{value:,.0f}" if amount.name == "tokens" else f"{value:.2f}"
-
-    def word_signed(value: float) -> str:
-        return f"{'−' if value < 0 else '+'}{word(abs(value))}"
-
     return (
         amount.name,
-        word(amount.base.value),
-        word(amount.variant.value),
-        *_word_difference(amount.difference, word_signed),
+        describe_amount(amount.name, amount.base.value),
+        describe_amount(amount.name, amount.variant.value),
+        *_word_difference(amount.difference, partial(describe_change, amount.name)),
     )

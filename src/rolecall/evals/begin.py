@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from rolecall.errors import Conflict, RolecallError, UsageError
 from rolecall.evals import folders, records
+from rolecall.evals.judge import describe_problem
 from rolecall.evals.power import find_smallest_difference
 from rolecall.evals.records import EvalRun, JudgeFiles, StoredSuite
 from rolecall.evals.suite import MOST_CELLS, FindMissing, Recorded, Suite
@@ -160,7 +161,7 @@ def find_tasks(
             else:
                 yield task, folders.find_tree(store, task.id, task.files.tree) if task.files.tree else None
         except RolecallError as error:
-            problems.append(f"\n  {error.message}")
+            problems.append(f"\n  {describe_problem(error)}")
     if problems:
         raise UsageError(f"the files of tasks cannot be found:{''.join(problems)}")
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from rolecall.errors import Hint, UsageError
 from rolecall.evals.parting import Parting, find_parting
 from rolecall.evals.records import StoredJudge, StoredTask, find_run
-from rolecall.evals.results import CellResult, Report, to_json
+from rolecall.evals.results import AMOUNTS, CellResult, Report, to_json
 from rolecall.evals.statistics import (
     Change,
     Difference,
@@ -25,8 +25,6 @@ from rolecall.evals.statistics import (
 from rolecall.files.tree import Trees
 from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Store
-
-AMOUNTS = ("score", "cost", "tokens", "minutes")
 
 
 class Side(NamedTuple):
@@ -191,7 +189,7 @@ def _content(task: StoredTask) -> tuple[Any, ...]:
 
 
 def _compare_amounts(base: Side, variant: Side, tasks: Sequence[str]) -> Iterator[AmountChange]:
-    for name in AMOUNTS:
+    for name in ("score", *AMOUNTS):
         old, new = (side.report.amounts(side.variant, name) for side in (base, variant))
         both = [task for task in tasks if task in old and task in new]
         sides = [[amounts[task] for task in both] for amounts in (old, new)]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from rolecall.errors import RolecallError, UsageError
 from rolecall.evals.records import StoredJudge, StoredTask
-from rolecall.evals.results import CellResult, Report
+from rolecall.evals.results import AMOUNTS, CellResult, Report
 from rolecall.evals.statistics import (
     Difference,
     Interval,
@@ -27,7 +27,7 @@ from rolecall.evals.statistics import (
 from rolecall.settings.mask import Mask
 from rolecall.store.store import Store
 from rolecall.threads.html_page import fill_page, render_fields, render_text, safe
-from rolecall.threads.report import duration, moment, money
+from rolecall.threads.report import describe_amount, describe_change, duration, moment, money
 from rolecall.workflow import registry
 
 SIGNS = {"passed": "✓", "failed": "✗", "infrastructure": "⚠", "": "…"}
@@ -37,7 +37,6 @@ _LONGEST_PROMPT, _LONGEST_REASON, _LONGEST_TITLE = 4000, 500, 100
 _COLOURS = 8
 _WORDS = {"passed": "passed", "failed": "failed", "infrastructure": "not judged", "open": "not run"}
 _CHANGES = ("fixed", "broken", "flaky", "unchanged")
-_AMOUNTS = ("cost", "tokens", "minutes")
 
 _STYLE = """
 main { max-width: 72rem; }
@@ -129,7 +128,7 @@ class Figures:
         return [
             Section("Variants", self._show_variants()),
             Section(f"Differences from {self.base}", self._show_differences()),
-            Section("Cost and quality", self._plot()),
+            Section("Cost and quality", self._plot() + self._show_amounts()),
             Section("Tasks", self._show_cells()),
         ]
 
@@ -151,21 +150,35 @@ class Figures:
         headings = ["variant", "pass rate, 95 % interval", "passed"]
         headings += [f"pass@{k}", f"pass^{k}"] if k > 1 else []
         headings += ["score"] if has_score else []
-        headings += ["cost", "cost per pass", "minutes", "not judged"]
+        headings += ["cost", "not judged"]
         rows = []
         for one in summaries:
             row = [self._name(one.variant), _draw_rate(one.rate, self._colours[one.variant])]
             row.append(f"{one.passed} of {one.passed + one.failed}")
             row += [_percent(one.pass_at), _percent(one.pass_every)] if k > 1 else []
-            row += [_describe_mean(one.score)] if has_score else []
+            row += [_describe_mean("score", one.score)] if has_score else []
             row += [
-                money(one.cost) if one.cost is not None else "–",
-                money(one.cost_per_pass.value) if one.cost_per_pass else "–",
-                f"{one.minutes:.1f}",
+                money(one.used["cost"]) if "cost" in one.used else "–",
                 str(one.infrastructure or "–"),
             ]
             rows.append(row)
         return _table(headings, rows, numbers=2)
+
+    def _show_amounts(self) -> str:
+        """What a thread and a pass cost, in money, tokens and minutes, with 95 % intervals."""
+        headings = ["variant", *(f"{name} per {what}" for what in ("thread", "pass") for name in AMOUNTS)]
+        rows = [
+            [
+                self._name(one.variant),
+                *(
+                    _describe_mean(name, means.get(name))
+                    for means in (one.per_run, one.per_pass)
+                    for name in AMOUNTS
+                ),
+            ]
+            for one in self._summaries
+        ]
+        return _table(headings, rows, numbers=1) if any(one.per_run for one in self._summaries) else ""
 
     def _name(self, variant: str) -> str:
         return f'<span class="{self._colours[variant]}">{self._safe(variant)}</span>'
@@ -203,14 +216,13 @@ class Figures:
         if not both:
             return "–"
         found = compare_means([old[task] for task in both], [new[task] for task in both])
-        show = _signed_money if key == "cost" else lambda value: f"{value:+.2f}".replace("-", "−")
-        return show(found.value) + (f" (p {found.p_value:.2g})" if found.interval else "")
+        return describe_change(key, found.value) + (f" (p {found.p_value:.2g})" if found.interval else "")
 
     # -- cost and quality --
 
     def _plot(self) -> str:
         """Pass rates over what a thread costs, or over its tokens or minutes if no cost is known."""
-        for key in _AMOUNTS:
+        for key in AMOUNTS:
             means = {
                 one.variant: estimate_mean(self._report.amounts(one.variant, key).values())
                 for one in self._summaries
@@ -449,15 +461,11 @@ def _describe_rate(rate: Rate) -> str:
     return f"{_percent(rate.value)} ({rate.interval.low * 100:.0f}–{rate.interval.high * 100:.0f})"
 
 
-def _describe_mean(mean: Mean | None) -> str:
+def _describe_mean(name: str, mean: Mean | None) -> str:
     if mean is None:
         return "–"
-    span = f" ({mean.interval.low:.2f}–{mean.interval.high:.2f})" if mean.interval else ""
-    return f"{mean.value:.2f}{span}"
-
-
-def _signed_money(value: float) -> str:
-    return f"{'−' if value < 0 else '+'}{money(abs(value))}"
+    ends = [describe_amount(name, end) for end in mean.interval or ()]
+    return describe_amount(name, mean.value) + (f" ({'–'.join(ends)})" if ends else "")
 
 
 def _draw_rate(rate: Rate | None, colour: str) -> str:

@@ -19,6 +19,8 @@ from rolecall.evals.statistics import (
 )
 from rolecall.store.canonical import JsonObject
 
+AMOUNTS = ("cost", "tokens", "minutes")
+
 
 class CellResult(NamedTuple):
     """A thread of a run, and its result if it has one."""
@@ -62,11 +64,12 @@ class Summary(NamedTuple):
     pass_every: float | None
     """How likely `repeat` runs all pass."""
     score: Mean | None
-    cost: float | None
-    """Of all its threads; None if no agent reported any."""
-    cost_per_pass: Mean | None
-    minutes: float
-    tokens: float
+    used: Mapping[str, float]
+    """What all its threads have used: `cost`, if an agent reported any, `tokens` and `minutes`."""
+    per_run: Mapping[str, Mean]
+    """The same for each thread with a verdict."""
+    per_pass: Mapping[str, Mean]
+    """The same for each thread that passed: what all have used, divided by how many passed."""
 
 
 class Report:
@@ -148,9 +151,15 @@ class Report:
         counts = {outcome: sum(cell.outcome == outcome for cell in cells) for outcome in OUTCOMES}
         by_task = self.tallies(variant)
         tallies = list(by_task.values())
-        costs = self.amounts(variant, "cost")
         repeat = self.suite.repeat
         used = sum_amounts(cell.used for cell in cells)
+        per_run, per_pass = dict[str, Mean](), dict[str, Mean]()
+        for name in AMOUNTS:
+            amounts = self.amounts(variant, name)
+            if mean := estimate_mean(amounts.values()):
+                per_run[name] = mean
+            if each := estimate_per_pass([amounts.get(task, []) for task in by_task], tallies):
+                per_pass[name] = each
         return Summary(
             variant,
             len(cells),
@@ -161,10 +170,9 @@ class Report:
             estimate_pass_at(tallies, repeat),
             estimate_pass_every(tallies, repeat),
             estimate_mean(self.amounts(variant, "score").values()),
-            used.get("cost"),
-            estimate_per_pass([costs.get(task, []) for task in by_task], tallies),
-            used.get("minutes", 0.0),
-            used.get("tokens", 0.0),
+            {name: used[name] for name in AMOUNTS if name in used},
+            per_run,
+            per_pass,
         )
 
     def dump(self) -> JsonObject:

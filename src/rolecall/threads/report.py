@@ -60,6 +60,18 @@ def money(dollars: float) -> str:
     return f"${dollars:,.2f}" if dollars >= 1 or round(dollars, 2) == round(dollars, 4) else f"${dollars:.4f}"
 
 
+def describe_amount(name: str, value: float) -> str:
+    """A `cost` in dollars, `tokens`, or `minutes`; anything else is a score."""
+    if name == "cost":
+        return money(value)
+    return f"{value:,.0f}" if name == "tokens" else f"{value:.2f}"
+
+
+def describe_change(name: str, value: float) -> str:
+    """A difference of such amounts, with its sign."""
+    return f"{'−' if value < 0 else '+'}{describe_amount(name, abs(value))}"
+
+
 def moment(ms: int) -> str:
     return strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(ms / 1000))
 
