@@ -1836,14 +1836,26 @@ class Evals:
                 "files are not recorded, so nothing could be judged",
                 hint=Hint("Record them", "set_setting", key="trees.keep", value="true"),
             )
+        return self._plan(self.read(path), only, is_fresh=is_fresh, is_new=is_new)
+
+    def _plan(
+        self,
+        read: suite.Suite,
+        only: Sequence[str] = (),
+        *,
+        is_fresh: bool = False,
+        is_new: bool = False,
+        first: int = 0,
+    ) -> begin.Plan:
         return begin.plan(
             self._rolecall.store,
             self._trees,
-            self.read(path),
+            read,
             cache=self._cache,
             only=only,
             is_fresh=is_fresh,
             is_new=is_new,
+            first=first,
         )
 
     def plan_experiment(
@@ -1870,15 +1882,7 @@ class Evals:
         changes = begin.Changes(given.playbook if given else None, agents or {})
         recorded = suite.Recorded("", since, most, role, tuple(one.id for one in threads))
         read = begin.make_experiment(self.read(path), recorded, changes, near.missing_agents)
-        return begin.plan(
-            self._rolecall.store,
-            self._trees,
-            read,
-            cache=self._cache,
-            only=(),
-            is_fresh=is_fresh,
-            is_new=is_new,
-        )
+        return self._plan(read, is_fresh=is_fresh, is_new=is_new)
 
     async def run(
         self,
@@ -1979,13 +1983,9 @@ class Evals:
         own = read.variants[0]
         name = read.books[own.name].workflow.name
         versions = bisect.choose_versions(self._rolecall.versions(name), oldest, newest, name)
-        store, trees, cache = self._rolecall.store, self._trees, self._cache
 
         def plan(asked: suite.Suite, tasks: Sequence[str], first: int) -> begin.Plan:
-            chosen = tasks or only
-            return begin.plan(
-                store, trees, asked, cache=cache, only=chosen, is_fresh=False, is_new=False, first=first
-            )
+            return self._plan(asked, tasks or only, first=first)
 
         async def play(plan: begin.Plan) -> results.Report:
             return await self.run(plan, at_once=at_once, limits=limits, watch=watch, cancel=cancel)
@@ -1993,7 +1993,8 @@ class Evals:
         def load(node: str) -> Playbook:
             return self._rolecall.load_workflow(node).playbook
 
-        return await bisect.Bisection(store, read, versions, load, plan, play, watch, noise).find()
+        search = bisect.Bisection(self._rolecall.store, read, versions, load, plan, play, watch, noise)
+        return await search.find()
 
     def trace(
         self,
@@ -2006,17 +2007,8 @@ class Evals:
     ) -> recorded.Traced:
         """Find what broke the suite among its recorded runs, from the run `oldest` to `newest`: a program, a model, an
         agent or a version of the workflow. Nobody is asked. `noise` and `only` are those of `bisect`."""
-        store = self._rolecall.store
-        found = begin.plan(
-            store,
-            self._trees,
-            self.read(path),
-            cache=self._cache,
-            only=only,
-            is_fresh=False,
-            is_new=False,
-        )
-        return recorded.trace(store, found, oldest=oldest, newest=newest, noise=noise)
+        found = self._plan(self.read(path), only)
+        return recorded.trace(self._rolecall.store, found, oldest=oldest, newest=newest, noise=noise)
 
     def save_base(self, name: str, report: results.Report) -> None:
         """Remember a finished run under a name, so that `gate` can compare with it."""

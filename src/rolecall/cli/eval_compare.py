@@ -178,12 +178,15 @@ def _describe(found: Comparison) -> Iterator[str]:
     yield ""
     yield ", ".join(f"{found.count(change)} {change}" for change in (*_CHANGES, _UNCHANGED))
     changed = [task for change in _CHANGES for task in found.tasks if task.change == change]
+    before = ""
     for task in changed[:_MOST_TASKS]:
         base, variant = task.base, task.variant
         told = f"{base.passed} of {base.runs} → {variant.passed} of {variant.runs}"
         yield f"{_CHANGES[task.change]} {task.task}: {task.change}, {told}"
-        if task.parting is not None:
-            yield from _indent(f"they part at {task.parting}" if task.parting.step else str(task.parting))
+        parting = str(task.parting or "")
+        if parting and parting != before:  # tasks often break for the same reason
+            yield from _indent(f"they part at {parting}" if task.parting and task.parting.step else parting)
+        before = parting
     if changed[_MOST_TASKS:]:
         yield f"and {len(changed) - _MOST_TASKS} more: add --json"
     if found.left_out:

@@ -7,15 +7,16 @@ so that a search that was killed goes on.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from rolecall.errors import Hint, NotFound, UsageError
 from rolecall.evals.begin import Plan
 from rolecall.evals.compare import Side, pair_tasks
+from rolecall.evals.recorded import compare_players, list_players
 from rolecall.evals.records import list_runs
 from rolecall.evals.results import Report, to_json
-from rolecall.evals.search import Search, count_needed
+from rolecall.evals.search import Search, count_needed, estimate_error
 from rolecall.evals.suite import Suite
 from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Store
@@ -45,7 +46,6 @@ BISECT_SCHEMA = {
     "required": ["ends", "error", "looks", "tasks", "versions"],
     "additionalProperties": False,
 }
-_MOST_ERROR = 0.45
 _UNLIKELY = 0.01
 
 
@@ -224,7 +224,7 @@ class Bisection(NamedTuple):
         if error is None:
             wrong = sum(look.passed == bool(look.version) for look in looks)
             is_repeated = self.suite.repeat > 1  # otherwise nothing shows how often it is wrong
-            error = min(_MOST_ERROR, (wrong + 1) / (len(looks) + 2)) if is_repeated else 0.0
+            error = estimate_error(wrong, len(looks)) if is_repeated else 0.0
         nodes = tuple(one.node for one in self.versions)
         return Known(nodes, ends.id, error, broken, tuple(looks))
 
@@ -241,7 +241,7 @@ class Bisection(NamedTuple):
             for cell in report.cells:
                 if cell.variant in same and cell.task in failing and cell.outcome == "passed":
                     now = next(one for one in ends.cells if (one.variant, one.task) == (oldest, cell.task))
-                    for told in _compare_agents(cell.agents, now.agents):
+                    for told in compare_players(list_players([cell]), list_players([now])):
                         found[f"{cell.task} passed in {run.id}; since then {told}"] = None
         return list(found)
 
@@ -290,14 +290,3 @@ class Bisection(NamedTuple):
 def _label(version: Version) -> str:
     """How a version is called: its own `version`, if it has one, and the beginning of its id."""
     return f"{version.version}@{version.node[:8]}" if version.version else version.node[:8]
-
-
-def _compare_agents(then: Sequence[Mapping[str, str]], now: Sequence[Mapping[str, str]]) -> list[str]:
-    known = {one["role"]: one for one in then}
-    told = list[str]()
-    for one in now:
-        was = known.get(one["role"], one)
-        for key, what in (("agent", "agent"), ("version", "program")):
-            if was.get(key) != one.get(key):
-                told.append(f"the {what} of {one['role']} is {one.get(key)}, was {was.get(key)}")
-    return told

@@ -12,12 +12,10 @@ from typing import Literal, NamedTuple
 from rolecall.errors import UsageError
 from rolecall.evals.begin import Plan
 from rolecall.evals.records import find_run, list_runs
-from rolecall.evals.results import Report, to_json
-from rolecall.evals.search import Search
+from rolecall.evals.results import CellResult, Report, to_json
+from rolecall.evals.search import Search, estimate_error
 from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Store
-
-_MOST_ERROR = 0.45
 
 
 class Player(NamedTuple):
@@ -84,8 +82,7 @@ def trace(
         if not judged:
             continue
         workflow = next(one.workflow for one in run.suite.variants if one.name == variant)
-        players = {Player(**player) for cell in judged for player in cell.agents}
-        made = Makeup(workflow, tuple(sorted(players)), run.id, run.at)
+        made = Makeup(workflow, list_players(judged), run.id, run.at)
         place = next((at for at, one in enumerate(makeups) if one[:2] == made[:2]), len(makeups))
         makeups += [made] if place == len(makeups) else []
         cells += [_Seen(place, run.id, cell.repeat, cell.task, cell.outcome == "passed") for cell in judged]
@@ -102,7 +99,7 @@ def trace(
         wrong = min(Search(len(makeups) - 1, told=told).mistakes)
         wrong += sum(not passed for place, passed in answers if place == 0)
         is_doubtful = wrong or len(answers) > len(makeups)
-        noise = min(_MOST_ERROR, (wrong + 1) / (len(answers) + 2)) if is_doubtful else 0.0
+        noise = estimate_error(wrong, len(answers)) if is_doubtful else 0.0
     search = Search(len(makeups) - 1, noise, told=told)
     ended = (len(makeups), len(answers), broken, search.error)
     if not broken or search.answer == search.versions:
@@ -119,8 +116,17 @@ def compare(good: Makeup, bad: Makeup) -> Iterable[str]:
     """Say what differs between two makeups, a line each."""
     if good.workflow != bad.workflow:
         yield f"the workflow is {bad.workflow}, was {good.workflow}"
-    for role in sorted({one.role for one in (*good.players, *bad.players)}):
-        was, now = ([one for one in made.players if one.role == role] for made in (good, bad))
+    yield from compare_players(good.players, bad.players)
+
+
+def list_players(cells: Iterable[CellResult]) -> tuple[Player, ...]:
+    return tuple(sorted({Player(**player) for cell in cells for player in cell.agents}))
+
+
+def compare_players(then: Sequence[Player], later: Sequence[Player]) -> Iterable[str]:
+    """Say how those who played differ, a line each."""
+    for role in sorted({one.role for one in (*then, *later)}):
+        was, now = ([one for one in players if one.role == role] for players in (then, later))
         for what, at in (("agent", 1), ("program", 2)):
             before, after = (" and ".join(sorted({one[at] for one in side})) for side in (was, now))
             if was and now and before != after:

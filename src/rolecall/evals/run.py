@@ -324,25 +324,9 @@ class Runner:
         book = casting.assign(registry.load_node(self.store, variant.workflow), variant.agents, folder)
         bind = casting.binder(variant.agent, book.bound)
         title = f"{self.run.suite.name} · {variant.name} · {cell.task.id} · {cell.repeat + 1}"
-        of_run = lifecycle.EvalThread(cell.thread, self.run.id, cell.repeat)
-        if cell.task.fork:
-            return lifecycle.fork(
-                self.store,
-                cell.task.fork,
-                mask=self.mask,
-                workflow=variant.workflow,
-                cwd=folder,
-                agent=variant.agent,
-                bind=bind,
-                title=title,
-                work=self.work,
-                reuse=not self.run.is_fresh,
-                cell=of_run,
-            )
-        return lifecycle.start(
-            self.store,
-            variant.workflow,
-            cell.task.prompt,
+        fork = partial(lifecycle.fork, self.store, cell.task.fork, workflow=variant.workflow)
+        start = partial(lifecycle.start, self.store, variant.workflow, cell.task.prompt)
+        return (fork if cell.task.fork else start)(
             cwd=folder,
             mask=self.mask,
             agent=variant.agent,
@@ -350,7 +334,7 @@ class Runner:
             title=title,
             work=self.work,
             reuse=not self.run.is_fresh,
-            cell=of_run,
+            cell=lifecycle.EvalThread(cell.thread, self.run.id, cell.repeat),
         )
 
     def _result(

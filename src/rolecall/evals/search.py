@@ -25,6 +25,11 @@ def count_needed(error: float) -> int:
     return _MOST_ANSWERS
 
 
+def estimate_error(wrong: int, answers: int) -> float:
+    """How often an answer is wrong, if so many were, with one more of each kind for what was not seen."""
+    return min(0.45, (wrong + 1) / (answers + 2))
+
+
 @dataclass(frozen=True)
 class Search:
     """The search for the first bad version among `versions` versions, numbered from 0 in their order: all before it
