@@ -135,7 +135,18 @@ def test_a_step_imports_no_reader_of_workflows(rolecall: Rolecall, tmp_path: Pat
     flow, agent = str(tmp_path / "say-hello.yaml"), "command:printf %s ---\\n---\\nHello"
     thread = rolecall.json("thread", "start", flow, "-p", "x", "--agent", agent)["thread"]
     modules = modules_of(rolecall, "thread", "step", thread)
-    heavy = {"shutil", "tempfile", "difflib", "importlib.util", "lzma", "jsonata"}
+    heavy = {
+        "shutil",
+        "tempfile",
+        "difflib",
+        "importlib.util",
+        "lzma",
+        "jsonata",
+        "yaml",
+        "msgspec",
+        "ctypes",
+        "tomllib",
+    }
     assert not modules & heavy
     assert not modules & {"rolecall.workflow.python", "rolecall.workflow.yaml", "rolecall.workflow.lint"}
 
