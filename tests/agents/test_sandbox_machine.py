@@ -578,6 +578,22 @@ def test_a_tmp_with_something_mounted_below_it_is_shown_as_well(home: Path) -> N
         shutil.rmtree(outer)
 
 
+def test_a_tmp_with_more_files_than_a_process_may_open_is_shown_as_well(home: Path) -> None:
+    outer = Path(tempfile.mkdtemp(prefix="rc-", dir="/tmp"))
+    names = [f"{outer}-{number}" for number in range(100)]
+    try:
+        for name in names:
+            Path(name).touch()
+        prepare = f"mount -t tmpfs none {outer}; ulimit -n 64"
+        script = f"ls -d {outer}-* | wc -l; echo mine > /tmp/new; cat /tmp/new"
+        *_, output, reason = on_machine(prepare, script, home / "work")
+        assert output == "100\nmine\n", reason
+    finally:
+        for name in names:
+            Path(name).unlink()
+        outer.rmdir()
+
+
 def test_a_home_with_thousands_of_files(home: Path) -> None:
     for number in range(3000):
         (home / f"f{number}").touch()

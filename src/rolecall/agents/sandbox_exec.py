@@ -275,8 +275,8 @@ def arrange_mounts(words: Words) -> None:
 
 def arrange_tmp(path: str, lower: int, size: str, *, is_empty: bool) -> None:
     """Cover /tmp by one that shows what it has but keeps what is written there, in memory and to itself. The sockets of
-    other programs do not answer there. A program for which it is said what it may read has an empty one, and so has
-    every program where the kernel has no overlays."""
+    other programs do not answer there. A program with a list of what it may read has an empty one. Where the kernel
+    makes no overlay, each file and folder is shown read-only in a new one."""
     cover(path, f"mode=1777{size}")
     if is_empty:
         posix.close(lower)
@@ -288,20 +288,20 @@ def arrange_tmp(path: str, lower: int, size: str, *, is_empty: bool) -> None:
     layers = f"lowerdir={path}/lower,upperdir={path}/upper,workdir={path}/work,userxattr"
     if mount("overlay", path, "overlay", NO_SETUID_NO_DEVICES, layers) == 0:
         return
-    trees, links = {}, {}
+    cover(f"{path}/upper", f"mode=1777{size}")
     for name in posix.listdir(f"{path}/lower"):
-        shown = f"{path}/lower/{name}"
-        if find_mode(shown) == LINK:
-            links[f"{path}/{name}"] = posix.readlink(shown)
-        else:
-            trees[f"{path}/{name}"] = clone_tree(shown)
-    check(c("umount2", encode(path), 2), f"cover {path!r}")
-    cover(path, f"mode=1777{size}")
-    for place, target in links.items():
-        posix.symlink(target, place)
-    for place, tree in trees.items():
-        make_mount_point(place, tree)
-        attach_tree(tree, place)
+        shown, place = f"{path}/lower/{name}", f"{path}/upper/{name}"
+        try:
+            if find_mode(shown) == LINK:
+                posix.symlink(posix.readlink(shown), place)
+            else:
+                tree = clone_tree(shown)
+                make_mount_point(place, tree)
+                attach_tree(tree, place)
+        except (Failed, OSError):
+            if find_mode(shown):  # otherwise it is gone
+                raise
+    attach_tree(clone_tree(f"{path}/upper"), path)
 
 
 def arrange_devices(devices: dict[str, int], size: str) -> None:
