@@ -350,11 +350,11 @@ class Rolecall:
         words to the Lead are carried out, and the Lead learns where the project stands, as in a host. The other
         arguments are those of `start`."""
         loaded = self.load_workflow(workflow)
+        agent = self._agent(agent, loaded.playbook)
+        if not agent:  # before a thread is made or a tag carried out
+            casting.refuse_miscast(loaded.playbook, None)
         if loaded.playbook.workflow.name != conversation.WORKFLOW:
             return self.start(loaded, text, agent=agent, limits=limits, ident=ident)
-        agent = self._agent(agent, loaded.playbook)
-        if agent is None:  # before a tag is carried out
-            casting.refuse_miscast(loaded.playbook, None)
         ident = ident or self.new_id()
         heard = conversation.receive(self.folder, ident, text, is_new=True)
         words = conversation.attach(text, heard.context)

@@ -107,9 +107,11 @@ def project(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def connect(editor: Any, project: Path, *more: str, forms: bool = False) -> AsyncIterator[Any]:
-    agent = f"scripted:{project / 'script.yaml'}"
-    words = ("-m", "rolecall", "acp", "--workflow", "fix", "--agent", agent, *more)
+async def connect(
+    editor: Any, project: Path, *more: str, has_agent: bool = True, forms: bool = False
+) -> AsyncIterator[Any]:
+    agent = ("--agent", f"scripted:{project / 'script.yaml'}") if has_agent else ()
+    words = ("-m", "rolecall", "acp", "--workflow", "fix", *agent, *more)
     start = spawn_agent_process(
         editor, sys.executable, *words, env=dict(os.environ), cwd=project, use_unstable_protocol=True
     )
@@ -308,10 +310,12 @@ def test_the_plan_has_the_roles_in_the_order_of_the_graph_and_a_missing_agent_is
 
     async def talk() -> None:
         editor = Editor()
-        async with connect(editor, project, "--agent", "") as (connection, _):
+        async with connect(editor, project, has_agent=False) as (connection, _):
             session = await connection.new_session(cwd=str(project), mcp_servers=[])
             await connection.prompt(session_id=session.session_id, prompt=[text_block("Fix it")])
             assert "Choose one in the options of the session" in editor.texts()
+        with rolecall.open(folder=project) as opened:
+            assert opened.thread_if_any(session.session_id) is None
         editor = Editor()
         async with connect(editor, project) as (connection, _):
             session = await connection.new_session(cwd=str(project), mcp_servers=[])
