@@ -419,6 +419,8 @@ def test_check_proves_references_and_cheats_without_asking_anybody(project: Proj
 def test_check_warns_of_judges_that_an_agent_can_fool(project: Project) -> None:
     hidden = project.folder / "hidden"
     (hidden / "test_calc.py").write_text("from calc import f\n\ndef test_f():\n    assert f(2, 3) == 5\n")
+    (project.folder / "tasks/add/docs.py").mkdir()  # a folder is no code
+    (project.folder / "tasks/add/docs.py/index.md").write_text("# calc\n")
     project.tasks = project.tasks[:1]
     naive = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "hidden/"]
     project.suite |= {

@@ -108,8 +108,11 @@ async def _prove(
             await folders.apply_answer(folder, answer, env=env, cancel=cancel)
             for pattern, text in TRICKS.get(kind, {}).items():
                 for path in [*Path(folder).rglob(pattern)] if "*" in pattern else [Path(folder, pattern)]:
-                    if path.is_symlink():  # it may lead out of the folder
-                        path.unlink()
+                    if path.is_dir() and not path.is_symlink():
+                        continue
+                    path.unlink(
+                        missing_ok=True
+                    )  # it may be read-only, or a link that leads out of the folder
                     path.write_text(text, encoding="utf-8")
             left = await asyncio.to_thread(trees.take, folder, source=os.path.dirname(suite.path))
             judged = Judged(task.id, task.prompt, left, answer.output or {})
