@@ -266,6 +266,8 @@ def test_requests_are_printed_as_lines_and_nothing_is_sent(rolecall: Rolecall, t
     ]
     done = rolecall("trace", "export", ident)
     assert done.returncode == 2 and "traces.otlp" in done.stderr
+    done = rolecall("trace", "export", ident, "--otlp", "localhost:4318")
+    assert done.returncode == 2 and "--otlp: the address must begin with http:// or https://" in done.stderr
 
 
 def test_a_collector_that_is_away_or_refuses_is_named(rolecall: Rolecall, tmp_path: Path) -> None:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 
 from rolecall.api import Rolecall
 from rolecall.cli import Reply, argument, flag, verb
 from rolecall.cli.arguments import find_thread, parse_time
 from rolecall.cli.output import STORE, plural
 from rolecall.errors import Hint, UsageError
+from rolecall.settings.settings import value_from
+
+
+def _parse_address(text: str) -> str:
+    try:
+        return str(value_from(text, ("traces", "otlp")))
+    except UsageError:  # it is about the configuration
+        raise ArgumentTypeError("the address must begin with http:// or https://") from None
 
 
 @verb(
@@ -22,7 +30,12 @@ from rolecall.errors import Hint, UsageError
         "threads", "THREAD", "threads, by id or a part of it (default: the latest of this folder)", nargs="*"
     ),
     argument("--since", "TIME", "all threads that began since: 24h, 7d, or a date", type=parse_time),
-    argument("--otlp", "URL", "the collector's address (default: `traces.otlp` in the configuration)"),
+    argument(
+        "--otlp",
+        "URL",
+        "the collector's address (default: `traces.otlp` in the configuration)",
+        type=_parse_address,
+    ),
     argument(
         "--as", None, "print the requests, one a line, and send nothing", choices=("json",), dest="kind"
     ),
