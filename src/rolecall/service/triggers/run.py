@@ -194,7 +194,9 @@ class Triggers:
             self._news.set()
 
     async def _look_once(self, trigger: Trigger, slot: int) -> None:
-        seen_at = self._store.now()
+        # Files get the time of the last tick of the kernel's clock, which may be some milliseconds ago.
+        tick = time.clock_gettime_ns(getattr(time, "CLOCK_REALTIME_COARSE", time.CLOCK_REALTIME))
+        seen_at = self._store.now() - (time.time_ns() - tick + 999_999) // 1_000_000
         async with self._gate:
             found = await self._look_at_source(trigger, slot)
         if found.problem:

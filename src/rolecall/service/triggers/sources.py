@@ -136,8 +136,8 @@ async def call_sense(
 
 
 def look_at_files(source: WatchedFiles, folder: str, *, since_ms: int) -> SourceLook:
-    """Check the files as they are now, and name those changed after `since_ms`."""
-    began, since = time.thread_time(), (since_ms + 1) * 1_000_000
+    """Check the files as they are now, and name those changed at `since_ms` or later."""
+    began, since = time.thread_time(), since_ms * 1_000_000
     stamps: dict[str, tuple[int, int]] = {}
     changed: list[str] = []
     try:
