@@ -652,9 +652,7 @@ class Rolecall:
     def collector(self, url: str | None = None, *, content: bool | None = None) -> settings.Collector | None:
         """The configured collector of traces, or the one at `url`; only the configured one gets headers. `content` says
         whether it gets prompts, answers and tool results; None leaves that to the configuration."""
-        known = settings.collector(config.load(), config.environment())
-        if url and (known is None or known.url != url):
-            known = settings.Collector(settings.value_from(url, ("traces", "otlp")))
+        known = settings.collector(config.load(), config.environment(), url)
         return known if known is None or content is None else known._replace(content=content)
 
     def encode_traces(self, threads: Iterable[Thread], *, content: bool = False) -> Iterator[JsonObject]:

@@ -291,8 +291,20 @@ def test_only_the_configured_collector_gets_the_headers(rolecall: Rolecall, tmp_
         rolecall("config", "set", "traces.headersEnv", "OTLP_HEADERS", check=0)
         rolecall("trace", "export", ident, env=env, check=0)
         rolecall("trace", "export", ident, "--otlp", other.url, env=env, check=0)
+        done = rolecall("trace", "export", ident)
+        assert done.returncode == 2 and "'OTLP_HEADERS', which holds the headers" in done.stderr
+        rolecall("trace", "export", ident, "--otlp", other.url, check=0)
     assert (ours.headers[0]["Authorization"], ours.headers[0]["X-Team"]) == ("Basic abc", "us")
-    assert "Authorization" not in other.headers[0]
+    assert not any("Authorization" in headers for headers in other.headers)
+
+
+@pytest.mark.parametrize(
+    "address", ["http://[::1", "http://host:port", "http://host:70000", "http://a:b@host"]
+)
+def test_an_address_that_cannot_be_used_is_an_error(rolecall: Rolecall, tmp_path: Path, address: str) -> None:
+    ident = run(rolecall, tmp_path, {})
+    done = rolecall("trace", "export", ident, "--otlp", address)
+    assert done.returncode == 2 and "is not of the form http://HOST:PORT" in done.stderr
 
 
 def test_the_names_are_those_of_the_conventions() -> None:

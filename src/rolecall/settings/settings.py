@@ -463,9 +463,12 @@ class Collector(NamedTuple):
     """Whether it gets prompts, answers and tool results."""
 
 
-def collector(settings: Settings, environment: Mapping[str, str]) -> Collector | None:
+def collector(settings: Settings, environment: Mapping[str, str], url: str | None = None) -> Collector | None:
+    """The configured collector, or the one at `url`; only the configured one gets headers."""
     section = _section(settings, "traces")
     check_value(kind_of(("traces",)), section, ("traces",))
+    if url and url != section.get("otlp"):
+        return Collector(value_from(url, ("traces", "otlp")))
     if not section.get("otlp"):
         return None
     variable = section.get("headersEnv", "")

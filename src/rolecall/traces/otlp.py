@@ -101,13 +101,30 @@ def _value(value: Value) -> JsonObject:
 
 def send(spans: Iterable[Span], collector: Collector) -> Sent:
     """Send spans to a collector and say what became of them; raise Refused if it takes none."""
-    sent, rejected, reason, headers = 0, 0, "", _read_headers(collector.headers)
+    sent, rejected, reason = 0, 0, ""
+    url, headers = _read_address(collector.url), _read_headers(collector.headers)
     for body in encode(spans):
-        partial = _post(body, collector.url, headers).get("partialSuccess") or {}
+        partial = _post(body, url, headers).get("partialSuccess") or {}
         sent += len(body["resourceSpans"][0]["scopeSpans"][0]["spans"])
         rejected += int(partial.get("rejectedSpans") or 0)
         reason = str(partial.get("errorMessage") or reason)[:_LINE]
     return Sent(sent, rejected, reason)
+
+
+def _read_address(text: str) -> str:
+    """Where spans are sent. The address may be without the path of the protocol."""
+    try:
+        parts = urlsplit(text)
+        is_right = parts.port != 0 and parts.hostname and "@" not in parts.netloc and parts.path.isascii()
+    except ValueError:
+        is_right = False
+    if not is_right:
+        raise UsageError(
+            "the address of the collector is not of the form http://HOST:PORT",
+            hint="A name and a password go into the headers: `authorization=Basic%20…` (`traces.headersEnv`).",
+        )
+    path = parts.path.rstrip("/")
+    return urlunsplit(parts._replace(path=path if path.endswith(_PATH) else path + _PATH))
 
 
 def _read_headers(text: str) -> dict[str, str]:
@@ -129,14 +146,11 @@ def _read_headers(text: str) -> dict[str, str]:
     return headers
 
 
-def _post(body: JsonObject, address: str, headers: Mapping[str, str]) -> Mapping[str, Any]:
-    """The reply of the collector to one request. Its address may be without the path of the protocol."""
-    parts = urlsplit(address)
-    path = parts.path.rstrip("/")
-    url = urlunsplit(parts._replace(path=path if path.endswith(_PATH) else path + _PATH))
+def _post(body: JsonObject, url: str, headers: Mapping[str, str]) -> Mapping[str, Any]:
+    """The reply of the collector to one request."""
     ours = {"Content-Type": "application/json", "User-Agent": f"rolecall/{__version__}"}
     asked = request.Request(url, json.dumps(body).encode(), {**headers, **ours}, method="POST")  # noqa: S310 -- http or https, checked
-    where = f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
+    where = "/".join(url.split("/", 3)[:3])
     try:
         with _OPENER.open(asked, timeout=_SECONDS) as reply:
             text = reply.read(_MOST_BYTES)
@@ -146,7 +160,7 @@ def _post(body: JsonObject, address: str, headers: Mapping[str, str]) -> Mapping
         is_final = error.code in (400, 413, 422)
         told = f"the collector at {where} answered {error.code}{f': {why}' if why else ''}"
         raise Refused(told, is_final=is_final) from error
-    except (OSError, HTTPException) as error:
+    except (OSError, HTTPException, UnicodeError) as error:  # of the name of a host
         reason = getattr(error, "reason", None) or error
         raise Refused(f"the collector at {where} cannot be reached: {reason}", is_final=False) from error
     try:
