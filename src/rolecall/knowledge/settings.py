@@ -113,14 +113,13 @@ _EMBEDDING = Record(
     {
         "provider": Field(
             Text(least=1),
+            f"{EMBEDDED}, {TRANSFORMERS}, or a provider of the configuration.",
             required=True,
-            description=f"{EMBEDDED}, {TRANSFORMERS}, or a provider of the configuration.",
             hint=f"{EMBEDDED}, {TRANSFORMERS}, or one of the configuration.",
         ),
-        "model": Field(Text(least=1), description="The provider's name of the model."),
+        "model": Field(Text(least=1), "The provider's name of the model."),
         "dimensions": Field(
-            Number(whole=True, least=1, most=8192),
-            description="How long its vectors are; by default, its own.",
+            Number(whole=True, least=1, most=8192), "How long its vectors are; by default, its own."
         ),
         **{
             key: Refused(
@@ -133,26 +132,24 @@ _EMBEDDING = Record(
     check=_check_embedding,
 )
 _PAIR = {
-    "words": Field(Number(least=0, most=100), description="How much words count."),
-    "vectors": Field(Number(least=0, most=100), description="How much vectors count."),
+    "words": Field(Number(least=0, most=100), "How much words count."),
+    "vectors": Field(Number(least=0, most=100), "How much vectors count."),
 }
 _OF_KIND = Section("the weights of a kind", _PAIR, check=_check_weights)
 _WEIGHTS = Section(
     "weights",
-    {**_PAIR, **{kind: Field(_OF_KIND, description=f"For questions of the kind {kind}.") for kind in KINDS}},
+    {**_PAIR, **{kind: Field(_OF_KIND, f"For questions of the kind {kind}.") for kind in KINDS}},
     check=_check_weights,
 )
 _CHUNK: Record[dict[str, int]] = Record(
     dict,
     "chunk",
     {
-        "tokens": Field(
-            Number(whole=True, least=50, most=8000), description="The most tokens of a passage (400)."
-        ),
+        "tokens": Field(Number(whole=True, least=50, most=8000), "The most tokens of a passage (400)."),
         "largestFile": Field(
             Number(whole=True, least=1000, most=50_000_000),
+            "The most bytes of a file (1000000).",
             to="largest_file",
-            description="The most bytes of a file (1000000).",
         ),
     },
 )
@@ -162,25 +159,25 @@ SETTINGS = Record(
     {
         "include": Field(
             ListOf(_Pattern(), "a list of patterns", least=1, allow_single=True),
+            "Patterns as in a .gitignore of the files that are indexed.",
             required=True,
-            description="Patterns as in a .gitignore of the files that are indexed.",
             hint='For example `include: ["**/*.py", "**/*.md"]`.',
         ),
         "exclude": Field(
             ListOf(_Pattern(), "a list of patterns", allow_single=True),
-            description="Patterns of files and folders that are not.",
+            "Patterns of files and folders that are not.",
         ),
         "embedding": Field(
             Either(
                 f"{EMBEDDED}, or {{provider, model}}",
                 {str: Converted(Choice(EMBEDDED), lambda _: Embedding()), dict: _EMBEDDING},
             ),
-            description=f"The model that makes vectors ({EMBEDDED}).",
+            f"The model that makes vectors ({EMBEDDED}).",
         ),
-        "chunk": Field(_CHUNK, description="How files are cut."),
+        "chunk": Field(_CHUNK, "How files are cut."),
         "weights": Field(
             Converted(_WEIGHTS, _spread_weights),
-            description="How much words and vectors count, for all questions or for those of a kind.",
+            "How much words and vectors count, for all questions or for those of a kind.",
         ),
     },
 )

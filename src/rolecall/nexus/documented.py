@@ -48,9 +48,7 @@ _CYCLE = _object(
 )
 
 REPLIES: Mapping[str, Sequence[Form]] = {
-    "plan_start": [
-        _object(created=bool, plan_id=Id, topic=Name, issueCount=_COUNT, previousArchived=bool),
-    ],
+    "plan_start": [_object(created=bool, plan_id=Id, topic=Name, issueCount=_COUNT, previousArchived=bool)],
     "plan_status": [
         _object(
             active=bool,

@@ -18,11 +18,7 @@ _MOST_UNREAD = 4096
 
 class Door:
     def __init__(
-        self,
-        *,
-        poke: Callable[[str], object],
-        stop: Callable[[bool], object],
-        answers: Mapping[str, Answer],
+        self, *, poke: Callable[[str], object], stop: Callable[[bool], object], answers: Mapping[str, Answer]
     ) -> None:
         """`poke` gets a thread's id or an empty string; `stop` gets whether to finish the running steps."""
         self._poke = poke

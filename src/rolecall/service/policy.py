@@ -110,41 +110,37 @@ def _count(least: int = 1, most: int | None = None) -> Number:
     return Number(whole=True, least=least, most=most)
 
 
+_WORKER = Record(
+    WorkerLimits,
+    "worker",
+    {
+        "memory_mb": Field(_count(64), "Memory of each process (4096)."),
+        "cpu_minutes": Field(_count(), "Processor time of each process (240)."),
+    },
+)
 SERVICE = Section(
     "service",
     {
-        "limit": Field(_count(), description="Threads at once, over all workflows (16)."),
+        "limit": Field(_count(), "Threads at once, over all workflows (16)."),
         "rates": Field(
             MapOf(_RateForm(), key=_AGENT, key_wanted="It is not the name of an agent."),
-            description="Calls of an agent: {claude: 30/min}.",
+            "Calls of an agent: {claude: 30/min}.",
         ),
         "spend_per_day": Field(
             Number("an amount of dollars", least=0, hint="Write a number such as 20 or 7.5."),
-            description="Dollars after which no more threads are admitted that day.",
+            "Dollars after which no more threads are admitted that day.",
         ),
-        "worker": Field(
-            Record(
-                WorkerLimits,
-                "worker",
-                {
-                    "memory_mb": Field(_count(64), description="Memory of each process (4096)."),
-                    "cpu_minutes": Field(_count(), description="Processor time of each process (240)."),
-                },
-            ),
-            description="Limits of the processes of one step.",
-        ),
+        "worker": Field(_WORKER, "Limits of the processes of one step."),
     },
 )
 WORKFLOW_FIELDS: dict[str, Field | Form[Any]] = {
-    "concurrency": Field(_count(), description="Threads of this workflow at once (1)."),
+    "concurrency": Field(_count(), "Threads of this workflow at once (1)."),
     "overflow": Field(
         Choice(*get_args(Overflow)),
-        description="Whether threads that come while it is busy wait (queue) or are discarded.",
+        "Whether threads that come while it is busy wait (queue) or are discarded.",
     ),
-    "max_queue": Field(
-        _count(0), description="How many threads may wait; if more do, the oldest is discarded."
-    ),
-    "priority": Field(_count(0, HIGHEST), description="Threads with a higher one are admitted first (0)."),
+    "max_queue": Field(_count(0), "How many threads may wait; if more do, the oldest is discarded."),
+    "priority": Field(_count(0, HIGHEST), "Threads with a higher one are admitted first (0)."),
 }
 
 

@@ -146,51 +146,32 @@ class _WorkflowForm(Record[_Workflow]):
         return {**super().schema(), "type": ["object", "null"]}
 
 
+_WORKFLOW = _WorkflowForm(
+    lambda triggers=None, **rule: _Workflow(WorkflowPolicy(**rule), triggers or {}),
+    "a workflow",
+    {**policy.WORKFLOW_FIELDS, "triggers": Field(TRIGGERS, "What starts threads automatically, by name.")},
+    check=lambda found, at: policy.check_workflow(found.policy, at),
+)
+_HOOKS = Record(
+    Hooks,
+    "hooks",
+    {
+        "host": Field(Text("an address such as 127.0.0.1", least=1), "The address to listen on (127.0.0.1)."),
+        "port": Field(Number("a port", whole=True, least=0, most=65535), "The port (8710)."),
+    },
+)
 _FORM = Section(
     FILE,
     {
         "name": Field(
             Text("a name", pattern=_NAME.pattern, hint="Letters, digits, '.', '_' and '-', at most 60."),
-            description="The name of the project; by default the name of its folder.",
+            "The name of the project; by default the name of its folder.",
         ),
-        "extract": Field(
-            settings.EXTRACT_OF_PROJECT,
-            description="The model that reads answers without output.",
-        ),
-        "service": Field(policy.SERVICE, description="For `rolecall serve`."),
-        "workflows": Field(
-            MapOf(
-                _WorkflowForm(
-                    lambda triggers=None, **rule: _Workflow(WorkflowPolicy(**rule), triggers or {}),
-                    "a workflow",
-                    {
-                        **policy.WORKFLOW_FIELDS,
-                        "triggers": Field(
-                            TRIGGERS, description="What starts threads automatically, by name."
-                        ),
-                    },
-                    check=lambda found, at: policy.check_workflow(found.policy, at),
-                )
-            ),
-            description="How threads of a workflow run, and what starts them.",
-        ),
-        "hooks": Field(
-            Record(
-                Hooks,
-                "hooks",
-                {
-                    "host": Field(
-                        Text("an address such as 127.0.0.1", least=1),
-                        description="The address to listen on (127.0.0.1).",
-                    ),
-                    "port": Field(
-                        Number("a port", whole=True, least=0, most=65535), description="The port (8710)."
-                    ),
-                },
-            ),
-            description="The address of HTTP triggers.",
-        ),
-        "knowledge": Field(knowledge.SETTINGS, description="What is indexed for `rolecall knowledge`."),
+        "extract": Field(settings.EXTRACT_OF_PROJECT, "The model that reads answers without output."),
+        "service": Field(policy.SERVICE, "For `rolecall serve`."),
+        "workflows": Field(MapOf(_WORKFLOW), "How threads of a workflow run, and what starts them."),
+        "hooks": Field(_HOOKS, "The address of HTTP triggers."),
+        "knowledge": Field(knowledge.SETTINGS, "What is indexed for `rolecall knowledge`."),
     },
 )
 KEYS = _FORM.keys

@@ -110,10 +110,7 @@ def check_lead(restrictions: Iterable[str], action: str) -> None:
     plays a role, so it is not the lead, whatever the restrictions are."""
     word = next((word for word in restrictions if word in RESTRICTIONS), "")
     if word:
-        raise UsageError(
-            f"{action} is for the lead, and this role is held to {word}",
-            hint=_TO_THE_LEAD,
-        )
+        raise UsageError(f"{action} is for the lead, and this role is held to {word}", hint=_TO_THE_LEAD)
 
 
 def check_host(words: Iterable[str], action: str, *, is_host: bool) -> None:

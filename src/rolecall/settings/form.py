@@ -3,7 +3,7 @@
     HOOKS = Record(Hooks, "hooks", {
         "host": Text("an address such as 127.0.0.1"),
         "port": Number(whole=True, least=0, most=65535),
-        "secret": Field(Text(), required=True, aliases=("token",), description="What callers must send."),
+        "secret": Field(Text(), "What callers must send.", required=True, aliases=("token",)),
     })
     hooks, problems = form.load(HOOKS, text, source="hooks.yaml")
     hooks = form.load(HOOKS, text, source="hooks.yaml").require()       # or `UsageError` with every problem
@@ -242,13 +242,7 @@ class Refused(Form[Any]):
 
 class ListOf(Form[tuple[T, ...]]):
     def __init__(
-        self,
-        item: Form[T],
-        wanted: str = "",
-        *,
-        least: int = 0,
-        allow_single: bool = False,
-        hint: str = "",
+        self, item: Form[T], wanted: str = "", *, least: int = 0, allow_single: bool = False, hint: str = ""
     ) -> None:
         """`allow_single` also accepts one text in place of a list of one."""
         self.item, self.least, self.hint, self.allow_single = item, least, hint, allow_single
@@ -311,6 +305,7 @@ class Field(NamedTuple):
     """One key of a record."""
 
     form: Form[Any]
+    description: str = ""
     required: bool = False
     to: str = ""
     """The parameter for the value, if its name differs from the key."""
@@ -318,7 +313,6 @@ class Field(NamedTuple):
     """Older words for the key, which are read but never written."""
     default: Any = UNREADABLE
     """Replaces a value that is absent or does not fit, if `make` has no default of its own."""
-    description: str = ""
     hint: str = ""
     """What to do when the key is required and missing."""
     nullable: bool = True

@@ -1,23 +1,5 @@
-"""The configuration: the keys of `config.yaml`, and what they mean for agents and models. Pure functions of the mapping
-that `config.load` returns.
-
-providers:      {NAME: {baseUrl, apiKey | apiKeyEnv, protocol}}     protocol: openai (the default) or anthropic
-models:         {ALIAS: {provider, name}}
-agents:         {ALIAS: {adapter, OPTION…} | {command, args}}     an adapter with options, or an external agent
-defaultAgent:   an alias or a spec such as `command:prog`
-defaultModel:   a model alias
-agentOverrides: {WORKFLOW: {ROLE: alias}}
-modelOverrides: {SCENE: model alias}         the scene `extract` reads answers
-modelTiers:     {HOST | AGENT: {high, standard}}     the models for the tiers of the catalogue's agents
-extract:        {provider | baseUrl, model, apiKey | apiKeyEnv, timeout}
-catalog:        a folder with agents and skills to use instead of our own
-memory:         {autoDelete, unreadDays, …}  whether notes may be deleted without asking, and the thresholds for that
-project:        {unplannedEdits}             block (the default), warn or off: edits in a host while no task is planned
-trees:          {keep, share}                whether steps record the files that their roles found and left, and whether
-                                             those in a thread's own folder go to other machines through the store
-notify:         {command, webhook, desktop, on, page}     how people learn that a thread waits for one or has ended
-traces:         {otlp, headersEnv, content}  the collector that the service sends each step to
-store:          a path or an address, or {url, durability}
+"""The configuration: the keys of `config.yaml` (`_SETTINGS`), and what they mean for agents and models. Pure functions
+of the mapping that `config.load` returns.
 
 A key is sent only to the endpoint it is configured with, never to one from another section.
 """
@@ -97,46 +79,40 @@ _VARIABLE = Text("the name of an environment variable", pattern="[A-Za-z_][A-Za-
 _DAYS = Number("a whole number of 0 or more", whole=True, least=0, most=10**9)
 _PERCENT = Number(whole=True, least=1, most=100)
 _KEYS_OF_ENDPOINT = {
-    "baseUrl": Field(_URL, description="The address of the endpoint."),
-    "apiKey": Field(_LINE, description="Its key; prefer the name of a variable in `apiKeyEnv`."),
-    "apiKeyEnv": Field(_VARIABLE, description="The variable, of the environment or of `.env`, with its key."),
+    "baseUrl": Field(_URL, "The address of the endpoint."),
+    "apiKey": Field(_LINE, "Its key; prefer the name of a variable in `apiKeyEnv`."),
+    "apiKeyEnv": Field(_VARIABLE, "The variable, of the environment or of `.env`, with its key."),
 }
 _THRESHOLDS = {
-    "unreadDays": Field(_DAYS, to="unread_days", description="A note not read for this long is unread (90)."),
+    "unreadDays": Field(_DAYS, "A note not read for this long is unread (90).", to="unread_days"),
     "unreadReads": Field(
-        _DAYS,
-        to="unread_reads",
-        description="So is a note that was not read while others were read this often (20).",
+        _DAYS, "So is a note that was not read while others were read this often (20).", to="unread_reads"
     ),
     "unchangedDays": Field(
-        _DAYS, to="unchanged_days", description="A note not changed for this long is unchanged (180)."
+        _DAYS, "A note not changed for this long is unchanged (180).", to="unchanged_days"
     ),
-    "graceDays": Field(_DAYS, to="grace_days", description="A note younger than this is kept (14)."),
+    "graceDays": Field(_DAYS, "A note younger than this is kept (14).", to="grace_days"),
     "signals": Field(
         Number("3 or 4: the contract forbids fewer", whole=True, least=3, most=4),
-        description="How many signals make a note a candidate (3).",
+        "How many signals make a note a candidate (3).",
     ),
-    "overlap": Field(_PERCENT, description="Two notes that share this much have one subject (35)."),
-    "superseded": Field(_PERCENT, description="A note of which this much is in another is superseded (70)."),
+    "overlap": Field(_PERCENT, "Two notes that share this much have one subject (35)."),
+    "superseded": Field(_PERCENT, "A note of which this much is in another is superseded (70)."),
 }
 _MEMORY = Section(
     "memory",
     {
-        "autoDelete": Field(
-            Flag(), description="Whether `memory gc --auto` deletes notes without asking (false)."
-        ),
+        "autoDelete": Field(Flag(), "Whether `memory gc --auto` deletes notes without asking (false)."),
         **_THRESHOLDS,
     },
 )
 EXTRACT = Section(
     "extract",
     {
-        "provider": Field(_LINE, description="A provider of the configuration."),
+        "provider": Field(_LINE, "A provider of the configuration."),
         **_KEYS_OF_ENDPOINT,
-        "model": Field(_LINE, description="The provider's name of the model."),
-        "timeout": Field(
-            Number("a number of seconds above 0", above=0), description="How many seconds it may take."
-        ),
+        "model": Field(_LINE, "The provider's name of the model."),
+        "timeout": Field(Number("a number of seconds above 0", above=0), "How many seconds it may take."),
     },
 )
 EXTRACT_OF_PROJECT = Section(
@@ -150,171 +126,119 @@ EXTRACT_OF_PROJECT = Section(
     },
 )
 """`extract` in a project's rolecall.yaml."""
+_PROVIDER = Section(
+    "a provider",
+    {**_KEYS_OF_ENDPOINT, "protocol": Field(Choice(*PROTOCOLS), "What the endpoint speaks (openai).")},
+)
+_MODEL = Section(
+    "a model",
+    {
+        "provider": Field(_LINE, "A name under `providers`."),
+        "name": Field(_LINE, "The provider's name of the model."),
+    },
+)
+_AGENT = Section(
+    "an agent",
+    {
+        "adapter": Field(_LINE, "An adapter; its options are keys beside it, such as `model`."),
+        "command": Field(_LINE, "The program of an external agent."),
+        "args": Field(
+            ListOf(_LINE, 'a JSON array of texts, such as ["--yes"]'), "The arguments of the program."
+        ),
+        "effects": Field(
+            Choice(OUTSIDE, "none"),
+            "`outside`: its work has effects outside its folder, so no step is reused.",
+        ),
+    },
+    others=Anything(),  # the adapter checks its options when a role first uses it
+)
+_TIERS = Section(
+    "modelTiers",
+    {
+        "high": Field(_LINE, "The model of the high tier, as the host calls it."),
+        "standard": Field(_LINE, "The model of the standard tier."),
+    },
+)
+_PROJECT = Section(
+    "project",
+    {"unplannedEdits": Field(Choice(*_GATES), "What a host's hooks do about edits without a task (block).")},
+)
+_TREES = Section(
+    "trees",
+    {
+        "keep": Field(Flag(), "Whether steps record the files that roles found and left (true)."),
+        "share": Field(Flag(), "Whether files in threads' own folders go to other machines (true)."),
+    },
+)
+_NOTIFY = Section(
+    "notify",
+    {
+        "command": Field(
+            ListOf(_LINE, 'a JSON array of texts, such as ["notify-me", "{text}"]', least=1),
+            "A program with its arguments; `{text}`, `{title}`, `{address}` are filled in.",
+        ),
+        "webhook": Field(_URL, "An address that gets the notification as JSON."),
+        "desktop": Field(Flag(), "Whether to show a desktop notification (false)."),
+        "on": Field(
+            ListOf(Choice(*NOTIFIED), 'a JSON array, such as ["waits"]'), "The events to notify of (all)."
+        ),
+        "page": Field(_URL, "The address of the web page, if it does not run on this machine."),
+    },
+)
+_TRACES = Section(
+    "traces",
+    {
+        "otlp": Field(_URL, "The address of an OpenTelemetry collector."),
+        "headersEnv": Field(
+            _VARIABLE, "The variable with the headers it wants: `name=value`, separated by commas."
+        ),
+        "content": Field(Flag(), "Whether spans contain prompts, answers and tool results (false)."),
+    },
+)
+_STORE = Section(
+    "store",
+    {
+        "url": Field(_LINE, "A SQLite file, files:FOLDER or postgresql://USER@HOST/DATABASE."),
+        "durability": Field(
+            Choice("always", "heads", "never"), "When a write waits for the disk, in SQLite (heads)."
+        ),
+    },
+)
 _SETTINGS = Section(
     "the configuration",
     {
         "providers": Field(
-            MapOf(
-                Section(
-                    "a provider",
-                    {
-                        **_KEYS_OF_ENDPOINT,
-                        "protocol": Field(
-                            Choice(*PROTOCOLS), description="What the endpoint speaks (openai)."
-                        ),
-                    },
-                )
-            ),
-            description="Endpoints of models. `openai` and `anthropic` (for `builtin`) need no entry.",
+            MapOf(_PROVIDER), "Endpoints of models. `openai` and `anthropic` (for `builtin`) need no entry."
         ),
-        "models": Field(
-            MapOf(
-                Section(
-                    "a model",
-                    {
-                        "provider": Field(_LINE, description="A name under `providers`."),
-                        "name": Field(_LINE, description="The provider's name of the model."),
-                    },
-                )
-            ),
-            description="Models under names of your own.",
-        ),
-        "agents": Field(
-            MapOf(
-                Section(
-                    "an agent",
-                    {
-                        "adapter": Field(
-                            _LINE, description="An adapter; its options are keys beside it, such as `model`."
-                        ),
-                        "command": Field(_LINE, description="The program of an external agent."),
-                        "args": Field(
-                            ListOf(_LINE, 'a JSON array of texts, such as ["--yes"]'),
-                            description="The arguments of the program.",
-                        ),
-                        "effects": Field(
-                            Choice(OUTSIDE, "none"),
-                            description="`outside`: its work has effects outside its folder, so no step is reused.",
-                        ),
-                    },
-                    others=Anything(),  # the adapter checks its options when a role first uses it
-                )
-            ),
-            description="Agents under names of your own.",
-        ),
+        "models": Field(MapOf(_MODEL), "Models under names of your own."),
+        "agents": Field(MapOf(_AGENT), "Agents under names of your own."),
         "defaultAgent": Field(
-            _LINE, description="Plays the roles that name no agent: an alias, or an adapter such as `claude`."
+            _LINE, "Plays the roles that name no agent: an alias, or an adapter such as `claude`."
         ),
-        "defaultModel": Field(_LINE, description="A name under `models`."),
+        "defaultModel": Field(_LINE, "A name under `models`."),
         "agentOverrides": Field(
-            MapOf(MapOf(_LINE)), description="Agents by workflow and role, instead of the role's own."
+            MapOf(MapOf(_LINE)), "Agents by workflow and role, instead of the role's own."
         ),
         "modelOverrides": Field(
-            MapOf(_LINE), description="A name under `models` by scene; the scene `extract` reads answers."
+            MapOf(_LINE), "A name under `models` by scene; the scene `extract` reads answers."
         ),
         "modelTiers": Field(
-            MapOf(
-                Section(
-                    "modelTiers",
-                    {
-                        "high": Field(_LINE, description="The model of the high tier, as the host calls it."),
-                        "standard": Field(_LINE, description="The model of the standard tier."),
-                    },
-                )
-            ),
-            description="Models of the catalogue's agents, by host (claude, codex, opencode), alias or adapter.",
+            MapOf(_TIERS),
+            "Models of the catalogue's agents, by host (claude, codex, opencode), alias or adapter.",
         ),
-        "extract": Field(EXTRACT, description="The model that reads answers without frontmatter."),
-        "memory": Field(_MEMORY, description="When a note of a project's memory may be forgotten."),
-        "project": Field(
-            Section(
-                "project",
-                {
-                    "unplannedEdits": Field(
-                        Choice(*_GATES),
-                        description="What a host's hooks do about edits without a task (block).",
-                    )
-                },
-            ),
-            description="How hosts work on a project.",
-        ),
-        "trees": Field(
-            Section(
-                "trees",
-                {
-                    "keep": Field(
-                        Flag(), description="Whether steps record the files that roles found and left (true)."
-                    ),
-                    "share": Field(
-                        Flag(),
-                        description="Whether files in threads' own folders go to other machines (true).",
-                    ),
-                },
-            ),
-            description="The recorded files of steps.",
-        ),
-        "notify": Field(
-            Section(
-                "notify",
-                {
-                    "command": Field(
-                        ListOf(_LINE, 'a JSON array of texts, such as ["notify-me", "{text}"]', least=1),
-                        description="A program with its arguments; `{text}`, `{title}`, `{address}` are filled in.",
-                    ),
-                    "webhook": Field(_URL, description="An address that gets the notification as JSON."),
-                    "desktop": Field(Flag(), description="Whether to show a desktop notification (false)."),
-                    "on": Field(
-                        ListOf(Choice(*NOTIFIED), 'a JSON array, such as ["waits"]'),
-                        description="The events to notify of (all).",
-                    ),
-                    "page": Field(
-                        _URL, description="The address of the web page, if it does not run on this machine."
-                    ),
-                },
-            ),
-            description="How people learn that a thread waits for one of them, or has ended.",
-        ),
-        "traces": Field(
-            Section(
-                "traces",
-                {
-                    "otlp": Field(_URL, description="The address of an OpenTelemetry collector."),
-                    "headersEnv": Field(
-                        _VARIABLE,
-                        description="The variable with the headers it wants: `name=value`, separated by commas.",
-                    ),
-                    "content": Field(
-                        Flag(), description="Whether spans contain prompts, answers and tool results (false)."
-                    ),
-                },
-            ),
-            description="Where the service sends each step as a span.",
-        ),
+        "extract": Field(EXTRACT, "The model that reads answers without frontmatter."),
+        "memory": Field(_MEMORY, "When a note of a project's memory may be forgotten."),
+        "project": Field(_PROJECT, "How hosts work on a project."),
+        "trees": Field(_TREES, "The recorded files of steps."),
+        "notify": Field(_NOTIFY, "How people learn that a thread waits for one of them, or has ended."),
+        "traces": Field(_TRACES, "Where the service sends each step as a span."),
         "catalog": Field(
             Text("the path of a folder", is_line=True, is_secret=True),
-            description="A folder with agents and skills to use instead of the built-in ones.",
+            "A folder with agents and skills to use instead of the built-in ones.",
         ),
         "store": Field(
-            Either(
-                "a path or a mapping",
-                {
-                    dict: Section(
-                        "store",
-                        {
-                            "url": Field(
-                                _LINE,
-                                description="A SQLite file, files:FOLDER or postgresql://USER@HOST/DATABASE.",
-                            ),
-                            "durability": Field(
-                                Choice("always", "heads", "never"),
-                                description="When a write waits for the disk, in SQLite (heads).",
-                            ),
-                        },
-                    ),
-                    str: _LINE,
-                },
-            ),
-            description="Where threads are kept: a path or an address (store.db in the home).",
+            Either("a path or a mapping", {dict: _STORE, str: _LINE}),
+            "Where threads are kept: a path or an address (store.db in the home).",
         ),
     },
 )
@@ -749,10 +673,7 @@ def _no_model(settings: Settings, alias: str) -> UsageError:
 
 
 def _provider(
-    settings: Settings,
-    environment: Mapping[str, str],
-    name: str,
-    built_in: Mapping[str, Mapping[str, str]],
+    settings: Settings, environment: Mapping[str, str], name: str, built_in: Mapping[str, Mapping[str, str]]
 ) -> Settings:
     providers = _section(settings, "providers")
     entry = providers.get(name, built_in.get(name))

@@ -373,14 +373,7 @@ def _unpack(path: str, folder: str) -> None:
                     raise tarfile.ReadError("it ends too early")
     except FileNotFoundError as exc:
         raise NotFound(f"{path} does not exist", hint="Name a bundle or a folder.") from exc
-    except (
-        tarfile.TarError,
-        EOFError,
-        ValueError,
-        OverflowError,
-        zlib.error,
-        gzip.BadGzipFile,
-    ) as exc:
+    except (tarfile.TarError, EOFError, ValueError, OverflowError, zlib.error, gzip.BadGzipFile) as exc:
         raise Damaged(
             f"{path} is not a whole bundle: {exc}", hint="Export it again, or fetch it again."
         ) from exc

@@ -79,8 +79,7 @@ def shown(url: str) -> str:
 def _parts(url: str) -> Mapping[str, str | int | None]:
     if not url.startswith(("postgresql://", "postgres://")):
         raise UsageError(
-            "a fleet needs the address of a PostgreSQL database",
-            hint=Hint("Give one", "name_database"),
+            "a fleet needs the address of a PostgreSQL database", hint=Hint("Give one", "name_database")
         )
     try:
         return dict(conninfo_to_dict(url))

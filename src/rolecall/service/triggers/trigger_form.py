@@ -59,15 +59,33 @@ class _Duration(Form[float]):
 
 
 _WORD = Text("text", least=1, pattern=r"[^\x00]*")
+_HOOK = Record(
+    Hook,
+    "http",
+    {
+        "secret_env": Field(
+            Text("the name of the variable with the secret", pattern=r"[A-Za-z_][A-Za-z0-9_]*"),
+            "The variable that holds the secret.",
+            required=True,
+            hint="A hook needs the name of a variable, of the environment or of `.env` in the home, that holds its "
+            "secret.",
+        ),
+        "signature": Field(
+            Text("the name of a header", pattern="[A-Za-z0-9-]{0,60}", hint="Such as X-Hub-Signature-256."),
+            "The header with the HMAC-SHA256 of the body, instead of the secret itself.",
+        ),
+    },
+    hint="For example `http: {secret_env: HOOK_SECRET}`.",
+)
 _FIELDS = Section(
     "a trigger",
     {
-        "every": Field(_Duration(1.0), description="How often: 30s, 15m, 2h or 1d."),
-        "cron": Field(Text(), description="When: minute, hour, day, month, weekday."),
-        "timezone": Field(Text(), description="Of `cron`; by default UTC."),
+        "every": Field(_Duration(1.0), "How often: 30s, 15m, 2h or 1d."),
+        "cron": Field(Text(), "When: minute, hour, day, month, weekday."),
+        "timezone": Field(Text(), "Of `cron`; by default UTC."),
         "files": Field(
             ListOf(_WORD, "a pattern or a list of patterns", least=1, allow_single=True),
-            description="File name patterns, relative to the project's folder.",
+            "File name patterns, relative to the project's folder.",
         ),
         "command": Field(
             ListOf(
@@ -76,52 +94,25 @@ _FIELDS = Section(
                 least=1,
                 hint='Such as ["git", "rev-parse", "HEAD"]; no shell reads it.',
             ),
-            description="A command; the trigger fires when its output changes.",
+            "A command; the trigger fires when its output changes.",
         ),
-        "http": Field(
-            Record(
-                Hook,
-                "http",
-                {
-                    "secret_env": Field(
-                        Text("the name of the variable with the secret", pattern=r"[A-Za-z_][A-Za-z0-9_]*"),
-                        required=True,
-                        description="The variable that holds the secret.",
-                        hint="A hook needs the name of a variable, of the environment or of `.env` in the home, that "
-                        "holds its secret.",
-                    ),
-                    "signature": Field(
-                        Text(
-                            "the name of a header",
-                            pattern="[A-Za-z0-9-]{0,60}",
-                            hint="Such as X-Hub-Signature-256.",
-                        ),
-                        description="The header with the HMAC-SHA256 of the body, instead of the secret itself.",
-                    ),
-                },
-                hint="For example `http: {secret_env: HOOK_SECRET}`.",
-            ),
-            description="A request; the trigger fires when one with the secret arrives.",
-        ),
+        "http": Field(_HOOK, "A request; the trigger fires when one with the secret arrives."),
         "sense": Field(
             Text(
                 "the name of a file or a folder in `senses`",
                 pattern="[A-Za-z_][A-Za-z0-9_-]{0,59}",
                 hint="`sense: disk_space` is senses/disk_space.py or senses/disk_space/index.py.",
             ),
-            description="The name of a function in `senses`.",
+            "The name of a function in `senses`.",
         ),
         "prompt": Field(
-            Text(least=1), description="What the thread is asked to do: a Mustache template over the signal."
+            Text(least=1), "What the thread is asked to do: a Mustache template over the signal."
         ),
         "dedupe": Field(
-            Text(least=1),
-            description="A template: of signals with the same text only the first starts a thread.",
+            Text(least=1), "A template: of signals with the same text only the first starts a thread."
         ),
-        "cooldown": Field(
-            _Duration(), description="How long to wait after a thread before another may start."
-        ),
-        "timeout": Field(_Duration(0.1), description="Of a command or a sense (1m)."),
+        "cooldown": Field(_Duration(), "How long to wait after a thread before another may start."),
+        "timeout": Field(_Duration(0.1), "Of a command or a sense (1m)."),
         "sandbox": SANDBOX,
     },
     hint="For example `{every: 1h, prompt: Look around.}`.",
@@ -168,10 +159,7 @@ class TriggerForm(Form[Trigger]):
         )
 
     def schema(self) -> Schema:
-        return {
-            **_FIELDS.schema(),
-            "description": "One source, and a schedule if the source must be polled.",
-        }
+        return {**_FIELDS.schema(), "description": "One source, and a schedule if the source must be polled."}
 
 
 TRIGGERS = MapOf(
