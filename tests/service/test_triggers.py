@@ -23,6 +23,7 @@ from rolecall.service.triggers.run import Triggers
 from rolecall.service.triggers.trigger import WatchedFiles
 from rolecall.settings.mask import Mask
 from rolecall.store.backend import Change, Ref
+from rolecall.store.schema import glob_test
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
 from rolecall.threads import thread
@@ -819,9 +820,7 @@ def test_files_are_named_also_where_the_stores_clock_is_ahead_of_theirs(stage: S
     ],
 )
 def test_patterns_mean_what_they_mean_elsewhere(pattern: str, fitting: list[str], others: list[str]) -> None:
-    from rolecall.service.triggers.trigger import matcher
-
-    fits = matcher((pattern,))
+    fits = glob_test(pattern)
     assert [path for path in [*fitting, *others] if fits(path)] == fitting
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -41,28 +40,6 @@ class Walk:
         """Whether the seconds have passed, which then end the walk."""
         self.is_cut = self.is_cut or time.monotonic() > self._until
         return self.is_cut
-
-
-def glob_pattern(glob: str) -> str:
-    """Return the regular expression for a file name pattern: `*` and `?` stay within a name, `**/` matches zero or more
-    folders, `[abc]` matches one of the characters."""
-    glob = glob.removeprefix("./").rstrip("/")
-    pieces, at = [], 0
-    while at < len(glob):
-        closing = glob.find("]", at + 2) if glob[at] == "[" else -1
-        if glob.startswith("**/", at):
-            piece, at = r"(?:[^/]+/)*", at + 3
-        elif glob.startswith("**", at):
-            piece, at = ".*", at + 2
-        elif closing > 0:
-            inner = glob[at + 1 : closing].replace("\\", r"\\")
-            inner = re.sub(r"[\[&~]", r"\\\g<0>", inner)  # these have a meaning of their own in a class
-            piece, at = f"[{'^' + inner[1:] if inner[0] == '!' else inner}]", closing + 1
-        else:
-            piece = {"*": "[^/]*", "?": "[^/]"}.get(glob[at]) or re.escape(glob[at])
-            at += 1
-        pieces.append(piece)
-    return f"^(?s:{''.join(pieces)})$"
 
 
 def matches(

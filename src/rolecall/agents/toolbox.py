@@ -16,14 +16,14 @@ from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 from rolecall.agents.confined import Folder, Refused
-from rolecall.agents.filesearch import Walk, glob_pattern, matches
+from rolecall.agents.filesearch import Walk, matches
 from rolecall.agents.process import run as run_process
 from rolecall.agents.protocol import Context
 from rolecall.agents.transcript import shorten
 from rolecall.errors import AgentError
 from rolecall.settings import capabilities
 from rolecall.store.canonical import Schema
-from rolecall.store.schema import Type, pattern_test
+from rolecall.store.schema import Type, glob_test, pattern_test
 
 LONGEST_RESULT = 40_000
 _MOST_LINES = 2_000
@@ -199,7 +199,7 @@ async def search(box: Toolbox, pattern: str, files: str = "**/*") -> str:
 
 def _compile_glob(pattern: str) -> Callable[[str], bool]:
     try:
-        return pattern_test(glob_pattern(pattern))
+        return glob_test(pattern.removeprefix("./").rstrip("/"))
     except ValueError as error:
         raise Refused(f"{pattern!r} is not a file name pattern") from error
 

@@ -262,6 +262,25 @@ def pattern_test(pattern: str) -> Callable[[str], bool]:
     return matches
 
 
+def glob_test(*globs: str) -> Callable[[str], bool]:
+    """A function that tests whether a path matches one of some file name patterns; `ValueError` if one is invalid. `*`
+    and `?` stay within a name, `**/` is any number of folders, `[…]` matches one of the characters, `[!…]` any other.
+    """
+    wildcards = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+    def translate(match: re.Match[str]) -> str:
+        token = match[0]
+        if token.startswith("[") and len(token) > 2:
+            inner = re.sub(
+                r"[\\\[&~]", r"\\\g<0>", token[1:-1]
+            )  # these have a meaning of their own in a class
+            return f"[{inner.replace('!', '^', token.startswith('[!'))}]"
+        return wildcards.get(token) or re.escape(token)
+
+    found = (re.sub(r"(?s)\*\*/|\*\*|\*|\?|\[!?.[^\]]*\]|.", translate, glob) for glob in globs)
+    return pattern_test(f"^(?s:{'|'.join(found)})$")
+
+
 # -- which ids a payload refers to --
 
 _Finder = Callable[[Any, dict[str, None]], None]

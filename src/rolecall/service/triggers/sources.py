@@ -21,8 +21,9 @@ from typing import NamedTuple
 from rolecall.agents import process
 from rolecall.agents.confinement import confine_project
 from rolecall.errors import AgentError, UsageError
-from rolecall.service.triggers.trigger import Sense, WatchedCommand, WatchedFiles, matcher
+from rolecall.service.triggers.trigger import Sense, WatchedCommand, WatchedFiles
 from rolecall.store.canonical import JsonObject
+from rolecall.store.schema import glob_test
 from rolecall.workflow.model import Sandbox
 
 FOLDER = "senses"
@@ -160,7 +161,7 @@ def look_at_files(source: WatchedFiles, folder: str, *, since_ms: int) -> Source
 def _walk(folder: str, patterns: Sequence[str], since: int) -> Iterator[tuple[str, os.stat_result, bool]]:
     """Every matching file below the folders that the patterns begin with, and whether its folder was moved here at
     `since`, in nanoseconds, or later: then the folder's inode changed and its contents did not."""
-    fits, count = matcher(tuple(patterns)), 0
+    fits, count = glob_test(*patterns), 0
     moved: set[str] = set()
     for root in roots(folder, patterns):
 
@@ -197,7 +198,7 @@ def concerns(path: str, folder: str, patterns: tuple[str, ...], known: Collectio
     folder's name.
     """
     seen = os.path.relpath(path, folder)
-    if matcher(patterns)(seen):
+    if glob_test(*patterns)(seen):
         return True
     is_ignored = any(_is_ignored(part, patterns) for part in seen.split(os.sep))
     return not is_ignored and (os.path.isdir(path) or seen in known)

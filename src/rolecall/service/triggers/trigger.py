@@ -17,20 +17,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, ClassVar
 
-from rolecall.store.schema import pattern_test
 from rolecall.workflow.model import Sandbox
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 DURATION = re.compile(r"\s*([0-9]{1,9}(?:\.[0-9]{1,3})?)\s*(s|m|min|h|d)\s*")
 _SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 LONGEST = 366 * 86400.0
-_TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|\[!?[^\]]+\]|.", re.DOTALL)
-_WILDCARDS = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
 ALWAYS = ("trigger", "workflow", "project", "at")
 """The values that every prompt can use."""
@@ -150,21 +145,6 @@ class Trigger:
 def hook_path(trigger: Trigger) -> str:
     """The path at which a hook is called."""
     return f"/hooks/{trigger.id}"
-
-
-@lru_cache(maxsize=64)
-def matcher(patterns: tuple[str, ...]) -> Callable[[str], bool]:
-    """A function that tests a path relative to the project's folder; `ValueError` if a pattern is wrong. `**/` is any
-    number of folders, `*` and `?` stay within one, `[…]` is a character set."""
-
-    def translate(match: re.Match[str]) -> str:
-        token = match[0]
-        if token.startswith("[") and len(token) > 2:
-            inner = re.sub(r"[\\\[&~]", r"\\\g<0>", token[1:-1])
-            return f"[{inner.replace('!', '^', token.startswith('[!'))}]"
-        return _WILDCARDS.get(token) or re.escape(token)
-
-    return pattern_test(f"^(?s:{'|'.join(_TOKEN.sub(translate, pattern) for pattern in patterns)})$")
 
 
 def parse_duration(text: Any) -> float | None:

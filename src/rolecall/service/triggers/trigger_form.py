@@ -21,7 +21,6 @@ from rolecall.service.triggers.trigger import (
     Trigger,
     WatchedCommand,
     WatchedFiles,
-    matcher,
     parse_duration,
     show_duration,
 )
@@ -39,6 +38,7 @@ from rolecall.settings.form import (
     did_you_mean,
 )
 from rolecall.store.canonical import Schema
+from rolecall.store.schema import glob_test
 from rolecall.workflow import template
 from rolecall.workflow.yaml import SANDBOX
 
@@ -193,7 +193,7 @@ def _read_source(written: Collection[str], given: Mapping[str, Any], at: At) -> 
                     (at / "files").report(f"the pattern {pattern!r} is not accepted", hint)
                     return None
             try:
-                matcher(patterns)
+                glob_test(*patterns)
             except ValueError:
                 (at / "files").report(f"a pattern is not accepted: {', '.join(map(repr, patterns))}")
                 return None
