@@ -311,7 +311,7 @@ def test_nobody_waits_without_need(given: ServicePolicy, state: QueueState) -> N
         is_full = admitted[one.workflow] >= given.of(one.workflow).concurrency
         is_crowded = admitted.total() >= given.limit
         is_spent = given.spend_per_day is not None and state.spent >= given.spend_per_day
-        assert is_full or is_crowded or is_spent or given.metered_name(one.agent)
+        assert is_full or is_crowded or is_spent or given.meter(one.agent)
 
 
 @given(policies, states)

@@ -14,8 +14,8 @@ import pytest
 from rolecall.errors import Conflict, StorageError
 from rolecall.service import queue
 from rolecall.service.admission import Due, Waiting, decide
-from rolecall.service.policy import ServicePolicy, StartRate, WorkflowPolicy
-from rolecall.service.queue import MeteredCall, Slot
+from rolecall.service.policy import MeteredCall, ServicePolicy, StartRate, WorkflowPolicy
+from rolecall.service.queue import Slot
 from rolecall.settings.mask import Mask
 from rolecall.store.backend import Backend, Change, Ref
 from rolecall.store.store import Store

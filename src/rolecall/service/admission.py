@@ -135,10 +135,10 @@ class _Meter:
         return self.refuses(agent)
 
     def refuses(self, agent: str) -> str:
-        name = self._policy.metered_name(agent)
-        if name is None:
+        call = self._policy.meter(agent)
+        if call is None:
             return ""
-        rate, calls = self._policy.rates[name], self._calls[name]
+        (name, rate), calls = call, self._calls[call.name]
         if len(calls) < rate.count:
             calls.append(self._now)
             return ""

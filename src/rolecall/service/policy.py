@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from rolecall.settings.form import At, Choice, Field, Form, MapOf, Number, Record, Section, Unreadable
 from rolecall.store.canonical import Schema
@@ -55,6 +55,13 @@ class StartRate:
         return f"{self.count}/{unit}"
 
 
+class MeteredCall(NamedTuple):
+    """A call of a rate-limited agent: the name it is counted under, and the rate."""
+
+    name: str
+    rate: StartRate
+
+
 @dataclass(frozen=True)
 class WorkerLimits:
     """Limits for the process of a step; each process that it starts has the same limits."""
@@ -79,9 +86,10 @@ class ServicePolicy:
     def of(self, workflow: str) -> WorkflowPolicy:
         return self.workflows.get(workflow, self.default)
 
-    def metered_name(self, agent: str) -> str | None:
-        """The name under which calls of an agent are counted; None if they are not."""
-        return next((name for name in (agent, agent.partition(":")[0]) if name in self.rates), None)
+    def meter(self, agent: str) -> MeteredCall | None:
+        """How a call of an agent is counted; None if its calls are not rate-limited."""
+        name = next((name for name in (agent, agent.partition(":")[0]) if name in self.rates), None)
+        return MeteredCall(name, self.rates[name]) if name else None
 
 
 def parse_rate(text: str) -> StartRate | None:

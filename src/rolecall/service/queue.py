@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from rolecall.errors import Conflict, Damaged
 from rolecall.service.admission import DAY_MS, MEMBERS, Due, QueueState, Waiting, decide, recent
-from rolecall.service.policy import ServicePolicy, StartRate
+from rolecall.service.policy import MeteredCall, ServicePolicy, StartRate
 from rolecall.store import holder
 from rolecall.store.backend import Ref
 from rolecall.store.canonical import JsonObject
@@ -41,19 +41,6 @@ _ENTRY = re.compile(r"queue/([^/]+)/([0-9])([0-9]{13})([0-9A-Z]{26})")
 
 AgentOf = Callable[[ThreadState], str]
 """Names the agent that a thread's next step calls, given the thread's state."""
-
-
-class MeteredCall(NamedTuple):
-    """A call of a rate-limited agent: the name it is counted under, and the rate."""
-
-    name: str
-    rate: StartRate
-
-
-def call_of(policy: ServicePolicy, agent: str) -> MeteredCall | None:
-    """The call to count for a step of an agent; None if its calls are not rate-limited."""
-    name = policy.metered_name(agent)
-    return MeteredCall(name, policy.rates[name]) if name else None
 
 
 class Slot(NamedTuple):

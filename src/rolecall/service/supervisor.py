@@ -216,13 +216,13 @@ class Supervisor:
                 self.log(f"{name} is discarded: {reason}")
                 self._door.tell(name)
         for name in verdict.step:
-            if call := queue.call_of(self.policy, agents[name]):
+            if call := self.policy.meter(agents[name]):
                 queue.count(self.store, call, now=now)
             held = self._held[name]
             held.task = asyncio.create_task(self._step(held))
         for name in verdict.admit:
             one = by_name[name]
-            if self._leave_queue(one, queue.admit, now=now, call=queue.call_of(self.policy, one.agent)):
+            if self._leave_queue(one, queue.admit, now=now, call=self.policy.meter(one.agent)):
                 self.log(f"{name} of {one.workflow} starts after {max(0, now - one.since):,} ms")
                 self._door.tell(name)
                 held = self._held[name] = _Held(Slot(one.workflow, name, now), is_ready=True)

@@ -84,7 +84,7 @@ class Dispatcher:
                 if queue.discard(self.store, by_name[name], reason) is not None:
                     self.log(f"{name} is discarded: {reason}")
             for one in (by_name[name] for name in verdict.admit):
-                call = queue.call_of(self.policy, one.agent)
+                call = self.policy.meter(one.agent)
                 if queue.admit(self.store, one, now=now, call=call) is not None:
                     self.log(f"{one.thread} of {one.workflow} starts after {max(0, now - one.since):,} ms")
                     admitted.add(slot_name(one.workflow, one.thread))
@@ -111,7 +111,7 @@ class Dispatcher:
                 state = QueueState(due=calls, calls=queue.calls(self.store, self.policy, now))
                 verdict = decide(self.policy, state, now)
                 for one in calls:
-                    call = queue.call_of(self.policy, one.agent) if one.thread in verdict.step else None
+                    call = self.policy.meter(one.agent) if one.thread in verdict.step else None
                     if call is not None:
                         queue.count(self.store, call, now=now)
         for name in verdict.step:

@@ -34,6 +34,8 @@ from rolecall.workflow import template
 PATIENCE = 600.0
 """Seconds that creating a thread may take; a work folder may have to be copied."""
 LONGEST_PROMPT = 200_000
+_LONGEST = 500
+"""Characters of a problem that are kept."""
 _ATTEMPTS = 10
 
 
@@ -94,7 +96,7 @@ class Delivery:
         """Record that a planned time passed without a signal, so that it is not checked again."""
         ref, memory = self.recall(trigger)
         with suppress(Conflict):
-            after = replace(memory, scheduled=max(slot, memory.scheduled), problem="", problem_at=0)
+            after = replace(memory, scheduled=max(slot, memory.scheduled), problem="")
             self.remember(trigger, ref, after)
 
     def report(self, trigger: Trigger, slot: int, problem: str) -> None:
@@ -104,7 +106,8 @@ class Delivery:
         if problem != memory.problem:  # logging the same problem at every look would fill the log
             self.say(f"{trigger.id}: {problem}")
         with suppress(Conflict):
-            self.remember(trigger, ref, memories.after_trouble(memory, slot, problem, self.store.now()))
+            after = replace(memory, scheduled=max(memory.scheduled, slot), problem=problem[:_LONGEST])
+            self.remember(trigger, ref, after)
 
     async def deliver(self, trigger: Trigger, signal: Signal) -> FiringResult:
         """Start the thread of a signal, unless there is a reason not to."""

@@ -17,7 +17,6 @@ from rolecall.store.store import Store
 
 MOST_KEYS = 200
 """How many of the latest dedupe keys are kept."""
-_LONGEST = 500
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,6 @@ class TriggerMemory:
     is_paused: bool = False
     problem: str = ""
     """The last problem; empty after a success."""
-    problem_at: int = 0
     skipped: str = ""
     """Why the last skipped signal started no thread."""
     skipped_at: int = 0
@@ -145,9 +143,9 @@ def after_skip(memory: TriggerMemory, signal: Signal, reason: str, now: int) -> 
     look finds it."""
     after = replace(memory, scheduled=max(memory.scheduled, signal.slot))
     if signal.seen and reason == UNCHANGED:
-        after = replace(after, problem="", problem_at=0)
+        after = replace(after, problem="")
     elif signal.seen and reason != COOLING:
-        after = replace(after, seen=signal.seen, seen_at=signal.seen_at, problem="", problem_at=0)
+        after = replace(after, seen=signal.seen, seen_at=signal.seen_at, problem="")
     return after if reason in _QUIET else replace(after, skipped=reason, skipped_at=now)
 
 
@@ -163,17 +161,12 @@ def after_start(memory: TriggerMemory, signal: Signal, thread: str, now: int) ->
         thread=thread,
         keys=(*memory.keys, *keys)[-MOST_KEYS * (len(keys) or 1) :],
         problem="",
-        problem_at=0,
     )
-
-
-def after_trouble(memory: TriggerMemory, slot: int, problem: str, now: int) -> TriggerMemory:
-    return replace(memory, scheduled=max(memory.scheduled, slot), problem=problem[:_LONGEST], problem_at=now)
 
 
 def resume(memory: TriggerMemory, now: int) -> TriggerMemory:
     """The memory of a trigger that is resumed after a pause; signals during the pause are lost."""
-    return replace(memory, is_paused=False, since=now, seen="", seen_at=now, problem="", problem_at=0)
+    return replace(memory, is_paused=False, since=now, seen="", seen_at=now, problem="")
 
 
 def is_resumed(memory: TriggerMemory) -> bool:
