@@ -65,7 +65,7 @@ def terms_of(name: str) -> tuple[str, ...]:
 @lru_cache(_KNOWN_NAMES)
 def parts_of(name: str) -> tuple[str, ...]:
     found = (part.lower() for part in _PART.findall(name))
-    return tuple(piece[:_LONGEST] for part in found for piece in _split_unspaced(part))
+    return tuple(piece[:_LONGEST] for part in found for piece in split_unspaced(part))
 
 
 def stem(word: str) -> str:
@@ -78,7 +78,8 @@ def stem(word: str) -> str:
     return word
 
 
-def _split_unspaced(part: str) -> Iterator[str]:
+def split_unspaced(part: str) -> Iterator[str]:
+    """Split a word where a script without spaces begins or ends; of such a script, each two characters are a word."""
     if part.isascii() or not _UNSPACED.search(part):
         yield part
         return

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import NamedTuple
+
+from rolecall.knowledge.words import split_unspaced, stem
 
 OVERLAP = 0.35
 """From this score on, two notes are on the same subject. Notes on different subjects of one project stay below 0.25."""
@@ -20,8 +22,6 @@ CONTAINED = 0.7
 
 _NAME_WEIGHT = 2.0
 _WORD = re.compile(r"[^\W_]+")
-# These scripts put no space between words, so two adjacent characters count as a word.
-_UNSPACED = re.compile("[぀-ヿ㐀-䶿一-鿿฀-๿]+")
 _EVERYWHERE = """
 a about after all also an and any are as at be because been before being but by can could did do does each either
 else every for from get gets got had has have having he her here his how however i if in into is it its itself just
@@ -55,13 +55,13 @@ def profile(topic: str, text: str) -> Profile:
     """The features of a note; `topic` is the subject in its name."""
     written: dict[str, str] = {}
     weights: dict[str, float] = {}
-    for stem, word in _words(topic):
-        weights[stem], written[stem] = _NAME_WEIGHT, word
+    for root, word in _words(topic):
+        weights[root], written[root] = _NAME_WEIGHT, word
     stems = []
-    for stem, word in _words(text):
-        weights.setdefault(stem, 1.0)
-        written.setdefault(stem, word)
-        stems.append(stem)
+    for root, word in _words(text):
+        weights.setdefault(root, 1.0)
+        written.setdefault(root, word)
+        stems.append(root)
     pairs = frozenset(f"{first} {second}" for first, second in pairwise(stems))
     weights.update(dict.fromkeys(pairs, 1.0))
     return Profile(weights, written, pairs, sum(weights.values()))
@@ -110,23 +110,9 @@ def _share(one: Profile, other: Profile, *, of: float) -> Likeness:
     return Likeness(round(weight / of, 2) if of else 0.0, shared)
 
 
-def _words(text: str) -> Iterable[tuple[str, str]]:
+def _words(text: str) -> Iterator[tuple[str, str]]:
+    """The meaningful words of a text, each with its stem before it."""
     for match in _WORD.finditer(text.lower()):
-        run, parts, at = match[0], list[str](), 0
-        for unspaced in _UNSPACED.finditer(run):
-            parts += [run[at : unspaced.start()], *(a + b for a, b in pairwise(unspaced[0]))]
-            at = unspaced.end()
-        for word in (*parts, run[at:]):
+        for word in split_unspaced(match[0]):
             if len(word) > 1 and word not in _EMPTY_WORDS:
-                yield _stem(word), word
-
-
-def _stem(word: str) -> str:
-    """A word without its most common endings: `retries`, `retry` and `retried` become one, as do `cache` and
-    `caching`."""
-    if word.endswith(("ies", "ied")) and len(word) > 4:
-        return f"{word[:-3]}y"
-    for ending in ("ing", "ed", "es", "s", "e"):
-        if word.endswith(ending) and len(word) - len(ending) >= 3 and not word.endswith("ss"):
-            return word[: -len(ending)]
-    return word
+                yield stem(word), word
