@@ -164,7 +164,7 @@ class Link:
 
     def tell_enforced(self, sandbox: Policy | None) -> None:
         """Note in the policy of a call what the sandbox enforces in which the process was started."""
-        self.talk.note_enforced()
+        self.talk.child.read_report()
         if sandbox is not None and self.start.sandbox is not None:
             lines = self.start.sandbox.enforced
             sandbox.enforced.extend(line for line in lines if line not in sandbox.enforced)

@@ -171,11 +171,6 @@ async def _open_proxy(sandbox: Policy | None, env: Mapping[str, str]) -> AsyncIt
         yield sandbox
 
 
-async def end_leftovers(run: str, *, grace: float = DEFAULT_GRACE) -> tuple[int, ...]:
-    """End the remaining processes of a run whose own process died; return those that could not be ended."""
-    return await _end_members(run, None, grace=grace)
-
-
 def survivors(run: str, leader: int | None = None) -> list[int]:
     """Return the living processes of a run; `leader` adds those of its group and session. `run` may include the runs it
     is nested in, as in the mark."""
@@ -261,10 +256,6 @@ class Conversation:
         self._stdin = await self.child.connect(asyncio.StreamReaderProtocol(self._lines))
 
     @property
-    def started(self) -> Started:
-        return self.child.started
-
-    @property
     def is_open(self) -> bool:
         return not self.child.has_exited and not self._lines.at_eof()
 
@@ -289,10 +280,6 @@ class Conversation:
         """Write a line as fast as the child reads. Raises OSError if the child no longer reads."""
         self._stdin.write(line)
         await self._stdin.drain()
-
-    def note_enforced(self) -> None:
-        """Note in the policy what the sandbox has enforced, once the child has answered."""
-        self.child.read_report()
 
     async def exit(self) -> Exit | None:
         """Return how the child ended by itself, or None while it runs."""
@@ -416,7 +403,7 @@ class _Child:
         """End what still runs, read its output and reap the child. Return processes that could not be ended."""
         run, leader = self.started.run, self.popen.pid
         try:
-            left = await _end_members(run, leader, grace=grace)
+            left = await end_leftovers(run, leader, grace=grace)
             await self.drain(stdout)
         except asyncio.CancelledError:
             _send(signal.SIGKILL, survivors(run, leader), leader=leader)
@@ -466,8 +453,7 @@ class _Child:
         elif ending == "interrupted":
             reason = f"{program!r} was cancelled"
         elif code is not None and code < 0:
-            known = {number.value: number.name for number in signal.Signals}
-            ending, reason = "killed", f"{program!r} was ended by {known.get(-code, f'signal {-code}')}"
+            ending, reason = "killed", f"{program!r} was ended by {name_signal(-code)}"
         elif self._refusal:
             ending, reason = "failed", f"{program!r} was not started, because of its sandbox: {self._refusal}"
         else:
@@ -485,7 +471,10 @@ def _cannot_start(message: str, hint: str) -> AgentError:
     return AgentError(message, ending="failed", hint=hint)
 
 
-async def _end_members(run: str, leader: int | None, *, grace: float) -> tuple[int, ...]:
+async def end_leftovers(
+    run: str, leader: int | None = None, *, grace: float = DEFAULT_GRACE
+) -> tuple[int, ...]:
+    """End the remaining processes of a run and of its leader's group; return those that could not be ended."""
     loop = asyncio.get_running_loop()
     begun = loop.time()
     pause = 0.005
@@ -504,6 +493,13 @@ async def _end_members(run: str, leader: int | None, *, grace: float) -> tuple[i
         await asyncio.sleep(pause)
         pause = min(pause * 2, _LONGEST_PAUSE)
     return ()
+
+
+def name_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _send(number: signal.Signals, members: Sequence[int], *, leader: int | None) -> None:

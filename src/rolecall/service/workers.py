@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from rolecall.agents.process import RUN_VARIABLE, add_mark, end_leftovers
+from rolecall.agents.process import RUN_VARIABLE, add_mark, end_leftovers, name_signal
 from rolecall.service.policy import WorkerLimits
 from rolecall.service.worker import StepOrder
 from rolecall.settings import notify
@@ -50,8 +50,7 @@ class WorkerExit(NamedTuple):
         last = f": {lines[-1][:200]}" if lines else ""
         if self.code is not None and self.code < 0:
             why = ", its cpu_minutes being used up" if -self.code == signal.SIGXCPU else ""
-            known = {one.value: one.name for one in signal.Signals}
-            return f"its worker was ended by {known.get(-self.code, f'signal {-self.code}')}{why}{last}"
+            return f"its worker was ended by {name_signal(-self.code)}{why}{last}"
         return (
             f"its worker ended with status {self.code}{last}" if self.code else f"its worker was lost{last}"
         )

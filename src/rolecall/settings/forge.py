@@ -20,6 +20,8 @@ _PRIVATE = (
 """Variables that agents do not get: whoever has them can write to the repository or act as the job."""
 _RUNNER_FILES = ("GITHUB_ENV", "GITHUB_PATH", "GITHUB_OUTPUT", "GITHUB_STATE", "GITHUB_STEP_SUMMARY")
 """Files with which a step changes the environment, path and outputs of later steps. Agents do not get these either."""
+_TOLD = ("CI_MERGE_REQUEST_", "CI_COMMIT_", "CI_DEFAULT_BRANCH", "GITLAB_USER_")
+"""How the names of GitLab's variables about the event begin."""
 _FOLDER = "/tmp/rolecall-ci"  # noqa: S108 -- has to be the same on every runner; the folders in it are private
 
 
@@ -87,7 +89,7 @@ def read_job(environ: Mapping[str, str] = os.environ) -> Job:
             run=need("CI_PIPELINE_ID"),
             address=environ.get("CI_JOB_URL", ""),
             folder=folder,
-            variables={name: environ[name] for name in environ if _is_told(name)},
+            variables={name: environ[name] for name in environ if name.startswith(_TOLD)},
         )
     else:
         raise UsageError(
@@ -101,11 +103,6 @@ def read_job(environ: Mapping[str, str] = os.environ) -> Job:
             hint="Pass the token as ROLECALL_FORGE_TOKEN; the forge sets the other variables.",
         )
     return job
-
-
-def _is_told(name: str) -> bool:
-    told = ("CI_MERGE_REQUEST_", "CI_COMMIT_", "CI_DEFAULT_BRANCH", "GITLAB_USER_")
-    return name.startswith(told) and name not in _PRIVATE
 
 
 def withhold_tokens() -> None:

@@ -84,7 +84,7 @@ class Acp:
         is_kept = False
         try:
             # For every call: after a crash, this step's process may be one that an earlier step started.
-            context.emit("process", link.talk.started._asdict())
+            context.emit("process", link.talk.child.started._asdict())
             reply = await self._ask(link, reader, prompt)
             is_kept = reply.ending in ANSWERED or reply.is_session_lost
             link.tell_enforced(context.sandbox)
