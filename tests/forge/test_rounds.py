@@ -188,6 +188,31 @@ def test_over_http_git_gets_the_token_and_nothing_that_the_checkout_has(stage: S
         assert "another-token" not in check(done, "Check that the token may read the repository", code=5)
 
 
+def test_an_agent_cannot_turn_what_is_pushed_to_another_address(stage: Stage) -> None:
+    elsewhere = f"[git, config, url./nowhere.insteadOf, {stage.remote}]"
+    stage.commit(**{"script.yaml": SCRIPT.replace("run: [[sh,", f"run: [{elsewhere}, [sh,")})
+    check(stage.github("issues", stage.issue(), "--request"), "suspended")
+    assert stage.ref(STATE) and stage.show("rolecall/issue-12", "calc.py") == "first"
+
+
+def test_what_cannot_be_read_is_named_with_what_to_do(stage: Stage, tmp_path: Path) -> None:
+    check(stage.github("issues", stage.issue()), "suspended")
+    git(stage.work, "fetch", "-q", "origin", STATE)
+    git(stage.work, "checkout", "-q", "FETCH_HEAD")
+    for name, start in (("store.tgz", 500), ("thread.json", 5)):
+        file = stage.work / name
+        file.write_bytes(file.read_bytes()[:start])
+        git(stage.work, "commit", "-q", "-a", "-m", "Cut off")
+        git(stage.work, "push", "-q", "--force", "origin", f"HEAD:{STATE}")
+        said = stage.comment("/rolecall answer approved", ident=start)
+        done = stage.github("issue_comment", said)
+        check(done, f"{STATE} of {stage.remote} cannot be read", "Delete the ref to begin again", code=4)
+    (tmp_path / "jobs").rmdir()
+    (tmp_path / "jobs").touch()
+    done = stage.github("issues", stage.issue(number=13))
+    check(done, f"{tmp_path}/jobs cannot be made: File exists", "ROLECALL_CI_FOLDER", code=2)
+
+
 def test_the_commit_of_a_branch_is_proven_with_the_saved_thread(stage: Stage, tmp_path: Path) -> None:
     commit = "[git, -c, user.name=x, -c, user.email=x@localhost, commit, -q, -a, -m, Mine]"
     stage.commit(**{"script.yaml": SCRIPT.replace("run: [[sh,", f"run: [{commit}, [sh,")})

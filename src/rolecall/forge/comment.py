@@ -132,4 +132,4 @@ def quiet(text: str) -> str:
     out by GitLab in our name, and `@name` would notify people."""
     text = text.replace("<!--", "&lt;!--")
     text = re.sub(r"(?m)^([\s>*+-]*)/(?=\w)", "\\1\\\\/", text)
-    return re.sub(r"(?<![\w`/.])@(?=\w)", "@\u200b", text)
+    return re.sub(r"(?<![\w`])@(?=\w)", "@\u200b", text)

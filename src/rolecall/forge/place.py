@@ -14,7 +14,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import stat
 import tempfile
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
@@ -105,27 +104,33 @@ class Remote:
         ref = REFS + key
         if not self.find(ref):
             return None
-        self.get(self.checkout, f"+{ref}:{ref}")
+        self.get(f"+{ref}:{ref}")
         commit = git.commit(self.checkout, ref) or ""
-        text = git.run(self.checkout, "cat-file", "blob", f"{commit}:{_RECORD}").out
+        text = git.ask(self.checkout, "cat-file", "blob", f"{commit}:{_RECORD}").out
         try:
             record = msgspec.json.decode(text, type=Record)
-        except msgspec.ValidationError as error:
-            raise Damaged(
-                f"{ref} of {self.address} cannot be read: {error}", hint="Delete the ref to begin again."
-            ) from error
+        except msgspec.DecodeError as error:
+            raise self.damaged(key, error) from error
         if not (record.place.isalnum() and record.version == 1):
             raise Damaged(f"{ref} of {self.address} was saved by another version", hint="Use that version.")
         return Saved(commit, record)
 
+    def damaged(self, key: str, error: Exception) -> Damaged:
+        return Damaged(
+            f"{REFS}{key} of {self.address} cannot be read: {error}", hint="Delete the ref to begin again."
+        )
+
     def push(self, repository: str, commit: str, ref: str, *, replaces: str | None) -> None:
-        """Move a ref. Raise Conflict if it is not at the commit that this one `replaces`; None stands for no ref."""
+        """Move a ref to a commit of a repository in which agents work. Raise Conflict if it is not at the commit that
+        this one `replaces`; None stands for no ref."""
         lease = f"--force-with-lease={ref}:{replaces or ''}"
+        # The token is for the checkout alone: agents may have put another address into their repository.
+        objects = git.run(repository, "rev-parse", "--path-format=absolute", "--git-path", "objects").text
         for number in range(1, _TRIES + 1):
             done = git.ask(
-                repository,
+                self.checkout,
                 *("push", "--quiet", "--porcelain", lease, self.address, f"{commit}:{ref}"),
-                env=self._env,
+                env={**self._env, "GIT_ALTERNATE_OBJECT_DIRECTORIES": objects},
                 timeout=_SECONDS,
             )
             if done.code == 0 or self.find(ref) == commit:  # the answer to an earlier try may have been lost
@@ -142,15 +147,15 @@ class Remote:
 
     def find(self, ref: str) -> str | None:
         """The commit of a ref on the forge."""
-        return self._ask(self.checkout, "ls-remote", self.address, ref).text.partition("\t")[0] or None
+        return self._ask("ls-remote", self.address, ref).text.partition("\t")[0] or None
 
-    def get(self, folder: str, what: str) -> None:
-        """Fetch a ref into a repository."""
-        self._ask(folder, "fetch", "--quiet", "--no-tags", self.address, what)
+    def get(self, what: str) -> None:
+        """Fetch a ref into the checkout."""
+        self._ask("fetch", "--quiet", "--no-tags", self.address, what)
 
-    def _ask(self, folder: str, *words: str) -> git.GitResult:
+    def _ask(self, *words: str) -> git.GitResult:
         for _ in range(_TRIES):
-            done = git.ask(folder, *words, env=self._env, timeout=_SECONDS)
+            done = git.ask(self.checkout, *words, env=self._env, timeout=_SECONDS)
             if done.code == 0:
                 return done
         raise StorageError(
@@ -214,7 +219,10 @@ class Place:
                 self._write_out(saved.commit, folder)
                 if os.path.isdir(kept := os.path.join(folder, _VERSIONS)):
                     shutil.copytree(kept, os.path.join(self.home, _VERSIONS))
-                rolecall.import_bundle(os.path.join(folder, _BUNDLE))
+                try:
+                    rolecall.import_bundle(os.path.join(folder, _BUNDLE))
+                except Damaged as error:
+                    raise self._remote.damaged(self._key, error) from error
             rolecall.restore_folders()
         return rolecall
 
@@ -262,10 +270,11 @@ class Place:
             return False
         known = self._remote.find(ref)
         if known:
-            self._remote.get(folder, ref)
+            self._remote.get(ref)
             form = f"--format=%cn <%ce>%x1f%(trailers:key={THREAD_TRAILER},valueonly)%x1f%T%x1f%B"
             (ours, _, *new), (who, trailer, *old) = (
-                git.run(folder, "log", "-1", form, one).text.split("\x1f") for one in (commit, known)
+                git.run(where, "log", "-1", form, one).text.split("\x1f")
+                for where, one in ((folder, commit), (self._remote.checkout, known))
             )
             if who != ours or not trailer.strip():
                 raise Conflict(
@@ -297,13 +306,14 @@ def commit_folder(repository: str, folder: str, title: str, parents: tuple[str, 
 def open_place(job: Job, remote: Remote, key: str, saved: Saved | None) -> Iterator[Place]:
     """A new, empty folder for a thread, which is removed in the end."""
     root, name = job.folder, saved.record.place if saved else os.urandom(8).hex()
-    os.makedirs(root, mode=0o700, exist_ok=True)
-    about = os.lstat(root)
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
-        raise UsageError(
-            f"{root} belongs to somebody else",
-            hint="Name another folder in ROLECALL_CI_FOLDER, for all jobs.",
-        )
+    try:
+        os.makedirs(root, mode=0o700, exist_ok=True)
+        about = os.lstat(root)
+        problem = "" if about.st_uid == os.getuid() else "belongs to somebody else"
+    except OSError as error:
+        problem = f"cannot be made: {error.strerror}"
+    if problem:
+        raise UsageError(f"{root} {problem}", hint="Name another folder in ROLECALL_CI_FOLDER, for all jobs.")
     folder, before = os.path.join(root, name), config.home()
     with open(f"{folder}.lock", "w", encoding="ascii") as lock:
         try:
