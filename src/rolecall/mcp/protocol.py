@@ -163,19 +163,21 @@ class Session:
                 raise Refusal(INVALID_PARAMS, "unknown cursor")  # everything is on the first page
             case "tools/list":
                 shown = [describe(tool, version) for tool in self._toolbox.list_tools()]
-                result = {"tools": shown, **_uncached(version)}
+                result = {"tools": shown, **(_UNCACHED if said else {})}
             case "tools/call":
                 return self._call(ident, params, version)
             case "resources/subscribe" | "resources/unsubscribe" if said is not None:
                 raise Refusal(METHOD_NOT_FOUND, f"{method} is subscriptions/listen in version {said}")
-            case _ if method in _DEFERRED and method.split("/")[0] in self._toolbox.capabilities:
-                work = getattr(self, _DEFERRED[method])
-                return self._add(ident, lambda caller: self._reply(ident, version, work, params, caller))
             case "subscriptions/listen" if said and "resources" in self._toolbox.capabilities:
                 return self._add(
                     ident,
-                    lambda caller: self._reply(ident, version, self._listen, {**params, "id": ident}, caller),
+                    lambda caller: self._reply(ident, version, lambda: self._listen(ident, params, caller)),
                     is_long=True,
+                )
+            case _ if method in _DEFERRED and method.split("/")[0] in self._toolbox.capabilities:
+                return self._add(
+                    ident,
+                    lambda _: self._reply(ident, version, lambda: self._look_up(method, params, version)),
                 )
             case _:
                 raise Refusal(METHOD_NOT_FOUND, f"Method not found: {method}")
@@ -223,17 +225,10 @@ class Session:
         message = {"jsonrpc": "2.0", "method": f"notifications/{method}", "params": params}
         self._send(encode(message))
 
-    def _reply(
-        self,
-        ident: Ident,
-        version: str,
-        work: Callable[[JsonObject, str, Caller], JsonObject],
-        params: JsonObject,
-        caller: Caller,
-    ) -> list[bytes]:
+    def _reply(self, ident: Ident, version: str, work: Callable[[], JsonObject]) -> list[bytes]:
         """The frame of the reply to a request that reads files or the store."""
         try:
-            return [_frame(ident, "result", encode({**work(params, version, caller), **_stamp(version)}))]
+            return [_frame(ident, "result", encode({**work(), **_stamp(version)}))]
         except Refusal as refusal:
             return [failure(ident, refusal.code, refusal.message, refusal.detail)]
         except RolecallError as error:
@@ -248,38 +243,46 @@ class Session:
                 self._library = import_module("rolecall.mcp.resources").Library(self._toolbox)
             return self._library
 
-    def _list_resources(self, _params: JsonObject, version: str, _caller: Caller) -> JsonObject:
-        return {"resources": self.library.list_resources(), **_uncached(version)}
-
-    def _list_templates(self, _params: JsonObject, version: str, _caller: Caller) -> JsonObject:
-        return {"resourceTemplates": self.library.list_templates(), **_uncached(version)}
-
-    def _read_resource(self, params: JsonObject, version: str, _caller: Caller) -> JsonObject:
+    def _look_up(self, method: str, params: JsonObject, version: str) -> JsonObject:
+        """The result of one of the requests in `_DEFERRED`."""
+        uncached = _UNCACHED if version in STATELESS_VERSIONS else {}
+        match method:
+            case "resources/list":
+                return {"resources": self.library.list_resources(), **uncached}
+            case "resources/templates/list":
+                return {"resourceTemplates": self.library.list_templates(), **uncached}
+            case "prompts/list":
+                return {"prompts": import_module("rolecall.mcp.skills").list_prompts(), **uncached}
+            case "prompts/get":
+                given = params.get("arguments") or {}
+                if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
+                    raise Refusal(INVALID_PARAMS, "arguments must be an object of strings")
+                skills, name = import_module("rolecall.mcp.skills"), _text(params, "name")
+                found: JsonObject = skills.get_prompt(name, given)
+                return found
         uri = _text(params, "uri")
+        match method:
+            case "resources/subscribe":
+                if uri not in self._subscribed:
+                    tell = lambda changed: self._notify("resources/updated", {"uri": changed})  # noqa: E731
+                    self._subscribed[uri] = self.library.subscribe([uri], tell)
+                return {}
+            case "resources/unsubscribe":
+                self._subscribed.pop(uri, lambda: None)()
+                return {}
         try:
-            return {"contents": [self.library.read(uri)], **_uncached(version)}
+            return {"contents": [self.library.read(uri)], **uncached}
         except RolecallError as error:
             code = INVALID_PARAMS if version in STATELESS_VERSIONS else NOT_FOUND
             raise Refusal(code, error.message, {"uri": uri}) from error
 
-    def _subscribe(self, params: JsonObject, _version: str, _caller: Caller) -> JsonObject:
-        uri = _text(params, "uri")
-        if uri not in self._subscribed:
-            tell = lambda changed: self._notify("resources/updated", {"uri": changed})  # noqa: E731
-            self._subscribed[uri] = self.library.subscribe([uri], tell)
-        return {}
-
-    def _unsubscribe(self, params: JsonObject, _version: str, _caller: Caller) -> JsonObject:
-        self._subscribed.pop(_text(params, "uri"), lambda: None)()
-        return {}
-
-    def _listen(self, params: JsonObject, _version: str, caller: Caller) -> JsonObject:
+    def _listen(self, ident: Ident, params: JsonObject, caller: Caller) -> JsonObject:
         """Tell the client of changes until it cancels its request."""
         asked = params.get("notifications")
         uris = asked.get("resourceSubscriptions") if isinstance(asked, dict) else None
         if not isinstance(uris, list) or not all(isinstance(uri, str) for uri in uris):
             uris = []
-        meta = {"_meta": {f"{_META}subscriptionId": params["id"]}}
+        meta = {"_meta": {f"{_META}subscriptionId": ident}}
         acknowledging, cancelled = Lock(), Event()
         caller.on_set(cancelled.set)
 
@@ -295,26 +298,11 @@ class Session:
         end()
         return meta
 
-    def _list_prompts(self, _params: JsonObject, version: str, _caller: Caller) -> JsonObject:
-        return {"prompts": import_module("rolecall.mcp.skills").list_prompts(), **_uncached(version)}
 
-    def _get_prompt(self, params: JsonObject, _version: str, _caller: Caller) -> JsonObject:
-        given = params.get("arguments") or {}
-        if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
-            raise Refusal(INVALID_PARAMS, "arguments must be an object of strings")
-        found: JsonObject = import_module("rolecall.mcp.skills").get_prompt(_text(params, "name"), given)
-        return found
-
-
-_DEFERRED = {
-    "resources/list": "_list_resources",
-    "resources/templates/list": "_list_templates",
-    "resources/read": "_read_resource",
-    "resources/subscribe": "_subscribe",
-    "resources/unsubscribe": "_unsubscribe",
-    "prompts/list": "_list_prompts",
-    "prompts/get": "_get_prompt",
-}
+_DEFERRED = frozenset((
+    "resources/list", "resources/templates/list", "resources/read", "resources/subscribe", "resources/unsubscribe",
+    "prompts/list", "prompts/get",
+))  # fmt: skip
 """Requests that read files or the store, so they are carried out with the calls that only read."""
 
 
@@ -355,10 +343,6 @@ def _read_version(params: JsonObject) -> str | None:
         known = {"supported": list(STATELESS_VERSIONS), "requested": version}
         raise Refusal(UNSUPPORTED_VERSION, "Unsupported protocol version", known)
     return version
-
-
-def _uncached(version: str) -> JsonObject:
-    return _UNCACHED if version in STATELESS_VERSIONS else {}
 
 
 def _stamp(version: str) -> JsonObject:

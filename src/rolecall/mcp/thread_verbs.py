@@ -19,7 +19,7 @@ from threading import Event as Signal
 from threading import Thread as Background
 from time import monotonic
 
-from rolecall.api import Event, Question, Rolecall, Thread, reader
+from rolecall.api import Event, Question, Rolecall, Run, Thread, reader
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.hosts import handed_over
 from rolecall.mcp.hints import TOOLS as TOOL_NAMES
@@ -180,13 +180,16 @@ def _run(place: Place, caller: Caller, thread: Thread, *, wait: bool, detail: bo
             **shown,
             "more": "It goes on by itself, even after this session. thread_wait waits for its end",
         }
-    run = thread.run()
+    _follow(caller, thread.run())
+    return _show(thread, detail=detail)
+
+
+def _follow(caller: Caller, run: Run) -> None:
     # In a separate thread, because stopping waits for the agent and must not block reading cancellations.
     caller.on_set(Background(target=run.stop, daemon=True).start)
     for event in run:
         if message := _word(event):
             caller.tell(message)
-    return _show(thread, detail=detail)
 
 
 @cache
@@ -241,12 +244,7 @@ def wait_for_thread(
 
 def step_thread(place: Place, caller: Caller, /, thread: str) -> JsonObject:
     with find_thread(place, thread) as found:
-        run = found.run(steps=1)
-        # In a separate thread, because stopping waits for the agent and must not block reading cancellations.
-        caller.on_set(Background(target=run.stop, daemon=True).start)
-        for event in run:
-            if message := _word(event):
-                caller.tell(message)
+        _follow(caller, found.run(steps=1))
         return _brief(found.entry())
 
 

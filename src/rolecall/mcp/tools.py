@@ -175,7 +175,6 @@ def checked_tool(
 
 
 def text(description: str, **bounds: int) -> Schema:
-    """The schema of an argument that is a text."""
     return {"type": "string", **bounds, "description": description}
 
 
@@ -184,7 +183,6 @@ def texts(description: str, **bounds: int) -> Schema:
 
 
 def whole(description: str, **bounds: int) -> Schema:
-    """The schema of an argument that is a whole number."""
     return {"type": "integer", **bounds, "description": description}
 
 
