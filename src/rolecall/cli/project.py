@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from argparse import Namespace
 from typing import Any
@@ -21,17 +20,10 @@ MESSAGE = argument("-m --message", "TEXT", "the text itself")
 
 
 def project_of(options: Namespace) -> str:
-    if options.project is None:
-        return project_paths.find(os.getcwd())
-    if not os.path.isdir(options.project):
-        raise UsageError(
-            f"the folder {options.project!r} does not exist", hint="--project names the project's folder."
-        )
-    return str(os.path.abspath(options.project))
+    return project_paths.choose(options.project)
 
 
 def call(options: Namespace, tool: str, **arguments: Any) -> dict[str, Any]:
-    """Call a tool and return its reply."""
     return dispatch.call(project_of(options), tool, arguments, mask=config.mask)
 
 

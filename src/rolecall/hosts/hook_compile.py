@@ -59,11 +59,10 @@ def _compile(host: str, found: Catalog, configuration: settings.Settings) -> Con
         wording = import_module(f"rolecall.hosts.{host}.words").WORDING
         render = wording.render(tags)
         docs = {skill.id: wording.skill_docs(skill) for skill in found.skills.values()}
-    bodies = {}
-    for skill in found.skills.values():
-        source = f"skill {skill.id}"
-        body = macros.expand(skill.body, render, invocations=found.vocabulary.invocations, source=source)
-        bodies[skill.id] = f"{body.strip()}\n\n{docs[skill.id]}".strip()
+    bodies = {
+        skill.id: f"{found.write_body(skill, render)}\n\n{docs[skill.id]}".strip()
+        for skill in found.skills.values()
+    }
     return {
         "gate": settings.unplanned_edits(configuration),
         "agents": {

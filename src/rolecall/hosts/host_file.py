@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from rolecall.errors import UsageError
 from rolecall.hosts.setup import SERVER, HostSetup
 from rolecall.hosts.wording import Wording
-from rolecall.nexus import macros
 from rolecall.settings import yaml12
 from rolecall.store.canonical import JsonObject
 
@@ -54,14 +53,8 @@ def summary(agent: CatalogAgent) -> str:
 
 def skill_body(skill: Skill, catalog: Catalog, wording: Wording) -> str:
     """The text of a skill in a host's wording, with the host's instructions on its subjects."""
-    body = macros.expand(
-        skill.body,
-        wording.render(catalog.vocabulary.tags),
-        invocations=catalog.vocabulary.invocations,
-        choices=catalog.choices,
-        source=f"skill {skill.id}",
-    )
-    return "\n\n".join(filter(None, [body.strip(), wording.skill_docs(skill), TOOL_NAMES])) + "\n"
+    body = catalog.write_body(skill, wording.render(catalog.vocabulary.tags))
+    return "\n\n".join(filter(None, [body, wording.skill_docs(skill), TOOL_NAMES])) + "\n"
 
 
 class Layout(NamedTuple):

@@ -16,6 +16,7 @@ from functools import partial
 from importlib import import_module
 
 from rolecall.errors import RolecallError, UsageError
+from rolecall.hosts.gate import FOR_LEAD
 from rolecall.hosts.hook_context import Kit
 from rolecall.hosts.project_summary import ProjectState, format_id
 from rolecall.nexus import knowledge_files, tools
@@ -32,7 +33,6 @@ _MOST_COMPARED = 200
 _LISTED_NOTES = 15
 _LONGEST_QUOTE = 300
 _TOOLS = {"memory_store": "memory_add", "memory_gc": "memory_gc", "rule_store": "rule_add"}
-_FOR_LEAD = ("nx_plan_decide", "rule_add")
 
 
 def carry_out(
@@ -50,7 +50,7 @@ def carry_out(
     for action in actions:
         tool = _TOOLS.get(action.handler, action.handler)
         try:
-            if tool in _FOR_LEAD:
+            if tool in FOR_LEAD:
                 check_lead(kit.restrictions, tool)
             check_allowed(kit.restrictions, tool, FILES if tool == "memory_add" else ())
         except UsageError as exc:

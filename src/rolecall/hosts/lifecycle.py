@@ -32,7 +32,6 @@ EVENTS = tuple(name for _, name in _FUNCTIONS.values())
 
 
 def handle(project: str, event: Event, kit: Kit, now: str) -> HostAnswer:
-    """Handle an event and return the answer."""
     if kit.run and not isinstance(event, (PreToolUse, PostToolUse)):
         return HostAnswer()
     project_paths.use_harness(kit.harness)

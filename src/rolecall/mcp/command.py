@@ -6,12 +6,12 @@ before the first call; that is why functions here import modules.
 
 from __future__ import annotations
 
-import os
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 
 from rolecall.errors import UsageError
 from rolecall.mcp.tools import Place, Toolbox, choose_groups
+from rolecall.nexus import project_paths
 from rolecall.settings import capabilities, config
 from rolecall.settings.server_options import add_server_options
 
@@ -35,18 +35,8 @@ def run(options: Namespace) -> None:
         from rolecall.nexus import catalog
 
         restrictions = (*restrictions, *catalog.load(config.catalog_folder()).agent(agent).capabilities)
-    if options.project is None:
-        from rolecall.nexus.project_paths import find
-
-        project = find(os.getcwd())
-    elif os.path.isdir(options.project):
-        project = os.path.abspath(options.project)
-    else:
-        raise UsageError(
-            f"the folder {options.project!r} does not exist", hint="--project names the folder of a project."
-        )
     place = Place(
-        project,
+        project_paths.choose(options.project),
         options.store,
         tuple(dict.fromkeys(restrictions)),
         agent,

@@ -38,18 +38,8 @@ def get_prompt(name: str, arguments: Mapping[str, str]) -> JsonObject:
     if mode and mode not in modes:
         has = f"; it has {', '.join(modes)}" if modes else ""
         raise UsageError(f"the skill {name} has no mode {mode!r}{has}")
-    tags = known.vocabulary.tags
-    body = macros.expand(
-        skill.body,
-        macros.prose(tags),
-        invocations=known.vocabulary.invocations,
-        choices=known.choices,
-        source=f"skill {skill.id}",
-    )
-    words = [
-        f"Work by the skill {name}{f' in the mode {mode}' if mode else ''} until it is done:",
-        body.strip(),
-    ]
+    head = f"Work by the skill {name}{f' in the mode {mode}' if mode else ''} until it is done:"
+    words = [head, known.write_body(skill, macros.prose(known.vocabulary.tags))]
     text = "\n\n".join([*words, *([f"What the user wants: {request}"] if request else [])])
     message = {"role": "user", "content": {"type": "text", "text": text}}
     return {"description": skill.description, "messages": [message]}

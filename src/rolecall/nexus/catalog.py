@@ -90,6 +90,12 @@ class Catalog(NamedTuple):
                 choices["skill_activation", macros.mode_of(id)] = macros.MacroChoice(f"Modes of {id}", names)
         return choices
 
+    def write_body(self, skill: Skill, render: macros.Render) -> str:
+        """The body of a skill, with its macros in the words of a host."""
+        invocations, source = self.vocabulary.invocations, f"skill {skill.id}"
+        text = macros.expand(skill.body, render, invocations=invocations, choices=self.choices, source=source)
+        return text.strip()
+
     def agent(self, id: str) -> CatalogAgent:
         found = self.agents.get(id) or self.agents.get(STAND_INS.get(id, ""))
         if found is None:

@@ -74,6 +74,16 @@ def artifacts(project: Folder) -> str:
     return state(project, "artifacts")
 
 
+def choose(folder: str | None) -> str:
+    """The project that a person names, or the one around this folder."""
+    if folder is None:
+        return find(os.getcwd())
+    if not os.path.isdir(folder):
+        hint = "--project names the folder of a project."
+        raise UsageError(f"the folder {folder!r} does not exist", hint=hint)
+    return os.path.abspath(folder)
+
+
 def find(start: Folder) -> str:
     """The project that contains a folder: the git work tree around it."""
     root = root_around(os.path.abspath(start))
