@@ -76,11 +76,7 @@ def choose(
 def can_be_held_to(agent: Any, restriction: str) -> bool:
     """Whether an agent, or the kernel for it, can enforce a restriction on this machine."""
     workflow = Workflow("", roles={"": Role(capabilities=(restriction,))})
-    try:
-        check_role("", agent, workflow, "", layers=configured_layers)
-    except UsageError:
-        return False
-    return True
+    return _can_play(Cast("", agent), workflow, "")
 
 
 def _can_play(cast: Cast, workflow: Workflow, role: str) -> bool:

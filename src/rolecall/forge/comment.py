@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 
@@ -10,7 +9,16 @@ from rolecall.api import Thread
 from rolecall.forge.event import OUR_MARK
 from rolecall.settings.mask import Mask
 from rolecall.threads.prompt import example_output
-from rolecall.threads.report import amount, change_text, code_block, money, shorten, usage_table, written
+from rolecall.threads.report import (
+    amount,
+    change_text,
+    code_block,
+    money,
+    pretty,
+    shorten,
+    usage_table,
+    written,
+)
 from rolecall.workflow.model import STATUS_KEYS
 from rolecall.workflow.reply import Shape, render
 
@@ -49,16 +57,14 @@ def write(thread: Thread, *, job: str, note: str, branch: str, request: str, mas
     result = thread.result()
     if result:
         heading = f"**{result['role']}**" + (f": {result['status']}" if result["status"] else "")
-        fields = {key: value for key, value in _fields(result["output"]).items() if key not in STATUS_KEYS}
         parts += [quiet(heading), quiet(shorten(result["text"], _MOST_TEXT))]
-        parts += (
-            [code_block(shorten(json.dumps(fields, ensure_ascii=False, indent=2), _MOST_TEXT), "json")]
-            if fields
-            else []
-        )
+        output = result["output"] if isinstance(result["output"], Mapping) else {}
+        if fields := {key: value for key, value in output.items() if key not in STATUS_KEYS}:
+            parts.append(code_block(shorten(pretty(fields), _MOST_TEXT), "json"))
     if thread.needs_person:
         parts.append(_how_to_answer(asked))
-    if changes := _changed_files(thread):
+    newest = {change["path"]: change for step in thread.file_changes() for change in step["changes"]}
+    if changes := [change_text(change) for change in newest.values()]:
         parts.append(_fold(f"Files changed: {len(changes)}", code_block("\n".join(changes[:_MOST_FILES]))))
     links = [f"[branch `{branch}`]({request})" if request else f"branch `{branch}`"] if branch else []
     usage = thread.summary()["usage"]
@@ -77,10 +83,6 @@ def write(thread: Thread, *, job: str, note: str, branch: str, request: str, mas
         text = text[:_MOST] + "\n\n… the rest is in the thread."
         text += "\n```" * (text.count("\n```") % 2) + "\n</details>"
     return f"{mark_of(thread)}\n{text}\n\n{mask.text(end)}\n"
-
-
-def _fields(output: object) -> Mapping[str, object]:
-    return output if isinstance(output, Mapping) else {}
 
 
 def _question(thread: Thread) -> str:
@@ -116,11 +118,6 @@ def _example(schema: Mapping[str, object], status_field: str | None) -> str:
     if len(others) <= 1 and all(isinstance(value, str) for value in others.values()):
         return f"/rolecall answer {status}{'your reasons' if not others else 'your ' + next(iter(others))}"
     return f"/rolecall answer\n{render(example, 'Your report.')}".rstrip()
-
-
-def _changed_files(thread: Thread) -> list[str]:
-    newest = {change["path"]: change for step in thread.file_changes() for change in step["changes"]}
-    return [change_text(change) for change in newest.values()]
 
 
 def _fold(title: str, text: str) -> str:

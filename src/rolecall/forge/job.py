@@ -10,6 +10,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -108,7 +109,7 @@ def run(job: Job, options: Options, *, checkout: str, tell: Tell, watch: Watch) 
             return Done(decision.reason)
         try:
             with open_place(job, remote, key, saved) as place:
-                current = _Run(job, options, happened, forge, place, mask, tell, watch, note=note, key=key)
+                current = _Run(job, options, happened, forge, place, mask, tell, watch, note, key)
                 return current.go(decision, saved.record if saved else None)
         except _Overtaken as error:
             if number == _TRIES:
@@ -134,40 +135,35 @@ def _refuse(happened: event.Event, forge: Forge, options: Options) -> str:
     return "" if may else f"{person.name} {needed}"
 
 
+@dataclass
 class _Run:
     """A thread in this job."""
 
-    def __init__(
-        self,
-        job: Job,
-        options: Options,
-        happened: event.Event,
-        forge: Forge,
-        place: Place,
-        mask: Mask,
-        tell: Tell,
-        watch: Watch,
-        *,
-        note: str,
-        key: str,
-    ) -> None:
-        self._job, self._options, self._event = job, options, happened
-        self._forge, self._place, self._mask = forge, place, mask
-        self._tell, self._watch = tell, watch
-        self._subject = happened.subject
-        self._note, self._key = note, key
+    job: Job
+    options: Options
+    happened: event.Event
+    forge: Forge
+    place: Place
+    mask: Mask
+    tell: Tell
+    watch: Watch
+    note: str
+    key: str
+
+    def __post_init__(self) -> None:
+        self.subject = self.happened.subject
 
     def go(self, decision: event.Start | event.Continue, record: Record | None) -> Done:
-        with self._place.make(is_new=isinstance(decision, event.Start)) as rolecall:
+        with self.place.make(is_new=isinstance(decision, event.Start)) as rolecall:
             self._prepare()
             if isinstance(decision, event.Start):
                 thread = self._start(rolecall, decision.task)
-                base = git.commit(self._place.repository, "HEAD") or ""
+                base = git.commit(self.place.repository, "HEAD") or ""
                 record = Record(
-                    place=self._place.name,
+                    place=self.place.name,
                     thread=thread.id,
                     base=base,
-                    target=self._event.target,
+                    target=self.happened.target,
                     handled=record.handled if record else (),
                 )
             else:
@@ -175,28 +171,28 @@ class _Run:
                 thread = rolecall.thread(record.thread)
                 self._await_lease(thread)
                 self._obey(thread, decision.command)
-            handled = (*record.handled, self._event.key)[-_MOST_HANDLED:]
-            record = replace(record, run=self._job.run, handled=tuple(dict.fromkeys(handled)), is_told=False)
+            handled = (*record.handled, self.happened.key)[-_MOST_HANDLED:]
+            record = replace(record, run=self.job.run, handled=tuple(dict.fromkeys(handled)), is_told=False)
             try:
                 record = self._save(rolecall, thread, record)
             except Conflict as error:
                 raise _Overtaken(error.message, hint=error.hint) from error
-            self._tell(f"thread {thread.id}")
+            self.tell(f"thread {thread.id}")
             record = self._advance(rolecall, thread, record)
             return self._finish(rolecall, thread, record)
 
     def _prepare(self) -> None:
-        if not self._options.setup:
+        if not self.options.setup:
             return
-        self._tell("preparing the folder")
+        self.tell("preparing the folder")
         # The command comes from the project's own pipeline, not from an event.
-        words = ["/bin/sh", "-ec", self._options.setup]
-        done = subprocess.run(words, cwd=self._place.repository, stdin=subprocess.DEVNULL, check=False)  # noqa: S603
+        words = ["/bin/sh", "-ec", self.options.setup]
+        done = subprocess.run(words, cwd=self.place.repository, stdin=subprocess.DEVNULL, check=False)  # noqa: S603
         if done.returncode:
             raise UsageError(f"the command that prepares the folder ended with {done.returncode}")
 
     def _start(self, rolecall: Rolecall, task: str) -> Thread:
-        options = self._options
+        options = self.options
         loaded = rolecall.load_workflow(options.workflow, is_kept=True)
         for _, error in rolecall.missing_agents(loaded.playbook, options.agent):
             raise error
@@ -205,8 +201,8 @@ class _Run:
             task,
             agent=options.agent,
             limits=options.limits,
-            folder=self._place.repository,
-            request=StartRequest(self._event.key, task),
+            folder=self.place.repository,
+            request=StartRequest(self.happened.key, task),
         )
 
     def _await_lease(self, thread: Thread) -> None:
@@ -222,10 +218,10 @@ class _Run:
 
     def _obey(self, thread: Thread, command: event.Command | None) -> None:
         """Do what a comment says. If that is not possible, our comment will say why."""
-        person = self._event.by
+        person = self.happened.by
         if command is None or person is None:
             return
-        by = {"person": person.name, "door": self._job.forge, "event": self._event.key}
+        by = {"person": person.name, "door": self.job.forge, "event": self.happened.key}
         try:
             if command.verb == "kill":
                 thread.kill(command.text or f"killed by {person.name} in a comment")
@@ -234,17 +230,17 @@ class _Run:
             else:
                 thread.resume(command.text or None, limits=command.limits, by=by, is_run_here=True)
         except UsageError as error:
-            self._note = f"The comment of {person.name} could not be used: {explain(error)}"
-            self._tell(self._note)
+            self.note = f"The comment of {person.name} could not be used: {explain(error)}"
+            self.tell(self.note)
 
     def _advance(self, rolecall: Rolecall, thread: Thread, record: Record) -> Record:
         """Take steps until the thread ends or waits, and save it from time to time."""
         if thread.state.is_over or thread.needs_person:
             return record
-        saved_at, run = time.monotonic(), thread.run(agent=self._options.agent)
+        saved_at, run = time.monotonic(), thread.run(agent=self.options.agent)
         try:
             for told in run:
-                self._watch(thread, told)
+                self.watch(thread, told)
                 if (
                     told.kind == "limited"
                     and told.body["until"] / 1000 - time.time() > _LONGEST_WAIT_MS / 1000
@@ -259,13 +255,13 @@ class _Run:
         except Conflict:
             raise
         except RolecallError as error:
-            self._note = f"The thread could not continue: {explain(error)}"
-            self._tell(self._note)
+            self.note = f"The thread could not continue: {explain(error)}"
+            self.tell(self.note)
         return record
 
     def _save(self, rolecall: Rolecall, thread: Thread, record: Record) -> Record:
         is_done, waits = thread.has_ended, thread.needs_person
-        return self._place.save(rolecall, replace(record, has_ended=is_done, needs_person=waits), self._key)
+        return self.place.save(rolecall, replace(record, has_ended=is_done, needs_person=waits), self.key)
 
     # -- telling --
 
@@ -273,41 +269,41 @@ class _Run:
         record = self._save(rolecall, thread, record)
         state, branch, request, failure = thread.state, "", "", None
         mark = comment.mark_of(thread)
-        if self._options.wants_request:
+        if self.options.wants_request:
             try:
                 branch, request = self._publish(thread, record)
             except RolecallError as error:  # people are told before the job fails
-                failure, self._note = error, f"The changes could not be pushed: {explain(error)}"
-        if self._subject is None and thread.needs_person:  # it needs a place for the answer
-            title = self._mask.text(f"{state.name} waits: {state.title}")[:200]
+                failure, self.note = error, f"The changes could not be pushed: {explain(error)}"
+        if self.subject is None and thread.needs_person:  # it needs a place for the answer
+            title = self.mask.text(f"{state.name} waits: {state.title}")[:200]
             about = f"{mark}\nA thread of `{state.name}` waits for an answer here."
-            self._subject = event.Subject("issue", self._forge.open_issue(title, about, mark=mark))
+            self.subject = event.Subject("issue", self.forge.open_issue(title, about, mark=mark))
         text = comment.write(
-            thread, job=self._job.address, note=self._note, branch=branch, request=request, mask=self._mask
+            thread, job=self.job.address, note=self.note, branch=branch, request=request, mask=self.mask
         )
-        if self._subject is not None:
-            ident = self._forge.comment(self._subject, text, mark=mark, known=record.comment)
+        if self.subject is not None:
+            ident = self.forge.comment(self.subject, text, mark=mark, known=record.comment)
             record = replace(record, comment=ident)
-        if self._job.summary:
-            with open(self._job.summary, "a", encoding="utf-8") as file:
+        if self.job.summary:
+            with open(self.job.summary, "a", encoding="utf-8") as file:
                 file.write(text)
         record = replace(record, is_told=failure is None)
-        if self._subject is not None and self._subject.key != self._key:
-            self._place.save(rolecall, record, self._subject.key)
+        if self.subject is not None and self.subject.key != self.key:
+            self.place.save(rolecall, record, self.subject.key)
         self._save(rolecall, thread, record)
         if failure:
             raise failure
         done = Done(
             thread=thread.id,
             status=thread.status,
-            reason=self._mask.text(state.reason),
+            reason=self.mask.text(state.reason),
             waits=thread.needs_person and thread.asking.state.onward is None,
-            subject=self._subject.key if self._subject else "",
+            subject=self.subject.key if self.subject else "",
             branch=branch,
             request=request,
         )
-        if self._job.outputs:
-            with open(self._job.outputs, "a", encoding="utf-8") as file:
+        if self.job.outputs:
+            with open(self.job.outputs, "a", encoding="utf-8") as file:
                 told = (done.thread, done.status, done.branch, done.request)
                 file.writelines(f"{name}={value}\n" for name, value in zip(_OUTPUTS, told, strict=True))
         return done
@@ -315,22 +311,22 @@ class _Run:
     def _publish(self, thread: Thread, record: Record) -> tuple[str, str]:
         """Push what the thread has changed as a branch; once it is completed, ask for its merge."""
         own = [folder for folder in thread.state.folders.values() if folder.branch and not folder.is_removed]
-        folder = own[0].path if own else self._place.repository
-        title = self._mask.text(thread.state.title)
-        branch = f"rolecall/{self._key}"
-        if not self._place.push_branch(folder, branch, thread.write_message(title), base=record.base):
+        folder = own[0].path if own else self.place.repository
+        title = self.mask.text(thread.state.title)
+        branch = f"rolecall/{self.key}"
+        if not self.place.push_branch(folder, branch, thread.write_message(title), base=record.base):
             return "", ""
         if thread.status != "completed":
             return branch, ""
         closes = (
-            f"\n\nCloses #{self._subject.number}." if self._subject and self._subject.kind == "issue" else ""
+            f"\n\nCloses #{self.subject.number}." if self.subject and self.subject.kind == "issue" else ""
         )
         result = thread.result()
-        text = comment.quiet(self._mask.text(result["text"])) if result else ""
+        text = comment.quiet(self.mask.text(result["text"])) if result else ""
         about = f"{text}{closes}\n\nThread `{thread.id}`.".lstrip()
-        request = Request(branch, record.target or self._event.target, title, about)
+        request = Request(branch, record.target or self.happened.target, title, about)
         try:
-            return branch, self._forge.open_request(request)
+            return branch, self.forge.open_request(request)
         except UsageError as error:
-            self._note = f"The branch is pushed, but could not be offered for a merge: {explain(error)}"
+            self.note = f"The branch is pushed, but could not be offered for a merge: {explain(error)}"
             return branch, ""

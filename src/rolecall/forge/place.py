@@ -216,7 +216,9 @@ class Place:
         rolecall = Rolecall(os.path.join(self.home, "store.db"), folder=checkout)
         if saved:
             with tempfile.TemporaryDirectory(dir=self.home) as folder:
-                self._write_out(saved.commit, folder)
+                env = {"GIT_WORK_TREE": folder, "GIT_INDEX_FILE": os.path.join(folder, ".index")}
+                git.run(repository, "read-tree", saved.commit, env=env)
+                git.run(repository, "checkout-index", "--all", f"--prefix={folder}/", env=env)
                 if os.path.isdir(kept := os.path.join(folder, _VERSIONS)):
                     shutil.copytree(kept, os.path.join(self.home, _VERSIONS))
                 try:
@@ -225,11 +227,6 @@ class Place:
                     raise self._remote.damaged(self._key, error) from error
             rolecall.restore_folders()
         return rolecall
-
-    def _write_out(self, commit: str, folder: str) -> None:
-        env = {"GIT_WORK_TREE": folder, "GIT_INDEX_FILE": os.path.join(folder, ".index")}
-        git.run(self.repository, "read-tree", commit, env=env)
-        git.run(self.repository, "checkout-index", "--all", f"--prefix={folder}/", env=env)
 
     def save(self, rolecall: Rolecall, record: Record, key: str) -> Record:
         """Save the thread for the next job that asks for `key`. Raise Conflict if another job has saved it."""

@@ -37,6 +37,7 @@ from rolecall.service import control
 from rolecall.service.runner import Assignment, ThreadRunner
 from rolecall.settings import config
 from rolecall.threads.requests import Request as RepeatableRequest
+from rolecall.threads.thread import LIMITS
 from rolecall.web import (
     child,
     evals,
@@ -229,7 +230,7 @@ class WebSite:
                 "project": os.path.basename(_project_folder(self._settings.folder)),
                 "store": config.mask().text(address),
                 "readOnly": self._settings.is_read_only,
-                "limits": threads.LIMIT_NAMES,
+                "limits": list(LIMITS),
                 "waiting": self._count_waiting(rolecall, newest),
             }
 
@@ -254,8 +255,6 @@ class WebSite:
         return _reply(schema.describe(VERBS))
 
     def handle(self, verb: ApiVerb) -> Handler:
-        """The handler of a verb."""
-
         async def handle(request: Request) -> Response:
             found = await self._run(verb, await self._read_call(verb, request))
             if isinstance(found, GoesOn):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from rolecall.errors import NotFound, RolecallError
@@ -12,7 +13,7 @@ from rolecall.service.project_file import ProjectFile
 from rolecall.service.triggers import by_hand
 from rolecall.service.triggers.trigger import Trigger
 from rolecall.settings import config
-from rolecall.web.verbs import OBJECT, Ask, GoesOn, get, post, record
+from rolecall.web.verbs import OBJECT, Ask, GoesOn, JsonObject, get, post, record
 
 _MOST_LINES = 200
 _GIVE = "Give the values that its prompt names."
@@ -57,16 +58,12 @@ def show_log(_ask: Ask) -> Any:
         return {"lines": []}
 
 
-def _fired_workflow(ask: Ask) -> str:
-    return _find_trigger(ask)[1].workflow
-
-
 @post(
     "/triggers/{trigger:path}/fire",
     "Start the thread of a trigger now.",
     record(data=OBJECT),
     is_slow=True,
-    loads=_fired_workflow,
+    loads=lambda ask: _find_trigger(ask)[1].workflow,
     is_repeatable=True,
 )
 def fire(ask: Ask) -> Any:
@@ -78,16 +75,18 @@ def fire(ask: Ask) -> Any:
 
 @post("/triggers/{trigger:path}/pause", "Let a trigger start nothing until it is resumed.", record())
 def pause(ask: Ask) -> Any:
-    project, trigger = _find_trigger(ask)
-    by_hand.pause(ask.rolecall.store, project, trigger)
-    return {"trigger": trigger.id, "state": "paused"}
+    return _change(ask, by_hand.pause, "paused")
 
 
 @post("/triggers/{trigger:path}/resume", "Let a paused trigger start threads again.", record())
 def resume(ask: Ask) -> Any:
+    return _change(ask, by_hand.resume, "on")
+
+
+def _change(ask: Ask, change: Callable[..., None], state: str) -> JsonObject:
     project, trigger = _find_trigger(ask)
-    by_hand.resume(ask.rolecall.store, project, trigger)
-    return {"trigger": trigger.id, "state": "on"}
+    change(ask.rolecall.store, project, trigger)
+    return {"trigger": trigger.id, "state": state}
 
 
 def _find_trigger(ask: Ask) -> tuple[ProjectFile, Trigger]:

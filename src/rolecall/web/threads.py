@@ -13,7 +13,6 @@ from rolecall.errors import Conflict, NotFound, RolecallError, UsageError
 from rolecall.settings import config
 from rolecall.threads.forecast import add_up
 from rolecall.threads.report import shorten
-from rolecall.threads.thread import LIMITS
 from rolecall.web import hints, markdown
 from rolecall.web.questions import describe_question
 from rolecall.web.verbs import FLAG, OBJECT, TEXT, WHOLE, Ask, GoesOn, JsonObject, get, post, record
@@ -470,6 +469,3 @@ def word_comments(comments: Any) -> str:
         )
         lines += [f"  {line}" for line in one["text"].strip().splitlines()]
     return "\n".join(lines)
-
-
-LIMIT_NAMES = tuple(LIMITS)

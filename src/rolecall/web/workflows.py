@@ -12,7 +12,6 @@ from rolecall.web import hints, markdown
 from rolecall.web.verbs import Ask, JsonObject, get
 from rolecall.workflow import model
 from rolecall.workflow.draw import picture
-from rolecall.workflow.pack import Powers
 from rolecall.workflow.playbook import Playbook
 from rolecall.workflow.registry import check_trust
 
@@ -44,12 +43,11 @@ def _describe_trust(rolecall: Rolecall, name: str) -> JsonObject:
         except UsageError as error:
             refused = {"error": error.message, "hint": hints.word(error.hint)}
             break
-    return {"refused": refused, "powers": [_word_powers(one) for one in powers]}
-
-
-def _word_powers(powers: Powers) -> JsonObject:
-    lines = [f"{name}: {text}" for name, text in powers.explain()]
-    return {"workflow": powers.name, "from": powers.pin.origin if powers.pin else None, "lines": lines}
+    worded = []
+    for one in powers:
+        lines = [f"{name}: {text}" for name, text in one.explain()]
+        worded.append({"workflow": one.name, "from": one.pin.origin if one.pin else None, "lines": lines})
+    return {"refused": refused, "powers": worded}
 
 
 @get("/workflows", "The workflows that can be started from this folder.")
