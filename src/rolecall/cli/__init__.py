@@ -39,7 +39,7 @@ NOUNS = {
     "artifact": ("rolecall.cli.task", "files that one step of the work leaves for the next"),
     "memory": ("rolecall.cli.memory", "lessons a project has learnt: keep, read, merge, forget"),
     "knowledge": ("rolecall.cli.knowledge", "index a repository and search it"),
-    "rule": ("rolecall.cli.rule", "rules for the agents of a project"),
+    "rule": ("rolecall.cli.memory", "rules for the agents of a project"),
     "config": ("rolecall.cli.config", "read and change the configuration"),
     "notify": ("rolecall.cli.notify", "send a trial notification"),
     "agents": ("rolecall.cli.agents", "list the agents Rolecall can run, try one"),
@@ -176,11 +176,11 @@ def flag(names: str, help: str, **options: Any) -> Argument:
     return lambda parser: parser.add_argument(*names.split(), action="store_true", help=help, **options)
 
 
-def either(*arguments: Argument, required: bool = False) -> Argument:
-    """Declare mutually exclusive arguments, one of which must be given if `required`."""
+def either(*arguments: Argument) -> Argument:
+    """Declare mutually exclusive arguments."""
 
     def add(parser: ArgumentParser) -> None:
-        group = parser.add_mutually_exclusive_group(required=required)
+        group = parser.add_mutually_exclusive_group()
         for one in arguments:
             one(group)
 

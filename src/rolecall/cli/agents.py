@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import tempfile
 import time
 from argparse import Namespace
@@ -22,7 +21,7 @@ from rolecall.checks.doctor import AgentFinding, DoctorPlace, examine, known_age
 from rolecall.cli import Reply, argument, flag, hints, verb
 from rolecall.cli.asking import confirm
 from rolecall.cli.group_view import gist
-from rolecall.cli.output import format_of, printable, table
+from rolecall.cli.output import format_of, table, tell
 from rolecall.cli.thread_play import View, attend
 from rolecall.errors import AgentError, UsageError
 from rolecall.settings import config
@@ -165,7 +164,7 @@ def test(options: Namespace) -> Reply | int:
     if not options.yes:
         question = f"This asks {cast.name} one short question, which costs money where its model does. Go on?"
         if not confirm(question, "Add --yes to continue without being asked."):
-            print("nothing was asked", file=sys.stderr)
+            tell("nothing was asked")
             return 1
     mask = config.mask()
     found, is_stopped = asyncio.run(_try(options, cast, env, mask))
@@ -199,7 +198,7 @@ async def _try(
         def event(self, kind: str, body: JsonObject) -> None:
             shown = str(body.get("text", "")).strip() if kind == "text" else gist(kind, body)
             if shown and kind in ("text", "tool_call", "permission"):
-                print(f"… {printable(mask.text(shown))}", file=sys.stderr, flush=True)
+                tell(f"… {mask.text(shown)}")
 
     start = time.monotonic()
     found: AgentReply | AgentError

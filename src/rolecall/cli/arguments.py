@@ -13,7 +13,7 @@ from time import time_ns
 
 from rolecall.api import Rolecall, Thread
 from rolecall.cli import argument, asking, either, flag, hints
-from rolecall.cli.output import say, short, under_this_name
+from rolecall.cli.output import short, tell, under_this_name
 from rolecall.errors import NotFound, UsageError
 from rolecall.settings import config
 from rolecall.threads.thread import LIMITS
@@ -136,7 +136,7 @@ def find_thread(rolecall: Rolecall, name: str | None, *, ask: str = "", is_waiti
         )
     about = f"thread {thread.id} · {short(thread.state.title, 40)}"
     if not ask:
-        say(about, sys.stderr)
+        tell(about)
         return thread
     if not asking.can_ask():
         raise UsageError(

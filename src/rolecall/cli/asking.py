@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar, overload
 
 from rolecall.cli import hints
-from rolecall.cli.output import printable
+from rolecall.cli.output import printable, tell
 from rolecall.errors import RolecallError, UsageError
 
 T = TypeVar("T")
@@ -15,10 +15,6 @@ T = TypeVar("T")
 
 def can_ask() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
-
-
-def say(text: str) -> None:
-    print(printable(text), file=sys.stderr, flush=True)
 
 
 def ask(question: str, check: Callable[[str], T], *, mark: str = ":") -> T:
@@ -30,7 +26,7 @@ def ask(question: str, check: Callable[[str], T], *, mark: str = ":") -> T:
         try:
             return check(answer)
         except RolecallError as error:
-            say(
+            tell(
                 "\n".join(
                     filter(None, (f"  {error.message}", f"  {hints.word(error.hint)}" if error.hint else ""))
                 )
@@ -46,7 +42,7 @@ def ask_choice(
 ) -> int | None:
     """Return the index of the choice, given by number or first word; without an answer the default, or None if it was
     skipped."""
-    say("\n".join([question, *(f"{number:3}) {choice}" for number, choice in enumerate(choices, 1))]))
+    tell("\n".join([question, *(f"{number:3}) {choice}" for number, choice in enumerate(choices, 1))]))
 
     def check(text: str) -> int | None:
         if not text and not is_required:
@@ -84,20 +80,20 @@ def confirm(question: str, otherwise: str) -> bool:
 
 def ask_text(question: str, *, is_required: bool) -> str:
     """Return the lines before the first empty one."""
-    say(f"{question} (an empty line ends it{'' if is_required else '; Enter: none'}):")
+    tell(f"{question} (an empty line ends it{'' if is_required else '; Enter: none'}):")
     while True:
         lines: list[str] = []
         while line := _read_line().rstrip("\n"):
             lines.append(line)
         if lines or not is_required:
             return "\n".join(lines)
-        say("  An answer is needed.")
+        tell("  An answer is needed.")
 
 
 def _read_line() -> str:
     line = sys.stdin.readline()
     if not line:
-        say("")
+        tell("")
         raise end_of_input()
     return line
 

@@ -29,12 +29,12 @@ from rolecall.cli.output import (
     say,
     short,
     show,
-    show_record,
     table,
+    tell,
     warn,
     write_file,
 )
-from rolecall.cli.thread_play import View, run_attended
+from rolecall.cli.thread_play import EventRecords, View, run_attended
 from rolecall.errors import UsageError
 from rolecall.evals.statistics import Tally, estimate_rate
 from rolecall.store.canonical import JsonObject
@@ -113,7 +113,7 @@ def follow(options: Namespace, plan: Plan, play: Callable[..., Awaitable[Played]
         _tell_plan(plan, is_compared=bool(getattr(options, "against", None)))
     done = plan.going_on.read_results() if plan.going_on else {}
     counts = {name: sum(one.outcome == name for one in done.values()) for name in ("passed", "failed")}
-    view = CellLines(plan.threads, counts) if is_text else CellRecords(options)
+    view = CellLines(plan.threads, counts) if is_text else EventRecords(options, ("cell",))
 
     played, stopped = run_attended(
         view,
@@ -135,22 +135,23 @@ def end(options: Namespace, command: str, report: Report, is_stopped: bool) -> i
     counts = report.counts
     if report.is_early or not counts["open"] + counts["infrastructure"]:
         return 0
-    sys.stdout.flush()
     more = " --limit NAME=MORE" if report.status == "suspended" else ""
     again = f"the same command again{more}"
     if command:
-        words = f"rolecall eval {command} {quote(options.suite)}{_selection(options)}{more}"
-        again = in_this_store(options, words)
-    print(f"continue: {again}", file=sys.stderr)
+        words = [
+            "rolecall eval",
+            command,
+            quote(options.suite),
+            *(f"--only {quote(tag)}" for tag in options.only),
+        ]
+        words += [
+            name for name in ("--fresh", "--stop-early") if getattr(options, name[2:].replace("-", "_"))
+        ]
+        again = in_this_store(options, " ".join(words) + more)
+    tell(f"continue: {again}")
     if is_stopped:
         return INTERRUPTED
     return LIMITED if report.status == "suspended" else INFRASTRUCTURE
-
-
-def _selection(options: Namespace) -> str:
-    words = "".join(f" --only {quote(tag)}" for tag in options.only)
-    words += " --fresh" if options.fresh else ""
-    return words + (" --stop-early" if options.stop_early else "")
 
 
 def _tell_plan(plan: Plan, *, is_compared: bool) -> None:
@@ -228,17 +229,6 @@ def _short_end(reason: str, limit: int) -> str:
         return line
     who, _, said = line.partition(": ")
     return f"{who}: …{said[len(who) + 3 - limit :]}"
-
-
-class CellRecords(View):
-    """Prints each result as a record immediately."""
-
-    def __init__(self, options: Namespace) -> None:
-        self._options = options
-
-    def event(self, kind: str, body: JsonObject) -> None:
-        if kind == "cell":
-            show_record(self._options, {"event": kind, **body})
 
 
 # -- show and list --

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from rolecall.api import Rolecall
 from rolecall.cli import argument, flag, verb
-from rolecall.cli.eval import INFRASTRUCTURE, INTERRUPTED, LIMITS, SUITE, CellRecords
-from rolecall.cli.output import STORE, colored_diff, format_of, plural, say, show, show_record, warn
-from rolecall.cli.thread_play import View, run_attended
+from rolecall.cli.eval import INFRASTRUCTURE, INTERRUPTED, LIMITS, SUITE
+from rolecall.cli.output import STORE, colored_diff, format_of, plural, say, show, warn
+from rolecall.cli.thread_play import EventRecords, View, run_attended
 from rolecall.store.canonical import JsonObject
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def bisect(options: Namespace) -> int:
         show(options, traced.dump(), lambda: _describe_trace(traced))
         return {"found": 0, "not broken": 1, "uncertain": INFRASTRUCTURE}[traced.status]
     is_text = format_of(options) == "text"
-    view = Looks() if is_text else LookRecords(options)
+    view = Looks() if is_text else EventRecords(options, ("bisect", "cell"))
 
     with Rolecall(options.store) as rolecall:
         found, stopped = run_attended(
@@ -103,15 +103,6 @@ class Looks(View):
             sign = "✓" if last["passed"] else "✗"
             left, certainty = plural(body["left"], "version"), body["certainty"]
             say(f"{sign} {last['name']} · {left} left · {certainty * 100:.0f} % certain")
-
-
-class LookRecords(CellRecords):
-    """Prints each answer, and each result of a thread, as a record."""
-
-    def event(self, kind: str, body: JsonObject) -> None:
-        super().event(kind, body)
-        if kind == "bisect":
-            show_record(self._options, {"event": kind, **body})
 
 
 def _day(milliseconds: int) -> str:

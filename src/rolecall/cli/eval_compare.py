@@ -20,7 +20,6 @@ from rolecall.threads.report import describe_amount, describe_change
 
 if TYPE_CHECKING:
     from rolecall.evals.compare import AmountChange, Comparison
-    from rolecall.evals.gate import Gated
     from rolecall.evals.statistics import Change, Difference
 
 WORSE = 1
@@ -87,7 +86,9 @@ def gate(options: Namespace) -> int:
         is_saved = bool(options.save) and gated.decision == "passed" and not gated.report.is_early
         if is_saved:
             evals.save_base(options.save, gated.report)
-        show(options, {**gated.dump(), "saved": is_saved}, lambda: _describe_gate(gated))
+        verdict = f"{gated.decision}: {gated.reason}"
+        told = lambda: f"{describe(gated.comparisons)}\n\n{verdict}".lstrip()  # noqa: E731
+        show(options, {**gated.dump(), "saved": is_saved}, told)
     if gated.decision == "worse":
         return WORSE
     if gated.decision == "undecided":
@@ -151,10 +152,6 @@ def experiment(options: Namespace) -> int:
 
 
 # -- words --
-
-
-def _describe_gate(gated: Gated) -> str:
-    return f"{describe(gated.comparisons)}\n\n{gated.decision}: {gated.reason}".lstrip()
 
 
 def describe(comparisons: Sequence[Comparison]) -> str:

@@ -11,9 +11,9 @@ from time import monotonic
 
 from rolecall.api import Thread
 from rolecall.cli.arguments import in_this_store, omit_latest
-from rolecall.cli.output import LastLine, printable, say
+from rolecall.cli.output import LastLine, tell
 from rolecall.cli.thread_outcome import CODES, INTERRUPTED, show_state
-from rolecall.cli.thread_play import View, attend, leave, take_steps, view_of
+from rolecall.cli.thread_play import Stopped, View, leave, run_attended, take_steps, view_of
 from rolecall.service import control
 from rolecall.settings import config
 
@@ -28,9 +28,9 @@ def follow(options: Namespace, thread: Thread) -> int:
     step, is_cancelled = _watch(options, thread, view_of(options, thread, has_events=True, is_served=True))
     if is_cancelled and thread.state.status not in (*CODES, "completed"):
         is_served = control.is_served(config.home(), options.store, thread.rolecall.store)
-        print(f"{thread.id} {'continues in' if is_served else 'waits for'} the service", file=sys.stderr)
+        tell(f"{thread.id} {'continues in' if is_served else 'waits for'} the service")
         command = omit_latest(thread.rolecall, in_this_store(options, f"rolecall thread watch {thread.id}"))
-        print(f"watch: {printable(command)}", file=sys.stderr, flush=True)
+        tell(f"watch: {command}")
         return INTERRUPTED
     return leave(options, thread, step=step, is_run=True, is_cancelled=False)
 
@@ -48,7 +48,7 @@ def follow_each(options: Namespace, threads: Iterable[Thread], count: int, *, is
             _, is_cancelled = take_steps(options, thread, View(), steps=None, is_run=True)
         last_line.clear()
         if is_cancelled:
-            say(f"{count - place} of {count} threads have not ended: `rolecall thread list`", sys.stderr)
+            tell(f"{count - place} of {count} threads have not ended: `rolecall thread list`")
             return INTERRUPTED
         show_state(options, thread, is_after_events=True, is_brief=True)
         codes.append(CODES.get(thread.state.status, 0))
@@ -59,10 +59,10 @@ def _watch(options: Namespace, thread: Thread, view: View) -> tuple[str | None, 
     """Show a thread's events until it ends or waits for a person; return its last step, and whether a signal stopped us
     first."""
 
-    async def watch() -> tuple[str | None, bool]:
+    async def watch(stopped: Stopped) -> str | None:
         step, events = None, thread.tail(members=view.shows_members)
         is_served = partial(control.is_served, config.home(), options.store, thread.rolecall.store)
-        async with attend(view) as stopped, _Bell(thread.id, is_served) as bell:
+        async with _Bell(thread.id, is_served) as bell:
             while True:
                 # Read the state before the events, so that the events include everything that led to it.
                 is_over = thread.has_ended or thread.needs_person
@@ -76,9 +76,10 @@ def _watch(options: Namespace, thread: Thread, view: View) -> tuple[str | None, 
                 if is_over or stopped.cancel.is_set():
                     break
                 await bell.wait(stopped.cancel)
-        return step, stopped.cancel.is_set()
+        return step
 
-    return asyncio.run(watch())
+    step, stopped = run_attended(view, watch)
+    return step, stopped.cancel.is_set()
 
 
 class _Bell:

@@ -147,26 +147,23 @@ class GroupBlock:
 
     def lines(self, thread: Thread, height: int) -> list[str]:
         """At most `height` lines: the counts, then those at work that began first."""
-        merged, set_aside = self._tally["member_merged"], self._tally["member_set_aside"]
-        working = len(self._working)
-        waiting = self._count - working - sum(self._tally[fate] for fate in _FATES)
-        counts = [
-            f"{self._tally['done']:,} of {self._count:,} done",
-            f"{self._tally['failed']:,} failed" if self._tally["failed"] else "",
-            f"{self._tally['stopped']:,} stopped" if self._tally["stopped"] else "",
-            f"{self._tally['waits']:,} waiting for a person" if self._tally["waits"] else "",
-            f"{working:,} {self._at_work}" if working else "",
-            f"{waiting:,} to come" if waiting > 0 else "",
-            f"{self._tally['reused']:,} reused" if self._tally["reused"] else "",
-            f"{merged:,} merged" if merged else "",
-            f"{set_aside:,} set aside" if set_aside else "",
-            duration(time.monotonic() - self._since),
-        ]
+        tally, working = self._tally, len(self._working)
+        numbers = {
+            "failed": tally["failed"],
+            "stopped": tally["stopped"],
+            "waiting for a person": tally["waits"],
+            self._at_work: working,
+            "to come": self._count - working - sum(tally[fate] for fate in _FATES),
+            "reused": tally["reused"],
+            "merged": tally["member_merged"],
+            "set aside": tally["member_set_aside"],
+        }
+        counts = [f"{number:,} {what}" for what, number in numbers.items() if number > 0]
         used = self._used
         for member in self._working.values():
             used = used.plus(member.used)
-        counts += used.words()
-        head = f"… {self.role} · " + " · ".join(filter(None, counts))
+        spent = [duration(time.monotonic() - self._since), *used.words()]
+        head = " · ".join([f"… {self.role}", f"{tally['done']:,} of {self._count:,} done", *counts, *spent])
         room = min(height - 1, working)
         shown = sorted(self._working.items())[: room if room == working else max(0, room - 1)]
         rows = [self._row(thread, number, member) for number, member in shown]

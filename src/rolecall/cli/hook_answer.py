@@ -31,7 +31,6 @@ from rolecall.settings import config
 
 if TYPE_CHECKING:
     from rolecall.hosts.payload import Payload
-    from rolecall.nexus.memory import Thresholds
 
 _LONGEST_WAIT = 5.0
 """Seconds to wait for a lock; hosts allow a hook 10."""
@@ -128,19 +127,13 @@ def _load_kit(host: str, harness: str, event: Event) -> Kit:
         restrictions=config.restrictions(),
         harness=harness or HARNESS,
         mask=lambda: config.mask(kit.secrets),
-        thresholds=_thresholds,
+        thresholds=lambda: import_module("rolecall.nexus.memory").configured_thresholds(),
     )
     if isinstance(event, (PreToolUse, PostToolUse, SubagentComplete)):  # these do not record a session
         return kit
     from rolecall.hosts import sessions
 
     return kit._replace(process=sessions.host_process())
-
-
-def _thresholds() -> Thresholds:
-    from rolecall.nexus.memory import configured_thresholds
-
-    return configured_thresholds()
 
 
 def _write(output: Output) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from argparse import Namespace
 from pathlib import Path
 from shlex import quote
@@ -17,7 +16,7 @@ from rolecall.cli import Reply, argument, asking, flag, verb
 from rolecall.cli.agents import agents_table, named_agent
 from rolecall.cli.arguments import parse_agent
 from rolecall.cli.hints import word
-from rolecall.cli.output import format_of, printable, short
+from rolecall.cli.output import format_of, short, tell
 from rolecall.errors import UsageError
 from rolecall.service import project_file
 from rolecall.settings import config
@@ -160,7 +159,7 @@ def init(options: Namespace) -> Reply:
     is_new = {name: _write(folder, name, text) for name, text in files.items()}
     is_new[".gitignore"] = _ignore(folder)
     if problem := project_file.unread(folder):
-        print(printable(str(problem)), file=sys.stderr)
+        tell(str(problem))
 
     run = start.command(default)
     shown = {

@@ -9,7 +9,18 @@ from functools import cache
 from typing import Any
 
 from rolecall.cli import Reply, argument, either, flag, verb
-from rolecall.cli.output import LastLine, between, format_of, has_color, plural, printable, short, show, table
+from rolecall.cli.output import (
+    LastLine,
+    between,
+    has_color,
+    paint,
+    plural,
+    printable,
+    short,
+    show,
+    table,
+    tell,
+)
 from rolecall.errors import UsageError
 from rolecall.knowledge import cache as vector_cache
 from rolecall.knowledge import index, place, queries, start
@@ -29,7 +40,7 @@ _SCOPE = either(_REPO, flag("-g --global", "all repositories that were indexed",
 @cache
 def _note(line: str) -> None:
     """Print a message on standard error, but only once."""
-    print(f"note: {_in_one_line(line)}", file=sys.stderr)
+    tell(f"note: {_in_one_line(line)}")
 
 
 def _in_one_line(text: str) -> str:
@@ -152,27 +163,23 @@ def query(options: Namespace) -> int:
                 "marks": marks(answer.text, options.text),
             }
         )
-    if format_of(options) != "text":
-        show(options, {"query": options.text, "results": results, "notes": found.notes})
-    elif not results:
-        print("nothing was found")
-    else:
-        for result in results:
-            place_of = f"{result['path']}:{result['start']}-{result['end']}"
-            place_of = os.path.join(result.get("repository", ""), place_of)
-            name = result.get("symbol") or result.get("heading") or ""
-            stale = "  (changed since)" if result["stale"] else ""
-            head = _in_one_line(f"{place_of}  {name}".rstrip() + f"  {result['score']:.3f}{stale}")
-            print(head, *(f"    {line}" for line in _body(result)), "", sep="\n")
+    lines = [] if results else ["nothing was found"]
+    for result in results:
+        place_of = f"{result['path']}:{result['start']}-{result['end']}"
+        place_of = os.path.join(result.get("repository", ""), place_of)
+        name = result.get("symbol") or result.get("heading") or ""
+        stale = "  (changed since)" if result["stale"] else ""
+        lines.append(_in_one_line(f"{place_of}  {name}".rstrip() + f"  {result['score']:.3f}{stale}"))
+        lines += [*(f"    {line}" for line in _body(result)), ""]
+    show(options, {"query": options.text, "results": results, "notes": found.notes}, "\n".join(lines))
     if any(answer.is_stale for answer in found.answers):
-        sys.stdout.flush()
         _note("some of these files have changed since they were indexed: `rolecall knowledge sync`")
     return 0 if found.answers else 1
 
 
 def _body(result: dict[str, Any]) -> list[str]:
     """Return the lines of a passage with the most words of the question, and mark those words."""
-    begin, end = ("\033[1m", "\033[0m") if has_color(sys.stdout) else ("«", "»")
+    begin, end = paint("|", "bold").split("|") if has_color(sys.stdout) else ("«", "»")
     marked: list[str] = []
     at = 0
     for first, stop in result["marks"]:

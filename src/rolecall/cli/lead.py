@@ -12,7 +12,7 @@ from rolecall.api import Rolecall, Thread
 from rolecall.cli import Reply, argument, either, flag, verb
 from rolecall.cli.arguments import AGENT, LIMIT, describe_person, in_this_store
 from rolecall.cli.lead_view import Board, LeadView, fold, fold_lines, messages, show_history
-from rolecall.cli.output import STORE, paint, read_input, say
+from rolecall.cli.output import STORE, paint, read_input, say, tell
 from rolecall.cli.parser import report
 from rolecall.cli.thread_outcome import CODES, INTERRUPTED
 from rolecall.cli.thread_play import View, play, run_attended
@@ -123,7 +123,7 @@ def _say_once(options: Namespace, rolecall: Rolecall, thread: Thread | None) -> 
     if thread is None:
         raise UsageError("nothing was said", hint="Write it behind `rolecall lead`, or pipe it in.")
     if thread.notice:
-        say(f"⚠ {thread.notice}", sys.stderr)
+        tell(f"⚠ {thread.notice}")
     if thread.state.status == Status.SUSPENDED and not text:
         raise UsageError("the Lead waits for your words", hint="Write them behind `rolecall lead`.")
     number = _take_turn(options, thread, View())
@@ -131,9 +131,9 @@ def _say_once(options: Namespace, rolecall: Rolecall, thread: Thread | None) -> 
     spoken = [words for is_person, words in messages(thread) if not is_person]
     answer = spoken[-1].strip() if spoken and not problem and not number else ""
     if problem:
-        say(f"✗ {problem}", sys.stderr)
+        tell(f"✗ {problem}")
     thread.leave()
-    say(f"continue: {in_this_store(options, f'rolecall lead --thread {thread.id}')}", sys.stderr)
+    tell(f"continue: {in_this_store(options, f'rolecall lead --thread {thread.id}')}")
     code = INTERRUPTED if number else CODES.get(thread.status, 5) if problem else 0
     return Reply({"thread": thread.id, "answer": answer, "reason": problem}, answer, code)
 
@@ -277,8 +277,8 @@ class LeadConversation:
     def _leave(self) -> int:
         if self._thread is not None:
             if unfinished := self._thread.leave():
-                say(paint(unfinished, "dim"), sys.stderr)
+                tell(paint(unfinished, "dim"))
             if not self._thread.has_ended:
                 command = in_this_store(self._options, f"rolecall lead --thread {self._thread.id}")
-                say(f"continue: {command}", sys.stderr)
+                tell(f"continue: {command}")
         return 0

@@ -8,6 +8,7 @@ import re
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TextIO
 
 from rolecall.cli import argument, program
@@ -100,10 +101,15 @@ def say(text: str, stream: TextIO | None = None) -> None:
     print(_render(text, stream), file=stream, flush=True)
 
 
+def tell(text: str) -> None:
+    """Print a line for the person on standard error, after all previous output."""
+    with suppress(OSError):  # nobody reads the output any more
+        sys.stdout.flush()
+    say(text, sys.stderr)
+
+
 def warn(text: str) -> None:
-    """Print a warning on standard error, after all previous output."""
-    sys.stdout.flush()
-    say(f"{paint('warning:', 'yellow')} {text}", sys.stderr)
+    tell(f"{paint('warning:', 'yellow')} {text}")
 
 
 # -- characters and colours --

@@ -95,9 +95,9 @@ def report(error: RolecallError) -> int:
     """Print an error and its hint; return the exit code."""
     from rolecall.cli import hints  # only an error needs it
 
-    output.say(f"{output.paint(f'{program()}:', 'red')} {error.message}", sys.stderr)
+    output.tell(f"{output.paint(f'{program()}:', 'red')} {error.message}")
     if error.hint:
-        output.say("  " + hints.word(error.hint).replace("\n", "\n  "), sys.stderr)
+        output.tell("  " + hints.word(error.hint).replace("\n", "\n  "))
     codes = {UsageError: 2, NotFound: 3, Damaged: 4}
     return next((code for kind, code in codes.items() if isinstance(error, kind)), 5)
 
@@ -184,7 +184,7 @@ def _parse_verb(chosen: Verb, args: list[str]) -> Namespace:
     for at, arg in enumerate(args[: args.index("--")] if "--" in args else args):
         name, equals, value = arg.partition("=")
         if name in renamed:
-            print(f"note: {name} is now {renamed[name]}", file=sys.stderr)
+            output.tell(f"note: {name} is now {renamed[name]}")
             args[at] = renamed[name] + equals + value
             continue
         # A word with spaces is a value, and argparse accepts abbreviated options.

@@ -6,10 +6,8 @@ interrupted. Tasks left for the lead do not count as failures.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shlex
-import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -21,7 +19,7 @@ from rolecall.api import Crew, Rolecall
 from rolecall.cli import argument, flag, verb
 from rolecall.cli.arguments import AGENT
 from rolecall.cli.hints import word
-from rolecall.cli.output import STORE, between, format_of
+from rolecall.cli.output import STORE, between, format_of, tell
 from rolecall.cli.plan_view import (
     DEFAULT_AT_ONCE,
     TaskLines,
@@ -31,7 +29,7 @@ from rolecall.cli.plan_view import (
     with_command,
 )
 from rolecall.cli.project import PROJECT, project_of
-from rolecall.cli.thread_play import EventRecords, attend
+from rolecall.cli.thread_play import EventRecords, Stopped, run_attended
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.files import git, merge
 from rolecall.nexus import catalog, dispatch
@@ -256,38 +254,29 @@ def _run_tasks(
             crews[agent] = rolecall.crew(agent=agent, tiers=tiers)
         return crews[agent]
 
-    async def run() -> tuple[list[Row], bool]:
-        async with attend(view) as stopped:
+    async def play(stopped: Stopped) -> list[Row]:
+        def tell(kind: str, task: float | None, body: JsonObject) -> None:
+            stopped.watch(kind, mask.value({"task": task, **with_command(options, body)}))
 
-            def tell(kind: str, task: float | None, body: JsonObject) -> None:
-                stopped.watch(kind, mask.value({"task": task, **with_command(options, body)}))
+        try:
+            return await PlanRunner(
+                *(project, rolecall, crew_of, agents, board, stopped.cancel, tell),
+                limit=options.at_once,
+                agent=options.agent,
+                workdir="worktree" if options.worktrees else None,
+                check=check,
+            ).run()
+        finally:
+            for crew in crews.values():
+                await crew.close()
 
-            try:
-                rows = await PlanRunner(
-                    project,
-                    rolecall,
-                    crew_of,
-                    agents,
-                    board,
-                    stopped.cancel,
-                    tell,
-                    options.at_once,
-                    options.agent,
-                    "worktree" if options.worktrees else None,
-                    check,
-                ).run()
-            finally:
-                for crew in crews.values():
-                    await crew.close()
-        return rows, stopped.cancel.is_set()
-
-    rows, is_stopped = asyncio.run(run())
+    rows, stopped = run_attended(view, play)
+    is_stopped = stopped.cancel.is_set()
     show_rows(options, board, rows, mask, id_length=rolecall.short_id_length())
     statuses = {row.status for row in rows}
     needs_person = bool(statuses & {"waiting", "set_aside"})
     if is_stopped or (needs_person and format_of(options) == "text"):
-        sys.stdout.flush()
-        print(f"{'continue' if is_stopped else 'then'}: {repeat_command(options)}", file=sys.stderr)
+        tell(f"{'continue' if is_stopped else 'then'}: {repeat_command(options)}")
     if is_stopped:
         return INTERRUPTED
     return WAITING if needs_person else FAILED if statuses & {"failed", "never"} else 0

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from argparse import Namespace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from rolecall.api import reader
 from rolecall.cli import Reply, argument, verb
-from rolecall.cli.output import STORE, paint, plural, say, short, write_file
+from rolecall.cli.output import STORE, paint, plural, short, tell, write_file
 from rolecall.errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def prove(options: Namespace) -> Reply:
                 hint="Merge the thread's work first, or sign a statement: `rolecall prove COMMIT --as in-toto`.",
             )
         write_file(options.export, proof.sealed.dump(), is_new=True)
-        say(f"exported: {options.export}", sys.stderr)
+        tell(f"exported: {options.export}")
     if options.form == "in-toto" and code == 0:
         statement = proof.make_statement()
         return Reply(statement, json.dumps(statement, indent=2))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from rolecall.cli import argument, either, flag, forecast, verb
 from rolecall.cli.arguments import AGENT, CWD, LIMIT, REUSE, WORKFLOW, wants_reuse
 from rolecall.cli.follow import follow, follow_each
 from rolecall.cli.hints import word
-from rolecall.cli.output import STORE, between, read_file, read_input, say, show
+from rolecall.cli.output import STORE, between, read_file, read_input, show, tell
 from rolecall.cli.thread_play import play
 from rolecall.cli.thread_run import print_problem, tell_of_settings, tell_omitted
 from rolecall.errors import UsageError
@@ -112,7 +111,7 @@ def _name_agents(loaded: LoadedWorkflow) -> LoadedWorkflow:
         )
     for agent in dict.fromkeys(one.agent for one in chosen.values()):
         played = ", ".join(role for role, one in chosen.items() if one.agent == agent)
-        say(f"{agent} plays {played}: it is ready here, and none is configured", sys.stderr)
+        tell(f"{agent} plays {played}: it is ready here, and none is configured")
     named = {role: workflow.roles[role]._replace(agent=one.agent) for role, one in chosen.items()}
     book = loaded.playbook._replace(workflow=workflow._replace(roles={**workflow.roles, **named}))
     return loaded._replace(playbook=book, id=None)
@@ -143,16 +142,15 @@ def _run(options: Namespace, prepare: Callable[[LoadedWorkflow], LoadedWorkflow]
                 shown if options.each is not None else shown[0],
                 "\n".join(entry["thread"] for entry in shown),
             )
-            sys.stdout.flush()
             if not is_served:
                 waiting = "it waits" if len(threads) == 1 else "they wait"
-                say(f"no service is running here: {waiting} for `rolecall serve`", sys.stderr)
+                tell(f"no service is running here: {waiting} for `rolecall serve`")
             return 0
         if len(tasks) > 1:
             started = starter.start_all(tasks) if is_served else map(starter.start, tasks)
             return follow_each(options, started, len(tasks), is_served=is_served)
         thread = starter.start(tasks[0])
-        print(f"thread {thread.id}", file=sys.stderr, flush=True)
+        tell(f"thread {thread.id}")
         if is_served:
             return follow(options, thread)
         return play(options, thread, steps=None, is_run=True)
@@ -236,28 +234,26 @@ def _parse_task(line: str, place: str, default: RunTask) -> RunTask:
     return task
 
 
+@dataclass
 class Starter:
     """Starts threads one after the other."""
 
-    def __init__(
-        self, options: Namespace, rolecall: Rolecall, loaded: LoadedWorkflow, *, is_queued: bool
-    ) -> None:
-        self._options = options
-        self._rolecall = rolecall
-        self._loaded = loaded
-        self._is_queued = is_queued
+    options: Namespace
+    rolecall: Rolecall
+    loaded: LoadedWorkflow
+    is_queued: bool
 
     def start(self, task: RunTask) -> Thread:
-        thread = self._rolecall.start(
-            self._loaded,
+        thread = self.rolecall.start(
+            self.loaded,
             task.prompt,
             folder=task.cwd,
-            limits=dict(self._options.limit),
-            agent=self._options.agent,
-            reuse=wants_reuse(self._options),
-            priority=task.priority if self._is_queued else None,
+            limits=dict(self.options.limit),
+            agent=self.options.agent,
+            reuse=wants_reuse(self.options),
+            priority=task.priority if self.is_queued else None,
         )
-        self._loaded = self._loaded._replace(id=thread.state.workflow)  # it is stored once for all threads
+        self.loaded = self.loaded._replace(id=thread.state.workflow)  # it is stored once for all threads
         tell_omitted(thread)
         return thread
 
@@ -270,5 +266,5 @@ class Starter:
         finally:
             if 0 < len(threads) < len(tasks):
                 queued = f"{len(threads)} of {len(tasks)} threads were queued; the last is {threads[-1].id}"
-                print(queued, file=sys.stderr)
+                tell(queued)
         return threads

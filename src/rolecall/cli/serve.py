@@ -10,7 +10,7 @@ from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import replace
 
 from rolecall.cli import Reply, argument, flag, verb
-from rolecall.cli.output import STORE, between, printable, warn
+from rolecall.cli.output import STORE, between, printable, tell, warn
 from rolecall.errors import UsageError
 from rolecall.service import control, project_file
 from rolecall.service.policy import ServicePolicy
@@ -80,7 +80,7 @@ def serve(options: Namespace) -> Reply | int:
     folder = os.path.abspath(options.project or os.getcwd())
     project = project_file.load(folder).require()  # report its problems here, not in a log
     if problem := project_file.unread(folder):
-        print(printable(str(problem)), file=sys.stderr)
+        tell(str(problem))
     url = _database(options)
     if options.detach:
         return _detach(options, project, url)
@@ -195,7 +195,7 @@ def _detach(options: Namespace, project: ProjectFile, url: str | None) -> Reply 
     if not is_ready:
         child.wait()
         with open(control.errors_path(home), encoding="utf-8", errors="replace") as said:
-            print(said.read().strip(), file=sys.stderr)
+            tell(said.read().strip())
         return child.returncode or 1
     child.returncode = 0  # the service outlives us on purpose, so nothing waits for it
     if taken:

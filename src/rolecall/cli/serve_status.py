@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from argparse import Namespace
 from contextlib import suppress
 from time import sleep
 from typing import IO
 
 from rolecall.cli import Reply, argument, flag, verb
-from rolecall.cli.output import between, show_record, table
+from rolecall.cli.output import between, show_record, table, tell
 from rolecall.errors import Conflict, RolecallError
 from rolecall.service import control
 from rolecall.settings import config
@@ -101,7 +100,7 @@ def _follow(options: Namespace, file: IO[str], path: str) -> None:
             is_current = os.stat(path).st_ino == os.fstat(file.fileno()).st_ino
         _print_lines(options, file.readlines())  # lines are always written completely
         if was_running and not is_running:
-            print("no service is running; waiting for the next one", file=sys.stderr, flush=True)
+            tell("no service is running; waiting for the next one")
         was_running = is_running
         if not is_current:
             with suppress(FileNotFoundError):  # it is being rotated

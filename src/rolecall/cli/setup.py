@@ -15,7 +15,7 @@ from rolecall.agents import ADAPTERS
 from rolecall.agents.presence import find_program, program_of
 from rolecall.checks.doctor import known_agents
 from rolecall.cli import Reply, argument, asking, verb
-from rolecall.cli.output import read_input
+from rolecall.cli.output import read_input, tell
 from rolecall.errors import UsageError
 from rolecall.settings import config, config_file
 from rolecall.settings.settings import Path as Key
@@ -128,7 +128,7 @@ def _from_flags(options: Namespace, settings: Settings, environment: dict[str, s
 def _ask(settings: Settings, environment: dict[str, str], programs: list[dict[str, str]]) -> Answers:
     """Ask for the settings, checking each answer immediately and asking again if it is wrong."""
     for one in programs:
-        asking.say(f"found {one['program']} ({one['path']}): adapter {one['adapter']}")
+        tell(f"found {one['program']} ({one['path']}): adapter {one['adapter']}")
     offered = settings.get("defaultAgent") or next((one["adapter"] for one in programs), "")
 
     def check_agent(text: str) -> str:
@@ -138,9 +138,7 @@ def _ask(settings: Settings, environment: dict[str, str], programs: list[dict[st
             _check_agent(agent, settings)
         return str(agent)
 
-    asking.say(
-        "Roles that name no agent are played by the default agent; `rolecall agents list` shows the names."
-    )
+    tell("Roles that name no agent are played by the default agent; `rolecall agents list` shows the names.")
     how = f"(-: none) [{offered}]" if offered else "(Enter: none)"
     agent = asking.ask(f"Agent that plays roles by default {how}", check_agent)
     model = (settings.get("models") or {}).get(settings.get("defaultModel") or MODEL) or {}
@@ -164,7 +162,7 @@ def _ask(settings: Settings, environment: dict[str, str], programs: list[dict[st
             raise asking.end_of_input() from None
         if key.isascii() and key.isprintable() and " " not in key:
             return Answers(provider, base_url, key or (None if has_key else ""), name, agent)
-        asking.say("  A key has only ASCII characters and no spaces.")
+        tell("  A key has only ASCII characters and no spaces.")
 
 
 def _ask_needed(question: str, default: str, key: Key) -> str:

@@ -6,8 +6,8 @@ from argparse import Namespace
 from collections.abc import Mapping
 
 from rolecall.cli import Reply, argument, flag, verb
-from rolecall.cli.asking import can_ask, say
-from rolecall.cli.output import between, plural, printable, read_file, read_input, table
+from rolecall.cli.asking import can_ask
+from rolecall.cli.output import between, plural, read_file, read_input, table, tell
 from rolecall.cli.project import PROJECT, call, look
 from rolecall.errors import UsageError
 from rolecall.nexus import overview, task_graph
@@ -135,12 +135,9 @@ def list_ready(options: Namespace) -> Reply:
     ),
     PROJECT,
 )
-def draw_graph(options: Namespace) -> Reply | None:
+def draw_graph(options: Namespace) -> Reply:
     drawn = task_graph.DRAWN_AS[options.kind](call(options, "task_list").get("tasks", []))
-    if options.format not in (None, "text"):
-        return Reply({"as": options.kind, "graph": drawn})
-    print(printable(drawn))
-    return None
+    return Reply({"as": options.kind, "graph": drawn}, drawn)
 
 
 @verb(
@@ -176,7 +173,7 @@ def close(options: Namespace) -> Reply:
         text = f"{what} not completed:{names}{more}"
         if can_ask():
             raise UsageError(text, hint="Add --yes to close the cycle with them.")
-        say(text)
+        tell(text)
     reply = call(options, "task_close")
     archived = reply["archived"]
     plan = f"a plan with {plural(archived['decisions'], 'decision')}" if archived["plan"] else "no plan"

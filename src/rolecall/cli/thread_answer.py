@@ -11,7 +11,7 @@ from typing import Any
 from rolecall.api import Question, Thread
 from rolecall.cli import argument, asking, verb
 from rolecall.cli.arguments import RUN, THREAD, describe_person, in_this_store, open_thread
-from rolecall.cli.output import STORE, format_of, parse_json, read_input, show
+from rolecall.cli.output import STORE, format_of, parse_json, read_input, show, tell
 from rolecall.cli.thread_outcome import CODES, show_state, tell_continuation
 from rolecall.cli.thread_play import play
 from rolecall.errors import InvalidPayload, UsageError
@@ -108,7 +108,7 @@ def _send_text(options: Namespace, thread: Thread, question: Question) -> bool:
         if not _can_ask(options):
             show(options, shown, "\n\n".join([*parts, f"Answer with this command:\n  {command}"]))
             return False
-        asking.say("\n\n".join(parts) + "\n")
+        tell("\n\n".join(parts) + "\n")
         text = asking.ask_text("Your answer", is_required=True)
     else:
         text = read_input(options.body)
@@ -130,7 +130,7 @@ def _play_role(options: Namespace, thread: Thread, question: Question) -> bool:
         if not _can_ask(options):
             _show_question(options, thread, question, due, role, parts)
             return False
-        asking.say("\n\n".join(parts) + "\n")
+        tell("\n\n".join(parts) + "\n")
         output = _ask_output(role.schema)
         body = asking.ask_text("Your report", is_required=False)
     thread.answer(output, body, is_run_here=options.run, by=describe_person())
@@ -183,7 +183,7 @@ def _ask_output(schema: JsonObject) -> JsonObject:
         misfits = whole.misfits(output)
         if not misfits:
             return output
-        asking.say("\n".join(["These do not fit together:", *(f"  {misfit}" for misfit in misfits)]))
+        tell("\n".join(["These do not fit together:", *(f"  {misfit}" for misfit in misfits)]))
 
 
 def _ask_field(name: str, item: JsonObject, schema: JsonObject, *, is_required: bool) -> Any:

@@ -4,14 +4,13 @@ their own work folders, threads of uwf."""
 from __future__ import annotations
 
 import os
-import sys
 from argparse import Namespace
 from shlex import quote
 
 from rolecall.api import Rolecall
 from rolecall.cli import Reply, argument, flag, verb
 from rolecall.cli.arguments import THREAD, in_this_store, open_thread
-from rolecall.cli.output import STORE, ProgressLine, plural, printable, short, warn, write_file
+from rolecall.cli.output import STORE, ProgressLine, plural, short, tell, warn, write_file
 from rolecall.errors import UsageError
 from rolecall.store.canonical import JsonObject
 from rolecall.threads.report import SHORT, shorten
@@ -72,7 +71,7 @@ def check_out(options: Namespace) -> Reply:
     with open_thread(options) as thread:
         done = thread.check_out(options.folder, at=options.at)
     for path in done["omitted"]:
-        print(printable(f"not recorded, so not written: {path}"), file=sys.stderr)
+        tell(f"not recorded, so not written: {path}")
     which = f"step {done['number']} left" if done["step"] else "the first step found"
     if "attempt" in done:
         which = f"the failed attempt {done['attempt']} left"
@@ -197,7 +196,7 @@ def remove(options: Namespace) -> Reply:
     with open_thread(options, ask="removing its folders cannot be undone") as thread:
         done = thread.remove_folders(force=options.force)
     for branch in done["kept"]:
-        print(printable(f"the branch {branch} is kept: it is checked out somewhere else"), file=sys.stderr)
+        tell(f"the branch {branch} is kept: it is checked out somewhere else")
     text = "\n".join(f"removed {path}" for path in done["removed"]) or "there was nothing to remove"
     return Reply({"thread": thread.id, **done}, text)
 
@@ -247,10 +246,7 @@ def import_folder(options: Namespace) -> Reply:
     settings = take_config(options.folder)._asdict() if options.config and has_settings else None
     if has_settings and not options.config:
         command = in_this_store(options, f"rolecall thread import {quote(options.folder)} --config")
-        print(
-            f"note: its configuration was not imported; to add what is not set here: {command}",
-            file=sys.stderr,
-        )
+        tell(f"note: its configuration was not imported; to add what is not set here: {command}")
     shown = done._asdict() | {
         "unread": [unread._asdict() for unread in done.unread],
         "problems": [problem._asdict() for problem in done.problems],

@@ -16,7 +16,7 @@ from rolecall.api import Thread
 from rolecall.cli import hints
 from rolecall.cli.arguments import in_this_store, omit_latest
 from rolecall.cli.group_view import duration
-from rolecall.cli.output import colored_status, format_of, plural, printable, short, show
+from rolecall.cli.output import colored_status, format_of, plural, short, show, tell
 from rolecall.errors import Hint, RolecallError
 from rolecall.store.canonical import JsonObject
 from rolecall.threads.report import joined_text, local_time, money, reuse_total
@@ -174,22 +174,20 @@ def tell_continuation(
         above = thread.state.parent if thread.state.member else None
         if above and (parent := thread.rolecall.thread(above)).state.status == "waiting":
             command = in_this_store(options, hints.command(parent.continuation or ""))
-            sys.stdout.flush()
-            print(f"continue its group: {printable(command)}", file=sys.stderr, flush=True)
+            tell(f"continue its group: {command}")
         return
     runs = command.startswith("rolecall thread run ") or command.endswith(" --run")
     if agent and runs and agent != thread.state.agent:
         command += f" --agent {quote(agent)}"
-    sys.stdout.flush()
     if thread.state.status == "waiting":
         group = thread.current_group() or {"members": ()}
         waiting = [member for member in group["members"] if member["status"] == "waiting"]
         for member in waiting[:_MOST_LINES]:
             answer = in_this_store(options, f"rolecall thread answer {member['id']} --run")
-            print(printable(f"answer {short(member['title'], 40)}: {answer}"), file=sys.stderr)
+            tell(f"answer {short(member['title'], 40)}: {answer}")
         if more := waiting[_MOST_LINES:]:
             show = in_this_store(options, f"rolecall thread show {thread.id} --members")
-            print(printable(f"and {plural(len(more), 'more member')}: {show}"), file=sys.stderr)
+            tell(f"and {plural(len(more), 'more member')}: {show}")
     label = "watch" if onward and onward.code == "watch_thread" else "continue"
     command = omit_latest(thread.rolecall, in_this_store(options, command))
-    print(f"{label}: {printable(command)}", file=sys.stderr, flush=True)
+    tell(f"{label}: {command}")

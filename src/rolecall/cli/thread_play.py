@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from argparse import Namespace
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from shlex import quote
 from typing import Any, TypeVar
@@ -122,15 +122,18 @@ class View:
 
 
 class EventRecords(View):
-    """Prints each event as a record immediately, with the fields of `head` added."""
+    """Prints each event as a record immediately, with the fields of `head` added; only those of `kinds`, if given."""
 
     shows_members = True
 
-    def __init__(self, options: Namespace, **head: str) -> None:
+    def __init__(self, options: Namespace, kinds: Collection[str] = (), **head: str) -> None:
         self._options = options
+        self._kinds = kinds
         self._head = head
 
     def event(self, kind: str, body: JsonObject) -> None:
+        if self._kinds and kind not in self._kinds:
+            return
         head: dict[str, Any] = {**self._head}
         while kind == "member":  # shown as an event of the member's own thread
             head = {"thread": body["thread"], "parent": head.get("thread"), "member": body["number"]}

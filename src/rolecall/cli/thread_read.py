@@ -30,6 +30,7 @@ from rolecall.cli.output import (
     short,
     show_record,
     table,
+    tell,
     under_this_name,
 )
 from rolecall.errors import UsageError
@@ -233,7 +234,7 @@ def list_threads(options: Namespace) -> Reply | None:
     found, text = _look(options)
     shown = found.entries[: options.max]
     if shown and len(found.entries) > options.max:
-        print(f"there are more: --page {shown[-1]['thread']}", file=sys.stderr)
+        tell(f"there are more: --page {shown[-1]['thread']}")
     return Reply(shown, text)
 
 

@@ -38,9 +38,9 @@ from rolecall.cli.output import (
     plural,
     printable,
     read_input,
-    say,
     show,
     show_record,
+    tell,
 )
 from rolecall.cli.thread_outcome import CODES, CRASHED, show_state, tell_continuation
 from rolecall.cli.thread_play import play
@@ -81,7 +81,7 @@ def start(options: Namespace) -> None:
         if not options.agent and (missing := rolecall.missing_agents(loaded.playbook)):
             lines = [f"{paint('warning:', 'yellow')} {role}: {error.message}" for role, error in missing]
             advice = dict.fromkeys(f"  {hints.word(error.hint)}" for _, error in missing if error.hint)
-            say("\n".join([*lines, *advice]), sys.stderr)
+            tell("\n".join([*lines, *advice]))
         thread = rolecall.start(
             loaded,
             prompt,
@@ -133,10 +133,10 @@ def fork(options: Namespace) -> None:
         folders = thread.state.folders
         places = [folder.cwd for folder in folders.values() if folder.files]
         for place in places:
-            print(printable(f"the files of the step are in {place}"), file=sys.stderr)
+            tell(f"the files of the step are in {place}")
         if thread.state.steps and not places and not options.keep_files:
             note = "the files of this step are not recorded, so the fork has the files as they are now"
-            print(f"note: {note}", file=sys.stderr)
+            tell(f"note: {note}")
         onward = in_this_store(options, thread.continuation or "")
         shown = {
             "thread": thread.id,
@@ -152,13 +152,12 @@ def _show_new_thread(options: Namespace, thread: Thread, shown: JsonObject, labe
     tell_omitted(thread)
     show(options, shown, thread.id)
     if format_of(options) == "text" and (onward := thread.continuation):
-        sys.stdout.flush()
         command = omit_latest(thread.rolecall, in_this_store(options, onward))
-        print(printable(f"{label}: {command}"), file=sys.stderr)
+        tell(f"{label}: {command}")
 
 
 def print_problem(problem: Problem) -> None:
-    say(str(hints.word_problem(problem)), sys.stderr)
+    tell(str(hints.word_problem(problem)))
 
 
 def tell_omitted(thread: Thread) -> None:
@@ -174,7 +173,7 @@ def tell_omitted(thread: Thread) -> None:
 @cache
 def _note_once(note: str) -> None:
     """Print a message once: similar roles and threads have the same message."""
-    print(note, file=sys.stderr)
+    tell(note)
 
 
 def tell_of_settings(book: Playbook, override: str | None) -> None:
@@ -242,14 +241,11 @@ def resume(options: Namespace) -> int:
             by=describe_person(),
         )
         if before == "running":
-            print("the process that ran this thread is gone; the thread is idle now", file=sys.stderr)
+            tell("the process that ran this thread is gone; the thread is idle now")
         elif has_waited:
-            print(
-                "the thread no longer waits for the end of the limit; its agent is asked again",
-                file=sys.stderr,
-            )
+            tell("the thread no longer waits for the end of the limit; its agent is asked again")
         elif before == "idle" and answer is None and not limits and not options.agent:
-            print("the thread was idle already", file=sys.stderr)
+            tell("the thread was idle already")
         if options.run:
             return play(options, thread, steps=None, is_run=True)
         show_state(options, thread)
@@ -307,10 +303,10 @@ def watch(options: Namespace) -> int:
             if status != "running" and not has_explained:
                 has_explained = True
                 if thread.state.service is None:
-                    say(f"{thread.id} is {status} and no process runs it; waiting for one", sys.stderr)
+                    tell(f"{thread.id} is {status} and no process runs it; waiting for one")
                 elif not control.held_by(config.home()):
                     waits = "no service is running; waiting for `rolecall serve`"
-                    say(f"{thread.id} is {status} and {waits}", sys.stderr)
+                    tell(f"{thread.id} is {status} and {waits}")
             sleep(0.2)
         show_state(options, thread, is_after_events=True)
         tell_continuation(options, thread)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from rolecall.api import Rolecall, reader
 from rolecall.cli import Reply, argument, verb
-from rolecall.cli.output import STORE, format_of, parse_json, read_input, table
+from rolecall.cli.output import STORE, parse_json, read_input, table
 from rolecall.errors import NotFound, UsageError
 from rolecall.service import control, project_file
 from rolecall.service.project_file import ProjectFile
@@ -30,14 +30,13 @@ def _load_project() -> ProjectFile:
 
 
 @verb("trigger list", "list the triggers of the project, and what they did", "rolecall trigger list", STORE)
-def list_triggers(options: Namespace) -> Reply | None:
+def list_triggers(options: Namespace) -> Reply:
     project = _load_project()
     with reader(options.store) as rolecall:
         rows = by_hand.list_triggers(project, rolecall.store_if_any)
         id_length = rolecall.short_id_length()
-    if not rows and format_of(options) == "text":
-        print(f"No trigger is configured in {project.folder}.")
-        return None
+    if not rows:
+        return Reply([], f"No trigger is configured in {project.folder}.")
     cells = [
         (
             row.trigger,

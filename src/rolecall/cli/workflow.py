@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from argparse import Namespace
 from datetime import datetime
 from typing import NamedTuple
@@ -11,7 +10,7 @@ from typing import NamedTuple
 from rolecall.api import Rolecall, WorkflowDefinition, reader
 from rolecall.cli import Reply, argument, flag, verb
 from rolecall.cli.hints import view_problem, word_problem
-from rolecall.cli.output import STORE, colored_diff, format_of, paint, plural, say, table, write_file
+from rolecall.cli.output import STORE, colored_diff, format_of, paint, plural, table, tell, write_file
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.settings import config
 from rolecall.settings.yaml12 import Problem
@@ -43,11 +42,11 @@ def put(options: Namespace) -> Reply | int:
         path = rolecall.find_file(options.file)
         checked = rolecall.check(path)
         for problem in checked.problems:
-            say(str(word_problem(problem)), sys.stderr)
+            tell(str(word_problem(problem)))
         if checked.playbook is None:
             count = sum(problem.severity == "error" for problem in checked.problems)
             text = f"{path} has {plural(count, 'problem')}; nothing was stored"
-            say(f"{paint('rolecall:', 'red')} {text}", sys.stderr)
+            tell(f"{paint('rolecall:', 'red')} {text}")
             return 2
         name, node = checked.playbook.workflow.name, rolecall.put(path)
     return Reply({"name": name, "hash": node}, f"{name} {node}")
@@ -106,10 +105,10 @@ def list_workflows(options: Namespace) -> Reply | None:
         ]
         bundled = len(rolecall.gallery())
     if not rows and format_of(options) == "text":
-        say("There are no workflows here. `rolecall new` lists those that come with Rolecall.", sys.stderr)
+        tell("There are no workflows here. `rolecall new` lists those that come with Rolecall.")
         return None
     if format_of(options) == "text":
-        say(f"{bundled} more come with Rolecall: `rolecall new`", sys.stderr)
+        tell(f"{bundled} more come with Rolecall: `rolecall new`")
     headings = ("name", "hash", "origin", "versions", "description")
     return Reply(rows, lambda: table([[row[key] for key in headings] for row in rows], headings))
 
@@ -221,7 +220,7 @@ def draw_graph(options: Namespace) -> Reply | None:
     write_file(options.output, drawn.encode())
     if format_of(options) != "text":
         return Reply({"as": kind, "file": options.output})
-    print(f"{options.output} written", file=sys.stderr)
+    tell(f"{options.output} written")
     return None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from argparse import Namespace
 from textwrap import wrap
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from rolecall.api import Rolecall, reader
 from rolecall.cli import Reply, argument, flag, verb
 from rolecall.cli.asking import confirm
-from rolecall.cli.output import colored_diff, columns_of_terminal, paint, plural, say, table
+from rolecall.cli.output import colored_diff, columns_of_terminal, paint, plural, table, tell
 from rolecall.errors import UsageError
 from rolecall.files.packs import PackComparison, diff
 from rolecall.workflow.pack import Pin, Powers
@@ -104,17 +103,17 @@ def update(options: Namespace) -> Reply | int:
         chosen = [one for one in found if one.can_update]
         left = [one for one in found if not one.can_update and one.state != "current"]
         for one in left:
-            say(f"{paint('left as it is:', 'yellow')} {one.name}, {_explain(one)}", sys.stderr)
+            tell(f"{paint('left as it is:', 'yellow')} {one.name}, {_explain(one)}")
         if chosen:
             for one in chosen:  # their next run shows what they may do then
                 assert one.offered is not None  # noqa: S101 - it can be updated
                 at = f", commit {one.new_pin.commit[:12]}" if one.new_pin.commit else ""
-                say(f"{one.name}: {one.new_pin.origin}{at}", sys.stderr)
+                tell(f"{one.name}: {one.new_pin.origin}{at}")
                 difference = diff(one.here, one.offered).rstrip("\n") or "the same files"
-                say(f"{colored_diff(difference)}\n", sys.stderr)
+                tell(f"{colored_diff(difference)}\n")
             question = f"Take {plural(len(chosen), 'workflow')} from there?"
             if not options.yes and not confirm(question, "Read the differences above, then add --yes."):
-                say("Nothing was changed.", sys.stderr)
+                tell("Nothing was changed.")
                 return 1
             rolecall.update_workflows(chosen)
     shown = {
@@ -164,10 +163,10 @@ def _trust(rolecall: Rolecall, name: str, *, is_asked: bool) -> Reply | int:
     if not of_packs:
         raise UsageError(f"{name} does not come from a pack, so it needs no permission")
     for one in powers:
-        say(word_powers(one), sys.stderr)
-        say("", sys.stderr)
+        tell(word_powers(one))
+        tell("")
     if is_asked and not confirm("May it run?", "Read above what it may do, then add --yes."):
-        say("It may not run.", sys.stderr)
+        tell("It may not run.")
         return 1
     rolecall.trust(list(of_packs.values()))
     allowed = [{"name": one.name, "content": one.content} for one in of_packs.values()]
