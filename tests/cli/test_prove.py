@@ -148,7 +148,10 @@ def test_a_statement_is_made_on_request(rolecall: Rolecall, repository: Reposito
     assert statement["_type"] == "https://in-toto.io/Statement/v1"
     assert statement["predicateType"] == "urn:rolecall:provenance:v1"
     commit, tree = repository.git("rev-parse", "HEAD", "HEAD^{tree}").split()
-    assert statement["subject"] == [{"name": "commit", "digest": {"gitCommit": commit, "gitTree": tree}}]
+    assert statement["subject"] == [
+        {"name": "commit", "digest": {"gitCommit": commit}},
+        {"name": "tree", "digest": {"gitTree": tree}},
+    ]
     predicate = statement["predicate"]
     assert [step["role"] for step in predicate["steps"]] == ["writer", "tests", "boss"]
     assert [(one["role"], one["status"]) for one in predicate["approvals"]] == [("boss", "approved")]
@@ -158,6 +161,8 @@ def test_a_statement_is_made_on_request(rolecall: Rolecall, repository: Reposito
 
 def test_exit_codes_say_what_was_found(rolecall: Rolecall, repository: Repository) -> None:
     repository.merge(repository.write_poem())
+    outside = repository.place
+    assert f"{outside} is not in a git repository" in rolecall("prove", cwd=outside, check=3).stderr
     assert "there is no commit 'nowhere'" in rolecall("prove", "nowhere", check=3).stderr
     assert "no step is known that made" in rolecall("prove", "HEAD^", check=3).stderr
     (repository.folder / "poem").write_text("smuggled\n")

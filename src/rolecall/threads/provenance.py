@@ -182,7 +182,11 @@ class Proof(NamedTuple):
             "notCovered": list(self.uncovered),
             "madeBy": f"rolecall {__version__}",
         }
-        subject = [{"name": "commit", "digest": {"gitCommit": self.commit, "gitTree": self.tree}}]
+        # Two subjects, because a set of digests matches if one of them does.
+        subject = [
+            {"name": "commit", "digest": {"gitCommit": self.commit}},
+            {"name": "tree", "digest": {"gitTree": self.tree}},
+        ]
         return {"_type": STATEMENT, "subject": subject, "predicateType": PREDICATE, "predicate": predicate}
 
 
@@ -462,6 +466,8 @@ def _find_commit(folder: str, name: str) -> Commit:
         raise UsageError(f"{name!r} is not a commit", hint="Name a commit, a branch or a tag.")
     ident = git.ask(folder, "rev-parse", "--quiet", "--verify", f"{name}^{{commit}}", env=_PLAIN)
     if ident.code:
+        if git.ask(folder, "rev-parse", "--git-dir", env=_PLAIN).code:
+            raise NotFound(f"{folder} is not in a git repository", hint="Go to the one that has the commit.")
         raise NotFound(
             f"there is no commit {name!r} in the repository around {folder}", hint="Fetch it first."
         )

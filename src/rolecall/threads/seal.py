@@ -91,7 +91,8 @@ def load_chain(data: bytes, name: str) -> SealedChain:
                 raise ValueError(f"{wrong[0]} is not what {node} refers to")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, InvalidValue) as error:
         raise Damaged(
-            f"{name} is not a whole proof: {error}", hint="Get it again from where it was exported."
+            f"{name} is not a whole proof: {error}",
+            hint="Name the file that an export of the proof wrote, or export it again.",
         ) from error
     return found
 
