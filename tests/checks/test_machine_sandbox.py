@@ -10,8 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from rolecall.agents.sandbox import Layers
+from rolecall.agents.sandbox import Layers, find_layers
 from rolecall.checks import machine, workflow_file
+
+HELLO = """\
+name: hello
+description: A role without a network.
+roles: {tests: {agent: "run:true", sandbox: {network: none}}}
+graph: {$START: tests, tests: {passed: $END, failed: $END}}
+"""
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="says only that it is not Linux")
@@ -66,3 +73,12 @@ def test_a_workflow_in_python_is_loaded_where_it_can_neither_write_nor_connect(t
     assert "alone" in report.problems[0].message
     assert not (tmp_path / "written").exists()
     assert not (tmp_path / "home/written").exists()
+
+
+@pytest.mark.skipif(find_layers().namespaces != "own", reason="this machine makes no namespaces")
+def test_a_sandbox_that_the_machine_can_enforce_is_valid_before_there_is_a_home(tmp_path: Path) -> None:
+    file = tmp_path / "hello.yaml"
+    file.write_text(HELLO)
+    env = {**os.environ, "ROLECALL_HOME": str(tmp_path / "home")}
+    [report] = asyncio.run(workflow_file.check([str(file)], folder=str(tmp_path), env=env, patience=60))
+    assert (report.problems, report.agents) == ((), ())

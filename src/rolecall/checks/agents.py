@@ -6,15 +6,20 @@ No program is started; `doctor.py` does that. Problems are placed where the defi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Literal
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 import rolecall.agents as agents
+from rolecall.agents.confinement import configured_layers
 from rolecall.agents.presence import find_program
 from rolecall.errors import UsageError
 from rolecall.settings import config
 from rolecall.settings.settings import Settings, agent_for
 from rolecall.settings.yaml12 import Marks, Position, Problem
 from rolecall.workflow.playbook import Playbook, players
+
+if TYPE_CHECKING:
+    from rolecall.agents.sandbox import Layers
 
 
 def first_installed() -> str | None:
@@ -36,15 +41,16 @@ def problems(
     find: Callable[[str], Playbook],
     marks: Marks | None,
     severity: Literal["error", "warning"] = "warning",
+    layers: Callable[[], Layers] = configured_layers,
 ) -> Iterator[Problem]:
     """Report roles that no agent here can play, and configured overrides that match no role. `find` finds the workflows
-    that play roles, `marks` has the positions in the file. An agent or an option that cannot exist anywhere is always
-    an error."""
+    that play roles, `marks` has the positions in the file, `layers` tells what this machine can enforce. An agent or an
+    option that cannot exist anywhere is always an error."""
     name, roles = book.workflow.name, book.workflow.roles
     overrides = (settings.get("agentOverrides") or {}).get(name)
     overridden = set(overrides) if isinstance(overrides, dict) else set()
     nowhere = Position(file, 0, 0)  # for problems that the definition itself does not contain
-    for role, message, hint in _find_unplayable(book, settings, env, find):
+    for role, message, hint in _find_unplayable(book, settings, env, find, layers):
         group = roles[role].group
         own = roles[role].agent or ", ".join(group.agents if group else ())
         path = ("roles", role, "agent") if own else ("roles", role)
@@ -61,7 +67,11 @@ def problems(
 
 
 def _find_unplayable(
-    book: Playbook, settings: Settings, env: Mapping[str, str], find: Callable[[str], Playbook]
+    book: Playbook,
+    settings: Settings,
+    env: Mapping[str, str],
+    find: Callable[[str], Playbook],
+    layers: Callable[[], Layers],
 ) -> Iterator[tuple[str, str, str]]:
     """Roles that cannot be played, each with the reason and a hint."""
     name, missing, is_simple = book.workflow.name, dict[str, UsageError](), True
@@ -80,9 +90,8 @@ def _find_unplayable(
     from rolecall.checks.doctor import absence, needs_of
     from rolecall.threads import casting
 
-    for need in needs_of(
-        [book], lambda book, role: casting.cast(settings, book, role, environment=env), find
-    ):
+    make = partial(casting.cast, settings, environment=env, layers=layers)
+    for need in needs_of([book], make, find):
         trouble = need.trouble or (absence(need.cast.agent, env) if need.cast else None)
         if need.workflow == name and trouble is not None:
             yield need.role, trouble.text, trouble.fix

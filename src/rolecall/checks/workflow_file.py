@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from rolecall.agents import process
 from rolecall.agents.confinement import configured_layers, confine
@@ -29,6 +29,9 @@ from rolecall.store.canonical import JsonObject
 from rolecall.workflow import gallery, registry, versions
 from rolecall.workflow.model import Sandbox, Workflow, from_payload, schema_ids_of
 from rolecall.workflow.playbook import Playbook, ThreadContext
+
+if TYPE_CHECKING:
+    from rolecall.agents.sandbox import Layers
 
 PATIENCE = 20.0
 """Seconds that checking a file may take."""
@@ -110,7 +113,12 @@ async def check(
                 cwd=Path(folder),
                 env={**env, "PYTHONDONTWRITEBYTECODE": "1"},
                 prompt=json.dumps(
-                    {"sources": _keep_copies(batch, keep), "folder": folder, "severity": severity}
+                    {
+                        "sources": _keep_copies(batch, keep),
+                        "folder": folder,
+                        "severity": severity,
+                        "layers": layers,  # in the sandbox, the child could make none itself
+                    }
                 ),
                 timeout=patience,
                 max_output=_MAX_ANSWER,
@@ -169,15 +177,21 @@ def main() -> None:
     # Output that a file prints, even from C code, must not end up in the answer.
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    from rolecall.agents.sandbox import Layers  # only the child needs it
+
+    layers = Layers(*order["layers"])
     reports = [
-        _check_file(path, source, order["folder"], order["severity"]) for path, source in order["sources"]
+        _check_file(path, source, order["folder"], order["severity"], layers)
+        for path, source in order["sources"]
     ]
     answer.write(json.dumps(reports))
     answer.flush()
     os._exit(0)  # even if the file has started threads
 
 
-def _check_file(path: str, source: str, folder: str, severity: Literal["error", "warning"]) -> JsonObject:
+def _check_file(
+    path: str, source: str, folder: str, severity: Literal["error", "warning"], layers: Layers
+) -> JsonObject:
     def find(name: str) -> Playbook:
         """Load another workflow that plays a role, from the project, from the store or from the gallery."""
         path = None
@@ -209,7 +223,14 @@ def _check_file(path: str, source: str, folder: str, severity: Literal["error", 
             settings, env = config.load(), config.environment()
             agents = list(
                 agent_check.problems(
-                    book, path, settings=settings, env=env, find=find, marks=checked.marks, severity=severity
+                    book,
+                    path,
+                    settings=settings,
+                    env=env,
+                    find=find,
+                    marks=checked.marks,
+                    severity=severity,
+                    layers=lambda: layers,
                 )
             )
             payload = registry.stored_form(book).payload

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rolecall.agents import ADAPTERS, SPOKEN, add_tools, make, parse_argument, resolve
 from rolecall.agents.confinement import configured_layers
@@ -28,6 +28,9 @@ from rolecall.threads.setup import HUMAN, Cast
 from rolecall.workflow.model import sandbox_of
 from rolecall.workflow.playbook import Playbook, players
 
+if TYPE_CHECKING:
+    from rolecall.agents.sandbox import Layers
+
 _UNBOUND = ("env", "mcp")
 """Options that may contain secrets. They are not stored with a thread but read from the configuration at each step."""
 
@@ -41,16 +44,17 @@ def cast(
     environment: Mapping[str, str] | None = None,
     tiers: Mapping[str, str] | None = None,
     names_role: bool = True,
+    layers: Callable[[], Layers] | None = None,
 ) -> Cast:
     """Return the agent that plays a role. Raise an error before anything runs if the agent is unknown or cannot
     enforce the role's restrictions; it `names_role` unless the caller does. `tiers` are the model tiers of roles that
-    have one."""
+    have one. `layers` tells what this machine can enforce; without it, that is tried."""
     made = _make(settings, book, role, override, environment, (tiers or {}).get(role, ""))
     if book.workflow.roles[role].may_start_threads and hasattr(made.agent, "mcp"):
         made = made._replace(agent=add_tools(made.agent, environment or config.environment()))
     if made.name != HUMAN:
-        find_layers = partial(configured_layers, environment)
-        check_role(made.name, made.agent, book.workflow, role, layers=find_layers, names_role=names_role)
+        layers = layers or partial(configured_layers, environment)
+        check_role(made.name, made.agent, book.workflow, role, layers=layers, names_role=names_role)
     return made
 
 
