@@ -251,6 +251,13 @@ OTHERS = [
     reach("connect to a display", connect('os.environ["X11"]'), LANDLOCK),
     reach("connect to a socket elsewhere", connect('os.environ["OUT"] + "/server.sock"'), LANDLOCK, BUBBLEWRAP),
     reach("connect to an abstract socket", connect('"\\0" + os.environ["ABSTRACT"]'), MOUNTS, BUBBLEWRAP),
+    reach("send to a socket for datagrams elsewhere", python("""
+        import os, socket
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.sendto(b"x", os.environ["OUT"] + "/letters.sock")
+            print("GOT OUT")
+    """), LANDLOCK, BUBBLEWRAP),
+    reach("write to a named pipe elsewhere", "echo x > $OUT/inbox && echo GOT OUT", MOUNTS, BUBBLEWRAP),
     Way("write with a descriptor from another program", python("""
         import os, socket
         with socket.socket(socket.AF_UNIX) as sock:
@@ -324,6 +331,7 @@ GIT = [
     Way("a hook of git", "echo x > .git/hooks/post-checkout", _protected, (LANDLOCK,)),
     Way("another folder of hooks", "git config core.hooksPath /tmp/x", _protected, (LANDLOCK,)),
     Way("core.fsmonitor", "printf '[core]\\n\\tfsmonitor = x\\n' >> .git/config", _protected, (LANDLOCK,)),
+    Way("core.fsmonitor of the worktree", "echo x > .git/config.worktree", _protected, (LANDLOCK,)),
     Way("another .git/config", "cp .git/config c; echo x >> c; mv -f c .git/config", _protected, (LANDLOCK,)),
     Way("another .git", "cp -r .git g; echo x >> g/config; mv .git h; mv g .git", _protected, (LANDLOCK,)),
     Way("no .git", "rm -rf .git", _protected, (LANDLOCK,)),

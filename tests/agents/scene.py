@@ -29,6 +29,10 @@ SIBLING = """
 import ctypes, json, os, selectors, socket, sys
 places, secret = json.loads(sys.argv[1]), bytearray(os.environ["DEPLOY_TOKEN"].encode())
 file = os.open("notes.txt", os.O_RDWR)
+os.mkfifo("inbox")
+inbox = os.open("inbox", os.O_RDWR)
+letters = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+letters.bind(os.path.abspath("letters.sock"))
 waiting = selectors.DefaultSelector()
 for place in places:
     server = socket.socket(socket.AF_UNIX)
@@ -216,6 +220,7 @@ def _make_work_folder(folder: Path, root: Path) -> None:
         subprocess.run([*git, *words], check=True)
     (folder / ".git/hooks").mkdir()
     (folder / ".git/hooks/sample").write_text("true\n")
+    (folder / ".git/config.worktree").touch()
     (folder / ".nexus").mkdir()
     (folder / ".nexus/kept.txt").write_text("kept\n")
     (folder / "link-to-notes").symlink_to(root / "outside/notes.txt")

@@ -282,6 +282,17 @@ def test_a_work_folder_can_lie_in_a_hidden_place(home: Path, layers: str) -> Non
     assert ended.stdout == "x\ninner\n", ended
 
 
+@pytest.mark.parametrize("layers", LAYERS)
+def test_the_addresses_of_name_servers_can_be_read_in_a_hidden_place(
+    home: Path, monkeypatch: pytest.MonkeyPatch, layers: str
+) -> None:
+    (home / ".ssh/servers").write_text("nameserver 192.0.2.1\n")
+    (home / "resolv.conf").symlink_to(".ssh/servers")
+    monkeypatch.setattr(sandbox, "NAME_SERVERS", str(home / "resolv.conf"))
+    ended = run(plan(home, home / "work", LAYERS[layers]), "cat ../resolv.conf ../.ssh/id", home / "work")
+    assert ended.stdout == "nameserver 192.0.2.1\n", ended
+
+
 @pytest.mark.parametrize("layers", ["both", "mounts", "bubblewrap"])
 def test_a_work_folder_can_be_the_home(home: Path, layers: str) -> None:
     ended = run(plan(home, home, LAYERS[layers]), "echo x > inner; cat .ssh/id; mv .ssh s; cat s/id", home)

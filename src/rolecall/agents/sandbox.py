@@ -37,14 +37,10 @@ SECRET_PLACES = (
 )  # fmt: skip
 """Places in the user's home with keys, logins and browsers' data. An adapter shows its program its own."""
 SYSTEM_SECRETS = ("/etc/shadow", "/etc/gshadow", "/etc/ssh")
-KEPT_OF_RUN = (
-    "/run/systemd/resolve",
-    "/run/nscd",
-    "/run/current-system",
-    "/run/wrappers",
-    "/run/opengl-driver",
-)
+KEPT_OF_RUN = ("/run/current-system", "/run/wrappers", "/run/opengl-driver")
 """What is shown of /run, which otherwise has the sockets of other programs: session bus, Docker and the like."""
+NAME_SERVERS = "/etc/resolv.conf"
+"""Often a link into /run."""
 SYSTEM = (
     "/bin",
     "/dev",
@@ -72,7 +68,7 @@ SOCKET_VARIABLES = (
     "XDG_RUNTIME_DIR", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY",
 )  # fmt: skip
 """Variables that lead to other programs of the user."""
-PROTECTED = (".git/config", ".git/hooks", ".nexus")
+PROTECTED = (".git/config", ".git/config.worktree", ".git/hooks", ".nexus")
 """What stays read-only in a work folder that can be written: git runs what its settings and hooks say, and only our
 tools write the project's state."""
 FILES = ("read_only", "no_file_edit")
@@ -332,6 +328,7 @@ def plan(
     hide = [os.path.join(home, name) for name in SECRET_PLACES]
     hide += [*others, *SYSTEM_SECRETS, "/run", *(() if may_start_threads else private)]
     hidden = _resolve(hide)
+    needed = (*_OUR_PYTHON, os.path.realpath(NAME_SERVERS))
     read = None if sandbox.read is None else _expand(sandbox.read, folder, home)
     # A hidden place that is named itself is shown, unless a link that a program put into the work folder leads there.
     shown = [
@@ -344,7 +341,7 @@ def plan(
         write=_merge(write, _resolve(private) if may_start_threads else ()),
         protect=tuple(protect),
         hide=hidden,
-        keep=(*KEPT_OF_RUN, *(path for path in _OUR_PYTHON if _is_in_any(path, hidden)), *shown),
+        keep=(*KEPT_OF_RUN, *(path for path in needed if _is_in_any(path, hidden)), *shown),
         read=None if read is None else tuple(path for path in _resolve(read) if not _is_in_any(path, hidden)),
         execute=() if "no_shell_exec" in words and layers.landlock else None,
         network=sandbox.network,
@@ -446,7 +443,9 @@ def _find_protected(folder: str, git: tuple[str, ...]) -> tuple[str, ...]:
     """What stays read-only in writable places, with the Python that runs us."""
     names = PROTECTED if os.path.isdir(os.path.join(folder, ".git")) else (".git", ".nexus")
     places = [os.path.join(folder, name) for name in names]
-    places += [os.path.join(path, name) for path in git[:1] for name in ("commondir", "gitdir")]
+    places += [
+        os.path.join(path, name) for path in git[:1] for name in ("commondir", "config.worktree", "gitdir")
+    ]
     return _resolve((*places, sys.prefix))
 
 
@@ -471,13 +470,14 @@ def _find_writable(paths: Iterable[str], folder: str, home: str) -> tuple[str, .
 
 
 def _find_sockets() -> list[str]:
-    """Where other programs listen: a socket can be connected to although it cannot be written."""
+    """The sockets of other programs: one can be connected to although it cannot be written."""
     try:
         lines = Path("/proc/net/unix").read_bytes().splitlines()
     except OSError:
         return []
-    listening = {line[line.index(b"/") :] for line in lines if b" 00010000 " in line and b" /" in line}
-    return [os.fsdecode(path) for path in sorted(listening)]
+    return [
+        os.fsdecode(path) for path in sorted({line[line.index(b"/") :] for line in lines if b" /" in line})
+    ]
 
 
 def _with_interpreters(programs: Iterable[str], env: Mapping[str, str], folder: Path) -> list[str]:
