@@ -121,7 +121,7 @@ class AgentError(RolecallError):
         self,
         message: str,
         *,
-        ending: Ending,
+        ending: Ending = "failed",
         text: str = "",
         session: str | None = None,
         usage: Any = None,

@@ -124,7 +124,6 @@ async def _open_session(link: Link, connection: ClientSideConnection, wanted: Wa
         if found.protocol_version != _PROTOCOL:
             raise AgentError(
                 f"{wanted.agent} speaks version {found.protocol_version} of the protocol, not {_PROTOCOL}",
-                ending="failed",
                 hint="Another version of the agent is needed.",
             )
         link.capabilities = found.agent_capabilities or AgentCapabilities()

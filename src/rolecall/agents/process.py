@@ -272,7 +272,6 @@ class Conversation:
                 return None
         raise AgentError(
             f"{self.child.program!r} sent a line of more than {self._max_line // 1024 // 1024} MB",
-            ending="failed",
             hint="One message of an agent is held in memory whole; have it send less at once.",
         )
 
@@ -301,16 +300,16 @@ class _Child:
     ) -> None:
         self.program = argv[0]
         if not cwd.is_dir():
-            raise _cannot_start(
-                f"the work folder {str(cwd)!r} does not exist", "Create it, or name another work folder."
-            )
+            hint = "Create it, or name another work folder."
+            raise AgentError(f"the work folder {str(cwd)!r} does not exist", hint=hint)
         path, is_runnable = find_program(self.program, env=env, folder=cwd)
         if path is None:
             looked = str(cwd) if "/" in self.program else env.get("PATH", os.defpath)
             hint = f"Install it or correct the name; looked in {looked}."
-            raise _cannot_start(f"the program {self.program!r} was not found", hint)
+            raise AgentError(f"the program {self.program!r} was not found", hint=hint)
         if not is_runnable:
-            raise _cannot_start(f"the program {self.program!r} is not executable", f"chmod +x {self.program}")
+            hint = f"chmod +x {self.program}"
+            raise AgentError(f"the program {self.program!r} is not executable", hint=hint)
 
         run_id = os.urandom(8).hex()
         self._sandbox = sandbox
@@ -348,7 +347,7 @@ class _Child:
             if getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
                 hint = "Allow more open files: `ulimit -n 1024`, for example."
             message = f"{self.program!r} cannot be started in {str(cwd)!r}: {error}"
-            raise _cannot_start(message, hint) from error
+            raise AgentError(message, hint=hint) from error
         finally:
             for fd in fds:
                 os.close(fd)
@@ -465,10 +464,6 @@ class _Child:
         if stdout is None:
             return Exit(ending, reason, code, "", stderr)
         return Exit(ending, reason, code, stdout.text(), stderr, stdout.dropped, left)
-
-
-def _cannot_start(message: str, hint: str) -> AgentError:
-    return AgentError(message, ending="failed", hint=hint)
 
 
 async def end_leftovers(

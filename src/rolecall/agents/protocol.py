@@ -230,7 +230,6 @@ async def ask(agent: Agent, prompt: str, *, context: Context) -> Reply:
     if not isinstance(answer, Reply):
         raise AgentError(
             f"the agent of role {context.role!r} returned {type(answer).__name__}, not text or a Reply",
-            ending="failed",
             hint="An adapter is `async def agent(prompt, context) -> str | Reply`.",
         )
     if answer.ending in ANSWERED:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from xxhash import xxh3_128_digest
@@ -211,6 +211,13 @@ def read(root: str, path: str, *, largest: int) -> bytes | Skipped:
 def digest(data: bytes) -> bytes:
     """Compute a digest of a file's contents, to detect changes."""
     return bytes(xxh3_128_digest(data))
+
+
+def find_changed(root: str, paths: Iterable[str], known: Mapping[str, bytes], *, largest: int) -> list[str]:
+    """The files that are new or have changed, given the digests of the known ones."""
+    return [
+        path for path in paths if path not in known or has_changed(root, path, known[path], largest=largest)
+    ]
 
 
 def has_changed(root: str, path: str, digest_before: bytes, *, largest: int) -> bool:

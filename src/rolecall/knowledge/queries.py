@@ -254,16 +254,11 @@ def status(root: str) -> IndexStatus:
     path = place.index_of(root)
     reader = IndexReader(path)
     known, listing = reader.digests(), files.list_files(root, settings)
-    changed = [
-        each
-        for each in listing.paths
-        if each not in known or files.has_changed(root, each, known[each], largest=settings.largest_file)
-    ]
     return IndexStatus(
         root=root,
         state=reader.state,
         bytes=os.path.getsize(path),
-        changed=changed,
+        changed=files.find_changed(root, listing.paths, known, largest=settings.largest_file),
         gone=sorted(known.keys() - set(listing.paths)),
         skipped=listing.skipped,
         is_ignored=_is_ignored(root),

@@ -90,12 +90,7 @@ class _Sync:
                 dimensions = 0
             known = writer.digests()
             listing = files.list_files(self.root, self.settings)
-            largest = self.settings.largest_file
-            changed = [
-                each
-                for each in listing.paths
-                if each not in known or files.has_changed(self.root, each, known[each], largest=largest)
-            ]
+            changed = files.find_changed(self.root, listing.paths, known, largest=self.settings.largest_file)
             report.unchanged = len(listing.paths) - len(changed)
             for gone in sorted(known.keys() - set(listing.paths)):
                 writer.remove(gone)

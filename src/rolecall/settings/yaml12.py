@@ -132,25 +132,18 @@ def load(text: str, *, source: str = "<text>", max_bytes: int = MAX_BYTES) -> An
         flat = {line[1]: _plain(line[2]) for line in lines if line}
         if len(flat) == len(lines):
             return flat
-    return load_marked(text, source=source, max_bytes=max_bytes)[0]
-
-
-def load_marked(
-    text: str, *, source: str = "<text>", max_bytes: int = MAX_BYTES, include: Include | None = None
-) -> tuple[Any, Marks]:
-    """Read one YAML document and return its value and the places of all its parts."""
-    node, problems = read(text, source=source, max_bytes=max_bytes, include=include)
+    node, problems = read(text, source=source, max_bytes=max_bytes)
     if problems or node is None:
         first = problems[0]
         more = f" (and {len(problems) - 1} more)" if problems[1:] else ""
         raise UsageError(f"{first.file}:{first.line}:{first.column}: {first.message}{more}", hint=first.hint)
-    return node.value, Marks(node)
+    return node.value
 
 
 def read(
     text: str, *, source: str = "<text>", max_bytes: int = MAX_BYTES, include: Include | None = None
 ) -> Document:
-    """Like `load_marked`, but collect every problem instead of raising."""
+    """Read one YAML document with the places of all its parts, and collect every problem."""
     budget = _Budget(max_bytes, include)
     try:
         return Document(_Reader(text, (source,), budget).read_document(), budget.problems)

@@ -139,7 +139,6 @@ class Acp:
         except ModuleNotFoundError as error:
             raise AgentError(
                 f"the package of the Agent Client Protocol is not installed: {error}",
-                ending="failed",
                 hint="Install it: pip install 'rolecall[acp]'",
             ) from error
         context, preset = reader.context, self._preset
@@ -163,7 +162,6 @@ class Acp:
             if path is None or not is_there:
                 raise AgentError(
                     f"the tool server {server.name!r} needs the program {server.command!r}, which was not found",
-                    ending="failed",
                     hint="Install it, or correct the command of the tool server.",
                 )
             found.append(replace(server, command=path))

@@ -62,7 +62,6 @@ class Builtin:
         except ImportError as error:
             raise AgentError(
                 f"the agent 'builtin' needs the extra `llm`, which is not installed: {error}",
-                ending="failed",
                 hint="pip install 'rolecall[llm]'",
             ) from error
         working = asyncio.ensure_future(run.answer(prompt))

@@ -44,7 +44,6 @@ class External(Command):
             if len(context.instruction.encode()) > _LONGEST_WORD:
                 raise AgentError(
                     f"the instruction of {context.role} is too long for an argument of {self.program!r}",
-                    ending="failed",
                     hint=f"Name the agent `external:{self.program}`, which reads the prompt from standard input.",
                 )
         ended = await self.run((*self.argv, *words), prompt, context)
@@ -56,7 +55,6 @@ class External(Command):
         printed = repr(last[:200]) if last else "nothing"
         raise AgentError(
             f"{self.program!r} printed {printed} where the id of its step was expected",
-            ending="failed",
             text=ended.stdout,
             hint='Its last line must be the id of the step it put, bare or as {"stepHash": "…"}.',
         )

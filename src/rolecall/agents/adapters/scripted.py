@@ -136,7 +136,6 @@ class Script:
         if not visits:
             raise AgentError(
                 f"the script {str(self.path)!r} has nothing for role {context.role!r}",
-                ending="failed",
                 hint=f"It knows: {', '.join(sorted(self.roles)) or 'no role'}.",
             )
         # Newest first and no further than the script needs, so that a long thread is not read completely.
@@ -146,7 +145,6 @@ class Script:
         if number > last:
             raise AgentError(
                 f"the script {str(self.path)!r} has only {len(visits)} entries for role {context.role!r}",
-                ending="failed",
                 hint="Add an entry, or say `after_last: repeat`.",
             )
         tries = (visits[number], *visits[number].again)
@@ -217,8 +215,7 @@ _VISIT = Record(
 )
 _VISIT.fields["again"] = Field(ListOf(_VISIT))
 _SCRIPT = Section(
-    "a script",
-    {"roles": Field(MapOf(ListOf(_VISIT)), default={}), "after_last": Choice("error", "repeat")},
+    "a script", {"roles": Field(MapOf(ListOf(_VISIT)), default={}), "after_last": Choice("error", "repeat")}
 )
 
 
@@ -260,7 +257,6 @@ def _edit(context: Context, path: str, change: str | ScriptedEdit) -> ToolCall:
             if count != 1:
                 raise AgentError(
                     f"the scripted edit of {path!r} finds its old text {count} times, not once: {change.old!r}",
-                    ending="failed",
                     hint="Give more of the surrounding text, or the whole new content.",
                 )
             content = text.replace(change.old, change.new)
@@ -268,7 +264,7 @@ def _edit(context: Context, path: str, change: str | ScriptedEdit) -> ToolCall:
             content = change
         folder.write(path, content.encode("utf-8"))
     except Refused as refusal:
-        raise AgentError(f"the scripted edit failed: {refusal}", ending="failed") from refusal
+        raise AgentError(f"the scripted edit failed: {refusal}") from refusal
     context.emit("tool_call", {"name": "edit", "arguments": {"path": path}})
     return ToolCall("edit", {"path": path}, f"{len(content)} characters written")
 
@@ -290,7 +286,6 @@ async def _run(context: Context, command: ScriptedCommand) -> ToolCall:
     if ended.code != command.exit:
         raise AgentError(
             f"the scripted command {' '.join(command.argv)!r} should exit with {command.exit}: {ended.reason}",
-            ending="failed",
             text=ended.stdout,
             hint="Correct the script, or say `{argv: [...], exit: N}` where a failure is expected.",
         )
