@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -63,6 +64,7 @@ class Editor:
 
     def __init__(self, *choices: str) -> None:
         self.choices = list(choices)
+        self.fields = ["status"]
         self.asked: list[Any] = []
         self.shown: list[Any] = []
         self.has_more = asyncio.Event()
@@ -83,7 +85,7 @@ class Editor:
 
     async def create_elicitation(self, message: str, mode: Any, **_: Any) -> CreateElicitationResponse:
         self.asked.append((message, mode))
-        return {"action": "accept", "content": {"status": self.choices.pop(0)}}  # type: ignore[return-value]
+        return {"action": "accept", "content": {self.fields.pop(0): self.choices.pop(0)}}  # type: ignore[return-value]
 
     def texts(self, kind: str = "agent_message_chunk") -> str:
         return "".join(one.content.text for one in self.shown if one.session_update == kind)
@@ -289,7 +291,7 @@ def test_what_is_wrong_is_said_in_the_conversation(project: Path) -> None:
             session = await connection.new_session(cwd=str(project), mcp_servers=[])
             reply = await connection.prompt(session_id=session.session_id, prompt=[text_block("Go")])
             assert reply.stop_reason == "end_turn" and "nowhere" in editor.texts()
-            for text in ("/continue", " "):
+            for text in ("/continue", "/limit", " "):
                 await connection.prompt(session_id=session.session_id, prompt=[text_block(text)])
             assert "there is nothing yet for /continue" in editor.texts()
             assert "the message has no text" in editor.texts()
@@ -323,6 +325,81 @@ def test_the_plan_has_the_roles_in_the_order_of_the_graph_and_a_missing_agent_is
             plan = next(one for one in editor.shown if one.session_update == "plan")
             roles = [entry.content.partition(":")[0] for entry in plan.entries]
             assert roles == ["developer", "qa", "boss"]
+
+    asyncio.run(talk())
+
+
+def test_the_plan_keeps_who_has_answered_and_shows_when_it_is_a_persons_turn(project: Path) -> None:
+    team = WORKFLOW.replace("$START: {_: {role: developer}}", "$START: qa\n  qa: developer")
+    team = team.replace(
+        "graph:", "  qa: {description: Tests it, goal: Test it., schema: {type: object}}\ngraph:"
+    )
+    (project / ".workflows/fix.yaml").write_text(team)
+    (project / "script.yaml").write_text(f"{SCRIPT}  qa:\n    - body: It is red.\n")
+
+    async def talk() -> None:
+        editor = Editor("again")
+        async with connect(editor, project) as (connection, _):
+            session = await connection.new_session(cwd=str(project), mcp_servers=[])
+
+            async def say(text: str) -> list[str]:
+                await connection.prompt(session_id=session.session_id, prompt=[text_block(text)])
+                plans = [one for one in editor.shown if one.session_update == "plan"]
+                return [entry.status for entry in plans[-1].entries]
+
+            assert await say("Fix it") == ["completed", "completed", "in_progress"]
+            plans = [[e.status for e in one.entries] for one in editor.shown if one.session_update == "plan"]
+            assert ["completed", "in_progress", "completed"] in plans, "the second visit, after `again`"
+            assert await say("ship") == ["completed"] * 3
+
+    asyncio.run(talk())
+
+
+def test_what_is_no_message_is_refused_and_ends_nothing(project: Path) -> None:
+    def new(cwd: str) -> str:
+        return f'{{"jsonrpc":"2.0","id":3,"method":"session/new","params":{{"cwd":"{cwd}","mcpServers":[]}}}}'
+
+    lines = [
+        *("nonsense", "[" * 100_000, "[]", "5", "{}", '{"id":[],"result":1}', '{"id":0,"error":"no"}'),
+        *('{"method":"$/cancel_request","params":{}}', '{"method":5}'),
+        '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":0}}',
+        '{"jsonrpc":"2.0","id":2,"method":"nothing","params":{}}',
+        new("relative"),
+    ]
+    words = [sys.executable, "-m", "rolecall", "acp"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=project) as door:
+        assert door.stdin is not None and door.stdout is not None
+        door.stdin.write("".join(f"{line}\n" for line in lines).encode())
+        door.stdin.flush()
+        replies = [json.loads(door.stdout.readline()) for _ in range(len(lines) - 1)]
+        door.stdin.close()
+    assert door.returncode == 0
+    refused = [one["error"]["code"] for one in replies if one["id"] is None]
+    assert refused == [-32700, -32700, *[-32600] * 6]
+    known = {one["id"]: one for one in replies}
+    assert known[1]["result"]["protocolVersion"] == 1 and known[2]["error"]["code"] == -32601
+    assert "not the absolute path of a folder" in known[3]["error"]["message"]
+
+
+def test_a_form_has_the_fields_that_an_editor_can_show(project: Path) -> None:
+    fields = "level: {enum: [low, high]}, tags: {type: array, items: {enum: [a, b]}}, more: {type: object}"
+    plain = "properties: {status: {enum: [ship, again]}}, required: [status]"
+    assert plain in WORKFLOW
+    asking = plain.replace("}}, req", f"}}, {fields}}}, req").replace("[status]", "[status, level]")
+    (project / ".workflows/fix.yaml").write_text(WORKFLOW.replace(plain, asking))
+
+    async def talk() -> None:
+        editor = Editor("ship", "low")
+        editor.fields = ["status", "level"]
+        async with connect(editor, project, forms=True) as (connection, _):
+            session = await connection.new_session(cwd=str(project), mcp_servers=[])
+            await connection.prompt(session_id=session.session_id, prompt=[text_block("Fix the sum")])
+        form = editor.asked[1][1].requested_schema.model_dump(exclude_none=True, exclude_unset=True)
+        level, tags = {"type": "string", "enum": ["low", "high"]}, {"type": "string", "enum": ["a", "b"]}
+        properties = {"level": level, "tags": {"type": "array", "items": tags}}
+        assert form == {"properties": properties, "required": ["level"]}
+        with rolecall.open(folder=project) as opened:
+            assert opened.thread(session.session_id).steps[-1].output == {"status": "ship", "level": "low"}
 
     asyncio.run(talk())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import stat
@@ -50,6 +51,7 @@ from rolecall.agents.presence import find_program
 from rolecall.api import Rolecall
 from rolecall.errors import RolecallError, UsageError
 from rolecall.settings import config
+from rolecall.store.canonical import JsonObject
 
 __all__ = ["Defaults", "serve"]
 
@@ -99,8 +101,7 @@ async def _serve(defaults: Defaults, source: int, sink: int) -> None:
     agent = RolecallAgent(defaults)
     connection = AgentSideConnection(
         agent,  # type: ignore[arg-type]  # it has what it offers
-        asyncio.StreamWriter(pipe, protocol, None, loop),
-        reader,
+        _Lines(reader, asyncio.StreamWriter(pipe, protocol, None, loop)),
         listening=False,
         use_unstable_protocol=True,
     )
@@ -113,6 +114,49 @@ async def _serve(defaults: Defaults, source: int, sink: int) -> None:
     finally:
         await agent.stop()
         await connection.close()
+
+
+class _Lines:
+    """Messages as lines of JSON. The SDK ends at one that has not the form of a message; here it is answered."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def send(self, message: JsonObject) -> None:
+        self._writer.write(json.dumps(message).encode() + b"\n")
+        await self._writer.drain()
+
+    async def receive(self) -> JsonObject | None:
+        while True:
+            try:
+                if not (line := await self._reader.readline()):
+                    return None
+                message = json.loads(line)
+            except (ValueError, RecursionError):  # it is no JSON, or too long
+                await self._refuse(RequestError.parse_error())
+                continue
+            if not _is_message(message):
+                await self._refuse(RequestError.invalid_request())
+            elif "id" in message or not str(message.get("method")).startswith("$/"):  # those may be ignored
+                return dict(message)
+
+    async def _refuse(self, error: RequestError) -> None:
+        await self.send({"jsonrpc": "2.0", "id": None, "error": error.to_error_obj()})
+
+    async def close(self) -> None:
+        self._writer.close()
+
+
+def _is_message(message: object) -> bool:
+    """Whether this has the form of a request, a notification or a reply."""
+    return (
+        isinstance(message, dict)
+        and isinstance(message.get("id"), str | int | None)
+        and isinstance(message.get("method"), str | None)
+        and isinstance(message.get("error"), dict | None)
+        and ("method" in message or "id" in message)
+    )
 
 
 class RolecallAgent:
@@ -132,12 +176,12 @@ class RolecallAgent:
         await asyncio.gather(*(asyncio.to_thread(one.cancel) for one in self._sessions.values()))
 
     async def initialize(
-        self, protocol_version: int, client_capabilities: ClientCapabilities | None = None, **_: Any
+        self, client_capabilities: ClientCapabilities | None = None, **_: Any
     ) -> InitializeResponse:
         forms = client_capabilities.elicitation if client_capabilities else None
         self._can_fill_forms = forms is not None and forms.form is not None
         return InitializeResponse(
-            protocol_version=min(protocol_version, PROTOCOL_VERSION),
+            protocol_version=PROTOCOL_VERSION,  # the only one there is
             agent_info=Implementation(name="rolecall", title="Rolecall", version=__version__),
             agent_capabilities=AgentCapabilities(
                 load_session=True,
@@ -155,6 +199,7 @@ class RolecallAgent:
 
     async def new_session(self, cwd: str, **_: Any) -> NewSessionResponse:
         with self._report():
+            _check_folder(cwd)
             ident = await self._call(cwd, Rolecall.new_id)
             session = self._open(ident, cwd)
             return NewSessionResponse(session_id=ident, config_options=await self._offer(session))
@@ -238,6 +283,7 @@ class RolecallAgent:
             return rolecall.thread_if_any(ident) is not None
 
         with self._report():
+            _check_folder(folder)
             if not await self._call(folder, has_thread):
                 raise RequestError.resource_not_found(ident)
         return self._sessions.get(ident) or self._open(ident, folder)
@@ -284,6 +330,13 @@ class RolecallAgent:
             if isinstance(error, RolecallError):
                 told = ". ".join(filter(None, (error.message, hints.word(error.hint))))
                 raise RequestError(-32603, told) from error
+
+
+def _check_folder(folder: str) -> None:
+    if not (os.path.isabs(folder) and os.path.isdir(folder)):
+        raise UsageError(
+            f"{folder!r} is not the absolute path of a folder", hint="A session needs one as its `cwd`."
+        )
 
 
 def _make_choice(ident: str, name: str, current: str, choices: dict[str, str]) -> SessionConfigOptionSelect:

@@ -32,7 +32,7 @@ from acp.schema import (
 from pydantic import ValidationError
 
 from rolecall.acp import hints, updates
-from rolecall.acp.updates import Progress, Prose, Update
+from rolecall.acp.updates import Progress, Prose, Update, make_field
 from rolecall.api import Question, Rolecall, Run, Thread, own_words
 from rolecall.errors import RolecallError, UsageError
 from rolecall.store.canonical import JsonObject
@@ -186,8 +186,6 @@ class Conversation:
                 thread = thread.say(words, by=_describe_person(), is_run_here=True)
         if thread.notice:
             self._say(thread.notice)
-        if thread.has_ended:
-            return self._say_standing(thread)
         self._follow(thread, turn)
         while not self._cancelled.is_set() and thread.needs_person and self._ask(thread):
             self._follow(thread, turn)
@@ -197,7 +195,7 @@ class Conversation:
         """Run the thread and show its events."""
         view = _View(self, thread, turn)
         if thread.state.status == "suspended" or thread.has_ended:
-            return
+            return view.end()
         if self._cancelled.is_set():
             raise Cancelled
         self._run = thread.run(steps=steps, agent=self.agent)
@@ -288,12 +286,14 @@ class Conversation:
         the protocol has no form for them."""
         if not self._can_fill_forms:
             return {}
-        shape = Shape(form)
-        items = {name: dict(item) for name, (item, *_) in shape.declared.items() if name not in known}
+        fields = {name: make_field(item) for name, (item, *_) in Shape(form).declared.items()}
+        items = {name: item for name, item in fields.items() if item is not None and name not in known}
         needed = [name for name in form.get("required", ()) if name not in known]
+        if not items.keys() >= set(needed):
+            return {}
         try:
             wanted = ElicitationSchema.model_validate({"properties": items, "required": needed})
-        except ValidationError:  # a list of objects, for example
+        except ValidationError:
             return {}
         mode = ElicitationFormSessionMode(session_id=self.id, requested_schema=wanted)
         reply = self._wait(self._connection.create_elicitation(message, mode))
@@ -359,7 +359,7 @@ class Conversation:
             return future.result()
         except (CancelledError, ConnectionError) as error:
             raise Cancelled from error
-        except RequestError:
+        except (RequestError, ValidationError):
             return None
         finally:
             self._request = None
@@ -374,11 +374,9 @@ class Conversation:
                 self._show(updates.hear(own_words(str(step.output["answer"]))))
             elif step.agent == HUMAN:
                 self._show(updates.hear(own_words(_word_output(step))))
-                view.progress.finish(step)
             elif not step.role.startswith("$"):
                 view.replay(step)
-        if view.progress.has_team:
-            self._show(view.progress.plan())
+        view.end()
 
 
 class _View:
@@ -390,6 +388,9 @@ class _View:
         self._turn = turn
         self._folder = thread.state.cwd or conversation.folder
         self.progress = Progress(thread.rolecall.read_workflow(thread.workflow))
+        if self.progress.has_team:
+            for step in thread.steps:
+                self.progress.finish(step)
         self._prose = Prose()
         self._has_spoken = False
         self._calls: list[str] = []
@@ -418,7 +419,7 @@ class _View:
         elif kind == "step":
             self._finish(self._thread.rolecall.find_step(body["step"]))
         elif kind == "attempt_failed":
-            self._end_call()
+            self._end_call(is_failed=True)
             self._show(updates.think(f"\n{body['role']}: {body['error']}\n"))
         elif kind == "limited":
             self._show(updates.say(f"\n\n◷ {body['reason']}: waits until {local_time(int(body['until']))}\n"))
@@ -431,9 +432,16 @@ class _View:
             self._take_member(str(body["thread"]), body)
 
     def end(self) -> None:
-        """Close what an interrupted step has left open."""
+        """Close what an interrupted step has left open, and show who is at work or which person is awaited."""
         self._speak(self._prose.flush())
-        self._end_call()
+        self._end_call(is_failed=True)
+        role, is_at_work = self._thread.role or "", self._thread.status == "running"
+        self.progress.start(role if is_at_work or self.progress.is_person(role) else "")
+        self.show_plan()
+
+    def show_plan(self) -> None:
+        if self.progress.has_team:
+            self._show(self.progress.plan())
 
     def replay(self, step: Step) -> None:
         """Show a recorded step."""
@@ -444,8 +452,8 @@ class _View:
     def _begin(self, role: str, *, is_live: bool = True) -> None:
         self.progress.start(role)
         self._prose, self._has_spoken, self._calls = Prose(), False, []
-        if is_live and self.progress.has_team:
-            self._show(self.progress.plan())
+        if is_live:
+            self.show_plan()
 
     def _speak(self, text: str) -> None:
         if not text or not (self._has_spoken or text.strip()):
@@ -457,9 +465,9 @@ class _View:
         self._has_spoken = True
         self._show(updates.say(text))
 
-    def _end_call(self) -> None:
+    def _end_call(self, *, is_failed: bool = False) -> None:
         if self._is_calling:
-            self._show(updates.end_call(self._calls[-1]))
+            self._show(updates.end_call(self._calls[-1], is_failed=is_failed))
             self._is_calling = False
 
     def _finish(self, step: Step, *, is_live: bool = True) -> None:
@@ -478,8 +486,6 @@ class _View:
         self._turn.add(step.payload.get("usage"))
         self.progress.finish(step)
         if is_live:
-            if self.progress.has_team:
-                self._show(self.progress.plan())
             self._show(updates.count(self._thread.totals(), self._thread.summary()["limits"]))
 
     def _take_member(self, ident: str, body: JsonObject) -> None:
@@ -497,14 +503,17 @@ class _View:
             last = next(iter(self._thread.rolecall.thread(ident).steps[::-1]), None)
             answer = updates.word_answer(last) if last else str(about.get("reason") or "")
             self._show(updates.end_call(ident, answer, is_failed=about["status"] != "done"))
-            self._show(self.progress.plan())
+            self.show_plan()
 
 
 def _read_limits(text: str) -> dict[str, float]:
     try:
-        return {name: float(value) for name, _, value in (word.partition("=") for word in text.split())}
-    except ValueError as error:
-        raise UsageError(f"{text!r} is not a limit", hint="Write it as `/limit steps=40`.") from error
+        limits = {name: float(value) for name, _, value in (word.partition("=") for word in text.split())}
+    except ValueError:
+        limits = {}
+    if not limits:
+        raise UsageError(f"{text!r} is not a limit", hint="Write it as `/limit steps=40`.")
+    return limits
 
 
 def _word_question(question: Question, due: Next) -> str:

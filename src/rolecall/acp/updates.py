@@ -204,6 +204,9 @@ class Progress:
         self._statuses[step.role] = status_of(step.output) or ""
         self.start("")
 
+    def is_person(self, role: str) -> bool:
+        return role in self._workflow.roles and self._workflow.roles[role].agent == HUMAN
+
     def plan(self) -> AgentPlanUpdate:
         return update_plan(self._list_entries())
 
@@ -218,6 +221,22 @@ class Progress:
                 f"{words} ({status})" if status else words,
                 status="in_progress" if is_current else "completed" if name in self._statuses else "pending",
             )
+
+
+# -- questions --
+
+
+def make_field(schema: JsonObject) -> JsonObject | None:
+    """The field of a form for a value with this schema; None if the protocol has none."""
+    choices = schema.get("enum")
+    is_choice = isinstance(choices, Sequence) and all(isinstance(one, str) for one in choices)
+    match schema.get("type", "string" if is_choice else None):
+        case "string" | "number" | "integer" | "boolean" as kind:
+            return {**schema, "type": kind}
+        case "array" if isinstance(schema.get("items"), Mapping):
+            item = make_field(schema["items"])
+            return {**schema, "items": item} if item and "enum" in item else None
+    return None
 
 
 # -- tool calls --
