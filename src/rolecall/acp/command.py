@@ -9,6 +9,7 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 from rolecall.errors import UsageError
+from rolecall.settings.server_options import add_store_option
 
 HELP = "serve a workflow as an agent to an editor (needs rolecall[acp])"
 EXAMPLE = "rolecall acp\nrolecall acp --workflow implement-issue --agent claude --limit cost=10"
@@ -47,11 +48,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="append",
         default=[],
     )
-    parser.add_argument(
-        "--store",
-        metavar="URL",
-        help="a SQLite file, files:FOLDER or postgresql://… (default: the configured one)",
-    )
+    add_store_option(parser)
 
 
 def _read_limit(text: str) -> tuple[str, float]:

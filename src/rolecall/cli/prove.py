@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from argparse import Namespace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from rolecall.api import reader
 from rolecall.cli import Reply, argument, verb
 from rolecall.cli.output import STORE, paint, plural, short, tell, write_file
 from rolecall.errors import UsageError
+from rolecall.threads.report import moment
 
 if TYPE_CHECKING:
     from rolecall.store.canonical import JsonObject
@@ -80,7 +80,7 @@ def _text(proof: Proof) -> str:
     lines += ["", "people who answered"]
     for one in proof.people:
         door = f" ({one.door})" if one.door else ""
-        when = _time(one.completed_at)
+        when = moment(one.completed_at)
         lines.append(f"  {one.person}{door} · {one.role} · {one.status or 'a message'} · {when}")
     lines += [] if proof.people else ["  nobody"]
     lines += ["", "checks"]
@@ -94,7 +94,7 @@ def _step_lines(step: ProvenStep) -> list[str]:
     parts = (step.agent, step.model if step.model != step.agent else "", step.version, step.status)
     lines = [f"{step.number} {step.role} · {' · '.join(filter(None, parts))}"]
     lines += [
-        f"  {step.id} · {_time(step.completed_at)}"
+        f"  {step.id} · {moment(step.completed_at)}"
         + (f" · taken over from {step.reused}" if step.reused else "")
     ]
     if step.prompt_seal:
@@ -115,7 +115,3 @@ def _step_lines(step: ProvenStep) -> list[str]:
 
 def _first_line(text: str | None) -> str:
     return "(withheld)" if text is None else short(text.strip(), 160)
-
-
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -13,7 +13,7 @@ from rolecall.errors import UsageError
 from rolecall.mcp.tools import Place, Toolbox, choose_groups
 from rolecall.nexus import project_paths
 from rolecall.settings import capabilities, config
-from rolecall.settings.server_options import add_server_options
+from rolecall.settings.server_options import add_server_options, add_store_option
 
 HELP = "serve the project's tools to an MCP host"
 EXAMPLE = "rolecall mcp\nrolecall mcp --as engineer --without threads\nrolecall mcp --http --port 8765"
@@ -75,11 +75,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--only", type=_names, default=[], metavar="GROUP,…", help="only these groups of tools"
     )
     parser.add_argument("--without", type=_names, default=[], metavar="GROUP,…", help="all groups but these")
-    parser.add_argument(
-        "--store",
-        metavar="URL",
-        help="a SQLite file, files:FOLDER or postgresql://… (default: the configured one)",
-    )
+    add_store_option(parser)
     parser.add_argument(
         "--http", action="store_true", help="serve HTTP instead of the pipe (needs rolecall[mcp])"
     )

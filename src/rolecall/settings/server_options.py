@@ -1,8 +1,13 @@
-"""Options of commands that serve HTTP: where to listen, and who may call."""
+"""Options that several doors have: which store, where to listen for HTTP, and who may call."""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError
+
+
+def add_store_option(parser: ArgumentParser) -> None:
+    about = "a SQLite file, files:FOLDER or postgresql://… (default: the configured one)"
+    parser.add_argument("--store", metavar="URL", help=about)
 
 
 def add_server_options(parser: ArgumentParser) -> None:

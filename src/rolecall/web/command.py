@@ -15,7 +15,7 @@ from argparse import SUPPRESS, ArgumentParser, Namespace
 from rolecall.errors import UsageError
 from rolecall.service import control, http
 from rolecall.settings import config
-from rolecall.settings.server_options import add_server_options
+from rolecall.settings.server_options import add_server_options, add_store_option
 from rolecall.web.signin import LINK_MINUTES, BrowserSignIn
 
 HELP = "open a page that shows and steers threads (needs rolecall[web])"
@@ -73,8 +73,4 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--no-open", action="store_true", help="do not open a browser")
     parser.add_argument("--with-stdin", action="store_true", help=SUPPRESS)
     parser.add_argument("--project", metavar="DIR", help="the folder to work from (default: this one)")
-    parser.add_argument(
-        "--store",
-        metavar="URL",
-        help="a SQLite file, files:FOLDER or postgresql://… (default: the configured one)",
-    )
+    add_store_option(parser)
