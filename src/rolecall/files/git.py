@@ -26,6 +26,8 @@ _MISLEADING = (
 # An agent may have changed the repository's configuration, so programs named there are not run.
 _SETTINGS = ("core.fsmonitor=false", "core.quotePath=false", "color.ui=false", "gc.auto=0")
 _NO_HOOKS = "core.hooksPath=/dev/null"
+# Ssh may ask for a passphrase on the terminal, which only the foreground may read.
+_MAY_ASK = ("fetch", "ls-remote", "push")
 _OURSELVES = ("user.name=Rolecall", "user.email=rolecall@localhost")
 
 
@@ -61,6 +63,7 @@ def ask(
     argv = ["git", "-C", folder, *(word for setting in given for word in ("-c", setting)), *args]
     around = config.child_environment(GIT_OPTIONAL_LOCKS="0", GIT_TERMINAL_PROMPT="0")
     around = {key: value for key, value in around.items() if key not in _MISLEADING} | dict(env or {})
+    is_foreground = with_hooks or args[0] in _MAY_ASK  # otherwise Ctrl-C does not reach git, only us
     try:
         done = subprocess.run(  # noqa: S603 -- no shell is involved
             argv,
@@ -70,6 +73,7 @@ def ask(
             pass_fds=holding,
             env=around,
             timeout=timeout,
+            process_group=None if is_foreground else 0,
         )
     except subprocess.TimeoutExpired:
         return GitResult(-1, b"", f"it took longer than {timeout:g} seconds")
