@@ -263,6 +263,15 @@ BAD: dict[str, tuple[Callable[[Project], object], list[str]]] = {
         lambda project: project.suite["judges"]["tests"].update(command=["pyhton"]),
         ["error: judges.tests: the program 'pyhton' was not found"],
     ),
+    "a rubric that is the name of a file": (
+        lambda project: (
+            (project.folder / "rubric.md").write_text("Is it short?"),
+            project.suite["judges"].update(review={"agent": "scripted:bad.json", "rubric": "rubric.md"}),
+        ),
+        [
+            "error: judges.review: the rubric 'rubric.md' is the name of a file. Write `rubric: !include rubric.md`"
+        ],
+    ),
     "an expression that is none": (
         lambda project: project.suite["judges"]["shape"].update(expression="outptu.status"),
         [
@@ -273,7 +282,7 @@ BAD: dict[str, tuple[Callable[[Project], object], list[str]]] = {
         lambda project: project.tasks[0].update(setup="echo no compiler >&2; exit 3"),
         [
             "nothing was run:",
-            "the setup of the task 'add' failed: 'sh' exited with status 3: no compiler. It was: sh -c ",
+            "the setup of the task 'add' failed: 'sh' exited with status 3: no compiler. It was: echo no compiler ",
         ],
     ),
     "a judge that writes": (
@@ -471,6 +480,9 @@ def test_a_thread_becomes_a_task_that_stands_alone(project: Project) -> None:
     ident = project.rolecall.json("thread", "list", "--all")[0]["thread"]
     project.tasks.pop()
     project.write()
+    suite, shape = project.folder / "suite.yaml", project.suite["judges"]["shape"]["expression"]
+    (project.folder / "shape.txt").write_text(shape)
+    suite.write_text(suite.read_text().replace(json.dumps(shape), "!include shape.txt"))
     told = project.rolecall(
         "eval", "promote", ident, "--suite", "suite.yaml", "--id", "sub", cwd=project.folder
     )

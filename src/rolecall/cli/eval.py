@@ -24,6 +24,7 @@ from rolecall.cli.output import (
     STORE,
     LastLine,
     between,
+    columns_of_terminal,
     format_of,
     plural,
     say,
@@ -51,6 +52,7 @@ INFRASTRUCTURE, LIMITED, INTERRUPTED = 6, 7, 130
 SIGNS = {"passed": "✓", "failed": "✗", "infrastructure": "⚠"}
 DEFAULT_AT_ONCE = 4
 _MOST_REASONS = 10
+_LEAST_REASON = 20
 
 SUITE = argument("suite", "SUITE", "the YAML file of a suite")
 _ONLY = argument(
@@ -219,7 +221,9 @@ def _cell_line(body: JsonObject, done: int, threads: int) -> str:
     parts += [body["outcome"], *(["reused"] if is_reused else [])]
     parts += [money(used["cost"])] if used.get("cost") else []
     parts += [duration(used["minutes"] * 60)] if used.get("minutes") else []
-    return " · ".join(parts) + (f" · {_short_end(body['reason'], 100)}" if body["reason"] else "")
+    line = " · ".join(parts)
+    room = max(_LEAST_REASON, columns_of_terminal() - len(line) - 3) if sys.stdout.isatty() else 100
+    return f"{line} · {_short_end(body['reason'], room)}" if body["reason"] else line
 
 
 def _short_end(reason: str, limit: int) -> str:
@@ -228,7 +232,7 @@ def _short_end(reason: str, limit: int) -> str:
     if len(line) <= limit:
         return line
     who, _, said = line.partition(": ")
-    return f"{who}: …{said[len(who) + 3 - limit :]}"
+    return f"{who}: …{said[len(who) + 3 - limit :]}" if len(who) * 2 < limit else f"…{line[1 - limit :]}"
 
 
 # -- show and list --
@@ -305,6 +309,7 @@ def describe(report: Report, *, with_cells: bool = False) -> str:
     lines = [f"{report.name} · {report.id} · {report.status}: {', '.join(told)}"]
     if report.reason:
         lines.append(report.reason)
+    lines.append(f"used by this run: {report.describe_paid()}")
     k = report.suite.repeat
     summaries = report.summarize()
     rows = [_row(summary) for summary in summaries]
@@ -317,11 +322,17 @@ def describe(report: Report, *, with_cells: bool = False) -> str:
     lines += ["", table([_amounts_row(summary) for summary in summaries], ("variant", *each))]
     lines += [_calibration_line(one) for one in report.calibrations.values()]
     if with_cells:
+        heads = ("", "variant", "task", "repeat", "thread")
         cells = [
-            (SIGNS.get(one.outcome, " "), one.variant, one.task, one.repeat, one.thread, one.reason)
+            (SIGNS.get(one.outcome, " "), one.variant, one.task, one.repeat, one.thread)
             for one in report.cells
         ]
-        lines += ["", table(cells, ("", "variant", "task", "repeat", "thread", "reason"))]
+        others = sum(max(len(str(cell)) for cell in column) + 2 for column in zip(heads, *cells, strict=True))
+        room = max(_LEAST_REASON, columns_of_terminal() - others)
+        listed = [
+            (*cell, _short_end(one.reason, room)) for cell, one in zip(cells, report.cells, strict=True)
+        ]
+        lines += ["", table(listed, (*heads, "reason"))]
     broken = [cell for cell in report.cells if cell.outcome == "infrastructure"]
     if broken and not with_cells:
         lines += ["", "not judged, and not counted:"]

@@ -189,8 +189,10 @@ def _describe(found: Comparison) -> Iterator[str]:
     if found.left_out:
         yield ""
         yield "not compared:"
-        for name, reason in found.left_out.items():
-            yield from _indent(f"{name}: {reason}")
+        for reason in dict.fromkeys(found.left_out.values()):
+            names = [name for name, one in found.left_out.items() if one == reason]
+            more = f" and {len(names) - _MOST_TASKS} more" if names[_MOST_TASKS:] else ""
+            yield from _indent(f"{reason}: {', '.join(names[:_MOST_TASKS])}{more}")
     for note in found.notes:
         yield from wrap(f"note: {note}", _WIDTH)
 

@@ -15,7 +15,7 @@ from rolecall.agents.protocol import Cancel
 from rolecall.errors import AgentError, NotFound, UsageError
 from rolecall.evals.records import StoredTask
 from rolecall.evals.suite import SECONDS
-from rolecall.evals.tasks import Answer, Task
+from rolecall.evals.tasks import Answer, Task, describe_command
 from rolecall.files import git
 from rolecall.files.snapshot import Snapshot
 from rolecall.files.tree import Trees
@@ -177,7 +177,7 @@ async def set_up(folder: str, task: StoredTask, *, env: Mapping[str, str], cance
         said = "" if ended.stderr.strip() else ended.stdout.strip()[-500:]  # the reason has the other one
         raise UsageError(
             f"the setup of the task {task.id!r} failed: {ended.reason}{f': {said}' if said else ''}",
-            hint=f"It was: {' '.join(task.setup)}",
+            hint=f"It was: {describe_command(task.setup)}",
         )
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from shlex import join
 from typing import NamedTuple
 
 from rolecall.errors import RolecallError, UsageError
@@ -24,10 +23,11 @@ from rolecall.evals.statistics import (
     compare_rates,
     estimate_mean,
 )
+from rolecall.evals.tasks import describe_command
 from rolecall.settings.mask import Mask
 from rolecall.store.store import Store
 from rolecall.threads.html_page import fill_page, render_fields, render_text, safe
-from rolecall.threads.report import describe_amount, describe_change, duration, moment, money
+from rolecall.threads.report import describe_amount, describe_change, moment, money
 from rolecall.workflow import registry
 
 SIGNS = {"passed": "✓", "failed": "✗", "infrastructure": "⚠", "": "…"}
@@ -331,17 +331,13 @@ class Figures:
 
     def show_setting(self) -> Section:
         report, suite = self._report, self._report.suite
-        paid = report.paid
-        used = [money(paid["cost"])] if "cost" in paid else []
-        used += [f"{paid['tokens']:,.0f} tokens"] if paid.get("tokens") else []
-        used += [duration(round(paid.get("minutes", 0) * 60_000))]
         size = (len(report.variants), len(self._tasks), suite.repeat)
         facts = [
             ("suite", f"{suite.name} ({suite.node})"),
             ("run", f"{report.id} ({report.node})"),
             ("began", moment(report.at)),
             ("threads", f"{len(report.cells):,}: variants × tasks × repeats = {' × '.join(map(str, size))}"),
-            ("used by this run", ", ".join(used)),
+            ("used by this run", report.describe_paid()),
             ("limits", ", ".join(f"{key}={value:g}" for key, value in report.limits.items())),
             ("judges", [self._describe_judge(one) for one in suite.judges]),
         ]
@@ -364,12 +360,13 @@ class Figures:
     def _describe_judge(self, stored: StoredJudge) -> str:
         judge = stored.judge
         if judge.command:
-            said = f"{judge.name}: command {join(judge.command)}"
+            said = f"{judge.name}: command {describe_command(judge.command)}"
         elif judge.expression:
             said = f"{judge.name}: expression {judge.expression}"
         else:
             said = (
-                f"{judge.name}: agent {judge.agent}, votes: {judge.votes}, rubric: {_cut(judge.rubric, 1000)}"
+                f"{judge.name}: agent {judge.agent}, votes: {judge.votes}, "
+                f"rubric: {_cut(judge.rubric.strip(), 1000)}"
             )
         if found := self._report.calibrations.get(judge.name):
             said += f", agrees with {found.agreed} of {found.total} known verdicts"
@@ -417,7 +414,7 @@ class Figures:
         for task in self._tasks:
             files = f"tree {task.files.tree}" if task.files else ""
             files = f"{task.repository} at {task.commit}" if task.repository else files
-            facts = [("setup", join(task.setup)), ("files", files)]
+            facts = [("setup", describe_command(task.setup)), ("files", files)]
             about = render_fields(self._mask.value([one for one in facts if one[1]]))
             yield task, render_text(self._mask.text(task.prompt), longest) + about
 

@@ -18,6 +18,7 @@ from rolecall.evals.statistics import (
     estimate_rate,
 )
 from rolecall.store.canonical import JsonObject
+from rolecall.threads.report import duration, money
 
 AMOUNTS = ("cost", "tokens", "minutes")
 
@@ -123,6 +124,13 @@ class Report:
         of_judges = [verdict.usage for cell in self.cells for verdict in cell.verdicts]
         of_judges += [one.usage for one in self.calibrations.values()]
         return sum_amounts([*(cell.paid for cell in self.cells), *of_judges])
+
+    def describe_paid(self) -> str:
+        """What the run itself has used, in words."""
+        paid, ms = self.paid, round(self.paid.get("minutes", 0) * 60_000)
+        told = [money(paid["cost"])] if paid.get("cost") else []
+        told += [f"{paid['tokens']:,.0f} tokens"] if paid.get("tokens") else []
+        return ", ".join([*told, *([duration(ms)] if ms else [])]) or "nothing"
 
     def tallies(self, variant: str) -> dict[str, Tally]:
         """Of each task: how many of its threads have passed, and how many have a verdict."""

@@ -308,6 +308,10 @@ class _Reader:
             (at / key).report(f"{key!r} does not go with a judge that is a {kinds[0]}", key=True)
         if kinds == ["agent"] and "rubric" not in judge:
             at.report(f"'rubric' is missing in {at}", "Say what makes a result good.", key=True)
+        rubric = judge.get("rubric", "")
+        if os.path.isfile(os.path.join(self._folder, rubric)):
+            hint = f"Write `rubric: !include {rubric}` for what it says."
+            (at / "rubric").report(f"{at}: the rubric {rubric!r} is the name of a file", hint)
         if kinds == ["expression"] and (problem := condition.check(judge["expression"], has_output=True)):
             (at / "expression").report(f"{at}: the expression cannot be used: {problem}")
         if kinds == ["command"]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from shlex import join
 from typing import Any, NamedTuple, TypeVar
 
 from rolecall.errors import UsageError
@@ -97,6 +98,11 @@ class Existing(Form[str]):
 
     def schema(self) -> Any:
         return {"type": "string"}
+
+
+def describe_command(words: Sequence[str]) -> str:
+    """A command as a suite has it: the line for the shell, or its words."""
+    return words[2] if len(words) == 3 and [*words[:2]] == ["sh", "-c"] else join(words)
 
 
 def answer_form(folder: str) -> Form[Answer]:
