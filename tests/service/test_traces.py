@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from pathlib import Path
 from threading import Timer
+from typing import TYPE_CHECKING
 
+import pytest
 from collector import collecting
 from servicestage import PATIENCE, Service, done
 
+from rolecall.settings import stores
 from rolecall.settings.mask import Mask
 from rolecall.settings.settings import Collector
+from rolecall.traces import otlp
 from rolecall.traces.follow import Follower
+
+if TYPE_CHECKING:
+    from conftest import Rolecall
+
+ONE = """
+name: one
+roles: {writer: {prompt: Write., schema: {type: object}, agent: 'command:printf %s ---\\n---\\nHello'}}
+graph: {$START: writer, writer: {_: {role: $END}}}
+"""
 
 
 def wait_for_line(service: Service, text: str) -> None:
@@ -50,3 +63,26 @@ def test_a_collector_that_was_away_gets_every_step_even_after_a_restart(tmp_path
             ]
     finally:
         service.close()
+
+
+def test_only_the_request_that_a_collector_refuses_as_wrong_is_left_out(
+    rolecall: Rolecall, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(otlp, "_MOST_SPANS", 1)
+    told: list[str] = []
+
+    class OneLook:
+        looks = iter((False, True))
+
+        def wait(self, timeout: float | None = None) -> bool:
+            return next(self.looks)
+
+    with collecting() as collector, stores.open_store(str(tmp_path / "s.db")) as store:
+        follower = Follower(store, Collector(collector.url), Mask([]), told.append)
+        follower.look()
+        (tmp_path / "one.yaml").write_text(ONE)
+        rolecall("run", "./one.yaml", "-p", "x", "--store", str(tmp_path / "s.db"), cwd=tmp_path, check=0)
+        collector.answers = [(413, b"too large")]
+        follower.run(OneLook())
+        assert [span.name for span in collector.spans] == ["invoke_workflow one"]
+    assert told[0].endswith("answered 413: too large; these spans are left out") and told[1:] == [""]

@@ -21,7 +21,7 @@ from rolecall.store.backend import Event
 from rolecall.store.store import Store
 from rolecall.threads.state import ENDED
 from rolecall.threads.thread import PERSON, find
-from rolecall.traces.otlp import Refused, send
+from rolecall.traces.otlp import send
 from rolecall.traces.spans import Projection, Span
 
 _PAGE = 500
@@ -46,20 +46,25 @@ class Follower:
         self._collector = collector
         self._mask = mask
         self._say = say
+        self._problem = ""
         self._name = f"traces/{xxhash.xxh3_64_hexdigest(collector.url.encode())}"
         self._me = os.urandom(8).hex()
 
     def run(self, stop: Stop) -> None:
         """Send what is committed until `stop`; whatever fails is tried again."""
-        pause, problem = 0.0, ""
+        pause = 0.0
         while not stop.wait(pause):
             try:
-                pause, told = 0.0 if self.look() else _LOOK, ""
+                pause = 0.0 if self.look() else _LOOK
+                self._note("")
             except RolecallError as error:
-                told, pause = error.message, min(max(_LOOK, 2 * pause), _LONGEST_PAUSE)
-            if told != problem:
-                problem = told
-                self._say(f"{told}; it is tried again, and nothing is lost" if told else "")
+                pause = min(max(_LOOK, 2 * pause), _LONGEST_PAUSE)
+                self._note(f"{error.message}; it is tried again, and nothing is lost")
+
+    def _note(self, problem: str) -> None:
+        if problem != self._problem:
+            self._problem = problem
+            self._say(problem)
 
     def look(self) -> bool:
         """Send what the next page of events is about; return whether there may be more."""
@@ -83,15 +88,10 @@ class Follower:
         return len(found) == _PAGE
 
     def _send(self, found: Sequence[Event]) -> None:
-        try:
-            sent = send(self._project(found), self._collector)
-        except Refused as error:
-            if not error.is_final:
-                raise
-            self._say(f"{error.message}; these spans are left out")
-            return
+        leave_out = lambda error: self._note(f"{error}; these spans are left out")  # noqa: E731
+        sent = send(self._project(found), self._collector, leave_out=leave_out)
         if sent.rejected:
-            self._say(f"the collector did not take {sent.rejected} of {sent.spans} spans: {sent.reason}")
+            self._note(f"the collector did not take {sent.rejected} of {sent.spans} spans: {sent.reason}")
 
     def _project(self, found: Sequence[Event]) -> Iterator[Span]:
         projection = Projection(self._store, self._mask, content=self._collector.content)
@@ -107,7 +107,7 @@ class Follower:
             except NotFound:
                 pass  # it was deleted since
             except Damaged as error:
-                self._say(f"a span is left out: {error.message}")
+                self._note(f"a span is left out: {error.message}")
 
     def _read(self, projection: Projection, event: Event) -> list[Span]:
         """The spans that are complete with this event."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from http.client import HTTPException
 from typing import Any, NamedTuple
 from urllib import error as urlerror
@@ -99,12 +99,21 @@ def _value(value: Value) -> JsonObject:
             return {"arrayValue": {"values": [_value(one) for one in value]}}
 
 
-def send(spans: Iterable[Span], collector: Collector) -> Sent:
-    """Send spans to a collector and say what became of them; raise Refused if it takes none."""
+def send(
+    spans: Iterable[Span], collector: Collector, *, leave_out: Callable[[str], object] | None = None
+) -> Sent:
+    """Send spans to a collector and say what became of them. Raise Refused for a request that it does not take, or tell
+    `leave_out` why, if there is one and the collector would never take that request."""
     sent, rejected, reason = 0, 0, ""
     url, headers = _read_address(collector.url), _read_headers(collector.headers)
     for body in encode(spans):
-        partial = _post(body, url, headers).get("partialSuccess") or {}
+        try:
+            partial = _post(body, url, headers).get("partialSuccess") or {}
+        except Refused as error:
+            if leave_out is None or not error.is_final:
+                raise
+            leave_out(error.message)
+            continue
         sent += len(body["resourceSpans"][0]["scopeSpans"][0]["spans"])
         rejected += int(partial.get("rejectedSpans") or 0)
         reason = str(partial.get("errorMessage") or reason)[:_LINE]
