@@ -28,7 +28,7 @@ from rolecall.agents.acp_link import Link
 from rolecall.agents.acp_reader import AcpReader, choose_option
 from rolecall.agents.process import TRACEPARENT
 from rolecall.agents.program import Json, McpServer
-from rolecall.agents.protocol import Ending, Reply
+from rolecall.agents.protocol import Context, Ending, Reply
 from rolecall.errors import AgentError, UsageError
 
 _PROTOCOL = 1
@@ -42,14 +42,10 @@ class SessionLost(Exception):
 
 @dataclass(frozen=True)
 class Wanted:
-    """The session to open."""
+    """What a session is opened with, besides what the call's context says."""
 
     agent: str
     """The agent's name, for error messages."""
-    folder: str
-    session: str | None
-    """The session to continue; None opens a new one."""
-    is_fork: bool
     servers: Sequence[McpServer]
     model: str | None
     """The model to choose among those the session offers."""
@@ -79,7 +75,7 @@ async def exchange(link: Link, reader: AcpReader, wanted: Wanted, prompt: str) -
     if link.connection is None:
         link.connection = connect_to_agent(_Client(link), link.wire)  # type: ignore[arg-type]
     try:
-        session = await _open_session(link, link.connection, wanted)
+        session = await _open_session(link, link.connection, wanted, reader.context)
         reader.transcript.in_session(session)
         reader.counted_before = link.counted.get(session)
         link.listen(reader, session)
@@ -105,7 +101,7 @@ async def exchange(link: Link, reader: AcpReader, wanted: Wanted, prompt: str) -
             return reader.answer("failed", reason, hint="Sign in to the agent, or give it its key.")
         if not link.is_prompted:
             return reader.answer("failed", reason, hint="Run the agent by hand in the work folder to see.")
-        is_lost = error.code == _NOT_FOUND and wanted.session is not None
+        is_lost = error.code == _NOT_FOUND and reader.context.session is not None
         return reader.answer("api_failure", reason, is_session_lost=is_lost)
     reply = reader.finish_prompt(_dump(response))
     if (counted := reader.count_tokens()) is not None:
@@ -113,7 +109,9 @@ async def exchange(link: Link, reader: AcpReader, wanted: Wanted, prompt: str) -
     return reply
 
 
-async def _open_session(link: Link, connection: ClientSideConnection, wanted: Wanted) -> str:
+async def _open_session(
+    link: Link, connection: ClientSideConnection, wanted: Wanted, context: Context
+) -> str:
     """Open or continue a session, set its mode and model, and return its id."""
     if link.capabilities is None:
         found = await connection.initialize(
@@ -127,8 +125,8 @@ async def _open_session(link: Link, connection: ClientSideConnection, wanted: Wa
                 hint="Another version of the agent is needed.",
             )
         link.capabilities = found.agent_capabilities or AgentCapabilities()
-    if wanted.session in link.sessions and wanted.session is not None and not wanted.is_fork:
-        return wanted.session
+    if context.session in link.sessions and context.session is not None and not context.is_fork:
+        return context.session
 
     servers = [
         McpServerStdio(
@@ -139,12 +137,16 @@ async def _open_session(link: Link, connection: ClientSideConnection, wanted: Wa
         )
         for server in wanted.servers
     ]
-    parameters: dict[str, Any] = {"cwd": wanted.folder, "mcp_servers": servers, **link.start.launch.meta}
-    if wanted.session is None:
+    parameters: dict[str, Any] = {
+        "cwd": str(context.workdir),
+        "mcp_servers": servers,
+        **link.start.launch.meta,
+    }
+    if context.session is None:
         opened: Any = await connection.new_session(**parameters)
         session = str(opened.session_id)
     else:
-        opened, session = await _reopen(link, connection, wanted, parameters)
+        opened, session = await _reopen(link, connection, wanted.agent, context, parameters)
 
     # Some agents report the mode separately, others among the session's options.
     mode, options = link.start.launch.mode, opened.config_options or []
@@ -164,32 +166,32 @@ async def _open_session(link: Link, connection: ClientSideConnection, wanted: Wa
 
 
 async def _reopen(
-    link: Link, connection: ClientSideConnection, wanted: Wanted, parameters: dict[str, Any]
+    link: Link, connection: ClientSideConnection, agent: str, context: Context, parameters: dict[str, Any]
 ) -> tuple[Any, str]:
     """Copy a session, or reopen one from an earlier process without passing on its replayed updates. Loading is tried
     before resuming, because an agent asked to resume an unknown session may start a new one instead."""
-    session, heard = str(wanted.session), link.heard
+    session, heard = str(context.session), link.heard
     can = link.capabilities or AgentCapabilities()
     verbs = can.session_capabilities
     try:
-        if wanted.is_fork:
+        if context.is_fork:
             if verbs is None or verbs.fork is None:
-                raise SessionLost(f"{wanted.agent} cannot copy a session")
+                raise SessionLost(f"{agent} cannot copy a session")
             copy = await connection.fork_session(session_id=session, **parameters)
             return copy, copy.session_id
         if can.load_session:
             loaded = await connection.load_session(session_id=session, **parameters)
             # Some agents return an empty response for an unknown session; a known one always has something to replay.
             if link.heard == heard and not loaded.model_dump(exclude_none=True):
-                raise SessionLost(f"{wanted.agent} does not know the session {session}")
+                raise SessionLost(f"{agent} does not know the session {session}")
             return loaded, session
         if verbs is not None and verbs.resume is not None:
             return await connection.resume_session(session_id=session, **parameters), session
     except RequestError as error:
         if error.code == _SIGNED_OUT:
             raise
-        raise SessionLost(f"{wanted.agent} does not know the session {session}: {_explain(error)}") from error
-    raise SessionLost(f"{wanted.agent} cannot continue a session of an earlier process")
+        raise SessionLost(f"{agent} does not know the session {session}: {_explain(error)}") from error
+    raise SessionLost(f"{agent} cannot continue a session of an earlier process")
 
 
 def _explain(error: RequestError) -> str:

@@ -141,15 +141,8 @@ class Acp:
                 f"the package of the Agent Client Protocol is not installed: {error}",
                 hint="Install it: pip install 'rolecall[acp]'",
             ) from error
-        context, preset = reader.context, self._preset
-        wanted = session.Wanted(
-            agent=self.name,
-            folder=str(context.workdir),
-            session=context.session,
-            is_fork=context.is_fork,
-            servers=self._servers(context) if preset.is_given_servers else (),
-            model=None if preset.has_model_flag else self.model,
-        )
+        servers = self._servers(reader.context) if self._preset.is_given_servers else ()
+        wanted = session.Wanted(self.name, servers, None if self._preset.has_model_flag else self.model)
         reply: Reply = await session.exchange(link, reader, wanted, prompt)
         return reply
 
