@@ -262,6 +262,7 @@ def pattern_test(pattern: str) -> Callable[[str], bool]:
     return matches
 
 
+@lru_cache(maxsize=64)
 def glob_test(*globs: str) -> Callable[[str], bool]:
     """A function that tests whether a path matches one of some file name patterns; `ValueError` if one is invalid. `*`
     and `?` stay within a name, `**/` is any number of folders, `[…]` matches one of the characters, `[!…]` any other.
