@@ -28,7 +28,7 @@ class Promoted(NamedTuple):
 def find_tasks_file(suite: str) -> str:
     """The file of tasks that a suite names."""
     try:
-        document, _ = yaml12.load_marked(read_text(suite), source=suite, include=includer(suite))
+        document = yaml12.load(read_text(suite), source=suite, include=includer(suite))
     except FileNotFoundError:
         raise NotFound(f"there is no suite {suite!r}") from None
     named = document.get("tasks") if isinstance(document, dict) else None

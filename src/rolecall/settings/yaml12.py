@@ -124,7 +124,9 @@ class Document(NamedTuple):
     problems: list[Problem]
 
 
-def load(text: str, *, source: str = "<text>", max_bytes: int = MAX_BYTES) -> Any:
+def load(
+    text: str, *, source: str = "<text>", max_bytes: int = MAX_BYTES, include: Include | None = None
+) -> Any:
     """Read one YAML document and return its value; raise `UsageError` with file, line and column if it is invalid."""
     # Most agents' answers start with simple `name: words` lines, and importing the parser is slower than reading them.
     if len(text) <= max_bytes:
@@ -132,7 +134,7 @@ def load(text: str, *, source: str = "<text>", max_bytes: int = MAX_BYTES) -> An
         flat = {line[1]: _plain(line[2]) for line in lines if line}
         if len(flat) == len(lines):
             return flat
-    node, problems = read(text, source=source, max_bytes=max_bytes)
+    node, problems = read(text, source=source, max_bytes=max_bytes, include=include)
     if problems or node is None:
         first = problems[0]
         more = f" (and {len(problems) - 1} more)" if problems[1:] else ""
