@@ -21,7 +21,7 @@ from rolecall.agents.sandbox import Layers, Policy
 from rolecall.workflow.model import Sandbox
 
 _BUDGET = 0.015
-_FILES = 3_000
+_FILES, _MANY_FILES = 100, 3_000
 """In the home, which Landlock alone has to list."""
 
 
@@ -32,22 +32,26 @@ def main(*, quick: bool = False) -> None:
         "namespaces and Landlock": found,
         "the same without a network": found,
         "Landlock alone": Layers(found.landlock),
+        "Landlock alone, many files": Layers(found.landlock),
         "namespaces alone": Layers(0, found.namespaces, found.has_pids),
     }
     if shutil.which("bwrap"):
         ways["bubblewrap and Landlock"] = Layers(found.landlock, "bubblewrap", True)
     with tempfile.TemporaryDirectory(prefix="rolecall-bench-", dir="/var/tmp") as folder:
-        home = Path(folder)
-        work = home / "work"
-        for path in (work, home / ".ssh"):
-            path.mkdir()
-        for number in range(_FILES):
-            (home / f"file{number}").touch()
-        works = [partial(_step, work, None), partial(_python, ["-I", "-S"])]
+        for files in (_FILES, _MANY_FILES):
+            home = Path(folder, str(files))
+            for path in (home / "work", home / ".ssh"):
+                path.mkdir(parents=True)
+            for number in range(files):
+                (home / f"file{number}").touch()
+        works = [partial(_step, home / "work", None), partial(_python, ["-I", "-S"])]
         for name, layers in ways.items():
+            home = Path(folder, str(_MANY_FILES if "many" in name else _FILES))
             said = Sandbox(network="none" if "network" in name else "all")
-            policy = sandbox.plan(said, (), workdir=work, env={"HOME": str(home)}, private=[], layers=layers)
-            works.append(partial(_step, work, policy))
+            policy = sandbox.plan(
+                said, (), workdir=home / "work", env={"HOME": str(home)}, private=[], layers=layers
+            )
+            works.append(partial(_step, home / "work", policy))
         interleaved(1, *works)
         plain, python, *taken = interleaved(rounds, *works)
     rows = [_row(name, timing, plain) for name, timing in zip(ways, taken, strict=True)]
@@ -55,7 +59,7 @@ def main(*, quick: bool = False) -> None:
     rows.append(Row("of that, `python -I -S -c pass`", bare))
     rows.append(_imports("rolecall --version", "from rolecall.__main__ import main; main(['--version'])"))
     rows.append(_imports("a step without a sandbox", _STEP))
-    title = f"median of {rounds} in turn; processor time; {_FILES:,} files in the home"
+    title = f"median of {rounds} in turn; processor time; {_FILES} or {_MANY_FILES:,} files in the home"
     print_table(f"Sandbox, more than a step without one ({title})", rows)
 
 
