@@ -6,10 +6,11 @@ import asyncio
 import inspect
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from traceback import format_exception
 from typing import Any
@@ -19,6 +20,8 @@ import pytest
 import rolecall
 from rolecall import END, Context, Role, RoleResult, ThreadContext, Workflow
 from rolecall.api import Crew, Evals
+from rolecall.errors import CALLS
+from rolecall.threads import perform
 
 DOCS = Path(__file__).parents[1] / "docs"
 VERDICT = {
@@ -387,6 +390,105 @@ def test_the_store_in_memory_is_gone_when_closed() -> None:
         rc.start(workflow(), "go")
         assert folder.is_dir()
     assert not folder.exists()
+
+
+def test_wrong_arguments_are_errors_that_say_what_to_give(rc: rolecall.Rolecall, tmp_path: Path) -> None:
+    thread = rc.start(workflow(), "go")
+    wrong: list[tuple[Callable[[], Any], str]] = [
+        (lambda: rolecall.open(":memory:", folder=tmp_path / "gone"), "the folder .* does not exist"),
+        (lambda: rc.start(tmp_path, "go"), "a workflow is .*, not PosixPath"),  # type: ignore[arg-type]
+        (lambda: rc.validate(3), "a workflow is .*, not 3"),  # type: ignore[arg-type]
+        (lambda: rc.start(workflow(), None), "a prompt is text, not None"),  # type: ignore[arg-type]
+        (lambda: rc.start(workflow(), "go", agent=speak), "an agent is named"),  # type: ignore[arg-type]
+        (lambda: rc.start(workflow(), "go", agents={"speaker": speak}), "an agent is named"),  # type: ignore[dict-item]
+        (lambda: thread.run(agent=speak), "an agent is named"),  # type: ignore[arg-type]
+        (lambda: rc.start(workflow(), "go", limits={"cost": "2"}), "limit cost must be"),  # type: ignore[dict-item]
+        (lambda: rc.start(workflow(), "go", limits=rolecall.Limits(steps=3)), "limits are a mapping"),  # type: ignore[arg-type]
+        (lambda: rc.start(workflow(), "go", priority=10), "a priority is .* 0 to 9, not 10"),
+        (lambda: rc.start(workflow(), "go", ident="mine"), "'mine' is not a thread id"),
+        (lambda: rc.start(workflow(), "go", ident=thread.id), f"the thread {thread.id} exists already"),
+        (lambda: thread.run(steps=0), "steps must be a whole number above 0, not 0"),
+        (lambda: thread.run(steps="2"), "steps must be a whole number"),  # type: ignore[arg-type]
+        (lambda: thread.export("pdf"), "'pdf' is not a format"),  # type: ignore[arg-type]
+        (lambda: rc.cost(since=0, by="moon"), "costs cannot be listed by 'moon'"),
+    ]
+    for call, words in wrong:
+        with pytest.raises(rolecall.UsageError, match=words) as caught:
+            call()
+        assert caught.value.hint
+    assert [known.id for known in rc.threads()] == [thread.id]
+
+
+def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    with rolecall.open(str(tmp_path / "store.db"), folder=tmp_path) as rc:
+        thread = rc.start(workflow(), "go")
+    with pytest.raises(rolecall.UsageError, match="this Rolecall is closed"):
+        rc.start(workflow(), "go")
+    with pytest.raises(rolecall.UsageError, match="this Rolecall is closed"):
+        _ = thread.status
+
+
+def test_hints_name_verbs_of_python(rc: rolecall.Rolecall) -> None:
+    kinds = (rolecall.Rolecall, rolecall.Thread, rolecall.Project, Evals)
+    for call in CALLS.values():
+        for name in re.findall(r"\.(\w+)", call):
+            assert any(hasattr(kind, name) for kind in kinds), call
+    thread = rc.start(workflow(), "go").run().wait()
+    with pytest.raises(rolecall.RolecallError) as caught:
+        thread.run()
+    assert f"rc.thread('{thread.id}').fork()" in "".join(format_exception(caught.value))
+    assert f"rc.thread('{thread.id}').read(before=" in thread.read(max_chars=20)
+
+
+async def hang(_prompt: str, _context: Context) -> str:
+    await asyncio.Event().wait()
+    raise AssertionError("nothing sets it")
+
+
+def test_an_agent_that_is_a_function_is_cancelled(
+    rc: rolecall.Rolecall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(perform, "_GRACE", 0.1)
+    thread = rc.start(workflow(hang), "go")
+    for event in thread.run():
+        if event.kind == "step_started" and event.body["role"] == "speaker":
+            break
+    assert thread.status == "idle" and thread.role == "speaker"
+
+
+def test_an_error_is_raised_once(
+    rc: rolecall.Rolecall, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(perform, "_GRACE", 0.1)
+    thread = rc.start(workflow(hang), "go")
+    first = thread.run()
+    for event in first:
+        if event.kind == "step_started" and event.body["role"] == "speaker":
+            with pytest.raises(rolecall.RolecallError, match="is being run by"):
+                thread.run().wait()
+            break
+    assert capfd.readouterr() == ("", "")
+
+
+def test_ctrl_c_while_waiting_ends_the_agent(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    os.mkfifo(started)
+    (tmp_path / "agent.sh").write_text(f"echo $$ >{started}; exec sleep 600\n")
+    program = (
+        "import rolecall, signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background ignores it\n"
+        f"agent = 'command:sh {tmp_path}/agent.sh'\n"
+        "role = rolecall.Role(agent, 'Wait.', {'type': 'object'})\n"
+        "workflow = rolecall.Workflow('wait-long', {'waiter': role}, lambda context: 'waiter')\n"
+        f"rc = rolecall.open({str(tmp_path / 'store.db')!r})\n"
+        "rc.start(workflow, 'go').run().wait()\n"
+    )
+    running = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stderr=subprocess.PIPE)
+    pid = int(started.read_text())
+    running.send_signal(signal.SIGINT)
+    assert b"KeyboardInterrupt" in running.communicate(timeout=60)[1]
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 # -- documentation --

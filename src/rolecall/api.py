@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from rolecall.nexus import memory, overview, project_paths, tools
     from rolecall.settings import settings, stores, yaml12
     from rolecall.settings.yaml12 import Problem
-    from rolecall.store import bundle, holder
+    from rolecall.store import bundle, holder, ids
     from rolecall.store.backend import Event as StoredEvent
     from rolecall.store.canonical import JsonObject
     from rolecall.store.ids import Node, ThreadId
@@ -131,7 +131,7 @@ else:
         "rolecall.knowledge.": "place queries",
         "rolecall.nexus.": "memory project_paths tools",
         "rolecall.settings.": "settings stores yaml12",
-        "rolecall.store.": "bundle holder",
+        "rolecall.store.": "bundle holder ids",
         "rolecall.threads.": "casting commit compose dry_run handover html_report import_uwf kept_files killing"
         " lease lifecycle listing provenance report requests seal setup spending step_files tail"
         " text_search thread tryout turn views why workfolder",
@@ -149,6 +149,10 @@ Folder = str | os.PathLike[str]
 def open(store: str | None = None, *, folder: Folder = ".") -> Rolecall:
     """Open a store: by default the configured one, else one by its address (`sqlite:/path`, `files:/folder`,
     `postgresql://…`), or `:memory:` for a temporary one. Workflows and agents are looked up in `folder`."""
+    if not os.path.isdir(folder):
+        raise UsageError(
+            f"the folder {os.fspath(folder)!r} does not exist", hint="Make it, or name one that exists."
+        )
     return Rolecall(store, folder=folder)
 
 
@@ -166,6 +170,7 @@ _MOST_IDLE = 500
 EARLIER = "\n\n---\n\nThis continues a conversation, in which another thread came before."
 """Ends the words with which a person continues a conversation whose thread has ended; what follows is about it."""
 _NEXT = "next/"
+_FOLLOWED_WITHIN = 1.0
 _LONGEST_RECAP = 4_000
 
 
@@ -231,6 +236,7 @@ class Rolecall:
         error; if `is_lazy`, only when the store is first needed."""
         self.folder = os.path.abspath(folder)
         self._creates = create
+        self._is_closed = False
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._ledger: spending.Ledger | None = None
         if store == MEMORY:
@@ -249,6 +255,7 @@ class Rolecall:
         self.close()
 
     def close(self) -> None:
+        self._is_closed = True
         if self._store is not None:
             self._store.close()
         if self._scratch is not None:
@@ -259,6 +266,8 @@ class Rolecall:
     @property
     def store(self) -> Store:
         """The open store."""
+        if self._is_closed:
+            raise UsageError("this Rolecall is closed", hint="Open the store again: `rolecall.open()`.")
         if self._store is None:
             self._store = stores.open_store(self._url, create=self._creates)
         return self._store
@@ -309,6 +318,16 @@ class Rolecall:
         """
         loaded = self.load_workflow(workflow)
         check_limits(limits or {}, loaded.playbook.workflow.roles)
+        if not isinstance(prompt, str):
+            raise UsageError(f"a prompt is text, not {prompt!r}", hint="Say in words what to do.")
+        if priority is not None and priority not in range(10):
+            raise UsageError(
+                f"a priority is a number from 0 to 9, not {priority!r}", hint="9 is asked first."
+            )
+        if ident is not None:
+            ids.thread_time(ident)
+            if self.thread_if_any(ident):
+                raise UsageError(f"the thread {ident} exists already", hint="`Rolecall.new_id` makes ids.")
         book = casting.assign(loaded.playbook, agents or {}, self.folder)
         agent = self._agent(agent, book)
         if agents:
@@ -558,6 +577,8 @@ class Rolecall:
     def cost(self, *, since: int, by: str = "workflow") -> spending.SpendingSummary:
         """What was used after `since` (milliseconds), by local `day`, `workflow`, `role`, `agent` or `thread`;
         reported, estimated and unknown costs apart. All threads are counted, however long that takes."""
+        if by not in spending.GROUPINGS:
+            raise UsageError(f"costs cannot be listed by {by!r}", hint=f"By {', '.join(spending.GROUPINGS)}.")
         ledger, store = spending.Ledger(since), self.store_if_any
         while store is not None and ledger.read(store, since=since, seconds=60.0)["left"]:
             pass
@@ -795,7 +816,7 @@ class Rolecall:
         if isinstance(workflow, playbook.Playbook):
             return LoadedWorkflow(workflow)
         if not isinstance(workflow, str):
-            return LoadedWorkflow(python.compile(workflow, python=_address(workflow)))
+            return LoadedWorkflow(python.compile(workflow, python=_address_of(workflow)))
         found = self.find_workflow(workflow)
         if found.path is None:
             loaded = LoadedWorkflow(registry.load_node(self.store, str(found.node)), found.node)
@@ -922,7 +943,7 @@ class Rolecall:
         """Check a workflow by the current rules: every problem, and its playbook unless one is an error; that of a file
         in Python lacks the functions. Positions in a stored workflow are those of its YAML."""
         if not isinstance(workflow, str):
-            book, problems = python.check(workflow, name=None, python=_address(workflow))
+            book, problems = python.check(workflow, name=None, python=_address_of(workflow))
             return registry.Checked(book, tuple(problems))
         found = self.find_workflow(workflow)
         if found.path is not None and found.path.endswith(".py"):
@@ -1033,6 +1054,8 @@ def own_words(text: str) -> str:
 
 
 def check_limits(limits: Mapping[str, float], roles: Collection[str]) -> None:
+    if not isinstance(limits, Mapping):
+        raise UsageError(f"limits are a mapping, not {limits!r}", hint='For example {"cost": 2}.')
     for name, value in limits.items():
         role, _, kind = name.rpartition(".")
         if kind not in thread.LIMITS or (role and role not in roles):
@@ -1040,12 +1063,20 @@ def check_limits(limits: Mapping[str, float], roles: Collection[str]) -> None:
                 f"unknown limit {name!r}",
                 hint=f"Limits are {', '.join(thread.LIMITS)}, of one role ROLE.steps; roles: {', '.join(roles)}.",
             )
-        if not 0 < value < float("inf"):
-            raise UsageError(f"the limit {name} must be a number above 0, not {value}")
+        if not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+            raise UsageError(
+                f"the limit {name} must be a number above 0, not {value!r}",
+                hint="Leave it out for no limit.",
+            )
 
 
-def _address(workflow: Workflow) -> str:
+def _address_of(workflow: Workflow) -> str:
     """The address at which another process can load a workflow object, or a guess if it has none."""
+    if not isinstance(workflow, python.Workflow):
+        raise UsageError(
+            f"a workflow is a name, a path as text, an id or a Workflow, not {workflow!r}",
+            hint="The text of a path is `str(path)`.",
+        )
     try:
         return workflow.address()
     except UsageError:
@@ -1057,13 +1088,16 @@ class Thread:
 
     def __init__(self, rolecall: Rolecall, ident: ThreadId) -> None:
         self.rolecall = rolecall
-        self._store = rolecall.store
         self.id = ident
         self.notice = ""
         """What a person should know about the words that they said last, such as a misspelt tag."""
 
     def __repr__(self) -> str:
         return f"<Thread {self.id} {self.status}>"
+
+    @property
+    def _store(self) -> Store:
+        return self.rolecall.store
 
     # -- facts --
 
@@ -1205,7 +1239,7 @@ class Thread:
         """Run the thread in the background until it ends, waits for a person, or has taken `steps` steps. Iterate over
         the result to follow it, or call `wait()` to wait for its end. `agent` plays every role in this run; `reuse` is
         that of `choose_reuse`."""
-        self._check_begin(agent)
+        self._check_begin(agent, steps)
         self.choose_reuse(reuse)
         return Run(self, steps, agent)
 
@@ -1222,9 +1256,10 @@ class Thread:
         reuse: bool | None = None,
         cancel: asyncio.Event | None = None,
     ) -> AsyncIterator[Event]:
-        """Like `run`, but for a running event loop: yield events as they happen. Leaving the loop early, or setting
-        `cancel`, stops the agent."""
-        self._check_begin(agent)
+        """Like `run`, but for a running event loop: yield events as they happen. Setting `cancel` stops the agent, and
+        so does leaving the loop early, although only when the event loop is free; `contextlib.aclosing` waits for it.
+        """
+        self._check_begin(agent, steps)
         self.choose_reuse(reuse)
         events: asyncio.Queue[Event | None] = asyncio.Queue()
         stop = asyncio.Event() if cancel is None else cancel
@@ -1269,8 +1304,12 @@ class Thread:
         bound = book._replace(bound=state.agents)
         return casting.cast(config.load(), bound, role, override=state.agent).name
 
-    def _check_begin(self, agent: str | None) -> None:
+    def _check_begin(self, agent: str | None, steps: int | None) -> None:
         """Raise an error now if a run could not take its first step."""
+        if steps is not None and (not isinstance(steps, int) or steps < 1):
+            raise UsageError(
+                f"steps must be a whole number above 0, not {steps!r}", hint="Leave it out for all steps."
+            )
         lease.refuse_ended(self._ref)
         state = self.state
         if state.status != states.Status.SUSPENDED:
@@ -1576,6 +1615,8 @@ class Thread:
         """A report of the whole thread as one self-contained page or as Markdown. Texts are cut after `limit`
         characters; None shows everything. `files` adds what each step changed in files, as a diff. `warn` is called
         with anything that could not be shown; `phrase` words how to continue the thread."""
+        if format not in ("html", "markdown"):
+            raise UsageError(f"{format!r} is not a format of reports", hint="Name html or markdown.")
         card, steps = views.gather(self._store, self._ref)
         mask = config.mask()  # files are recorded as they are
         if files:
@@ -1705,6 +1746,8 @@ def _name_step(at: int | str | None) -> str | None:
 
 def _check_agents(book: Playbook, state: ThreadState, agent: str | None) -> None:
     """Raise an error if a role of a thread has no usable agent; `agent`, if given, plays every role."""
+    if agent:
+        casting.check_name(agent)
     bound = {} if agent else state.agents
     casting.refuse_miscast(book._replace(bound=bound), agent or state.agent)
 
@@ -1740,14 +1783,13 @@ class Run:
         self._agent = agent
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._error: BaseException | None = None
-        self._is_followed = False
-        self._ready = threading.Event()
+        self._ready, self._over, self._followed = threading.Event(), threading.Event(), threading.Event()
         self._worker = threading.Thread(target=self._work, name=f"rolecall-{of.id}")
         self._worker.start()
         self._ready.wait()
 
     def __iter__(self) -> Iterator[Event]:
-        self._is_followed = True
+        self._followed.set()
         try:
             while (event := self._events.get()) is not None:
                 yield event
@@ -1756,9 +1798,13 @@ class Run:
         self._raise()
 
     def wait(self) -> Thread:
-        """Wait until the run has stopped."""
-        self._is_followed = True
-        self._worker.join()
+        """Wait until the run has stopped; Ctrl-C stops it."""
+        self._followed.set()
+        try:
+            while not self._over.wait(1.0):
+                pass  # Ctrl-C just before would else be noticed at the end only
+        finally:
+            self.stop()
         self._raise()
         return self.thread
 
@@ -1766,7 +1812,7 @@ class Run:
         """Ask the agent to stop, and wait until it has."""
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._cancel.set)
-        self._worker.join()
+        self._over.wait()  # `join` counts a thread as ended once Ctrl-C has interrupted it
 
     def _raise(self) -> None:
         if self._error is not None:
@@ -1775,16 +1821,14 @@ class Run:
     def _work(self) -> None:
         try:
             asyncio.run(self._play())
-        except RolecallError as error:
-            self._error = error
-            if not self._is_followed:
-                raise
         except BaseException as error:
             self._error = error
-            raise
         finally:
             self._ready.set()
             self._events.put(None)
+            self._over.set()
+        if self._error and not self._followed.wait(_FOLLOWED_WITHIN):
+            raise self._error  # shows the error of a run that nobody follows
 
     async def _play(self) -> None:
         self._loop, self._cancel = asyncio.get_running_loop(), asyncio.Event()

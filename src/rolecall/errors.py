@@ -54,8 +54,43 @@ class Hint(str):
         return (self.advice, self.code), {"before": self.before, **self.arguments}
 
     def call(self) -> str:
-        """The action written as a call, such as `fork_thread(thread='01…')`."""
-        return f"{self.code}({', '.join(f'{name}={value!r}' for name, value in self.arguments.items())})"
+        """The action as Python: a verb of `api.py` such as `rc.thread('01…').fork()`, or its arguments if there is
+        none."""
+        if verb := CALLS.get(self.code):
+            return verb.format_map({name: repr(value) for name, value in self.arguments.items()})
+        return ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+
+
+CALLS = {
+    "add_task": "rc.project().add_task(…)",
+    "answer_thread": "rc.thread({thread}).answer({{…}})",
+    "diff_folder": "rc.thread({thread}).diff_folders()",
+    "fork_thread": "rc.thread({thread}).fork()",
+    "fork_to_workflow": "thread.fork(workflow={workflow})",
+    "keep_files": "keep_files=True",
+    "list_evals": "rc.evals().runs()",
+    "list_gallery": "rc.gallery()",
+    "list_steps": "rc.thread({thread}).steps",
+    "list_tasks": "rc.project().tasks()",
+    "list_threads": "rc.threads()",
+    "list_workflows": "rc.workflows()",
+    "merge_folder": "rc.thread({thread}).merge_folder()",
+    "put_workflow": "rc.put({file})",
+    "raise_limit": "rc.thread({thread}).resume(limits={{…}})",
+    "read_earlier": "rc.thread({thread}).read(before={step})",
+    "resume_thread": "rc.thread({thread}).resume()",
+    "run_code": "runs_code=True",
+    "run_thread": "rc.thread({thread}).run()",
+    "show_question": "rc.thread({thread}).question()",
+    "show_step": "rc.step({step})",
+    "show_thread": "rc.thread({thread}).summary()",
+    "start_plan": "rc.project().start_plan(…)",
+    "trust_workflow": "rc.trust(rc.powers({workflow}))",
+    "validate_workflow": "rc.validate({workflow})",
+    "watch_thread": "rc.thread({thread}).watch()",
+    "workflow_history": "rc.versions({workflow})",
+}
+"""How Python words an action: with the verb of a `Rolecall`, here `rc`, that carries it out."""
 
 
 class RolecallError(Exception):
@@ -67,7 +102,7 @@ class RolecallError(Exception):
         self.hint = hint
         if hint:
             # shown in tracebacks
-            self.add_note(f"{hint} {hint.call()}" if isinstance(hint, Hint) else hint)
+            self.add_note(f"{hint} {hint.call()}".rstrip() if isinstance(hint, Hint) else hint)
 
 
 class UsageError(RolecallError):

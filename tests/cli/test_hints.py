@@ -121,4 +121,4 @@ def test_a_hint_keeps_its_action_in_copies_and_shows_it_in_a_traceback() -> None
             {"thread": "01A"},
         )
     shown = "".join(format_exception(UsageError("wrong", hint=hint)))
-    assert "It has ended. Fork it. fork_thread(thread='01A')" in shown
+    assert "It has ended. Fork it. rc.thread('01A').fork()" in shown

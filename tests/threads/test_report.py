@@ -314,7 +314,7 @@ def test_a_step_is_read_with_its_tools_in_brief_and_what_went_against_the_rules(
     text = report.step_markdown(step(turns=[TURN] * 20, notes=[note], children=["01CHILD"]))
     assert "- `shell` `ls` → a b" in text
     assert text.count("- `shell`") == 12
-    assert "- and 8 more: show_step(step='8M0Q8N9CMRCR1')" in text
+    assert "- and 8 more: rc.step('8M0Q8N9CMRCR1')" in text
     assert f"> **Note:** {note}" in text and "Played by thread 01CHILD" in text
     whole = report.detail_markdown(step(turns=[TURN], sessionReason="new: ephemeral"))
     assert "- session: s-1 · new: ephemeral" in whole and whole.count("`shell`") == 1

@@ -161,8 +161,17 @@ def refuse_miscast(book: Playbook, override: str | None) -> None:
 
 def agent_from(folder: str, agent: str) -> str:
     """Make the script path in an agent's name absolute, because the thread may run from another folder."""
+    check_name(agent)
     kind, _, file = agent.partition(":")
     return f"scripted:{os.path.abspath(os.path.join(folder, file))}" if kind == "scripted" and file else agent
+
+
+def check_name(agent: str) -> None:
+    if not isinstance(agent, str):
+        raise UsageError(
+            f"an agent is named, such as 'claude' or 'claude:opus', not {agent!r}",
+            hint="A `Role` of a `Workflow` takes an adapter or a function.",
+        )
 
 
 def _parts(book: Playbook) -> Iterator[tuple[str, str, str | None]]:

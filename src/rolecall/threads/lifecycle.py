@@ -106,7 +106,7 @@ def start(
         also: adds to the transaction that creates the thread.
     """
     if not prompt.strip():
-        raise UsageError("a thread needs a prompt", hint="Say what to do: -p 'Fix the login bug'.")
+        raise UsageError("a thread needs a prompt", hint=Hint("Say what to do", "name_task"))
     if not os.path.isdir(cwd):
         raise UsageError(
             f"the work folder {cwd!r} does not exist", hint="Make the folder, or name one that exists."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from rolecall.agents import process, protocol
@@ -19,6 +20,8 @@ from rolecall.threads.turn import contain, unless
 from rolecall.workflow import reply
 from rolecall.workflow.model import sandbox_of
 
+_GRACE = 2.0
+"""Seconds in which an agent that is a function may end by itself, for example to report what it has used."""
 Play = Callable[[Attempt, protocol.Cancel, str, str, str | None], Any]
 """(attempt, cancel, workflow, prompt, session) -> the outcome of the child thread that plays the role."""
 
@@ -140,7 +143,10 @@ async def _ask(
     attempt.files.watch(attempt.tree, must_stay=capabilities.must_not_write(words) and not may_write)
     try:
         with contain(f"the agent {cast.name!r}"):  # adapters are third-party code and may raise anything
-            given = await protocol.ask(cast.agent, text, context=context)
+            given = protocol.ask(cast.agent, text, context=context)
+            if isinstance(cast.agent, FunctionType):  # which may not know that it should stop
+                given = unless(cancel, f"the agent {cast.name!r}", given, grace=_GRACE)
+            answered = await given
     except AgentError as error:
         attempt.note_sandbox(sandboxing.describe_use(sandbox, words, policy))
         await attempt.leave_files()
@@ -153,7 +159,7 @@ async def _ask(
         policy.enforced.append("no program was started")
     attempt.note_sandbox(sandboxing.describe_use(sandbox, words, policy))
     await attempt.leave_files()
-    return attempt.note_answer(given)
+    return attempt.note_answer(answered)
 
 
 def _environment_of_agent(setup: Setup, attempt: Attempt, cast: Cast) -> dict[str, str]:

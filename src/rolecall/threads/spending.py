@@ -26,6 +26,9 @@ from rolecall.threads.views import attempts_from
 _PAGE = 1_000
 
 
+GROUPINGS = ("day", "workflow", "role", "agent", "thread")
+
+
 class Account(NamedTuple):
     """What amounts are grouped by."""
 

@@ -181,8 +181,9 @@ def contain(what: str) -> Iterator[None]:
         raise crash_error(what, error) from error
 
 
-async def unless(cancel: protocol.Cancel, what: str, work: Awaitable[T]) -> T:
-    """Return the result of `work`, or cancel it and raise AgentError if `cancel` is set first."""
+async def unless(cancel: protocol.Cancel, what: str, work: Awaitable[T], *, grace: float = 0.0) -> T:
+    """Return the result of `work`, or cancel it and raise AgentError if `cancel` is set `grace` seconds before it
+    ends."""
 
     async def guard() -> T:
         with contain(what):
@@ -191,6 +192,8 @@ async def unless(cancel: protocol.Cancel, what: str, work: Awaitable[T]) -> T:
     task, stop = asyncio.ensure_future(guard()), asyncio.ensure_future(cancel.wait())
     try:
         await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done() and grace:
+            await asyncio.wait((task,), timeout=grace)
         if not task.done():
             raise AgentError(f"{what} was interrupted", ending="interrupted")
         return task.result()
