@@ -192,7 +192,8 @@ def test_the_board_shows_what_runs_and_what_waits(rolecall: Rolecall, talk: Talk
     pane.type("/board")
     pane.press("Enter")
     screen = pane.expect("○ 1 Retry less")
-    assert "ask-first · May we ship it?: rolecall thread answer" in screen
+    asking = next(one["thread"] for one in threads(rolecall) if one["name"] == "ask-first")
+    assert f"ask-first · May we ship it?: /answer {asking}" in screen
     pane.expect_prompt("› ")
     pane.type("/answer")
     pane.press("Enter")
@@ -202,7 +203,7 @@ def test_the_board_shows_what_runs_and_what_waits(rolecall: Rolecall, talk: Talk
     pane.press("Enter")
     pane.expect("this does not say what boss must deliver")
     pane.expect_prompt("› ")
-    pane.type("/answer approved: ship it")
+    pane.type(f"/answer {asking[-6:]} approved: ship it")
     pane.press("Enter")
     pane.expect("boss: approved\n  ship it")
     queued = next(one for one in threads(rolecall) if one["name"] == "lead")

@@ -29,6 +29,8 @@ COMMANDS = {
     "/help": "explain keys, tags and commands",
     "/quit": "leave; the conversation can be continued (Ctrl-D)",
 }
+_SHORTEST_ID = 6
+"""How many characters of a thread's id `/answer` needs, so that it takes no answer for one; lists show so many."""
 _KEYS = """\
 Enter sends, Alt-Enter or Ctrl-J begins a new line, Tab completes, ↑ and Ctrl-R find what you wrote before.
 Ctrl-C stops the Lead's turn; an empty line then lets it continue. Ctrl-D leaves."""
@@ -229,12 +231,16 @@ class LeadConversation:
     def _answer(self, words: str) -> None:
         """Answer a thread that waits for a person, and run it; without words, show what it asks."""
         waiting = {str(one["thread"]): one for one in self._board.list_waiting()}
-        named = next((one for one in waiting if words and one.startswith(words.split()[0])), "")
+        first = words.partition(" ")[0].upper()
+        is_id = len(first) >= _SHORTEST_ID
+        named = next((one for one in waiting if is_id and (one.startswith(first) or one.endswith(first))), "")
         ident = named or next(iter(waiting), "")
         words = words.partition(" ")[2].strip() if named else words
         if not ident:
             say("nothing waits for you")
         elif not words or (len(waiting) > 1 and not named):
+            if words and not named:
+                say("several threads wait for you: say which by its id\n")
             for one in [ident] if named else waiting:
                 asked = self._rolecall.thread(one).asking
                 question = asked.question()

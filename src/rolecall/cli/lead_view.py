@@ -96,7 +96,7 @@ class Board:
                 rest += [f"tasks {done} of {len(tasks)} done"] if tasks else []
                 if self.thread is not None and (cost := self.thread.totals().get("cost")):
                     rest.append(f"this conversation {money(cost)}")
-                self._known = [*at_work[:_MOST_THREADS], *([" · ".join(rest)] if rest else [])]
+                self._known = [*at_work[:_MOST_THREADS], *fold(" · ".join(rest)).splitlines()]
             except RolecallError as error:  # a busy or damaged store must not end a conversation
                 self._known = [f"the board cannot be read: {error.message}"]
             self._read_at = time.monotonic()
@@ -114,7 +114,7 @@ class Board:
         tasks = [f"{signs.get(one['status'], '○')} {one['id']} {one['title']}" for one in self._list_tasks()]
         waits = [
             f"{one['name']} · {short(own_words(one['title'] or ''), 40)}: "
-            + (word_command(one["continue"]) if one["continue"] else one["reason"])
+            + (_word_continuation(one) if one["continue"] else one["reason"])
             for one in waiting
         ]
         parts = {"at work": at_work, "waiting for you": waits, "tasks": tasks}
@@ -163,6 +163,12 @@ class Board:
         with suppress(RolecallError):  # the Lead hears about files that cannot be read
             return list(self._rolecall.project().tasks().get("tasks", ()))
         return []
+
+
+def _word_continuation(entry: JsonObject) -> str:
+    """What to type here, or in a shell, to continue a thread."""
+    is_answered_here = entry["continue"].code in ("answer_thread", "resume_thread")
+    return f"/answer {entry['thread']}" if is_answered_here else word_command(entry["continue"])
 
 
 class LeadView(View):
@@ -235,7 +241,7 @@ class LeadView(View):
             self._speak(answer.strip() + "\n")
         ms = step.payload["completed_at"] - step.payload["started_at"]
         used = [step.agent, duration(ms / 1000), *Amounts.of(step.payload.get("usage", {})).words()]
-        self._say(paint(" · ".join(short(word, 30) for word in used), "dim"))
+        self._say(paint(fold(" · ".join(short(word, 30) for word in used)), "dim"))
         self._agent = self._said = ""
 
     def tick(self) -> None:
@@ -283,8 +289,9 @@ def show_history(thread: Thread, *, is_whole: bool = False) -> None:
         if number:
             say("")
         if is_person:
-            first, *more = text.split("\n")
-            say("\n".join([paint(f"› {first}", "cyan"), *(paint(f"  {line}", "cyan") for line in more)]))
+            lines = text.replace("\n", "\n  ").split("\n")
+            lines[0] = f"› {lines[0]}"
+            say(paint("\n".join(fold(line, 2) for line in lines), "cyan"))
         else:
             markdown = Markdown()
             say("\n".join(markdown.fold(line) for line in text.split("\n")))

@@ -38,8 +38,8 @@ def session_start(project: str, event: SessionStart, kit: Kit, now: str) -> Host
             )
     if began.others:
         count = len(began.others)
-        what = "Another session is" if count == 1 else f"{count} other sessions are"
-        warnings.append(f"{what} open in this project; plan and tasks are shared with it.")
+        what, whom = ("Another session is", "it") if count == 1 else (f"{count} other sessions are", "them")
+        warnings.append(f"{what} open in this project; plan and tasks are shared with {whom}.")
     if began.is_plan_run:
         warnings.append(
             "`rolecall plan run` is carrying out the tasks of this project at the moment: leave them to it."
