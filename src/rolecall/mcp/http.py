@@ -56,10 +56,6 @@ def _make_app(toolbox: Toolbox, instructions: str, *, host: str) -> ASGIApp:
         ) from error
     capabilities, library = toolbox.capabilities, Library(toolbox)
 
-    def check_page(params: types.PaginatedRequestParams | None) -> None:
-        if params is not None and params.cursor is not None:
-            raise MCPError(code=protocol.INVALID_PARAMS, message="unknown cursor")
-
     async def work(run: Callable[..., Any], *given: Any) -> Any:
         """Run in a worker thread what reads files or the store; a resource that does not exist is a wrong parameter."""
         try:
@@ -67,11 +63,16 @@ def _make_app(toolbox: Toolbox, instructions: str, *, host: str) -> ASGIApp:
         except RolecallError as error:
             raise MCPError(code=protocol.INVALID_PARAMS, message=error.message) from error
 
-    async def list_tools(_context: Any, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
-        check_page(params)
-        newest = protocol.STATELESS_VERSIONS[-1]
-        shown = [protocol.describe(tool, newest) for tool in toolbox.list_tools()]
-        return types.ListToolsResult.model_validate({"tools": shown})
+    def lister(result: type[Any], key: str, read: Callable[[], Any]) -> Callable[..., Any]:
+        async def reply(_context: Any, params: types.PaginatedRequestParams | None) -> Any:
+            if params is not None and params.cursor is not None:
+                raise MCPError(code=protocol.INVALID_PARAMS, message="unknown cursor")
+            return result.model_validate({key: await work(read)})
+
+        return reply
+
+    def list_tools() -> list[JsonObject]:
+        return [protocol.describe(tool, protocol.STATELESS_VERSIONS[-1]) for tool in toolbox.list_tools()]
 
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         tool = toolbox.find(params.name)
@@ -95,23 +96,10 @@ def _make_app(toolbox: Toolbox, instructions: str, *, host: str) -> ASGIApp:
         structure = json.loads(outcome.json) if outcome.is_sent_twice else None
         return types.CallToolResult(content=content, structured_content=structure, is_error=outcome.is_error)
 
-    async def list_resources(_context: Any, params: Any) -> types.ListResourcesResult:
-        check_page(params)
-        return types.ListResourcesResult.model_validate({"resources": await work(library.list_resources)})
-
-    async def list_templates(_context: Any, params: Any) -> types.ListResourceTemplatesResult:
-        check_page(params)
-        shown = {"resourceTemplates": library.list_templates()}
-        return types.ListResourceTemplatesResult.model_validate(shown)
-
     async def read(_context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         return types.ReadResourceResult.model_validate(
             {"contents": [await work(library.read, str(params.uri))]}
         )
-
-    async def list_prompts(_context: Any, params: Any) -> types.ListPromptsResult:
-        check_page(params)
-        return types.ListPromptsResult.model_validate({"prompts": await work(skills.list_prompts)})
 
     async def get_prompt(_context: Any, params: types.GetPromptRequestParams) -> types.GetPromptResult:
         found = await work(skills.get_prompt, params.name, params.arguments or {})
@@ -136,16 +124,19 @@ def _make_app(toolbox: Toolbox, instructions: str, *, host: str) -> ASGIApp:
 
     offered: dict[str, Any] = {}
     if "resources" in capabilities:
-        offered |= {"on_list_resources": list_resources, "on_list_resource_templates": list_templates}
+        templates = lister(types.ListResourceTemplatesResult, "resourceTemplates", library.list_templates)
+        offered["on_list_resources"] = lister(types.ListResourcesResult, "resources", library.list_resources)
+        offered["on_list_resource_templates"] = templates
         offered |= {"on_read_resource": read, "on_subscriptions_listen": Listen(bus)}
     if "prompts" in capabilities:
-        offered |= {"on_list_prompts": list_prompts, "on_get_prompt": get_prompt}
+        offered["on_list_prompts"] = lister(types.ListPromptsResult, "prompts", skills.list_prompts)
+        offered["on_get_prompt"] = get_prompt
     server: Server[Any] = Server(
         protocol.SERVER["name"],
         title=protocol.SERVER["title"],
         version=__version__,
         instructions=instructions or None,
-        on_list_tools=list_tools,
+        on_list_tools=lister(types.ListToolsResult, "tools", list_tools),
         on_call_tool=call_tool,
         **offered,
     )

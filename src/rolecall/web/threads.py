@@ -57,11 +57,11 @@ def list_threads(ask: Ask) -> Any:
     newest = ask.rolecall.newest_event()  # before the rest is read
     query, count = ask.query, max(1, ask.number("max", 50, most=_MOST_ROWS))
     least = float(query["cost"]) if query.get("cost") else 0.0
-    words = query.get("text", "").lower().split()
     look = _Look()
     found = ask.rolecall.entries(
         status=query["status"].split(",") if query.get("status") else None,
         workflow=query.get("workflow") or None,
+        text=query.get("text", ""),
         since=ask.number("since", 0, most=10**14),
         before=ask.number("before", 0, most=10**14) or None,
         after=query.get("after") or None,
@@ -73,11 +73,9 @@ def list_threads(ask: Ask) -> Any:
         if len(rows) == count:
             return {"threads": rows, "next": last, "lastEvent": newest}
         last = entry["thread"]
-        told = " ".join(str(entry[key] or "") for key in ("thread", "name", "title", "reason")).lower()
-        if all(word in told for word in words):
-            row = with_usage(ask, entry)
-            if (row["used"].get("cost") or 0) >= least:
-                rows.append(row)
+        row = with_usage(ask, entry)
+        if (row["used"].get("cost") or 0) >= least:
+            rows.append(row)
     return {"threads": rows, "next": look.last if look.is_late else None, "lastEvent": newest}
 
 
