@@ -569,9 +569,12 @@ def fork_first(words: Words) -> int | None:
     others. Where that namespace or its /proc cannot be had, the process outside goes on without, and gets None."""
     inner, outer = posix.pipe()
     arguments = pack(NEW_PIDS, 0, 0, 0, _signal.SIGCHLD, 0, 0, 0)
+    # The program may be asked to end before the process outside has ignored the signal, which would end them all.
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, SIGNALS)
     # A fork, without `unshare`, after which this process could not fork again.
     child = c("syscall", 435, arguments, len(arguments))
     if child == 0:
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, SIGNALS)
         posix.close(inner)
         c("prctl", 1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG
         if mount("proc", "/proc", "proc", NO_SETUID_NO_DEVICES | 8):
@@ -580,10 +583,12 @@ def fork_first(words: Words) -> int | None:
         return outer
     posix.close(outer)
     if child < 0 or not posix.read(inner, 1):
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, SIGNALS)
         posix.close(inner)
         return None
     posix.close(words.numbers["report"])
     ignore_signals()
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, SIGNALS)
     told = posix.read(inner, 32)
     status = posix.waitpid(child, 0)[1]
     status = int(told) if told else status
