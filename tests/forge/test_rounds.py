@@ -229,6 +229,11 @@ def test_the_commit_of_a_branch_is_proven_with_the_saved_thread(stage: Stage, tm
     )
     (place / "thread.tgz").write_bytes(bundle.stdout)
     commands.run([commands.SCRIPT, "cas", "import", str(place / "thread.tgz")], env=env, cwd=checkout)
+    thread = json.loads(stage.show(STATE, "thread.json"))["thread"]
+    check(commands.run([commands.SCRIPT, "thread", "read", thread], env=env, cwd=checkout), "Good.")
+    made = commands.run([commands.SCRIPT, "thread", "fork", f"{thread}#1", "--json"], env=env, cwd=checkout)
+    copy = place / "home" / ".rolecall" / "work" / json.loads(made.stdout)["thread"] / "fork"
+    assert (copy / "calc.py").read_text() == "first\n"
     for name in ("origin/rolecall/issue-12", "origin/rolecall/issue-12^"):  # ours, and the agent's own
         done = commands.run([commands.SCRIPT, "prove", name, "--json"], env=env, cwd=checkout)
         proof = json.loads(check(done))
