@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from threading import Timer
 from typing import IO, Any, TypeAlias
 
@@ -14,7 +15,8 @@ from rolecall.store.canonical import JsonObject
 
 Message: TypeAlias = JsonObject
 PREFIX = "nx_"
-_COMMAND = "from rolecall.__main__ import command; raise SystemExit(command())"
+_START = "from rolecall.__main__ import command; raise SystemExit(command())"
+_COMMAND = (sys.executable, "-P", "-c", _START, "mcp")
 _PATIENCE = 60
 """Seconds after which a server that does not answer is stopped."""
 _OPENING = {
@@ -28,28 +30,18 @@ class Unanswered(Exception):
     """The server is gone or did not answer."""
 
 
+@dataclass
 class ServerChild:
     """The server of one project folder, started by the first call and restarted after it died."""
 
-    def __init__(
-        self,
-        project: str,
-        environ: Mapping[str, str],
-        *,
-        command: Sequence[str] = (),
-        stderr: IO[bytes] | None = None,
-        patience: float = _PATIENCE,
-    ) -> None:
-        self._project = project
-        self._environ = environ
-        self._command = command or (
-            *(sys.executable, "-P", "-c", _COMMAND),
-            *("mcp", "--project", project, "--only", "nexus"),
-        )
-        self._stderr = stderr
-        self._patience = patience
-        self._child: subprocess.Popen[bytes] | None = None
-        self._count = 0
+    project: str
+    environ: Mapping[str, str]
+    command: Sequence[str] = ()
+    """What starts the server instead of our own command."""
+    stderr: IO[bytes] | None = None
+    patience: float = _PATIENCE
+    _child: subprocess.Popen[bytes] | None = None
+    _count: int = 0
 
     def call(self, tool: str, params: Message) -> Any:
         """Call a tool and return its reply as a model would read it."""
@@ -85,7 +77,7 @@ class ServerChild:
             if end is not None:
                 end.close()
         try:
-            child.wait(self._patience)
+            child.wait(self.patience)
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
@@ -93,18 +85,18 @@ class ServerChild:
     def _ask(self, method: str, params: Message) -> Message:
         if self._child is None:
             self._child = subprocess.Popen(  # noqa: S603 -- no shell is involved
-                list(self._command),
+                [*(self.command or (*_COMMAND, "--project", self.project, "--only", "nexus"))],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=self._stderr,
-                cwd=self._project,
-                env=dict(self._environ),
+                stderr=self.stderr,
+                cwd=self.project,
+                env=dict(self.environ),
             )
             self._ask("initialize", _OPENING)
             self._send({"jsonrpc": "2.0", "method": "notifications/initialized"})
         self._count += 1
         child = self._child
-        watchdog = Timer(self._patience, child.kill)
+        watchdog = Timer(self.patience, child.kill)
         watchdog.start()
         try:
             self._send({"jsonrpc": "2.0", "id": self._count, "method": method, "params": params})

@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 
 from rolecall.settings.service_socket import to_line
 from rolecall.store.canonical import JsonObject
@@ -16,17 +17,16 @@ _MOST_UNREAD = 4096
 """Unread bytes after which a follower gets no more wake-ups; it already has plenty to read."""
 
 
+@dataclass
 class Door:
-    def __init__(
-        self, *, poke: Callable[[str], object], stop: Callable[[bool], object], answers: Mapping[str, Answer]
-    ) -> None:
-        """`poke` gets a thread's id or an empty string; `stop` gets whether to finish the running steps."""
-        self._poke = poke
-        self._stop = stop
-        self._answers = answers
-        self._server: asyncio.Server | None = None
-        self._followers: dict[str, set[asyncio.StreamWriter]] = {}
-        self._calls: set[tuple[asyncio.Task[None] | None, asyncio.StreamWriter]] = set()
+    poke: Callable[[str], object]
+    """Gets a thread's id or an empty string."""
+    stop: Callable[[bool], object]
+    """Gets whether to finish the running steps."""
+    answers: Mapping[str, Answer]
+    _server: asyncio.Server | None = None
+    _followers: dict[str, set[asyncio.StreamWriter]] = field(default_factory=dict)
+    _calls: set[tuple[asyncio.Task[None] | None, asyncio.StreamWriter]] = field(default_factory=set)
 
     async def open(self, place: socket.socket) -> None:
         self._server = await asyncio.start_unix_server(self._hear, sock=place)
@@ -59,16 +59,16 @@ class Door:
             name = str(words.get("thread", ""))
             match words:
                 case {"do": "poke"}:
-                    self._poke(name)
+                    self.poke(name)
                 case {"do": "stop"}:
-                    self._stop(bool(words.get("finish")))
+                    self.stop(bool(words.get("finish")))
                     await reader.read()  # we close the connection after stopping, which is the answer
                 case {"do": "follow"}:
                     self._followers.setdefault(name, set()).add(writer)
                     writer.write(b"\n")
                     await reader.read()
-                case {"do": str(asked)} if asked in self._answers:
-                    writer.write(to_line(await self._answers[asked]()))
+                case {"do": str(asked)} if asked in self.answers:
+                    writer.write(to_line(await self.answers[asked]()))
                     await writer.drain()
         except (ValueError, AttributeError, OSError):
             pass  # the caller does not speak our protocol, or has gone
