@@ -178,7 +178,8 @@ def test_over_http_git_gets_the_token_and_nothing_that_the_checkout_has(stage: S
         place, env = stage.github_machine("issues", stage.issue())
         checkout = place / "checkout"
         git(checkout, "remote", "set-url", "origin", f"http://user:password@{address}/remote.git")
-        git(checkout, "config", "http.extraHeader", "Authorization: Basic b2xkOm9sZA==")
+        for name in ("http.extraHeader", f"http.http://{address}/.extraheader"):  # as actions/checkout does
+            git(checkout, "config", name, "Authorization: Basic b2xkOm9sZA==")
         done = commands.run([*COMMAND, "--request"], env=env, cwd=checkout)
         assert TOKEN not in check(done, "suspended") and stage.ref(STATE)
         assert stage.show("rolecall/issue-12", "calc.py") == "first"

@@ -90,12 +90,14 @@ class Remote:
         if self.address.startswith(("https://", "http://")):
             user = "x-access-token" if job.forge == "github" else "oauth2"
             login = b64encode(f"{user}:{job.token}".encode()).decode()
-            # In the environment of git alone: a command line can be read by every process.
+            # For this address, so that it replaces what the checkout has for the forge, and goes nowhere else. In the
+            # environment of git alone: a command line can be read by every process.
+            header = f"http.{self.address}.extraHeader"
             self._env = {
                 "GIT_CONFIG_COUNT": "2",
-                "GIT_CONFIG_KEY_0": "http.extraHeader",  # replaces one that the checkout has
+                "GIT_CONFIG_KEY_0": header,
                 "GIT_CONFIG_VALUE_0": "",
-                "GIT_CONFIG_KEY_1": "http.extraHeader",
+                "GIT_CONFIG_KEY_1": header,
                 "GIT_CONFIG_VALUE_1": f"Authorization: Basic {login}",
             }
 
