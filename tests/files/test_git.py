@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from rolecall.files import git
+
 _CTRL_C = """
 import os, signal
 from rolecall.files import git
@@ -27,3 +29,8 @@ def test_ctrl_c_in_a_terminal_does_not_stop_git_in_the_middle(tmp_path: Path) ->
         start_new_session=True,
     )
     assert told.stdout == "0 done\n", told.stderr
+
+
+def test_git_that_ctrl_c_ended_before_it_began_is_started_again(tmp_path: Path) -> None:
+    alias = "alias.press=!test -e seen && echo done || { touch seen; kill -INT $PPID; }"
+    assert git.ask(str(tmp_path), "press", settings=(alias,))[:2] == (0, b"done\n")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Mapping
+from signal import SIGINT
 from typing import NamedTuple
 
 from rolecall.errors import StorageError, UsageError
@@ -80,6 +81,10 @@ def ask(
     except FileNotFoundError:
         hint = "Install it, or let the workflow use other folders."
         raise UsageError("git is not installed", hint=hint) from None
+    if (
+        done.returncode == -SIGINT and not is_foreground
+    ):  # it came before git had begun, in a group of its own
+        return ask(folder, *args, settings=settings, env=env, holding=holding, stdin=stdin, timeout=timeout)
     said = done.stderr.decode("utf-8", "replace") or done.stdout.decode("utf-8", "replace")
     return GitResult(done.returncode, done.stdout, " ".join(said.split())[:1000])
 
