@@ -109,6 +109,11 @@ def test_a_check_that_fails_sets_the_task_aside(crew: Crew, project: Path) -> No
     assert f"merge it by hand: rolecall thread folder merge {told['rows'][1]['thread']}" in text.stdout
     assert "then: rolecall plan run --worktrees --check 'test ! -e bad'" in text.stderr
 
+    proof = crew.rolecall.json("prove", cwd=project)
+    assert proof["proven"] and proof["thread"] == told["rows"][2]["thread"], proof["problems"]
+    merged = {"role": "merge", "command": "test ! -e bad", "status": "passed", "step": ""}
+    assert merged in proof["checks"]
+
 
 def test_killed_during_a_check_the_next_run_merges_once_and_asks_nobody(crew: Crew, project: Path) -> None:
     crew.score(**{"engineer: First": writes(one="1\n"), "engineer: Second": writes(two="2\n")})
