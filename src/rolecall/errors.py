@@ -104,6 +104,10 @@ class RolecallError(Exception):
             # shown in tracebacks
             self.add_note(f"{hint} {hint.call()}".rstrip() if isinstance(hint, Hint) else hint)
 
+    def explain(self) -> str:
+        """The message with the advice behind it, in one line."""
+        return f"{self.message}. {self.hint}" if self.hint else self.message
+
 
 class UsageError(RolecallError):
     """The request itself is wrong."""

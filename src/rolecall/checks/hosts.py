@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -21,6 +20,7 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from typing import NamedTuple
 
 from rolecall import __version__
+from rolecall.agents.identity import QUIET, version_in
 from rolecall.checks.machine import Check
 from rolecall.errors import Hint, RolecallError
 from rolecall.hosts import host_file
@@ -36,7 +36,6 @@ _AT_ONCE = 8
 _LONGEST_QUOTE = 200
 _BEFORE_TOOLS = ("PreToolUse", "tool.execute.before")
 """The hosts' names for the event at which a tool can be refused; its sample payload is an edit."""
-_QUIET = {"NO_COLOR": "1", "DISABLE_AUTOUPDATER": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1"}
 
 
 def check_hosts(setups: Sequence[HostSetup], *, blocks_edits: bool) -> list[Check]:
@@ -74,14 +73,13 @@ def _check_program(host: str, env: Mapping[str, str]) -> Check:
         fix = Hint(f"Install {module.TITLE}, or take this out", "uninstall_host", host=host)
         return Check(host, "warning", f"the program {module.PROGRAM} was not found", fix)
     try:
-        done = _run([path, "--version"], "", os.path.dirname(path), {**env, **_QUIET})
+        done = _run([path, "--version"], "", os.path.dirname(path), {**env, **QUIET})
     except subprocess.TimeoutExpired:
         text = f"{path} did not print its version within {_PATIENCE:g} s"
         return Check(host, "warning", text, f"Run {module.PROGRAM} --version by hand.")
     except OSError as exc:
         return Check(host, "warning", f"{path} does not run: {exc.strerror}", f"Reinstall {module.TITLE}.")
-    version = re.search(r"\d+(?:\.\d+)+", done.stdout)
-    return Check(host, "ok", f"{path}, version {version[0] if version else 'unknown'}")
+    return Check(host, "ok", f"{path}, version {version_in(done.stdout) or 'unknown'}")
 
 
 class _Scope(NamedTuple):

@@ -16,7 +16,7 @@ from http.client import HTTPException
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote, urlencode
 
-from rolecall.errors import NotFound, RolecallError, StorageError, UsageError
+from rolecall.errors import NotFound, StorageError, UsageError
 from rolecall.forge.event import Person, Subject
 from rolecall.settings.forge import Job
 from rolecall.store.canonical import JsonObject
@@ -271,7 +271,3 @@ def _write(
     if made["body"] != body["body"]:
         change(ident)
     return ident
-
-
-def explain(error: RolecallError) -> str:
-    return f"{error.message} {error.hint}".strip()

@@ -20,7 +20,7 @@ from rolecall.api import Rolecall, Thread
 from rolecall.errors import Conflict, RolecallError, UsageError
 from rolecall.files import git
 from rolecall.forge import comment, event
-from rolecall.forge.client import Forge, Request, explain, open_forge
+from rolecall.forge.client import Forge, Request, open_forge
 from rolecall.forge.place import Place, Record, Remote, open_place
 from rolecall.settings import config
 from rolecall.settings.forge import Job, withhold_tokens
@@ -98,7 +98,10 @@ def run(job: Job, options: Options, *, checkout: str, tell: Tell, watch: Watch) 
         except UsageError as error:
             if happened.comment is None:
                 raise
-            decision, note = event.Ignore(explain(error)), f"This comment could not be used: {explain(error)}"
+            decision, note = (
+                event.Ignore(error.explain()),
+                f"This comment could not be used: {error.explain()}",
+            )
         if not is_checked and (note or not isinstance(decision, event.Ignore)):
             if refusal := _refuse(happened, forge, options):
                 return Done(refusal)
@@ -230,7 +233,7 @@ class _Run:
             else:
                 thread.resume(command.text or None, limits=command.limits, by=by, is_run_here=True)
         except UsageError as error:
-            self.note = f"The comment of {person.name} could not be used: {explain(error)}"
+            self.note = f"The comment of {person.name} could not be used: {error.explain()}"
             self.tell(self.note)
 
     def _advance(self, rolecall: Rolecall, thread: Thread, record: Record) -> Record:
@@ -255,7 +258,7 @@ class _Run:
         except Conflict:
             raise
         except RolecallError as error:
-            self.note = f"The thread could not continue: {explain(error)}"
+            self.note = f"The thread could not continue: {error.explain()}"
             self.tell(self.note)
         return record
 
@@ -273,7 +276,7 @@ class _Run:
             try:
                 branch, request = self._publish(thread, record)
             except RolecallError as error:  # people are told before the job fails
-                failure, self.note = error, f"The changes could not be pushed: {explain(error)}"
+                failure, self.note = error, f"The changes could not be pushed: {error.explain()}"
         if self.subject is None and thread.needs_person:  # it needs a place for the answer
             title = self.mask.text(f"{state.name} waits: {state.title}")[:200]
             about = f"{mark}\nA thread of `{state.name}` waits for an answer here."
@@ -328,5 +331,5 @@ class _Run:
         try:
             return branch, self.forge.open_request(request)
         except UsageError as error:
-            self.note = f"The branch is pushed, but could not be offered for a merge: {explain(error)}"
+            self.note = f"The branch is pushed, but could not be offered for a merge: {error.explain()}"
             return branch, ""

@@ -54,7 +54,7 @@ def carry_out(
                 check_lead(kit.restrictions, tool)
             check_allowed(kit.restrictions, tool, FILES if tool == "memory_add" else ())
         except UsageError as exc:
-            reports.append(f"[{action.tag}] was not carried out: {exc.message}. {exc.hint}")
+            reports.append(f"[{action.tag}] was not carried out: {exc.explain()}")
             continue
         if handler := handlers.get(action.handler):
             report = handler(project, action, kit)
@@ -170,8 +170,8 @@ def _keep(
     try:
         path = os.path.relpath(add(name, text), os.path.abspath(project))
     except RolecallError as exc:
-        reason = f"{exc.message}. {exc.hint}".strip()
-        return f"The user wants this kept: {_quote(text)} {request} It was not kept under the name {name}: {reason}"
+        why = f"It was not kept under the name {name}: {exc.explain()}"
+        return f"The user wants this kept: {_quote(text)} {request} {why}"
     return f"The user's words were kept in {path}."
 
 

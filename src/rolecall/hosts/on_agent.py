@@ -201,7 +201,7 @@ def _complete_task(project: str, agent: str, status: str, kit: Kit) -> str:
     try:
         check_allowed(kit.restrictions, "nx_task_update", TASK_UPDATE)
     except UsageError as exc:
-        return f"Its task was not set to completed: {exc.message}. {exc.hint}"
+        return f"Its task was not set to completed: {exc.explain()}"
     if not tools.update_as_read(project, task, "completed"):
         return _complete_task(project, agent, status, kit)  # somebody has just changed it
     if task not in project_summary.find_unverified(tasks, kit):

@@ -147,7 +147,7 @@ class PlanRunner:
             if thread is not None and thread.has_ended:  # a person ended it in the meantime
                 await self._leave(job, thread)
             else:
-                reason = f"{exc.message}. {exc.hint}" if exc.hint else exc.message
+                reason = exc.explain()
                 self._set_aside(job, thread, LeftTask(FAILED, "could not be run", reason), reason)
 
     def _has_to_wait(self, job: TaskJob, thread: Thread) -> bool:
@@ -186,8 +186,7 @@ class PlanRunner:
         except AgentError:  # `cancel` was set
             return LeftTask(STOPPED, "was stopped", "interrupted")
         except UsageError as exc:
-            reason = f"{exc.message}. {exc.hint}" if exc.hint else exc.message
-            return LeftTask(SET_ASIDE, "could not be merged", reason)
+            return LeftTask(SET_ASIDE, "could not be merged", exc.explain())
         if not isinstance(result, SetAside):
             return None
         threads = {change.thread for file in result.files for change in file.changed_by}
