@@ -19,6 +19,7 @@ from rolecall.threads.engine import Cast
 from rolecall.threads.setup import Recalled
 from rolecall.threads.turn import Turn, next_of
 from rolecall.workflow.model import Recall
+from rolecall.workflow.route import Next
 
 KNOWING = LOOP.replace("    goal: Work.\n", "    goal: Work.\n    knowledge: {tokens: 300, path: docs/}\n")
 
@@ -69,7 +70,8 @@ def test_an_answer_that_had_arrived_is_kept_with_what_was_told_for_it(store: Sto
     chain = thread.Chain(store, thread.find(store, name).head)
     turn = Turn(name, chain, book(KNOWING))
     way = next_of(turn)
-    attempt = Attempt(store, turn, way, mask=Mask([]), recall=library)  # type: ignore[arg-type]
+    assert isinstance(way, Next)
+    attempt = Attempt(store, turn, way, mask=Mask([]), setup=engine(store, says(), recall=library))
     asyncio.run(_asked(attempt))
     run(engine(store, says(), recall=library), name, steps=1)
     assert len(library.asked) == 1

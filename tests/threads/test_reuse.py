@@ -23,6 +23,7 @@ from rolecall.threads.casting import cast
 from rolecall.threads.engine import Cast, Engine
 from rolecall.threads.reuse import REFUSED
 from rolecall.workflow import registry
+from rolecall.workflow.model import reuse_of
 from rolecall.workflow.playbook import Playbook
 
 STATUS = (
@@ -167,7 +168,7 @@ def test_role_workflow_and_thread_say_whether_steps_are_reused(
     workflow = stage.book(FLOW).workflow
     role = workflow.roles["writer"]._replace(reuse=of_role)
     workflow = workflow._replace(reuse=of_workflow, roles={**workflow.roles, "writer": role})
-    assert bool(reuse.choose(workflow, "writer", chosen)) is is_wanted
+    assert bool(reuse_of(workflow, "writer", chosen)) is is_wanted
 
 
 def test_a_thread_is_asked_again_where_something_differs(on: Stage) -> None:

@@ -1094,7 +1094,8 @@ def test_a_setting_of_the_role_or_the_workflow_is_stored_only_where_it_is_given(
 
     read = yaml.parse(text(of_workflow, of_role), source="run-it.yaml")
     assert read.workflow is not None
-    assert {"on_crash": on_crash_of, "reuse": reuse_of}[key](read.workflow, "a") == expected
+    found = on_crash_of(read.workflow, "a") if key == "on_crash" else reuse_of(read.workflow, "a")
+    assert found == expected
     stored = to_payload(read.workflow, {"a": "0" * 13})
     given = (key in stored, key in stored["roles"]["a"])
     assert given == (of_workflow != "null", of_role != "null")

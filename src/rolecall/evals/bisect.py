@@ -21,6 +21,7 @@ from rolecall.evals.suite import Suite
 from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Store
 from rolecall.threads.key import digest
+from rolecall.threads.thread import make_type
 from rolecall.workflow.document import WorkflowChange, changes, diff
 from rolecall.workflow.playbook import Playbook
 from rolecall.workflow.registry import Version
@@ -33,19 +34,16 @@ _LOOK_SCHEMA = {
     "required": ["passed", "run", "version"],
     "additionalProperties": False,
 }
-BISECT_SCHEMA = {
-    "title": "rolecall.eval_bisect",
-    "type": "object",
-    "properties": {
+BISECT_SCHEMA = make_type(
+    "rolecall.eval_bisect",
+    {
         "versions": {"type": "array", "items": _REF},
         "ends": _TEXT,
         "error": {"type": "number"},
         "tasks": {"type": "array", "items": _TEXT},
         "looks": {"type": "array", "items": _LOOK_SCHEMA},
     },
-    "required": ["ends", "error", "looks", "tasks", "versions"],
-    "additionalProperties": False,
-}
+)
 _UNLIKELY = 0.01
 
 

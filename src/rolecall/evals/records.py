@@ -20,7 +20,7 @@ from rolecall.store.backend import Ref
 from rolecall.store.canonical import JsonObject, Schema
 from rolecall.store.ids import NodeId, ThreadId, member_id
 from rolecall.store.store import Draft, Store
-from rolecall.threads.thread import TREE_SCHEMA
+from rolecall.threads.thread import TREE_SCHEMA, make_type
 from rolecall.workflow import registry
 from rolecall.workflow.playbook import Playbook
 
@@ -32,22 +32,12 @@ _NUMBER = {"type": "number"}
 _OBJECT = {"type": "object"}
 
 
-def _type(title: str, required: Schema, optional: Schema) -> Schema:
-    return {
-        "title": title,
-        "type": "object",
-        "properties": required | optional,
-        "required": sorted(required),
-        "additionalProperties": False,
-    }
-
-
-TASK_SCHEMA = _type(
+TASK_SCHEMA = make_type(
     "rolecall.eval_task",
     {"id": _TEXT, "prompt": _TEXT},
     {"tags": _WORDS, "setup": _WORDS, "files": _REF, "repository": _TEXT, "commit": _TEXT, "fork": _REF},
 )
-JUDGE_SCHEMA = _type(
+JUDGE_SCHEMA = make_type(
     "rolecall.eval_judge",
     {"name": _TEXT, "gate": {"type": "boolean"}},
     {
@@ -64,7 +54,7 @@ JUDGE_SCHEMA = _type(
         "workflow": _REF,
         "examples": {
             "type": "array",
-            "items": _type(
+            "items": make_type(
                 "example",
                 {"prompt": _TEXT, "verdict": _TEXT},
                 {"answer": _TEXT, "output": _OBJECT, "files": _REF},
@@ -72,31 +62,32 @@ JUDGE_SCHEMA = _type(
         },
     },
 )
-SUITE_SCHEMA = _type(
+SUITE_SCHEMA = make_type(
     "rolecall.eval_suite",
     {
         "name": _TEXT,
         "variants": {
             "type": "array",
-            "items": _type("variant", {"name": _TEXT, "workflow": _REF, "agents": _OBJECT}, {"agent": _TEXT}),
+            "items": make_type(
+                "variant", {"name": _TEXT, "workflow": _REF, "agents": _OBJECT}, {"agent": _TEXT}
+            ),
         },
         "tasks": _REFS,
         "judges": _REFS,
         "repeat": {"type": "integer"},
     },
-    {},
 )
-RUN_SCHEMA = _type(
+RUN_SCHEMA = make_type(
     "rolecall.eval_run",
     {"suite": _REF, "tasks": _REFS, "at": {"type": "integer"}},
     {"fresh": {"type": "boolean"}, "first": {"type": "integer"}},
 )
-VERDICT_SCHEMA = _type(
+VERDICT_SCHEMA = make_type(
     "rolecall.eval_verdict",
     {"judge": _REF, "outcome": {"enum": ["passed", "failed", "infrastructure"]}},
     {"score": _NUMBER, "reason": _TEXT, "details": {}, "votes": _REFS, "usage": _OBJECT},
 )
-CALIBRATION_SCHEMA = _type(
+CALIBRATION_SCHEMA = make_type(
     "rolecall.eval_calibration",
     {
         "run": _REF,
@@ -107,7 +98,7 @@ CALIBRATION_SCHEMA = _type(
     },
     {"previous": _REF, "usage": _OBJECT, "votes": _REFS},
 )
-RESULT_SCHEMA = _type(
+RESULT_SCHEMA = make_type(
     "rolecall.eval_result",
     {
         "run": _REF,

@@ -94,7 +94,7 @@ async def _take_step(function: AgentFunction, name: str, role: str, instruction:
             raise UsageError(f"the role {role!r} is not due in thread {ref.id}: {due}")
         if instruction is not None:
             way = replace(way, prompt=instruction)
-        attempt = Attempt(store, turn, way, mask=engine.mask, is_owner=False, recall=engine.recall)
+        attempt = Attempt(store, turn, way, mask=engine.mask, setup=engine, is_owner=False)
         cast = Cast(attempt.agent or name_of(function), function)
         try:
             play = partial(nested.play, engine, engine.run_child)

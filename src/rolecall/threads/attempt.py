@@ -14,16 +14,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from rolecall.agents import process, protocol
-from rolecall.errors import (
-    AgentError,
-    Conflict,
-    ExtractError,
-    Hint,
-    RolecallError,
-    UsageError,
-)
+from rolecall.errors import AgentError, Conflict, ExtractError, Hint, RolecallError, UsageError
 from rolecall.files.snapshot import Snapshot, StepTree, load_tree
-from rolecall.files.tree import Trees
 from rolecall.settings.mask import Mask
 from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Draft, Store
@@ -31,25 +23,23 @@ from rolecall.threads import adoption, prompt, thread, workfolder
 from rolecall.threads.attempt_files import AttemptFiles
 from rolecall.threads.key import Parts, load_parts
 from rolecall.threads.key_parts import Question, find_parts
-from rolecall.threads.sessions import REREAD, Fork, Origin, SessionChoice, decide, usage_of
-from rolecall.threads.setup import Cast, Recalled, Recaller, Setup, Watch, no_knowledge
+from rolecall.threads.sessions import REREAD, SessionChoice, decide, fork_of, origin_of, usage_of
+from rolecall.threads.setup import Cast, Recalled, Setup, Watch, no_knowledge
 from rolecall.threads.shared_files import Fetched, find_shared_folder
-from rolecall.threads.state import AttemptNote, NoteRef, attempt_name, read_note
+from rolecall.threads.state import AttemptNote, NoteRef, ThreadState, attempt_name, read_note
 from rolecall.threads.steps_above import read_above
 from rolecall.threads.storable import describe_reply, describe_turn, describe_usage, drop_empty, make_plain
 from rolecall.threads.thread import (
-    ATTEMPT_SCHEMA,
+    ATTEMPT_SCHEMAS,
     DETAIL_SCHEMA,
     ERROR_SCHEMA,
     PROMPT_SCHEMA,
-    SANDBOX_ATTEMPT_SCHEMA,
     SUSPENSION_SCHEMA,
-    TREE_ATTEMPT_SCHEMA,
     Reused,
 )
 from rolecall.threads.turn import ERROR, Turn, contain
 from rolecall.workflow import reply
-from rolecall.workflow.model import SUSPEND, on_crash_of
+from rolecall.workflow.model import SUSPEND, on_crash_of, reuse_of
 from rolecall.workflow.route import Next
 
 _OF_SESSION = ("head", "role", "by", "session", "session_total")
@@ -57,6 +47,7 @@ _OF_ANSWER = ("since", "recalled", "raw", "detail", "children", "unread", "tree"
 _MOST_RUNS = 8
 """How many run ids a note keeps. An agent may start a process for every command; the newest ids find the others."""
 _NOT_SEARCHED = "The repository cannot be searched for this task: look for yourself."
+_NO_STATE = ThreadState()
 _LITERAL = 60
 """Parts of a prompt up to this length are stored inline rather than as nodes."""
 
@@ -113,29 +104,23 @@ class Attempt:
         way: Next,
         *,
         mask: Mask,
-        watch: Watch = lambda _kind, _body: None,
+        setup: Setup | None = None,
+        state: ThreadState = _NO_STATE,
         is_owner: bool = True,
         is_answer: bool = False,
-        fork: Fork | None = None,
-        origin: Origin | None = None,
-        recall: Recaller = no_knowledge,
-        trees: Trees | None = None,
-        reuse: bool | None = None,
-        repeat: int | None = None,
-        parent: str | None = None,
-        is_measured: bool = False,
     ) -> None:
-        """`is_owner` is False in an external agent's process, because the process that started it owns the note.
-        `is_answer` is True for a person's answer: on a machine that shares the store it needs no work folder.
-        Without `trees` the files of the step are not recorded. `is_measured` is True in an evaluation: a new attempt at
-        the step does not find what an earlier one has changed."""
+        """`setup` is needed to ask an agent and to record files. `state` is that of the thread. `is_owner` is False in
+        an external agent's process, because the process that started it owns the note. `is_answer` is True for a
+        person's answer: on a machine that shares the store it needs no work folder."""
         self.store = store
         self.mask = mask
-        self.watch = watch
+        self.watch: Watch = setup.watch if setup else lambda _kind, _body: None
+        self.state = state
         self.turn = turn
         self.thread = turn.thread
         self.role = way.role
         self.way = way
+        trees = setup.trees if setup and is_owner else None
         self._shared = (
             find_shared_folder(store, turn, way.role, trees) if is_owner and not is_answer else None
         )
@@ -148,14 +133,10 @@ class Attempt:
         self.lost_sessions: frozenset[str] = frozenset()
         """Sessions that the agent no longer knows and that are not tried again."""
         self._is_owner = is_owner
-        self._fork = fork
-        self._origin = origin
-        self._recall = recall
-        self.reuse = reuse
+        self._origin = origin_of(store, state, way.role)
+        self._recall = setup.recall if setup else no_knowledge
+        self.reuse = reuse_of(turn.workflow, way.role, state.reuse)
         """Whether a finished step is to be taken over; None if nobody says."""
-        self.repeat = repeat
-        self.parent = parent
-        """The thread that has the role which this one plays."""
 
         self.note = self._ref.note if self._ref else AttemptNote()
         self.previous = self._ref.attempt if self._ref else None
@@ -166,7 +147,8 @@ class Attempt:
         if self._is_left_here() and self.note.started_at is not None:
             self.started_at = self.note.started_at
         self.tries = len(list(self._attempts()))
-        self._starts_over = is_measured
+        self._starts_over = bool(state.eval)
+        """In an evaluation, a new attempt at the step does not find what an earlier one has changed."""
 
         self._live = mask.stream()
         self._remarks: list[str] = []
@@ -180,12 +162,7 @@ class Attempt:
         self._found: StepTree | None = None
         """The files that the last attempt which failed here had found."""
         self.files = AttemptFiles(
-            trees if is_owner else None,
-            self.workdir,
-            turn,
-            way.role,
-            is_first=turn.last is None,
-            remark=self.remark,
+            trees, self.workdir, turn, way.role, is_first=turn.last is None, remark=self.remark
         )
         if self._fetched.text:
             self.remark(self._fetched.text)
@@ -201,19 +178,10 @@ class Attempt:
 
     def totals(self) -> dict[str, Any]:
         """The thread's usage so far, including failed attempts at this step."""
-        totals = dict(self.turn.totals)
-        for attempt in self._attempts():
-            ms = attempt.get("completed_at", 0) - attempt["started_at"]
-            used = thread.count_usage(attempt.get("usage"), ms=ms, steps=0)
-            totals = thread.add_totals(totals, attempt["role"], used)
-        return totals
+        return thread.add_attempts(self.turn.totals, self._attempts())
 
-    def _attempts(self) -> Iterator[dict[str, Any]]:
-        node = self.previous
-        while node is not None:
-            payload = self.store.get(node).payload
-            yield payload
-            node = payload.get("previous")
+    def _attempts(self) -> Iterator[JsonObject]:
+        return (attempt.payload for attempt in thread.read_attempts(self.store, self.previous))
 
     def _is_left_here(self) -> bool:
         """Whether the note belongs to this step rather than to one that a person has moved the thread away from."""
@@ -316,7 +284,7 @@ class Attempt:
             tier=tier,
             workdir=self.workdir,
             can_fork=getattr(cast.agent, "can_fork", False),
-            fork=self._fork,
+            fork=fork_of(self.store, self.state),
             # If an attempt failed, its session may be the cause.
             origin=None if self.tries and not self.lost_sessions else self._origin,
             interrupted=self.note if self._is_left_here() else None,
@@ -513,7 +481,7 @@ class Attempt:
             self._recalled,
             self._steps_shown_since,
             self._origin,
-            self.repeat or 0,
+            self.state.repeat or 0,
         )
 
     def commits(self) -> Iterator[str]:
@@ -612,10 +580,7 @@ class Attempt:
         kept: tuple[str, ...] = ()
         if self.note.unread:
             kept = (*_OF_SESSION, *_OF_ANSWER)
-        elif self.note.session and ending not in (
-            "failed",
-            "killed",
-        ):  # otherwise the session may be the cause
+        elif self.note.session and ending not in ("failed", "killed"):  # these may be due to the session
             kept = _OF_SESSION
         note = AttemptNote(**{key: getattr(self.note, key) for key in kept})
         draft = self.store.draft()
@@ -690,10 +655,8 @@ class Attempt:
             "number": self.number,
             **self.put_context(draft),
         }
-        schema = TREE_ATTEMPT_SCHEMA if note.tree else ATTEMPT_SCHEMA
-        if note.sandbox:
-            schema = SANDBOX_ATTEMPT_SCHEMA
-        return draft.put_as(schema, drop_empty(fields, keep=("agent",)))
+        known = drop_empty(fields, keep=("agent",))
+        return draft.put_as(thread.find_type(ATTEMPT_SCHEMAS, known), known)
 
     # -- the contents of the step --
 

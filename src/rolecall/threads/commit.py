@@ -12,7 +12,7 @@ from rolecall.threads import thread
 from rolecall.threads.attempt import Attempt, StepResult
 from rolecall.threads.key import key_name, key_of
 from rolecall.threads.lifecycle import queue_again, refuse_running
-from rolecall.threads.setup import HUMAN, Watch
+from rolecall.threads.setup import HUMAN, Setup
 from rolecall.threads.state import Onward, Status, ThreadRef, ThreadState, move, read_thread
 from rolecall.threads.storable import drop_empty
 from rolecall.threads.thread import Chain
@@ -69,25 +69,18 @@ def commit(
 
 
 def settle(
-    store: Store,
-    ref: ThreadRef,
-    way: Route,
-    onward: Onward | None = None,
-    *,
-    asks: str = "",
-    mask: Mask,
-    watch: Watch,
+    setup: Setup, ref: ThreadRef, way: Route, onward: Onward | None = None, *, asks: str = ""
 ) -> Outcome:
     """End or suspend a thread without a step; `onward` is what continues it if that is not an answer, and `asks` the
     thread that plays its role and waits for a person."""
     status, role, reason = status_after(way)
-    reason = mask.text(reason)
-    draft = store.draft()
+    reason = setup.mask.text(reason)
+    draft = setup.store.draft()
     draft.event(ref.id, status.value, {"reason": reason})
     fields = {"role": role or ref.state.role, "reason": reason, "onward": onward, "asks": asks}
     move(draft, ref, ref.state.move_to(status, **fields))
     draft.commit(durable=True)
-    watch(status.value, {"reason": reason})
+    setup.watch(status.value, {"reason": reason})
     return Outcome(ref.id, ref.head, status, role, reason)
 
 

@@ -26,7 +26,7 @@ from rolecall.threads.prompt import ShownStep, choose_steps
 from rolecall.threads.setup import HUMAN, Setup
 from rolecall.threads.thread import Chain, Reused, Start, Step, add_totals
 from rolecall.threads.turn import Turn, next_of
-from rolecall.workflow.model import Workdir
+from rolecall.workflow.model import Workdir, reuse_of
 from rolecall.workflow.playbook import Playbook
 from rolecall.workflow.route import Ended, Next
 
@@ -90,7 +90,7 @@ async def look_ahead(
         ahead.append(Ahead(len(steps) + 1, way.role, reuse.origin_of(known)))
         steps.insert(0, _as_step(store, known, parts, turn))
         if known.step.tree is not None:
-            folders.move(turn.workdir_of(way.role), known.step.tree.left)
+            folders.files[turn.workdir_of(way.role)] = known.step.tree.left
 
 
 async def _find_known(
@@ -98,7 +98,7 @@ async def _find_known(
 ) -> tuple[KnownStep, Parts]:
     """The finished step that would be taken over, and the parts of its key."""
     role, book = turn.role(way.role), turn.playbook
-    if not reuse.choose(turn.workflow, way.role, chosen):
+    if not reuse_of(turn.workflow, way.role, chosen):
         raise _Stop("reuse is not switched on")
     if role.group is not None:
         raise _Stop("it is played by a group, whose members are not looked at")
@@ -149,26 +149,23 @@ class _Folders:
     def __init__(self, setup: Setup, cwd: str) -> None:
         self._setup = setup
         self._cwd = cwd
-        self._files: dict[Workdir, Snapshot] = {}
+        self.files: dict[Workdir, Snapshot] = {}
 
     async def find(self, kind: Workdir, location: str | None) -> tuple[str, Snapshot]:
         """The folder in which a role would work, and its files."""
         folder = os.path.join(self._cwd, location or "")
         if not os.path.isdir(folder) or find_top(folder) != find_top(self._cwd):
             raise _Stop("its folder does not exist yet, or belongs to something else")
-        if kind not in self._files:
+        if kind not in self.files:
             if kind == "worktree" and git.ask(self._cwd, "status", "--porcelain").out:
                 raise _Stop("its worktree would not have the uncommitted changes of this folder")
             if self._setup.trees is None:
                 raise _Stop("files are not recorded")
             try:
-                self._files[kind] = await asyncio.to_thread(self._setup.trees.take, self._cwd)
+                self.files[kind] = await asyncio.to_thread(self._setup.trees.take, self._cwd)
             except (RolecallError, OSError) as error:
                 raise _Stop(f"the files are not recorded: {error}") from error
-        return folder, self._files[kind]
-
-    def move(self, kind: Workdir, files: Snapshot) -> None:
-        self._files[kind] = files
+        return folder, self.files[kind]
 
 
 class _ChainAhead(Chain):

@@ -14,7 +14,7 @@ from functools import partial
 from rolecall.agents.protocol import Cancel
 from rolecall.errors import AgentError, ExtractError, NotFound, RolecallError, UsageError
 from rolecall.settings.settings import OUTSIDE
-from rolecall.threads import lease, nested, reuse, sessions
+from rolecall.threads import lease, nested, reuse
 from rolecall.threads.attempt import Attempt, StepResult
 from rolecall.threads.commit import Outcome as Outcome
 from rolecall.threads.commit import commit, settle
@@ -24,10 +24,10 @@ from rolecall.threads.perform import perform
 from rolecall.threads.setup import HUMAN as HUMAN
 from rolecall.threads.setup import Cast as Cast
 from rolecall.threads.setup import Setup, Watch
-from rolecall.threads.state import RESUME, Onward, Status, raise_limit
+from rolecall.threads.state import RESUME, Status, raise_limit
 from rolecall.threads.thread import Chain
 from rolecall.threads.turn import Turn, name_of, next_of
-from rolecall.workflow.route import Failed, Next, Route, Suspended
+from rolecall.workflow.route import Failed, Next, Suspended
 
 
 class Engine(Setup):
@@ -72,27 +72,13 @@ class Engine(Setup):
         turn = Turn(held.thread, chain, playbook, state.folders)
         playbook, way = turn.playbook, next_of(turn)
         if not isinstance(way, Next):
-            return self._settle(held, way)
+            return settle(self, held.ref(), way)
         try:
-            attempt = Attempt(
-                self.store,
-                turn,
-                way,
-                mask=self.mask,
-                watch=self.watch,
-                fork=sessions.fork_of(self.store, state),
-                origin=sessions.origin_of(self.store, state, way.role),
-                recall=self.recall,
-                trees=self.trees,
-                reuse=reuse.choose(turn.workflow, way.role, state.reuse),
-                repeat=state.repeat,
-                parent=state.parent,
-                is_measured=bool(state.eval),
-            )
+            attempt = Attempt(self.store, turn, way, mask=self.mask, setup=self, state=state)
         except UsageError as error:  # its work folder is missing
-            return self._settle(held, Suspended(f"{way.role}: {error.message}"), RESUME)
+            return settle(self, held.ref(), Suspended(f"{way.role}: {error.message}"), RESUME)
         if limit := turn.over_limit(way.role, state.limits, attempt.totals()):
-            return self._settle(held, Suspended(limit.reason), raise_limit(limit.more))
+            return settle(self, held.ref(), Suspended(limit.reason), raise_limit(limit.more))
 
         if turn.role(way.role).group is not None:
             from rolecall.threads import members  # a step without a group does not need it
@@ -102,7 +88,7 @@ class Engine(Setup):
             return await self._call_function(held, attempt, cancel)
         cast = self.cast(playbook, way.role)
         if cast.name == HUMAN:
-            return self._settle(held, Suspended(f"{way.role} is played by a person"))
+            return settle(self, held.ref(), Suspended(f"{way.role} is played by a person"))
         try:
             play = partial(nested.play, self, self.run_child)
             result = await perform(self, attempt, cast, cancel=cancel, play=play)
@@ -133,7 +119,7 @@ class Engine(Setup):
         except UsageError as error:
             await attempt.leave_files()
             attempt.fail(error.message, error)
-            return self._settle(held, Failed(f"{attempt.role}: {error.message}"))
+            return settle(self, held.ref(), Failed(f"{attempt.role}: {error.message}"))
         except AgentError as error:
             await attempt.leave_files()
             return self._give_up(held, attempt, error, cancel)
@@ -161,9 +147,6 @@ class Engine(Setup):
         except UsageError as error:  # an output that cannot be stored, such as NaN
             return self._give_up(held, attempt, error, None)
 
-    def _settle(self, held: Held, way: Route, onward: Onward | None = None, asks: str = "") -> Outcome:
-        return settle(self.store, held.ref(), way, onward, asks=asks, mask=self.mask, watch=self.watch)
-
     def _give_up(self, held: Held, attempt: Attempt, error: RolecallError, cancel: Cancel | None) -> Outcome:
         """Record the failed attempt and suspend the thread for a person, let it wait if the agent says until when a
         limit lasts, or let the moderator decide."""
@@ -186,4 +169,4 @@ class Engine(Setup):
         asks = ""
         if isinstance(error, AgentError) and error.ending == "suspended":
             asks = nested.find_asking(self.store, error.session or "")
-        return self._settle(held, Suspended(reason), RESUME, asks)
+        return settle(self, held.ref(), Suspended(reason), RESUME, asks=asks)

@@ -67,10 +67,6 @@ class MemberFiles:
                 merge.check_ready(self._find_target()[0])
         return MemberPlace(cwd, {kind: workfolder.plan_like(self._plans[kind], member)})
 
-    def make(self, folders: Mapping[str, WorkFolder]) -> None:
-        for kind, folder in folders.items():
-            workfolder.make(kind, folder)
-
     def _own(self, kind: str) -> tuple[str, WorkFolder | None]:
         """The parent's own folder that those of this kind begin like: one of this kind, or the one that the roles of a
         fork share. The first value is the `workdir` of the roles that work there."""

@@ -11,7 +11,7 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from rolecall.store import canonical, holder
 from rolecall.store.backend import Ref
 from rolecall.store.ids import NodeId, ThreadId, member_id
 from rolecall.store.store import Draft, Store
-from rolecall.threads import killing, lifecycle, thread
+from rolecall.threads import killing, lifecycle, thread, workfolder
 from rolecall.threads.attempt import Attempt, StepResult
 from rolecall.threads.commit import Outcome, commit, settle
 from rolecall.threads.group import Amounts, Decision, Fate, Standing, fate_of, load_standing, plan
@@ -63,6 +63,7 @@ LARGEST_ITEM = 1_000_000
 """How many bytes an item may have as JSON."""
 MOST_TEXT = 100_000
 """How many characters of its members' reports the step of a group repeats."""
+_AGAIN = "Resuming finds the same list: fork the thread before it, or fork it with a corrected workflow"
 _PAGE = 200
 _STOP_MS = 5_000
 """How long to wait for processes of stopped members to record what their agents have used."""
@@ -86,7 +87,7 @@ async def play(setup: Setup, run: Run, held: Held, attempt: Attempt, cancel: Can
     except UsageError as error:
         hint = f". {error.hint}" if error.hint else ""
         way = Suspended(f"{attempt.role}: {error.message}{hint}")
-        return settle(setup.store, held.ref(), way, RESUME, mask=setup.mask, watch=setup.watch)
+        return settle(setup, held.ref(), way, RESUME)
 
 
 def _store_roster(setup: Setup, held: Held, attempt: Attempt, files: MemberFiles) -> Ref:
@@ -98,11 +99,7 @@ def _store_roster(setup: Setup, held: Held, attempt: Attempt, files: MemberFiles
         items = items_of(group, start=turn.start_view, steps=steps, steps_count=turn.steps_count)
         _check_items(turn, way.role, group, items)
     except UsageError as error:
-        again = (
-            "Resuming finds the same list: fork the thread before it, or fork it with a corrected workflow"
-        )
-        hint = f"{error.hint} {again}" if error.hint else again
-        raise UsageError(error.message, hint=hint) from None
+        raise UsageError(error.message, hint=f"{error.hint} {_AGAIN}".lstrip()) from None
     if items:
         for role in member_roles(turn.workflow, way.role):
             files.plan(held.thread, role)
@@ -333,15 +330,9 @@ class Members:
         """What a member has used, including failed attempts that no step links to yet. One that was stopped and whose
         process has not recorded what its agent used may have used all that was reserved for it."""
         last, note = Chain(self._store, ref.head).last, read_note(self._store, ref.id)
-        totals: Mapping[str, Any] = last.payload["totals"] if last else {}
-        node = note.attempt if note else None
-        while node:
-            attempt = self._store.get(node).payload
-            ms = attempt.get("completed_at", attempt["started_at"]) - attempt["started_at"]
-            totals = thread.add_totals(
-                totals, attempt["role"], thread.count_usage(attempt.get("usage"), ms=ms, steps=0)
-            )
-            node = attempt.get("previous")
+        failed = thread.read_attempts(self._store, note.attempt if note else None)
+        before = last.payload["totals"] if last else {}
+        totals = thread.add_attempts(before, (attempt.payload for attempt in failed))
         used = {key: totals[key] for key in LIMITS if key in totals}
         if ref.state.has_ended and note is not None and note.note.agent:
             reserved = {key: ref.state.limits.get(key, 0) for key in self._limits if key != "steps"}
@@ -388,8 +379,9 @@ class Members:
             item = own["item"] = self._items[number - 1]
             title += f": {item_text(item)}"
         place = self._files.plan(ident, role)
-        if queued is not None:  # the machine that runs it must find them
-            self._files.make(place.folders)
+        for kind, folder in place.folders.items():
+            if queued is not None:  # the machine that runs it must find them
+                workfolder.make(kind, folder)
         fields = {"workflow": start.workflow, "prompt": "", "cwd": place.cwd}
         head = draft.put_as(MEMBER_SCHEMA, {**fields, "group": self._roster.id, "member": own})
         of_role = {key: value for key, value in self._state.limits.items() if key.startswith(f"{role}.")}
@@ -434,8 +426,7 @@ class Members:
             if not ref.state.is_over:
                 hint = f". {error.hint}" if error.hint else ""
                 way = Suspended(f"{self._role(number)}: {error.message}{hint}")
-                tell = partial(self._tell, number)
-                settle(self._store, ref, way, RESUME, mask=self._setup.mask, watch=tell)
+                settle(replace(self._setup, watch=partial(self._tell, number)), ref, way, RESUME)
 
     def _seconds_to_look(self, elsewhere: set[int]) -> float | None:
         deadline = self._ref.state.get("deadline")
@@ -484,14 +475,7 @@ class Members:
             used = self._turn.totals.get(key, 0) + self._standing.total(key)
             reached = suggest_more(key, self._limits[key], used, "the thread and its members have used", key)
             reason, onward = reached.reason, raise_limit(reached.more)
-        return settle(
-            self._store,
-            self._held.ref(),
-            Suspended(f"{self._roster.role}: {reason}"),
-            onward,
-            mask=self._setup.mask,
-            watch=self._setup.watch,
-        )
+        return settle(self._setup, self._held.ref(), Suspended(f"{self._roster.role}: {reason}"), onward)
 
     def _rest(self, granted: Mapping[int, Amounts] | None = None) -> Outcome | None:
         """Let the parent wait for its members without a process, after queueing those that are `granted` limits; None
@@ -550,9 +534,8 @@ class Members:
             saved.append(thread.saved_in(self._store, one))
             usage.update({key: value for key, value in asdict(sum_usage(self._store, one)).items() if value})
         for number in range(len(members) + 1, self._roster.size + 1):
-            members.append(
-                self._entry(number) | {"status": "stopped", "output": None, "id": "", "reason": stopped}
-            )
+            told = {"status": "stopped", "output": None, "id": "", "reason": stopped}
+            members.append(self._entry(number) | told)
         try:
             for number, fate in (await self._files.merge(done, cancel)).items():
                 members[number - 1] |= describe(fate)
@@ -572,6 +555,7 @@ class Members:
         attempt.note = attempt.note._replace(usage=usage_of_all, tree=ref.state.get("tree", {}))
         await attempt.leave_files()
         steps = max(1, int(used["steps"]))
+        amounts = {key: value for key, value in used.items() if value}
         result = StepResult(
             output,
             body,
@@ -579,11 +563,7 @@ class Members:
             schema=output_schema(self._turn.workflow, self._roster.role),
             agent=GROUP,
             group=self._roster.id,
-            used={
-                **{key: value for key, value in used.items() if value},
-                "steps": steps,
-                "members": steps - 1,
-            },
+            used={**amounts, "steps": steps, "members": steps - 1},
             saved=thread.sum_amounts(saved),
         )
 

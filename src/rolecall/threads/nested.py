@@ -37,10 +37,9 @@ async def play(
     is_unfinished = session is not None and parent.session.since is None
     child = session if session and is_unfinished else _start(setup, parent, workflow, prompt)
     parent.note_sign("session", {"session": child})
-    if (
-        thread.find(store, child).state.status == Status.SUSPENDED
-    ):  # resuming the parent also resumes the child
-        lifecycle.resume(store, thread.find(store, child), mask=setup.mask)
+    ref = thread.find(store, child)
+    if ref.state.status == Status.SUSPENDED:  # resuming the parent also resumes the child
+        lifecycle.resume(store, ref, mask=setup.mask)
 
     def watch(kind: str, body: Mapping[str, Any]) -> None:
         if kind == "step":
@@ -96,10 +95,7 @@ def sum_usage(store: Store, ref: ThreadRef) -> Usage:
     used = [step.payload for step in Chain(store, ref.head)]
     waiting = read_note(store, ref.id)
     failed = [payload.get("attempt") for payload in used] + [waiting.attempt if waiting else None]
-    while nodes := [node for node in failed if node]:
-        attempts = [store.get(node).payload for node in nodes]
-        used += attempts
-        failed = [attempt.get("previous") for attempt in attempts]
+    used += [attempt.payload for newest in failed for attempt in thread.read_attempts(store, newest)]
     records = [payload.get("usage") or {} for payload in used]
     costs = [record["cost"] for record in records if record.get("cost")]
     keys = ("input_tokens", "output_tokens", "cached_tokens", "turns")

@@ -167,7 +167,7 @@ def _environment_of_agent(setup: Setup, attempt: Attempt, cast: Cast) -> dict[st
     or the role may start threads."""
     role = attempt.turn.role(attempt.role)
     environment = setup.environment_of(role)
-    trace = trace_id(attempt.store, attempt.thread, attempt.parent)
+    trace = trace_id(attempt.store, attempt.thread, attempt.state.parent)
     span = attempt_span(attempt.thread, attempt.turn.chain.head, attempt.previous)
     environment[process.TRACEPARENT] = traceparent(trace, span)
     environment.pop("TRACESTATE", None)  # it belongs to the trace that we were started in

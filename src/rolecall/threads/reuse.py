@@ -15,17 +15,9 @@ from rolecall.threads.key_parts import KnownStep, find_step
 from rolecall.threads.sessions import usage_of
 from rolecall.threads.storable import describe_usage
 from rolecall.threads.thread import Reused, Step, count_usage
-from rolecall.workflow.model import Workflow, reuse_of
 
 REFUSED = "not reused: "
 """How the remark begins that says why a step with the same key was not taken over."""
-
-
-def choose(workflow: Workflow, role: str, chosen: bool | None) -> bool | None:
-    """Whether a step of the role is to be reused, or None if nobody says. `chosen` is what was asked for when the
-    thread was started or run; it does not overrule a workflow that forbids it."""
-    of_workflow = reuse_of(workflow, role)
-    return of_workflow if chosen is None or of_workflow is False else chosen
 
 
 def find_refusal(step: Step) -> str:

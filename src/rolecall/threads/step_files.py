@@ -18,7 +18,7 @@ from rolecall.store.store import Node, Store
 from rolecall.threads import thread, views
 from rolecall.threads.setup import HUMAN
 from rolecall.threads.state import GROUP, ThreadRef, read_note, read_thread
-from rolecall.threads.thread import Chain, Step
+from rolecall.threads.thread import Chain, Step, read_attempts
 from rolecall.threads.views import View
 
 
@@ -56,7 +56,7 @@ def _find_attempt(store: Store, ref: ThreadRef, at: str | None) -> Node | None:
         note.attempt if note else None,
         *(step.payload.get("attempt") for step in Chain(store, ref.head)),
     ]
-    found = (attempt for node in newest for attempt in _attempts(store, node))
+    found = (attempt for node in newest for attempt in read_attempts(store, node))
     return next((attempt for attempt in found if attempt.id.startswith(at.upper())), None)
 
 
@@ -291,7 +291,7 @@ class _History:
             parent = read_thread(self._store, ref.state.parent)
             last = self.follow(parent, Chain(self._store, member.group.above)) if parent else None
         for step in reversed(list(chain)):
-            for attempt in reversed(list(_attempts(self._store, step.payload.get("attempt")))):
+            for attempt in reversed(list(read_attempts(self._store, step.payload.get("attempt")))):
                 last = self._add_work(_Writer("attempt", attempt.id, ref.id, None, attempt.payload), last)
             if step.tree is not None:
                 last = self._add_work(_Writer("step", step.id, ref.id, step.number, step.payload), last, step)
@@ -318,13 +318,6 @@ class _History:
         self.writers.append(writer)
         self._places[files.tree] = len(self.states) - 1
         return len(self.states) - 1
-
-
-def _attempts(store: Store, node: str | None) -> Iterator[Node]:
-    while node is not None:
-        attempt = store.get(node)
-        yield attempt
-        node = attempt.payload.get("previous")
 
 
 def _players(store: Store, step: Step) -> Iterator[ThreadRef]:

@@ -12,8 +12,9 @@ fork continues with another workflow or prompt. On the command line's read path.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, reduce
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.errors import Damaged, Hint, NotFound, RolecallError, UsageError
@@ -46,10 +47,12 @@ _TEXT = {"type": "string"}
 _REF = {"type": "string", "format": "ocas_ref"}
 _REF_OR_NULL = {"anyOf": [_REF, {"type": "null"}]}
 _INTEGER = {"type": "integer"}
+_OBJECT = {"type": "object"}
 _LIMITS = {"type": "object", "additionalProperties": {"type": "number"}}
 
 
-def _type(title: str, required: Schema, optional: Schema | None = None) -> Schema:
+def make_type(title: str, required: Schema, optional: Schema | None = None) -> Schema:
+    """The type of a node with these fields and no others."""
     return {
         "title": title,
         "type": "object",
@@ -59,13 +62,19 @@ def _type(title: str, required: Schema, optional: Schema | None = None) -> Schem
     }
 
 
-def _extend(schema: Schema, **fields: Schema) -> Schema:
-    """The next version of a type, which has more fields."""
-    return {**schema, "properties": {**schema["properties"], **fields}}
+def _extend(schema: Schema, added: tuple[str, Schema]) -> Schema:
+    """The next version of a type, which has one more field."""
+    return {**schema, "properties": {**schema["properties"], added[0]: added[1]}}
+
+
+def find_type(versions: Sequence[Schema], fields: JsonObject) -> Schema:
+    """The oldest version of a type that has all the fields, because a node's id also depends on its type."""
+    fitting = (one for one in versions if fields.keys() <= one["properties"].keys())
+    return next(fitting, versions[-1])
 
 
 _START = {"workflow": _REF, "prompt": _TEXT, "cwd": _TEXT}
-START_SCHEMA: Schema = {**_type("StartNode", _START), "required": ["workflow", "prompt", "cwd"]}
+START_SCHEMA: Schema = {**make_type("StartNode", _START), "required": ["workflow", "prompt", "cwd"]}
 STEP_SCHEMA: Schema = {
     "title": "StepNode",
     "type": "object",
@@ -88,12 +97,12 @@ STEP_SCHEMA: Schema = {
     },
     "additionalProperties": False,
 }
-OLDER_START_SCHEMA = _type("rolecall.start", _START, {"forked_from": _REF, "limits": _LIMITS})
+OLDER_START_SCHEMA = make_type("rolecall.start", _START, {"forked_from": _REF, "limits": _LIMITS})
 """The type of older starts. Older steps have their own type as well; both can still be read."""
-ANSWER_SCHEMA = _type("rolecall.answer", {"role": {"const": "assistant"}, "content": _TEXT})
-RECORD_SCHEMA = _type(
+ANSWER_SCHEMA = make_type("rolecall.answer", {"role": {"const": "assistant"}, "content": _TEXT})
+RECORD_SCHEMA = make_type(
     "rolecall.record",
-    {"number": _INTEGER, "totals": {"type": "object"}, "turns": {"type": "array", "items": _REF}},
+    {"number": _INTEGER, "totals": _OBJECT, "turns": {"type": "array", "items": _REF}},
     {
         "body": _REF,
         "body_at": _INTEGER,
@@ -102,8 +111,8 @@ RECORD_SCHEMA = _type(
         "prompt": _REF,
         "session": _TEXT,
         "session_reason": _TEXT,
-        "session_total": {"type": "object"},
-        "usage": {"type": "object"},
+        "session_total": _OBJECT,
+        "usage": _OBJECT,
         "attempt": _REF,
         "children": {"type": "array", "items": _TEXT},
         "limits": _LIMITS,
@@ -111,35 +120,21 @@ RECORD_SCHEMA = _type(
 )
 """The `detail` of our steps. `turns` has the answer, where uwf looks for it; `work` records the agent's actions;
 `given` is the step from an agent that knows only uwf's fields."""
-GROUP_RECORD_SCHEMA = _extend(RECORD_SCHEMA, group=_REF)
-"""The `detail` of a step that joins a group: it links the roster."""
-_TREE = {"type": "object"}
-TREE_RECORD_SCHEMA = _extend(GROUP_RECORD_SCHEMA, tree=_TREE)
-"""The `detail` of a step with the files that its role found and left, as `files/snapshot.py` stores them."""
-KEY_RECORD_SCHEMA = _extend(TREE_RECORD_SCHEMA, parts={"type": "object"})
-"""The `detail` of a step with the parts of its key, as `key.py` stores them."""
-REUSED_RECORD_SCHEMA = _extend(KEY_RECORD_SCHEMA, reused={"type": "object"})
-"""The `detail` of a step that was taken over from another, which it names without a link, because the other
-step may be deleted."""
 _BY = {"type": "object", "additionalProperties": _TEXT}
-BY_RECORD_SCHEMA = _extend(REUSED_RECORD_SCHEMA, by=_BY)
-"""The `detail` of a step that a person took, with who it was and where from."""
-TREE_SCHEMA = _type("rolecall.tree", {"tree": _TREE})
-"""Recorded files that something else than a step names, such as a task of an evaluation."""
-_SANDBOX = _type("rolecall.sandbox", {"rules": _TEXT}, {"enforced": {"type": "array", "items": _TEXT}})
-SANDBOX_RECORD_SCHEMA = _extend(BY_RECORD_SCHEMA, sandbox=_SANDBOX)
-"""The `detail` of a step whose role has a sandbox: its rules, and how they were enforced."""
-RECORD_SCHEMAS = (
-    RECORD_SCHEMA,
-    GROUP_RECORD_SCHEMA,
-    TREE_RECORD_SCHEMA,
-    KEY_RECORD_SCHEMA,
-    REUSED_RECORD_SCHEMA,
-    BY_RECORD_SCHEMA,
-    SANDBOX_RECORD_SCHEMA,
-)
+_SANDBOX = make_type("rolecall.sandbox", {"rules": _TEXT}, {"enforced": {"type": "array", "items": _TEXT}})
+_ADDED_TO_RECORDS: dict[str, Schema] = {
+    "group": _REF,  # the roster, for a step that joins a group
+    "tree": _OBJECT,  # the files that the role found and left, as `files/snapshot.py` stores them
+    "parts": _OBJECT,  # the parts of the step's key, as `key.py` stores them
+    "reused": _OBJECT,  # the step that it was taken over from, which it does not link, because it may be deleted
+    "by": _BY,  # the person who took the step, and where from
+    "sandbox": _SANDBOX,  # the rules of the role's sandbox, and how they were enforced
+}
+RECORD_SCHEMAS = tuple(accumulate(_ADDED_TO_RECORDS.items(), _extend, initial=RECORD_SCHEMA))
 """Every type of a step's `detail`, oldest first."""
-ATTEMPT_SCHEMA = _type(
+TREE_SCHEMA = make_type("rolecall.tree", {"tree": _OBJECT})
+"""Recorded files that something else than a step names, such as a task of an evaluation."""
+ATTEMPT_SCHEMA = make_type(
     "rolecall.attempt",
     {"start": _REF, "head": _REF, "role": _TEXT, "agent": _TEXT, "started_at": _INTEGER, "cwd": _TEXT},
     {
@@ -152,18 +147,20 @@ ATTEMPT_SCHEMA = _type(
         "edge_prompt": _TEXT,
         "session": _TEXT,
         "session_reason": _TEXT,
-        "session_total": {"type": "object"},
+        "session_total": _OBJECT,
         "children": {"type": "array", "items": _TEXT},
-        "usage": {"type": "object"},
+        "usage": _OBJECT,
         "completed_at": _INTEGER,
         "previous": _REF,
         "number": _INTEGER,
     },
 )
-TREE_ATTEMPT_SCHEMA = _extend(ATTEMPT_SCHEMA, tree=_TREE)
-SANDBOX_ATTEMPT_SCHEMA = _extend(TREE_ATTEMPT_SCHEMA, sandbox=_SANDBOX)
-ATTEMPT_SCHEMAS = (ATTEMPT_SCHEMA, TREE_ATTEMPT_SCHEMA, SANDBOX_ATTEMPT_SCHEMA)
-DETAIL_SCHEMA = _type(
+ATTEMPT_SCHEMAS = (
+    ATTEMPT_SCHEMA,
+    _extend(ATTEMPT_SCHEMA, ("tree", _OBJECT)),
+    _extend(_extend(ATTEMPT_SCHEMA, ("tree", _OBJECT)), ("sandbox", _SANDBOX)),
+)
+DETAIL_SCHEMA = make_type(
     "rolecall.detail",
     {"turns": {"type": "array", "items": {"type": "object"}}},
     {
@@ -175,17 +172,13 @@ DETAIL_SCHEMA = _type(
 )
 # The files of a thread's own folder, for other machines: packs of git objects that those before them do not have, each
 # cut into texts in base64.
-FILES_SCHEMA = _type(
+FILES_SCHEMA = make_type(
     "rolecall.files",
-    {
-        "tree": _TEXT,
-        "objects": {"type": "array", "items": _REF},
-        "commits": {"type": "array", "items": _REF},
-    },
+    {"tree": _TEXT, "objects": {"type": "array", "items": _REF}, "commits": {"type": "array", "items": _REF}},
     {"head": _TEXT, "previous": _REF},
 )
 # A prompt is stored in parts, with earlier steps as ids, so that only new text takes space.
-PROMPT_SCHEMA = _type(
+PROMPT_SCHEMA = make_type(
     "rolecall.prompt",
     {
         "parts": {
@@ -199,23 +192,21 @@ PROMPT_SCHEMA = _type(
     },
 )
 # The conversation of an agent without its own memory, one node per turn.
-SESSION_SCHEMA = _type("rolecall.session", {"prev": _REF_OR_NULL, "text": _TEXT})
-PERSON_SCHEMA = _type(
-    "rolecall.person",
-    {"reason": _TEXT, "answer": _TEXT, "role": _TEXT},
-    {"prompt": _TEXT, "location": _TEXT},
+SESSION_SCHEMA = make_type("rolecall.session", {"prev": _REF_OR_NULL, "text": _TEXT})
+PERSON_SCHEMA = make_type(
+    "rolecall.person", {"reason": _TEXT, "answer": _TEXT, "role": _TEXT}, {"prompt": _TEXT, "location": _TEXT}
 )
-BY_PERSON_SCHEMA = _extend(PERSON_SCHEMA, by=_BY)
+BY_PERSON_SCHEMA = _extend(PERSON_SCHEMA, ("by", _BY))
 """A person's message, with who it was and where from."""
 # A group's roster is stored before its first member starts, so the list cannot change. What all members share is in the
 # roster and not in their starts, and the list is a node of its own, because a member reads only its own item.
 ITEMS_SCHEMA: Schema = {"title": "rolecall.items", "type": "array"}
-ROSTER_SCHEMA = _type(
+ROSTER_SCHEMA = make_type(
     "rolecall.group",
     {"role": _TEXT, "above": _REF, "count": _INTEGER, "at": _INTEGER},
     {"items": _REF, "prompt": _TEXT, "location": _TEXT},
 )
-MEMBER_SCHEMA = _type(
+MEMBER_SCHEMA = make_type(
     "rolecall.member",
     {
         "workflow": _REF,
@@ -231,9 +222,9 @@ MEMBER_SCHEMA = _type(
     },
 )
 """The start of a member. Its `prompt` is empty unless a fork changed it: the task is that of the thread above."""
-FORK_SCHEMA = _type("rolecall.fork", {"from": _TEXT})
-SUSPENSION_SCHEMA = _type("rolecall.suspension", {"$status": {"const": "$SUSPEND"}, "reason": _TEXT})
-ERROR_SCHEMA = _type("rolecall.error", {"$status": {"const": "$ERROR"}, "reason": _TEXT})
+FORK_SCHEMA = make_type("rolecall.fork", {"from": _TEXT})
+SUSPENSION_SCHEMA = make_type("rolecall.suspension", {"$status": {"const": "$SUSPEND"}, "reason": _TEXT})
+ERROR_SCHEMA = make_type("rolecall.error", {"$status": {"const": "$ERROR"}, "reason": _TEXT})
 """The output of a step whose answer could not be read, for a moderator to decide what happens next."""
 
 
@@ -609,11 +600,7 @@ class Step:
 
     def attempts(self) -> "Iterator[JsonObject]":
         """The record of each failed attempt before the step, newest first."""
-        node = self.payload.get("attempt")
-        while node:
-            attempt = self.store.get(node).payload
-            yield attempt
-            node = attempt.get("previous")
+        return (attempt.payload for attempt in read_attempts(self.store, self.payload.get("attempt")))
 
     @property
     def prompt(self) -> str:
@@ -628,6 +615,14 @@ class Step:
         if not isinstance(text, str):
             raise Damaged(f"step {self.id} names {node} as its {key}, which is not a text", node=self.id)
         return text
+
+
+def read_attempts(store: Store, newest: str | None) -> Iterator[Node]:
+    """A failed attempt and those before it at the same step, newest first."""
+    while newest is not None:
+        attempt = store.get(newest)
+        yield attempt
+        newest = attempt.payload.get("previous")
 
 
 def turns_of(store: Store, detail: str | None) -> list[dict[str, Any]]:
@@ -694,10 +689,7 @@ def put_step(draft: Draft, fields: JsonObject) -> str:
     record["turns"] = [draft.put_as(ANSWER_SCHEMA, {"role": "assistant", "content": raw})] if raw else []
     if fields.get("detail"):
         record["work"] = fields["detail"]
-    # The oldest type that has all its fields, because a node's id also depends on its type.
-    fitting = (one for one in RECORD_SCHEMAS if record.keys() <= one["properties"].keys())
-    schema = next(fitting, SANDBOX_RECORD_SCHEMA)
-    detail = draft.put_as(schema, record)
+    detail = draft.put_as(find_type(RECORD_SCHEMAS, record), record)
     node: str = draft.put_as(STEP_SCHEMA, {**step, "detail": detail})
     return node
 
@@ -752,10 +744,7 @@ def count_usage(usage: JsonObject | None, *, ms: int, steps: int = 1) -> dict[st
 
 
 def add_totals(
-    totals: JsonObject,
-    role: str,
-    used: Mapping[str, float],
-    saved: Mapping[str, float] | None = None,
+    totals: JsonObject, role: str, used: Mapping[str, float], saved: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
     """The totals of the thread and the role after one more call. `members` is how many of the steps were taken by
     members of groups, beyond the steps that joined them; `saved` is what steps had used that were reused."""
@@ -764,6 +753,15 @@ def add_totals(
     members = totals.get("members", 0) + used.get("members", 0)
     more = {"members": members, "saved": _sum(totals.get("saved", {}), saved or {})}
     return {**_sum(totals, used), **{key: value for key, value in more.items() if value}, "roles": roles}
+
+
+def add_attempts(totals: JsonObject, attempts: Iterable[JsonObject]) -> dict[str, Any]:
+    """The totals with failed attempts that no step has counted."""
+    found = dict(totals)
+    for attempt in attempts:
+        ms = attempt.get("completed_at", attempt["started_at"]) - attempt["started_at"]
+        found = add_totals(found, attempt["role"], count_usage(attempt.get("usage"), ms=ms, steps=0))
+    return found
 
 
 def saved_in(store: Store, ref: ThreadRef) -> Mapping[str, float]:

@@ -11,13 +11,13 @@ from rolecall.files.tree import Trees
 from rolecall.store.store import Store
 from rolecall.threads import thread, views
 from rolecall.threads.key import OF_ROLE, ROUND, differences, key_of
-from rolecall.threads.reuse import REFUSED, choose
+from rolecall.threads.reuse import REFUSED
 from rolecall.threads.setup import HUMAN
 from rolecall.threads.state import GROUP, ThreadRef, load
 from rolecall.threads.thread import Chain, Step
 from rolecall.threads.views import View
 from rolecall.workflow import registry
-from rolecall.workflow.model import sandbox_of
+from rolecall.workflow.model import reuse_of, sandbox_of
 from rolecall.workflow.route import status_of
 
 _MOST_THREADS = 200
@@ -88,12 +88,9 @@ def _has_no_key(step: Step) -> str:
     if step.parts is None:
         return "what it depends on was not recorded"
     if not step.parts.version:
-        is_code = step.parts.agent.startswith("python:")
-        return (
-            "the values in its code cannot be compared"
-            if is_code
-            else "the version of its agent is not known"
-        )
+        if step.parts.agent.startswith("python:"):
+            return "the values in its code cannot be compared"
+        return "the version of its agent is not known"
     if step.parts.tree:
         return ""
     nested = step.tree.found.nested if step.tree else None
@@ -137,7 +134,7 @@ def _find_earlier(store: Store, ref: ThreadRef, step: Step) -> Iterator[tuple[St
 def _find_obstacle(store: Store, ref: ThreadRef, before: Step, after: Step) -> str:
     """Why a step was not taken over although it has the same key."""
     workflow = registry.read_node(store, ref.state.workflow)[0]
-    if choose(workflow, after.role, ref.state.reuse) is not True:
+    if reuse_of(workflow, after.role, ref.state.reuse) is not True:
         return "reuse was off for this step"
     if workflow.roles[after.role].may_start_threads:
         return "a role that may start threads is always asked"

@@ -216,10 +216,12 @@ def on_crash_of(workflow: Workflow, role: str) -> OnCrash:
     return workflow.roles[role].on_crash or workflow.on_crash or "keep"
 
 
-def reuse_of(workflow: Workflow, role: str) -> bool | None:
-    """Whether the steps of a role are reused, or None if the workflow does not say."""
+def reuse_of(workflow: Workflow, role: str, chosen: bool | None = None) -> bool | None:
+    """Whether the steps of a role are reused, or None if nobody says. `chosen` is what was asked for when the thread
+    was started or run; it does not overrule a workflow that forbids it."""
     own = workflow.roles[role].reuse
-    return workflow.reuse if own is None else own
+    said = workflow.reuse if own is None else own
+    return said if chosen is None or said is False else chosen
 
 
 def sandbox_of(workflow: Workflow, role: str) -> Sandbox | None:
