@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from itertools import islice
 from time import monotonic, sleep, time
@@ -490,9 +491,8 @@ class Rolecall:
         `before` limit their start times, in milliseconds; the list begins after the thread `after`. With `members`,
         those of groups too. `look` is called with the id of each thread before it is looked at, also of those that are
         then left out; the list ends when it returns False."""
-        wanted = (
-            set(states.Status) if status is None else {status} if isinstance(status, str) else set(status)
-        )
+        given = {status} if isinstance(status, str) else status
+        wanted = set(states.Status if given is None else given)
         if unknown := wanted - set(states.Status):
             raise UsageError(
                 f"unknown status {', '.join(map(repr, sorted(unknown)))}",
@@ -694,12 +694,12 @@ class Rolecall:
 
     def export(self, path: Folder) -> bundle.Copied:
         """Write the whole store, with the files that steps recorded, to a bundle, which `import_bundle` takes over."""
-        add_files = lambda target, folder: kept_files.add_to_bundle(self.store, target, folder)  # noqa: E731
+        add_files = partial(kept_files.add_to_bundle, self.store)
         return bundle.export_to(self.store, os.fspath(path), add_files=add_files)
 
     def import_bundle(self, path: Folder) -> bundle.Copied:
         """Take over the threads, workflows and recorded files of a bundle."""
-        take_files = lambda folder: kept_files.take_from_bundle(self.store, folder)  # noqa: E731
+        take_files = partial(kept_files.take_from_bundle, self.store)
         return bundle.import_from(self.store, os.fspath(path), take_files=take_files)
 
     def restore_folders(self) -> list[str]:
@@ -1292,9 +1292,29 @@ class Thread:
     ) -> str | None:
         """Take steps in this event loop and return the id of the last one, or None. `watch` is called with the kind and
         the body of each event before anything else happens. If it `needs_all`, a role without a usable agent is an
-        error, even if its turn would come later. A worker of the service says that the
-        thread `is_served`, so that members of groups are queued, and how long its lease lasts unless it is renewed."""
-        return await self._play(self._store, watch, cancel, steps, agent, needs_all, is_served, lease_ms)
+        error, even if its turn would come later. A worker of the service says that the thread `is_served`, so that
+        members of groups are queued, and how long its lease lasts unless it is renewed."""
+        state, last = self.state, None
+        if state.status == states.Status.SUSPENDED:
+            return None
+        engine = compose.engine(
+            self._store,
+            agent=agent or state.agent,
+            folder=state.cwd,
+            watch=watch,
+            is_served=is_served,
+            lease_ms=lease_ms or holder.LEASE_MS,
+        )
+        # An agent named for this run overrides those that the thread started with.
+        engine = dataclasses.replace(engine, keeps_agents=not agent)
+        if needs_all:
+            _check_agents(engine.playbook(state.workflow), state, agent)
+        try:
+            async for outcome in engine.run(self.id, cancel=cancel, steps=steps, waits=not is_served):
+                last = outcome.took or last
+        finally:
+            await engine.close()
+        return last
 
     def agent_of(self, role: str) -> str:
         """The name of the agent that plays a role, `human` for a person. Raise an error if no agent can."""
@@ -1314,39 +1334,6 @@ class Thread:
         state = self.state
         if state.status != states.Status.SUSPENDED:
             _check_agents(self._playbook, state, agent)
-
-    async def _play(
-        self,
-        store: Store,
-        watch: Watch,
-        cancel: Cancel,
-        steps: int | None,
-        agent: str | None,
-        needs_all: bool,
-        is_served: bool = False,
-        lease_ms: int | None = None,
-    ) -> str | None:
-        state, last = thread.find(store, self.id).state, None
-        if state.status == states.Status.SUSPENDED:
-            return None
-        engine = compose.engine(
-            store,
-            agent=agent or state.agent,
-            folder=state.cwd,
-            watch=watch,
-            is_served=is_served,
-            lease_ms=lease_ms or holder.LEASE_MS,
-        )
-        # An agent named for this run overrides those that the thread started with.
-        engine = dataclasses.replace(engine, keeps_agents=not agent)
-        if needs_all:
-            _check_agents(engine.playbook(state.workflow), state, agent)
-        try:
-            async for outcome in engine.run(self.id, cancel=cancel, steps=steps, waits=not is_served):
-                last = outcome.took or last
-        finally:
-            await engine.close()
-        return last
 
     def events(self, *, after: int = 0) -> Iterator[StoredEvent]:
         """The recorded events with a number (`seq`) above `after`."""
@@ -1833,10 +1820,13 @@ class Run:
     async def _play(self) -> None:
         self._loop, self._cancel = asyncio.get_running_loop(), asyncio.Event()
         self._ready.set()
+        ident = self.thread.id
+        tell = lambda kind, body: self._events.put(Event(ident, kind, body))  # noqa: E731
         # A connection may be used only in the Python thread that opened it.
-        with stores.open_store(self.thread.rolecall._url) as store:
-            tell = lambda kind, body: self._events.put(Event(self.thread.id, kind, body))  # noqa: E731
-            await self.thread._play(store, tell, self._cancel, self._steps, self._agent, False)
+        with Rolecall(self.thread.rolecall._url) as rolecall:
+            await Thread(rolecall, ident).advance(
+                watch=tell, cancel=self._cancel, steps=self._steps, agent=self._agent, needs_all=False
+            )
 
 
 class Evals:
@@ -2109,7 +2099,7 @@ class Evals:
         store = self._rolecall.store
         found = records.find_run(store, name)
         threads = [cell.thread for cell in found.cells]
-        add_files = lambda target, folder: kept_files.add_to_bundle(store, target, folder)  # noqa: E731
+        add_files = partial(kept_files.add_to_bundle, store)
         refs = [found.ref.name, *(states.ref_name(one) for one in threads)]
         return bundle.export_to(store, os.fspath(path), refs=refs, add_files=add_files)
 
