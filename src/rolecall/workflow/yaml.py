@@ -155,6 +155,11 @@ def _path_in(value: Any, problem: str) -> Path:
     return tuple(path)
 
 
+def _filled(form: Form[Any], description: str, **options: Any) -> Field:
+    """A key that must have a value if it is written."""
+    return Field(form, nullable=False, description=description, **options)
+
+
 _LIMITS = Record(
     Limits,
     "limits",
@@ -256,46 +261,36 @@ SANDBOX = Field(
         Sandbox,
         "a sandbox",
         {
-            "write": Field(
-                _PATHS,
-                nullable=False,
-                description="Where processes may write; the work folder, or nothing for a restricted role.",
+            "write": _filled(
+                _PATHS, "Where processes may write; the work folder, or nothing for a restricted role."
             ),
-            "read": Field(
-                _PATHS,
-                nullable=False,
-                description="What they may read besides the work folder and programs; all but secret places.",
+            "read": _filled(
+                _PATHS, "What they may read besides the work folder and programs; all but secret places."
             ),
-            "network": Field(
+            "network": _filled(
                 _Network(
                     Converted(Text(), _check_address),
                     "all, none or a list of host:port",
                     least=1,
                     hint="For example [api.example.com:443].",
                 ),
-                nullable=False,
-                description="Whom they may connect to: all, none, or a list of host:port (all).",
+                "Whom they may connect to: all, none, or a list of host:port (all).",
             ),
-            "env": Field(
+            "env": _filled(
                 ListOf(Text("the name of a variable, which may end with *", pattern=r"[A-Za-z_]\w*\*?|\*")),
-                nullable=False,
-                description="The variables that they get besides the basic ones; all but secret ones.",
+                "The variables that they get besides the basic ones; all but secret ones.",
             ),
-            "memory": Field(_Size(), nullable=False, description="What each process may use, such as 2GB."),
-            "processes": Field(
-                Number(whole=True, least=1, most=2**22),  # as many as Linux can count
-                nullable=False,
-                description="How many may run at the same time.",
+            "memory": _filled(_Size(), "What each process may use, such as 2GB."),
+            # Linux can count so many processes.
+            "processes": _filled(
+                Number(whole=True, least=1, most=2**22), "How many may run at the same time."
             ),
-            "seconds": Field(
+            "seconds": _filled(
                 Number("a number above 0, at most 1,000,000,000", above=0, most=10**9),
-                nullable=False,
-                description="How long each call of the agent may take.",
+                "How long each call of the agent may take.",
             ),
-            "best_effort": Field(
-                Flag(),
-                nullable=False,
-                description="Whether the role may run although the machine cannot enforce all of it (false).",
+            "best_effort": _filled(
+                Flag(), "Whether the role may run although the machine cannot enforce all of it (false)."
             ),
         },
         wanted="a mapping or off",
@@ -315,11 +310,8 @@ _JOIN = Either(
             lambda at_least: at_least,
             "join",
             {
-                "at_least": Field(
-                    Number(whole=True, least=1),
-                    required=True,
-                    nullable=False,
-                    description="This many members must be done.",
+                "at_least": _filled(
+                    Number(whole=True, least=1), "This many members must be done.", required=True
                 )
             },
         ),
@@ -382,27 +374,20 @@ _ROLE = _RoleForm(
     _make_role,
     "a role",
     {
-        "description": Field(Text(), nullable=False, description="One sentence for people."),
-        "prompt": Field(
-            Text(),
-            aliases=("goal",),
-            nullable=False,
-            description="Who the role is and what it wants.",
-        ),
-        "procedure": Field(Text(), nullable=False, description="How the role should proceed."),
-        "output": Field(Text(), nullable=False, description="What the answer should contain, in words."),
-        "capabilities": Field(
+        "description": _filled(Text(), "One sentence for people."),
+        "prompt": _filled(Text(), "Who the role is and what it wants.", aliases=("goal",)),
+        "procedure": _filled(Text(), "How the role should proceed."),
+        "output": _filled(Text(), "What the answer should contain, in words."),
+        "capabilities": _filled(
             ListOf(Text(), "a list of texts"),
-            nullable=False,
-            description="Abilities that the role needs, and restrictions such as read_only.",
+            "Abilities that the role needs, and restrictions such as read_only.",
         ),
-        "schema": Field(
+        "schema": _filled(
             _OutputSchema(),
+            "The JSON Schema of what the role must deliver.",
             required=True,
             aliases=_SCHEMA_KEYS[1:],
             default={},
-            nullable=False,
-            description="The JSON Schema of what the role must deliver.",
             hint="Add `schema:` with a JSON Schema of type object; its fields are what the role must deliver.",
         ),
         "agent": Field(
@@ -450,24 +435,19 @@ _CONDITION = Either(
             Condition,
             "a condition",
             {
-                "expression": Field(
-                    Text(),
-                    required=True,
-                    default="true",
-                    nullable=False,
-                    description="JSONata over `start`, `steps` and `steps_count`.",
+                "expression": _filled(
+                    Text(), "JSONata over `start`, `steps` and `steps_count`.", required=True, default="true"
                 ),
-                "description": Field(Text(), nullable=False, description="One sentence for people."),
+                "description": _filled(Text(), "One sentence for people."),
             },
         ),
     },
 )
 _TARGET_FIELDS: dict[str, Field] = {
-    "role": Field(
+    "role": _filled(
         Text(),
+        "The role that goes next, or $END or $FAIL.",
         required=True,
-        nullable=False,
-        description="The role that goes next, or $END or $FAIL.",
         hint="Name the role it leads to, or $END.",
     ),
     "prompt": Field(Text(), description="The instruction for the next role: a Mustache template."),
@@ -557,25 +537,21 @@ _ROLES = MapOf(
 _WORKFLOW = Section(
     "a workflow",
     {
-        "name": Field(
+        "name": _filled(
             Text(),
+            "Verb first, equal to the file name.",
             required=True,
             default="",
-            nullable=False,
-            description="Verb first, equal to the file name.",
             hint="Add a name such as `name: solve-issue`.",
         ),
-        "description": Field(Text(), nullable=False, description="One sentence for people."),
-        "version": Field(
-            Text(hint='Quote it: version: "1".'), nullable=False, description="A text of your choice."
-        ),
-        "roles": Field(_ROLES, required=True, default={}, nullable=False, description="The roles by name."),
-        "graph": Field(
+        "description": _filled(Text(), "One sentence for people."),
+        "version": _filled(Text(hint='Quote it: version: "1".'), "A text of your choice."),
+        "roles": _filled(_ROLES, "The roles by name.", required=True, default={}),
+        "graph": _filled(
             MapOf(_Edges()),
+            "Where $START and each role lead: to a role, by status, or by a list of edges.",
             required=True,
             default={},
-            nullable=False,
-            description="Where $START and each role lead: to a role, by status, or by a list of edges.",
         ),
         "conditions": Field(
             MapOf(_CONDITION), description="Expressions by name, for edges; or {expression, description}."
