@@ -110,9 +110,7 @@ async def _prove(
                 for path in [*Path(folder).rglob(pattern)] if "*" in pattern else [Path(folder, pattern)]:
                     if path.is_dir() and not path.is_symlink():
                         continue
-                    path.unlink(
-                        missing_ok=True
-                    )  # it may be read-only, or a link that leads out of the folder
+                    path.unlink(missing_ok=True)  # it may be read-only, or a link that leads elsewhere
                     path.write_text(text, encoding="utf-8")
             left = await asyncio.to_thread(trees.take, folder, source=os.path.dirname(suite.path))
             judged = Judged(task.id, task.prompt, left, answer.output or {})

@@ -111,9 +111,8 @@ def estimate_rate(tallies: Sequence[Tally]) -> Rate | None:
     middle = (value + weight / 2) / (1 + weight)
     half = z * math.sqrt(value * (1 - value) / independent + weight / independent / 4) / (1 + weight)
     low, high = max(0.0, middle - half), min(1.0, middle + half)
-    return Rate(
-        value, Interval(min(low, value), max(high, value)), tasks, runs
-    )  # 0 and 1 in spite of rounding
+    within = Interval(min(low, value), max(high, value))  # 0 and 1 in spite of rounding
+    return Rate(value, within, tasks, runs)
 
 
 def estimate_pass_at(tallies: Iterable[Tally], k: int) -> float | None:

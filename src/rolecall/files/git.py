@@ -136,10 +136,9 @@ class IndexEntry(NamedTuple):
     blob: str
 
 
-def read_index(folder: str, *paths: str, index: str | None = None) -> dict[str, IndexEntry]:
-    """The entries of git's index (or of the file `index`) under these paths, except files with conflicts."""
-    env = {"GIT_LITERAL_PATHSPECS": "1", **({"GIT_INDEX_FILE": index} if index else {})}
-    found = {}
+def read_index(folder: str, *paths: str) -> dict[str, IndexEntry]:
+    """The entries of git's index under these paths, except files with conflicts."""
+    env, found = {"GIT_LITERAL_PATHSPECS": "1"}, {}
     for record in run(folder, "ls-files", "--stage", "-z", "--full-name", "--", *paths, env=env).words:
         (mode, blob, stage), path = record.partition("\t")[0].split(), record.partition("\t")[2]
         if stage == "0":

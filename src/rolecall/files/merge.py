@@ -101,14 +101,10 @@ class SetAside(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """The conflict as data, without the branch and the reason."""
-        files = [
-            {
-                **file._asdict(),
-                "hunks": list(file.hunks),
-                "changed_by": [by._asdict() for by in file.changed_by],
-            }
-            for file in self.files
-        ]
+        files = []
+        for file in self.files:
+            changed_by = [by._asdict() for by in file.changed_by]
+            files.append({**file._asdict(), "hunks": list(file.hunks), "changed_by": changed_by})
         check = {"command": list(self.check.command), "output": self.check.output} if self.check else None
         told = {"files": files, "check": check, "left": self.left}
         return {key: value for key, value in told.items() if value}
@@ -118,11 +114,7 @@ Check = Callable[[], Awaitable[MergeCheck]]
 
 
 async def merge(
-    folder: str,
-    work: Work,
-    check: Check | None = None,
-    *,
-    is_stopped: Callable[[], bool] = lambda: False,
+    folder: str, work: Work, check: Check | None = None, *, is_stopped: Callable[[], bool] = lambda: False
 ) -> Merged | SetAside:
     """Merge a thread's work into the branch that is checked out in `folder`, then run the check. Work that is merged
     already is not merged again. Raise UsageError if the folder cannot take any merge now, Conflict if `is_stopped`
@@ -381,11 +373,8 @@ def _hunks(text: str) -> Iterator[str]:
     for start in starts[:MOST_HUNKS]:
         end = next((at for at in range(start, len(lines)) if lines[at].startswith(">>>>>>> ")), start)
         hunk = "\n".join(lines[start : end + 1])
-        yield (
-            hunk
-            if len(hunk) <= MOST_TEXT
-            else f"{hunk[:MOST_TEXT]}\n… {len(hunk) - MOST_TEXT} more characters"
-        )
+        rest = len(hunk) - MOST_TEXT
+        yield hunk if rest <= 0 else f"{hunk[:MOST_TEXT]}\n… {rest} more characters"
         count += 1
     if starts[count:]:
         yield f"… {len(starts) - count} more"

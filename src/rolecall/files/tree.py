@@ -35,20 +35,20 @@ MOST_FILES = 200_000
 MOST_BYTES = 2 * 1024**3
 """Nor does one with more bytes in files that are new to us."""
 SECRETS = (
+    *(".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "*.keystore", "*.jks"),
     *(
-        ".env",
-        ".env.*",
-        "*.pem",
-        "*.key",
-        "*.p12",
-        "*.pfx",
-        "*.keystore",
-        "*.jks",
         "id_rsa",
         "id_dsa",
         "id_ecdsa",
+        "id_ed25519",
+        ".netrc",
+        ".pgpass",
+        ".npmrc",
+        ".pypirc",
+        ".htpasswd",
+        "credentials.json",
+        "*.kdbx",
     ),
-    *("id_ed25519", ".netrc", ".pgpass", ".npmrc", ".pypirc", ".htpasswd", "credentials.json", "*.kdbx"),
 )
 """Names of files that are left out, whatever the folder; `.env.example` and the like are kept."""
 _HARMLESS = ("*.example", "*.sample", "*.template", "*.dist")
@@ -181,9 +181,8 @@ class Trees:
         """Make our repository for a user's repository or folder, unless it exists, and return its path. `name` is the
         name that it has on another machine."""
         theirs = find_git_folder(source)
-        is_sha256 = (
-            "objectformat = sha256" in _read(os.path.join(theirs, "config")).lower() if theirs else False
-        )
+        settings = _read(os.path.join(theirs, "config")).lower() if theirs else ""
+        is_sha256 = "objectformat = sha256" in settings
         of_format = b"\0sha256" if is_sha256 else b""
         name = name or sha256(os.fsencode(theirs or source) + of_format).hexdigest()[:16]
         ours = os.path.join(self.place, name)
@@ -343,9 +342,8 @@ class Trees:
             return []
         words = self._compare(before, after, "--raw", "--numstat", "--no-renames", "-z").words
         # First `:MODE MODE ID ID LETTER` and the path of each file, then `ADDED\tREMOVED\tPATH`.
-        size = next(
-            (at for at, word in enumerate(words) if not at % 2 and not word.startswith(":")), len(words)
-        )
+        counted = (at for at, word in enumerate(words) if not at % 2 and not word.startswith(":"))
+        size = next(counted, len(words))
         kinds = {words[at + 1]: _KINDS.get(words[at][-1], "changed") for at in range(0, size, 2)}
         changed = []
         for word in words[size:]:
@@ -356,9 +354,8 @@ class Trees:
 
     def diff(self, before: Snapshot, after: Snapshot, paths: Iterable[str] = ()) -> str:
         """A unified diff of two trees, of all files or of those below `paths`."""
-        return self._compare(before, after, "--patch", "--find-renames", "--", *paths).out.decode(
-            "utf-8", "replace"
-        )
+        found = self._compare(before, after, "--patch", "--find-renames", "--", *paths)
+        return found.out.decode("utf-8", "replace")
 
     def read(self, snapshot: Snapshot, path: str) -> bytes:
         """The bytes of one file."""
@@ -487,11 +484,8 @@ def _may_ignore_others(top: str, ours: str, known: str, paths: Iterable[str]) ->
     if any(os.path.basename(path) == ".gitignore" for path in paths):
         return True
     times = []
-    for path in (
-        known,
-        os.path.join(_find_own_git_folder(top), "index"),
-        os.path.join(ours, "info", "exclude"),
-    ):
+    own_index = os.path.join(_find_own_git_folder(top), "index")
+    for path in (known, own_index, os.path.join(ours, "info", "exclude")):
         try:
             times.append(os.stat(path).st_mtime_ns)
         except FileNotFoundError:
@@ -559,9 +553,7 @@ def _is_left_out(top: str, path: str, digits: int) -> bool:
         found = os.lstat(whole)
     except OSError:  # it was deleted
         return False
-    if stat.S_ISDIR(
-        found.st_mode
-    ):  # a nested repository, whose commit is recorded, or a folder instead of a file
+    if stat.S_ISDIR(found.st_mode):  # a nested repository, whose commit is recorded, or not a file any more
         return _is_nested(whole) and len(git.commit(whole, "HEAD") or "") != digits
     if stat.S_ISLNK(found.st_mode):
         return False

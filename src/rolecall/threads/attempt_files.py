@@ -108,9 +108,9 @@ class AttemptFiles:
 
     def _look_at_rest(self, tree: StepTree | None) -> treestate.FolderState:
         """What the snapshots do not show."""
-        return (
-            treestate.take_rest(self._workdir, tree.left.omitted) if tree else treestate.take(self._workdir)
-        )
+        if tree is None:
+            return treestate.take(self._workdir)
+        return treestate.take_rest(self._workdir, tree.left.omitted)
 
     def _report_changes(self, tree: StepTree | None) -> None:
         watched, self._watched = self._watched, None

@@ -19,6 +19,7 @@ from rolecall.settings import config, form, yaml12
 from rolecall.settings.repository import nearest
 from rolecall.settings.settings import (
     EXTRACT_OF_PROJECT,
+    Endpoint,
     Settings,
     extract_endpoint,
     keeps_trees,
@@ -60,9 +61,12 @@ def engine(
             loaded[node] = registry.load_node(store, node)
         return loaded[node]
 
+    def find_endpoint(overrides: Mapping[str, Any] | None) -> Endpoint | None:
+        return extract_endpoint(settings_for(folder), environment, overrides)
+
     async def read_answer(raw: str, schema: Mapping[str, Any], overrides: Mapping[str, Any] | None) -> Any:
         """Load the extract model's configuration only when it is needed, because most answers are parsed without it."""
-        endpoint = extract_endpoint(settings_for(folder), environment, overrides)
+        endpoint = find_endpoint(overrides)
         if endpoint is None:
             raise ExtractError(
                 "no model is configured to read it",
@@ -87,9 +91,7 @@ def engine(
         cast=agents.hire,
         stand_in=agents.hire_stand_in if agent is None else None,
         extract=read_answer,
-        can_extract=lambda role: (
-            extract_endpoint(settings_for(folder), environment, role.extract) is not None
-        ),
+        can_extract=lambda role: find_endpoint(role.extract) is not None,
         token=lambda: os.urandom(8).hex(),
         environment=environment,
         mask=config.mask(),

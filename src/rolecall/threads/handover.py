@@ -91,15 +91,15 @@ def _state(folder: WorkFolder) -> str:
     return "there" if is_there else "missing"
 
 
+def _scan_pair(folder: WorkFolder) -> tuple[treestate.FolderState, treestate.FolderState]:
+    """A folder and the one it was copied from, whichever of the two has changed."""
+    return treestate.scan(folder.source), treestate.scan(folder.path)
+
+
 def _copy_changes(folder: WorkFolder) -> list[str]:
-    """Differences from the folder it was copied from, whichever of the two changed."""
     pair = _scan_pair(folder)
     more = ["more files than are compared"] if any(state.is_partial for state in pair) else []
     return treestate.changes(*pair) + more
-
-
-def _scan_pair(folder: WorkFolder) -> tuple[treestate.FolderState, treestate.FolderState]:
-    return treestate.scan(folder.source), treestate.scan(folder.path)
 
 
 def _compare_with_start(folder: WorkFolder) -> tuple[Trees, Snapshot, Snapshot] | None:
@@ -118,9 +118,8 @@ def changed_files(folder: WorkFolder) -> list[str] | None:
         return None
     # Uncommitted changes that the user's folder had when the fork began do not belong to the fork.
     is_of_fork = os.path.basename(folder.path) == "fork"
-    if folder.branch and not is_of_fork:
-        return _diff_from_base(folder, "--name-only", "-z").words
-    if began := _compare_with_start(folder):
+    began = None if folder.branch and not is_of_fork else _compare_with_start(folder)
+    if began is not None:
         trees, before, after = began
         return [change.path for change in trees.changes(before, after)]
     if folder.branch:
@@ -241,7 +240,7 @@ def merge(store: Store, ref: ThreadRef) -> dict[str, Any]:
         "head": head,
         "merged": head != before,
     }
-    if merged["merged"]:
+    if head != before:
         draft = store.draft()
         draft.event(ref.id, "folder_merged", merged)
         draft.commit()

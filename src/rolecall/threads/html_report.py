@@ -5,7 +5,6 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 
 from rolecall.errors import RolecallError
 from rolecall.settings.mask import Mask
@@ -26,6 +25,7 @@ from rolecall.threads.report import (
     View,
     besides,
     call_text,
+    describe_thread,
     duration,
     facts,
     files_of,
@@ -35,7 +35,6 @@ from rolecall.threads.report import (
     members_of,
     moment,
     money,
-    own_folders,
     pretty,
     reuse_total,
     sandbox_text,
@@ -73,6 +72,8 @@ nav li { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; } nav .
 @media print { .graph { max-height: none; } }
 """
 _COLOURS = 6
+_AT_THE_TOP = ("reason", "steps", "reused", "continue with")
+"""What the top of a page says already."""
 _MOST_MEMBERS = 500
 """How many members of a group a page shows by default."""
 
@@ -130,10 +131,8 @@ def render(
     """Render a thread as one page that can be mailed and opened anywhere. `graph` is an SVG of its workflow; `diffs`
     maps the kind of each of its folders to the changes there."""
     title = card["title"] or card["name"] or card["thread"]
-    colours = {
-        role: f"r{index % _COLOURS}"
-        for index, role in enumerate(dict.fromkeys(step["role"] for step in steps))
-    }
+    roles = dict.fromkeys(step["role"] for step in steps)
+    colours = {role: f"r{index % _COLOURS}" for index, role in enumerate(roles)}
     sections = {
         "Task": render_text(card["prompt"], limit),
         "Result": _result(steps, limit),
@@ -144,7 +143,7 @@ def render(
         "Time and tokens": _usage(card, steps)
         + _costs(card, colours)
         + (_timeline(steps, colours) if steps[1:] else ""),
-        "Thread": render_fields(_about(card)),
+        "Thread": render_fields([row for row in describe_thread(card) if row[0] not in _AT_THE_TOP]),
     }
     shown = {name: content for name, content in sections.items() if content}
     parts = [f"<h1>{safe(title)}</h1>", _summary(card, steps)]
@@ -187,11 +186,9 @@ def _contents(shown: Mapping[str, str], steps: Sequence[View]) -> str:
     items = []
     for name in shown:
         items.append(f'<li><a href="#{_anchor(name)}">{safe(name)}</a></li>')
-        if name == "Steps":
-            items += [
-                f'<li class="step"><a href="#step-{step["number"]}">{safe(_step_name(step))}</a></li>'
-                for step in steps
-            ]
+        for step in steps if name == "Steps" else ():
+            place = f"#step-{step['number']}"
+            items.append(f'<li class="step"><a href="{place}">{safe(_step_name(step))}</a></li>')
     return f'<nav aria-label="Contents"><h2>Contents</h2><ol>{"".join(items)}</ol></nav>'
 
 
@@ -274,9 +271,7 @@ def _answer(step: View, limit: int | None) -> str:
     if members is None:
         shown_output = f"<pre>{safe(pretty(output))}</pre>"
         if isinstance(output, Mapping):  # without the status, which the heading shows
-            shown_output = render_fields(
-                [(name, value) for name, value in output.items() if name not in STATUS_KEYS]
-            )
+            shown_output = render_fields([row for row in output.items() if row[0] not in STATUS_KEYS])
         return shown_output + render_text(step.get("body") or "", limit)
     ordered = sorted(members, key=lambda member: member["status"] == "done")
     shown = ordered if limit is None else ordered[:_MOST_MEMBERS]
@@ -290,9 +285,8 @@ def _answer(step: View, limit: int | None) -> str:
     if rest := len(members) - len(shown):
         parts.append(f'<p class="small">… and {rest:,} more members</p>')
     if body := step.get("body"):
-        parts.append(
-            f"<details><summary>Reports of the members</summary>{render_text(body, limit)}</details>"
-        )
+        text = render_text(body, limit)
+        parts.append(f"<details><summary>Reports of the members</summary>{text}</details>")
     return "".join(parts)
 
 
@@ -322,9 +316,8 @@ def _turns(turns: Sequence[View], limit: int | None) -> str:
     if not turns:
         return ""
     calls = sum(len(turn["tool_calls"]) for turn in turns)
-    said = f"Conversation: {len(turns)} turn{'s' if turns[1:] else ''}" + (
-        f", {calls} tool call{'s' if calls > 1 else ''}" if calls else ""
-    )
+    said = f"Conversation: {len(turns)} turn{'s' if turns[1:] else ''}"
+    said += f", {calls} tool call{'s' if calls > 1 else ''}" if calls else ""
     parts = []
     for turn in turns:
         parts.append(f'<div class="small">{safe(turn["role"])}</div>')
@@ -375,40 +368,21 @@ def _timeline(steps: Sequence[View], colours: Mapping[str, str]) -> str:
     width = min(1000 / len(steps), 80)
     longest = max((step.get("durationMs") or 0 for step in steps), default=0) or 1
     most = max(tokens(step.get("usage")) for step in steps)
-    frame = (
-        f'<svg class="chart" viewBox="0 20 1000 {156 if most else 92}" preserveAspectRatio="none" role="img"'
-    )
-    frame += ' aria-label="time and tokens of each step">'
+    frame = f'<svg class="chart" viewBox="0 20 1000 {156 if most else 92}" preserveAspectRatio="none"'
+    frame += ' role="img" aria-label="time and tokens of each step">'
     # The chart is stretched to the width of the window, so its caption is outside it.
-    said = f"time of each step, up to {duration(longest)}" + (
-        f"; below it tokens, up to {most:,}" if most else ""
-    )
+    said = f"time of each step, up to {duration(longest)}"
+    said += f"; below it tokens, up to {most:,}" if most else ""
     legend = "".join(f'<span><i class="{name}"></i>{safe(role)}</span>' for role, name in colours.items())
     bars = []
     for index, step in enumerate(steps):
         ms, used = step.get("durationMs") or 0, tokens(step.get("usage"))
         up, down = 90 * ms / longest, 60 * used / most if most else 0
-        place = (
-            f'class="{colours[step["role"]]}" x="{index * width:.2f}" width="{max(width * 0.85, 0.5):.2f}"'
-        )
+        place = f'class="{colours[step["role"]]}" x="{index * width:.2f}"'
+        place += f' width="{max(width * 0.85, 0.5):.2f}"'
         told = f"<title>{safe(f'{heading(step)}: {duration(ms)}, {used:,} tokens')}</title>"
         bars.append(f'<rect {place} y="{110 - up:.1f}" height="{max(up, 1):.1f}">{told}</rect>')
         if down:
             bars.append(f'<rect {place} y="114" height="{down:.1f}" opacity=".55">{told}</rect>')
     chart = f"{frame}{''.join(bars)}</svg>"
     return f'<p class="small">{safe(said)}</p>{chart}<p class="legend small">{legend}</p>'
-
-
-def _about(card: View) -> list[tuple[str, Any]]:
-    said = [
-        ("thread", card["thread"]),
-        ("workflow", f"{card['name']} ({card['workflow']})"),
-        ("status", card["status"]),
-        ("waits until", moment(card["until"]) if "until" in card else ""),
-        ("next role", card["currentRole"]),
-        ("started", moment(card["created"]) if card["created"] else ""),
-        ("work folder", card["cwd"]),
-        *own_folders(card),
-        ("forked from", card["forkedFrom"]),
-    ]
-    return [(name, value) for name, value in said if value not in (None, "")]

@@ -55,12 +55,8 @@ class Parts(NamedTuple):
 
     def dump(self, found: str = "") -> dict[str, Any]:
         """The stored form. It has the tree only if that is not just the one that the step `found`."""
-        known: dict[str, Any] = {
-            "role": self.role,
-            **self.prompt,
-            "agent": self.agent,
-            "version": self.version,
-        }
+        known: dict[str, Any] = {"role": self.role, **self.prompt}
+        known |= {"agent": self.agent, "version": self.version}
         rest = {
             "restrictions": list(self.restrictions),
             "session": self.session,
@@ -144,9 +140,7 @@ def describe_step(step: "ShownStep") -> list[Any]:
     """An earlier step without what depends on its thread: the members of a group appear without ids, branches and
     folders."""
     output = step.output
-    if step.agent == GROUP and isinstance(
-        output["members"], list
-    ):  # members may not see the list that they come from
+    if step.agent == GROUP and isinstance(output["members"], list):  # members may not see their list
         output = {**output, "members": [_describe_member(member) for member in output["members"]]}
     return [step.role, output, step.body.strip()]
 

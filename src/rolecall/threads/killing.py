@@ -18,14 +18,7 @@ from rolecall.settings.mask import Mask
 from rolecall.store import holder
 from rolecall.store.store import Store
 from rolecall.threads import lifecycle
-from rolecall.threads.state import (
-    ThreadRef,
-    check_run,
-    group_name,
-    read_members,
-    read_note,
-    read_thread,
-)
+from rolecall.threads.state import ThreadRef, check_run, group_name, read_members, read_note, read_thread
 
 _STOP_SECONDS = 5.0
 """How long a process may take to stop when asked; its agent gets 2 seconds of that."""

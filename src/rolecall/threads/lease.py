@@ -76,8 +76,7 @@ def take(
         refuse_ended(ref)
         if ref.state.status == Status.SUSPENDED:
             raise UsageError(
-                f"thread {ref.id} is suspended: {ref.state.reason}",
-                hint=thread.continuation(ref) or "",
+                f"thread {ref.id} is suspended: {ref.state.reason}", hint=thread.continuation(ref) or ""
             )
         lease, now = ref.state.lease, store.now()
         if lease and holder.is_alive(lease, now=now):

@@ -108,9 +108,8 @@ def start(
     if not prompt.strip():
         raise UsageError("a thread needs a prompt", hint=Hint("Say what to do", "name_task"))
     if not os.path.isdir(cwd):
-        raise UsageError(
-            f"the work folder {cwd!r} does not exist", hint="Make the folder, or name one that exists."
-        )
+        hint = "Make the folder, or name one that exists."
+        raise UsageError(f"the work folder {cwd!r} does not exist", hint=hint)
     if agent:
         _refuse_secret(agent, mask)
     draft = store.draft()
@@ -315,11 +314,10 @@ def _add_thread(
     draft = store.draft()
     told = {"name": book.workflow.name, **body, "folders": state.dump_folders()}
     draft.event(ident, event, {key: value for key, value in told.items() if value})
-    if queue is None:
-        add(draft, ident, head, state)
-    else:
+    if queue is not None:
         state = state._replace(status=Status.QUEUED, service=QueuePlace(queue, store.now()))
-        add(draft, ident, head, state)
+    add(draft, ident, head, state)
+    if queue is not None:
         maker = {**holder.me("maker"), "deadline": store.now() + MAKING_MS}
         enter_queue(draft, ident, state, {"maker": maker} if folders else {})
     if also is not None:
@@ -383,7 +381,7 @@ def resume(
             hint=Hint("Fork it to continue", "fork_thread", thread=ref.id),
         )
     refuse_running(store, ref)
-    words = mask.text(answer or "")
+    words, whose = mask.text(answer or ""), {"by": mask.value(dict(by))} if by else {}
     group = store.ref(group_name(ref.id))
     if group is not None and words.strip():
         raise UsageError(
@@ -410,7 +408,6 @@ def resume(
         said = {"reason": ref.state.reason, "answer": words, "role": role}
         said |= {"prompt": called.prompt} if called.prompt else {}
         said |= {"location": called.location} if called.location else {}
-        whose = {"by": mask.value(dict(by))} if by else {}
         output = draft.put_as(BY_PERSON_SCHEMA if by else PERSON_SCHEMA, {**said, **whose})
         head = _put_marker(store, draft, chain, PERSON, output, start=chain.start.id)
         state = state._replace(role=role, steps=chain.number + 1)
@@ -421,14 +418,9 @@ def resume(
     if agent is not None and bind is not None:
         _refuse_secret(agent, mask)
         state = state._replace(agent=agent, agents=bind(registry.load_node(store, chain.start.workflow)))
-    draft.event(
-        ref.id,
-        "resumed",
-        {"answer": words, "limits": dict(limits or {}), **({"by": mask.value(dict(by))} if by else {})},
-    )
-    if (
-        group is not None
-    ):  # members that have failed are tried again, and the time that it was suspended does not count
+    draft.event(ref.id, "resumed", {"answer": words, "limits": dict(limits or {}), **whose})
+    if group is not None:
+        # Members that have failed are tried again, and the time that it was suspended does not count.
         now = store.now()
         facts = {"retry": now, "deadline": group.state.get("deadline", 0) + now - ref.ref.updated}
         kept = {key: value for key, value in facts.items() if key == "retry" or key in group.state}
@@ -498,10 +490,9 @@ def kill(
     while True:
         if ref.state.has_ended:
             raise UsageError(f"thread {ref.id} is already {ref.state.status}")
+        # Whether it runs is checked before the service can learn of the kill.
         lease = ref.state.lease
-        is_running = lease and holder.is_alive(
-            lease, now=store.now()
-        )  # checked before the service can learn of the kill
+        is_running = lease and holder.is_alive(lease, now=store.now())
         told = mask.text(reason)
         draft = store.draft()
         draft.event(ref.id, "killed", {"reason": told, "exit_code": KILLED})

@@ -55,11 +55,7 @@ class Filter(NamedTuple):
 
 
 def list_threads(
-    store: Store,
-    asked: Filter,
-    *,
-    page: str | None = None,
-    look: Callable[[str], bool] | None = None,
+    store: Store, asked: Filter, *, page: str | None = None, look: Callable[[str], bool] | None = None
 ) -> Iterator[dict[str, Any]]:
     """Threads by start time, newest first, beginning after the thread `page`. The predecessor's ids sort apart from
     ours, so the two ranges are merged. `look` is called with the id of each thread before the filter, and ends the list

@@ -210,10 +210,7 @@ def prove(
     for claim in claims:
         chain: SealedChain | None = None
         if given is not None and given.step == claim.step:
-            if (given.thread, given.digest) != (
-                claim.thread,
-                claim.digest,
-            ):  # then nothing in it can be believed
+            if (given.thread, given.digest) != (claim.thread, claim.digest):  # nothing in it can be believed
                 raise Damaged(
                     f"the proof is not the one that {claim.commit[:12]} sealed: its digest is {given.digest}",
                     hint="Get it again from where it was exported.",
@@ -344,9 +341,7 @@ class _Proving:
         if unrecorded:
             self._uncovered.append(f"files that steps do not record: {_join(unrecorded)}")
         return (
-            f"each file that it changes is as step {newest.number} ({newest.role}) left it"
-            if not others
-            else ""
+            "" if others else f"each file that it changes is as step {newest.number} ({newest.role}) left it"
         )
 
     def _check_merge(self, ours: str, theirs: str) -> None:
@@ -366,24 +361,17 @@ class _Proving:
         """Say which of the merged commits no step is known to have made."""
         made = {one for step in steps for one in step.commits}
         for one in _read_commits(self._folder, theirs, f"^{ours}"):
-            if (
-                one.id in made
-                or one.claim.step
-                or (self._store and find_step(self._store, f"commit-{one.id}"))
-            ):
-                continue
-            self._uncovered.append(f"who made the commit {one.id[:12]} ({one.title}), which it merges")
+            is_known = one.id in made or one.claim.step
+            if not is_known and not (self._store and find_step(self._store, f"commit-{one.id}")):
+                self._uncovered.append(f"who made the commit {one.id[:12]} ({one.title}), which it merges")
 
     def _read_merge_check(self) -> Iterator[ProofCheck]:
         """The command that had to succeed after `plan run` merged the commit, from the store's log."""
         after = 0
         while self._store and (page := self._store.events(self._chain.thread, after=after, limit=_EVENTS)):
             for event in page:
-                if (
-                    event.kind == "folder_merged"
-                    and event.body.get("head") == self._commit.id
-                    and "check" in event.body
-                ):
+                is_ours = event.kind == "folder_merged" and event.body.get("head") == self._commit.id
+                if is_ours and "check" in event.body:
                     yield ProofCheck("merge", " ".join(event.body["check"]), "passed", "")
             after = page[-1].seq
 
@@ -477,17 +465,8 @@ def _find_commit(folder: str, name: str) -> Commit:
 
 
 def _read_commits(folder: str, *words: str) -> Iterator[Commit]:
-    listed = git.ask(
-        folder,
-        "log",
-        "--no-show-signature",
-        f"--max-count={_MOST_COMMITS}",
-        "-z",
-        "--format=%H%x1f%T%x1f%P%x1f%B",
-        *words,
-        env=_PLAIN,
-    )
-    for record in listed.words:
+    options = ("--no-show-signature", f"--max-count={_MOST_COMMITS}", "-z", "--format=%H%x1f%T%x1f%P%x1f%B")
+    for record in git.ask(folder, "log", *options, *words, env=_PLAIN).words:
         ident, tree, parents, message = record.split("\x1f", 3)
         # A squashed commit may have the trailers of several: the last is the newest. GitHub writes lines below them.
         thread, step, digest = (
@@ -496,12 +475,8 @@ def _read_commits(folder: str, *words: str) -> Iterator[Commit]:
         )
         is_named = is_thread_id(thread) and is_node_id(step)
         sealed = _DIGEST.fullmatch(digest)
-        claim = Claim(
-            ident,
-            thread if is_thread_id(thread) else "",
-            step if is_named else "",
-            sealed[1] if sealed else "",
-        )
+        thread, step = thread if is_thread_id(thread) else "", step if is_named else ""
+        claim = Claim(ident, thread, step, sealed[1] if sealed else "")
         yield Commit(ident, tree, tuple(parents.split()), message.partition("\n")[0], claim)
 
 
@@ -515,18 +490,8 @@ def _is_whole(folder: str, commit: str) -> bool:
 def _list_changes(folder: str, before: str, after: str) -> dict[str, str]:
     """The mode and id of each file that differs, as it is after; empty for one that is gone."""
     pair = (before, after) if before else ("--root", after)
-    words = git.run(
-        folder,
-        "diff-tree",
-        "-r",
-        "--no-renames",
-        "--no-commit-id",
-        "--raw",
-        "-z",
-        "--no-abbrev",
-        *pair,
-        env=_PLAIN,
-    ).words
+    options = ("-r", "--no-renames", "--no-commit-id", "--raw", "-z", "--no-abbrev")
+    words = git.run(folder, "diff-tree", *options, *pair, env=_PLAIN).words
     changed = {}
     for about, path in zip(words[::2], words[1::2], strict=True):
         _, mode, _, ident, kind = about.split()
@@ -535,9 +500,8 @@ def _list_changes(folder: str, before: str, after: str) -> dict[str, str]:
 
 
 def _join(paths: list[str]) -> str:
-    return ", ".join(paths[:_MOST_NAMED]) + (
-        f" and {len(paths) - _MOST_NAMED} more" if paths[_MOST_NAMED:] else ""
-    )
+    rest = len(paths) - _MOST_NAMED
+    return ", ".join(paths[:_MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 # -- statements --

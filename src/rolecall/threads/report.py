@@ -100,11 +100,12 @@ def facts(step: View) -> list[str]:
         return [word for word in (*said, *reused_text(reused)) if word]
     used = tokens(step.get("usage"))
     cost = (step.get("usage") or {}).get("cost")
-    said += [duration(step.get("durationMs")), f"{used:,} tokens" if used else ""]
     said += [
+        duration(step.get("durationMs")),
+        f"{used:,} tokens" if used else "",
         money(cost) if cost else "",
-        f"reused {total}" if (total := reuse_total(step.get("saved"))) else "",
     ]
+    said += [f"reused {total}" if (total := reuse_total(step.get("saved"))) else ""]
     return [word for word in said if word]
 
 
@@ -254,11 +255,7 @@ _ENDINGS = {"failed": "failed", "stopped": "were stopped", "set_aside": "were se
 
 
 def step_markdown(
-    step: View,
-    *,
-    goal: str = "",
-    phrase: Callable[[Hint], str] = Hint.call,
-    unfolded: int | None = 0,
+    step: View, *, goal: str = "", phrase: Callable[[Hint], str] = Hint.call, unfolded: int | None = 0
 ) -> str:
     """One step as `thread read` shows it. `goal` is the purpose of its role, shown once per role; `phrase` words the
     hint on how to read more; `unfolded` is how many members of a group are shown in full, None for all."""
@@ -269,9 +266,8 @@ def step_markdown(
         asked = [_quote(f"{said['role']} had asked: {said['reason']}")] if said.get("reason") else []
         return "\n\n".join([*parts, *asked, str(said["answer"])])
     if step["role"] == FORK:
-        return "\n\n".join(
-            [*parts, f"From here on this thread goes its own way (from {step['output']['from']})."]
-        )
+        parts.append(f"From here on this thread goes its own way (from {step['output']['from']}).")
+        return "\n\n".join(parts)
     if goal:
         parts.append(f"<prompt>\n{goal.strip()}\n</prompt>")
     if sandbox := sandbox_text(step):
@@ -366,14 +362,8 @@ def start_markdown(card: View, prompt: str) -> str:
 
 def detail_markdown(step: View, *, with_prompt: bool = False, limit: int | None = SHORT) -> str:
     """Everything about one step: prompt, answer, tool calls, files, failed attempts."""
-    shown = {
-        **step,
-        "attempts": [],
-        "turns": [],
-        "changes": [],
-        "moreChanges": 0,
-        "body": shorten(step.get("body", ""), limit),
-    }
+    shown = {**step, "attempts": [], "turns": [], "changes": [], "moreChanges": 0}
+    shown["body"] = shorten(step.get("body", ""), limit)
     parts = [step_markdown(shown, unfolded=None if limit is None else MEMBERS)]
     told = {
         "session": " · ".join(filter(None, (step.get("session"), step.get("sessionReason")))),
@@ -450,7 +440,7 @@ def markdown(card: View, steps: Sequence[View], *, limit: int | None = SHORT) ->
     """A whole thread as a Markdown document."""
     parts = [
         f"# {card['title'] or card['name']}",
-        "\n".join(f"- {name}: {value}" for name, value in _standing(card)),
+        "\n".join(f"- {name}: {value}" for name, value in describe_thread(card)),
     ]
     parts.append("## Task\n\n" + shorten(card["prompt"].strip(), limit))
     if used := usage_table(card["usage"], steps):
@@ -462,7 +452,8 @@ def markdown(card: View, steps: Sequence[View], *, limit: int | None = SHORT) ->
     return "\n\n".join(parts) + "\n"
 
 
-def _standing(card: View) -> list[tuple[str, str]]:
+def describe_thread(card: View) -> list[tuple[str, Any]]:
+    """What a report says about a thread besides its steps, by name."""
     said = [
         ("thread", card["thread"]),
         ("workflow", f"{card['name']} ({card['workflow']})"),
@@ -478,7 +469,7 @@ def _standing(card: View) -> list[tuple[str, str]]:
         ("forked from", card["forkedFrom"]),
         ("continue with", card["continue"]),
     ]
-    return [(name, str(value)) for name, value in said if value not in (None, "")]
+    return [(name, value) for name, value in said if value not in (None, "")]
 
 
 def own_folders(card: View) -> list[tuple[str, str]]:

@@ -176,13 +176,11 @@ class Ledger:
                 name = getattr(account, by) if whole is None else whole
                 for group in (total, groups.setdefault(name, Spent(name))):
                     group.add(amount, rates.get(account.agent))
-        order = (
-            (lambda one: one.name)
-            if by == "day"
-            else (lambda one: (-one.spent, -one.amount.tokens, one.name))
-        )
         rows = [one for one in groups.values() if one.amount.steps or one.amount.attempts]
-        return SpendingSummary(total, sorted(rows, key=order))
+        rows.sort(key=lambda one: one.name)
+        if by != "day":
+            rows.sort(key=lambda one: (-one.spent, -one.amount.tokens))
+        return SpendingSummary(total, rows)
 
     def _price_tokens(self) -> dict[str, float]:
         """Dollars for a token of each agent, from its steps and attempts that reported a cost."""
@@ -210,10 +208,7 @@ class Ledger:
     def _count(self, store: Store, ref: ThreadRef, known: _Known) -> None:
         """Add the steps that came since the thread was last counted, and recount the attempts after the last one."""
         note, known.pending = read_note(store, ref.id), {}
-        head, known.head = (
-            known.head,
-            ref.head,
-        )  # a thread that cannot be read to its start is not counted again
+        head, known.head = known.head, ref.head  # one that cannot be read to its start is not counted again
         self._count_attempts(store, note.attempt if note else None, ref.state.name, known.pending)
         for step in Chain(store, ref.head):
             if step.id in (head, ref.state.forked_from):

@@ -147,9 +147,8 @@ class Tryout:
         head, last, number = steps[0][0].start if steps else chain.start.id, START, 0
         for step, number in steps:
             if step.role not in (PERSON, FORK):
-                here = StepPlace(
-                    self._store, ref, head, self._edit_of(self._store.follow(step.start).payload["workflow"])
-                )
+                edit = self._edit_of(self._store.follow(step.start).payload["workflow"])
+                here = StepPlace(self._store, ref, head, edit)
                 if found := here.compare(step, last, number, self._bound):
                     return found
                 turns[step.role] += 1
@@ -278,9 +277,8 @@ class StepPlace:
             now = next_of(self._new)
             was = Next(role, step.payload.get("edge_prompt") or "", None)
             old = self._edit.old.workflow
-            if old.python is None and (
-                now != was or any(edge.location for edge in old.graph.get(source, ()))
-            ):
+            has_location = any(edge.location for edge in old.graph.get(source, ()))
+            if old.python is None and (now != was or has_location):
                 # What is recorded is masked and without the folder.
                 computed = next_of(self._old)
                 was = computed if isinstance(computed, Next) and computed.role == role else was
@@ -294,11 +292,9 @@ class StepPlace:
         changes += self._compare_agents(step, bound)
         changes += self._compare_lists(step)
         if self._edit.limits_differ(role):
-            limit = self._new.over_limit(role, self._ref.state.limits, self._new.totals)
-            if (
-                limit is not None
-                and self._old.over_limit(role, self._ref.state.limits, self._old.totals) is None
-            ):
+            limits = self._ref.state.limits
+            limit = self._new.over_limit(role, limits, self._new.totals)
+            if limit is not None and self._old.over_limit(role, limits, self._old.totals) is None:
                 return Difference(number, role, (StepChange("limit", now=limit.reason),), None)
         return Difference(number, role, tuple(changes), role) if changes else None
 
@@ -346,10 +342,10 @@ class StepPlace:
             agents = [known.get(name, {}) for known in (state.agents, bound)]
             known = [(one.get("spec"), one.get("options")) for one in agents]
             if known[0] != known[1] or known[0][0] is None:
-                names = [
-                    ", ".join(word) or one.get("name", "") for word, one in zip(words, agents, strict=True)
-                ]
-                yield StepChange("agent", (), *names)
+                pairs = zip(words, agents, strict=True)
+                yield StepChange(
+                    "agent", (), *(", ".join(word) or one.get("name", "") for word, one in pairs)
+                )
 
     def _compare_lists(self, step: Step) -> Iterator[StepChange]:
         """The list of a group is evaluated again if its expression differs."""

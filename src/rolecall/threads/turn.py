@@ -44,11 +44,7 @@ class Turn:
     """A thread at its head, together with the workflow that decides what comes next."""
 
     def __init__(
-        self,
-        name: str,
-        chain: Chain,
-        playbook: Playbook,
-        folders: Mapping[str, WorkFolder] | None = None,
+        self, name: str, chain: Chain, playbook: Playbook, folders: Mapping[str, WorkFolder] | None = None
     ) -> None:
         """`folders` are the thread's own."""
         self.thread = name
@@ -117,9 +113,8 @@ class Turn:
         for whose, prefix, declared, extra, amounts in kinds:
             limits = {key: value for key, value in declared._asdict().items() if value is not None} | extra
             if key := thread.over_limit(limits, amounts):
-                return suggest_more(
-                    f"{prefix}{key}", limits[key], amounts.get(key, 0), f"{whose} has used", key
-                )
+                used_up = amounts.get(key, 0)
+                return suggest_more(f"{prefix}{key}", limits[key], used_up, f"{whose} has used", key)
         return None
 
     def context(self, *, workdir: str) -> ThreadContext:
@@ -386,6 +381,5 @@ class Messages(Sequence[Message]):
             if step is None:
                 self._is_complete = True
             else:
-                self._newest_first.append(
-                    Message(step.role, partial(getattr, step, "body"), partial(getattr, step, "output"))
-                )
+                body, output = partial(getattr, step, "body"), partial(getattr, step, "output")
+                self._newest_first.append(Message(step.role, body, output))

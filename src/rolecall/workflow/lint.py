@@ -91,11 +91,7 @@ class Unread(NamedTuple):
 
 
 def check(
-    workflow: Workflow,
-    *,
-    unread: Unread,
-    functions: Collection[str] = (),
-    prompts: Collection[str] = (),
+    workflow: Workflow, *, unread: Unread, functions: Collection[str] = (), prompts: Collection[str] = ()
 ) -> list[Finding]:
     """Return every finding. `functions` are roles played by Python functions, `prompts` those with a Python prompt."""
     lint = _Lint(workflow, unread)
@@ -682,9 +678,7 @@ class _Lint:
         found = outcome.find(outputs, names)
         if found is not None and outcome.may_be_list(found.variants):
             return outcome.items_of(found.variants)
-        for place in range(
-            1, len(names)
-        ):  # after a list, the rest of the path is taken from each of its items
+        for place in range(1, len(names)):  # after a list, the rest is taken from each of its items
             listed = outcome.find(outputs, names[:place])
             if listed is not None and outcome.may_be_list(listed.variants):
                 items = outcome.items_of(listed.variants)

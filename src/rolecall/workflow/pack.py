@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from rolecall.errors import Conflict, Hint, RolecallError, UsageError
 from rolecall.settings import capabilities, config, form
 from rolecall.settings.config_file import write_file
-from rolecall.workflow.model import Sandbox, Workflow, describe_sandbox, sandbox_of
+from rolecall.workflow.model import Sandbox, Workflow, describe_sandbox, given, sandbox_of
 from rolecall.workflow.places import ENDINGS, LOCK, has_lock, is_index, name_of, places_around
 
 MOST_FILES = 1_000
@@ -379,12 +379,8 @@ class Powers(NamedTuple):
         if self.python:
             count = sum(self.python.values())
             lines = f"{count} line" if count == 1 else f"{count:,} lines"
-            rows.append(
-                (
-                    "Python",
-                    f"runs its own code, {lines}, which can do anything you can; nothing else is known",
-                )
-            )
+            what = f"runs its own code, {lines}, which can do anything you can; nothing else is known"
+            rows.append(("Python", what))
         if files := (*self.python, *self.others):
             rows.append(("files", ", ".join(files)))
         if not self.path.endswith(".py"):
@@ -397,9 +393,8 @@ class Powers(NamedTuple):
             free = [power.role for power in active if (power.sandbox or Sandbox()).network == "all"]
             whose = "" if len(free) == len(active) else f" for {', '.join(dict.fromkeys(free))}"
             words = f"not restricted{whose}: agents and commands can use it"
-            rows.append(
-                ("network", words if free or not active else "only as the sandboxes of its roles say")
-            )
+            words = words if free or not active else "only as the sandboxes of its roles say"
+            rows.append(("network", words))
         rows.append(("prompts", f"tell the agents what to do: read {os.path.relpath(self.path)}"))
         return [(_one_line(name), _one_line(text)) for name, text in rows]
 
@@ -437,11 +432,10 @@ def _describe_file(known: Powers) -> Powers:
     workflow = load_file(path).workflow
     if workflow is None:
         raise UsageError(f"{path} has problems", hint=Hint("See them", "validate_workflow", workflow=path))
-    limits = {name: value for name, value in workflow.limits._asdict().items() if value is not None}
-    places = dict.fromkeys(
-        edge.location for edges in workflow.graph.values() for edge in edges if edge.location
-    )
-    return known._replace(roles=tuple(describe_roles(workflow)), folders=tuple(places), limits=limits)
+    edges = (edge for edges in workflow.graph.values() for edge in edges)
+    places = dict.fromkeys(edge.location for edge in edges if edge.location)
+    roles = tuple(describe_roles(workflow))
+    return known._replace(roles=roles, folders=tuple(places), limits=given(workflow.limits))
 
 
 def describe_roles(workflow: Workflow) -> Iterator[Power]:

@@ -18,10 +18,7 @@ class Message:
     """A step as Python code sees it. Long values are read when they are first used."""
 
     def __init__(
-        self,
-        role: str,
-        body: str | Callable[[], str],
-        output: JsonObject | Callable[[], JsonObject],
+        self, role: str, body: str | Callable[[], str], output: JsonObject | Callable[[], JsonObject]
     ) -> None:
         self.role = role
         self._body = body

@@ -57,6 +57,7 @@ M = TypeVar("M")
 T = TypeVar("T")
 DEFAULT_NAME = "workflow"
 """The name of the module-level variable that holds a file's workflow."""
+_PLAIN_KEYS = ("graph", "conditions", "limits", "workdir", "on_crash", "reuse", "sandbox")
 _FILE_HINT = f"A workflow file ends with `{DEFAULT_NAME} = Workflow(…)`."
 
 
@@ -333,13 +334,7 @@ class _Reader:
             "description": workflow.description,
             "version": workflow.version,
             "roles": dict(self._read_roles()),
-            "graph": self._plain(workflow.graph, "graph"),
-            "conditions": self._plain(workflow.conditions, "conditions"),
-            "limits": self._plain(workflow.limits, "limits"),
-            "workdir": self._plain(workflow.workdir, "workdir"),
-            "on_crash": self._plain(workflow.on_crash, "on_crash"),
-            "reuse": self._plain(workflow.reuse, "reuse"),
-            "sandbox": self._plain(workflow.sandbox, "sandbox"),
+            **{key: self._plain(getattr(workflow, key), key) for key in _PLAIN_KEYS},
         }
         return {key: value for key, value in given.items() if value is not None}
 

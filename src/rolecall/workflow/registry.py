@@ -300,8 +300,7 @@ def workflow_node(store: Store, node: str) -> Node:
     if isinstance(found.payload, dict) and {"name", "roles", "graph"} <= set(found.payload):
         return found
     raise UsageError(
-        f"node {node} is not a workflow",
-        hint=Hint("See the workflows that are known here", "list_workflows"),
+        f"node {node} is not a workflow", hint=Hint("See the workflows that are known here", "list_workflows")
     )
 
 
