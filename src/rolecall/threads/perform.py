@@ -9,6 +9,7 @@ from types import FunctionType
 from typing import Any
 
 from rolecall.agents import process, protocol
+from rolecall.agents.confinement import confine
 from rolecall.errors import AgentError, ExtractError, RolecallError
 from rolecall.settings import capabilities
 from rolecall.threads import prompt, reuse, sandboxing
@@ -32,11 +33,11 @@ async def perform(
     """Let the role's agent play it or, while that has reached a limit of its provider, the one that the workflow names
     as its stand-in; the step says so. If this raises, the agent's output is already recorded."""
     named = attempt.turn.role(attempt.role).stand_in
-    if named is None or setup.stand_in is None:
-        return await _play(setup, attempt, cast, cancel, play)
     try:
         return await _play(setup, attempt, cast, cancel, play)
     except AgentError as error:
+        if named is None or setup.stand_in is None:
+            raise
         from rolecall.threads.waiting import find_limit_of  # an agent that answers does not need it
 
         if find_limit_of(setup.store, error) is None or cancel.is_set():
@@ -107,6 +108,7 @@ async def _ask(
         attempt.stay_in_session()
     text = correction if correction is not None else await attempt.make_prompt(cast)
     role, run, decision = attempt.turn.role(attempt.role), setup.token(), attempt.session
+    needs_store = bool(getattr(cast.agent, "opens_store", False))
     inherited, sandbox = setup.restrictions_of(role), sandbox_of(attempt.turn.workflow, attempt.role)
     words = tuple(dict.fromkeys((*role.capabilities, *inherited)))
     # The role's own restrictions were checked earlier; our own process may add some.
@@ -114,10 +116,12 @@ async def _ask(
     sandboxing.check_role(
         cast.name, cast.agent, workflow, attempt.role, layers=setup.layers, inherited=inherited, names_role=False
     )  # fmt: skip
-    policy = sandboxing.make_policy(
-        sandbox, words, cast.agent, workdir=attempt.workdir, environment=setup.environment,
-        private=setup.private, layers=setup.layers, may_start_threads=role.may_start_threads,
-    )  # fmt: skip
+    policy = None
+    if getattr(cast.agent, "runs_in_sandbox", False):
+        policy = confine(
+            sandbox, attempt.workdir, words, environment=setup.environment, private=setup.private,
+            layers=setup.layers, may_start_threads=role.may_start_threads or needs_store,
+        )  # fmt: skip
 
     if correction is None:
         await attempt.find_files()

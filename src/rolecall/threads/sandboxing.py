@@ -5,10 +5,10 @@ Only a role with a `sandbox`, or with restrictions that imply one, needs `agents
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
-from rolecall.agents.confinement import confine, is_wanted
+from rolecall.agents.confinement import is_wanted
 from rolecall.errors import UsageError
 from rolecall.settings import capabilities
 from rolecall.store.canonical import JsonObject
@@ -57,27 +57,6 @@ def check_role(
     if deniable is not None:  # the author of a plain function is responsible for it
         named = role if names_role else ""
         capabilities.check_supported(name, words, deniable, by_kernel=by_kernel, role=named)
-
-
-def make_policy(
-    sandbox: Sandbox | None,
-    words: Collection[str],
-    agent: Any,
-    *,
-    workdir: str,
-    environment: Mapping[str, str],
-    private: Sequence[str],
-    layers: Callable[[], Layers],
-    may_start_threads: bool,
-) -> Policy | None:
-    """The policy for the processes of a role; None if they run without one. `private` are our own places."""
-    if not getattr(agent, "runs_in_sandbox", False):
-        return None
-    may_start_threads = may_start_threads or getattr(agent, "opens_store", False)
-    return confine(
-        sandbox, workdir, words, environment=environment, private=private, layers=layers,
-        may_start_threads=may_start_threads,
-    )  # fmt: skip
 
 
 def describe_use(sandbox: Sandbox | None, words: Collection[str], policy: Policy | None) -> JsonObject:

@@ -289,11 +289,7 @@ def step_page(store: Store, ref: ThreadRef, *, before: str | None = None, limit:
     found: list[View] = []
     for step in islice(chain, 1 if before else 0, None):
         number -= bool(found) or bool(before)
-        payload = step.payload
-        attempts = list(attempts_from(store, payload.get("attempt"), with_texts=False))
-        view = step_entry(step, number) | {"attempts": attempts, "children": payload.get("children", [])}
-        view |= {"by": payload["by"]} if payload.get("by") else {}
-        found.append(view | {"edgePrompt": payload.get("edge_prompt", "")})
+        found.append(step_entry(step, number) | _origins(store, step, with_texts=False))
         if len(found) == limit:
             break
     is_more = bool(found) and number > 1 and Step(store, store.get(found[-1]["hash"])).payload["prev"]
@@ -346,15 +342,23 @@ def details(store: Store, step: Step, number: int) -> View:
         **step_entry(step, number),
         "body": step.body,
         "raw": step.raw,
-        "edgePrompt": payload.get("edge_prompt", ""),
         "prompt": step.prompt,
         **_detail(store, payload.get("detail")),
         "cwd": payload.get("cwd", ""),
         "omitted": list(step.tree.left.omitted) if step.tree else [],
         "sessionReason": payload.get("session_reason", ""),
-        **({"by": payload["by"]} if payload.get("by") else {}),
+        **_origins(store, step, with_texts=True),
+    }
+
+
+def _origins(store: Store, step: Step, *, with_texts: bool) -> View:
+    """What led to a step: the edge's prompt, its failed attempts, and who played the role."""
+    payload = step.payload
+    return {
+        "edgePrompt": payload.get("edge_prompt", ""),
+        "attempts": list(attempts_from(store, payload.get("attempt"), with_texts=with_texts)),
         "children": payload.get("children", []),
-        "attempts": list(attempts_from(store, payload.get("attempt"), with_texts=True)),
+        **({"by": payload["by"]} if payload.get("by") else {}),
     }
 
 
@@ -516,7 +520,7 @@ def _skip_to(store: Store, steps: Iterator[tuple[Step, int]], wanted: str, ref: 
 def _brief(store: Store, step: Step, number: int, roles: dict[str, Mapping[str, Any]]) -> View:
     """A step as `read` shows it, with the goal of its role in the workflow of that step. `roles` caches the roles of
     workflows that were read."""
-    payload, start = step.payload, step.payload["start"]
+    start = step.payload["start"]
     if start not in roles:
         try:
             roles[start] = store.get(store.get(start).payload["workflow"]).payload.get("roles") or {}
@@ -524,11 +528,9 @@ def _brief(store: Store, step: Step, number: int, roles: dict[str, Mapping[str, 
             roles[start] = {}  # the steps can be read without the workflow
     return {
         **step_entry(step, number),
-        **_detail(store, payload.get("detail")),
+        **_detail(store, step.payload.get("detail")),
         "body": step.body,
-        "edgePrompt": payload.get("edge_prompt", ""),
-        "attempts": list(attempts_from(store, payload.get("attempt"), with_texts=False)),
-        "children": payload.get("children", []),
+        **_origins(store, step, with_texts=False),
         "goal": str((roles[start].get(step.role) or {}).get("goal") or ""),
     }
 

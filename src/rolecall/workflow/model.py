@@ -484,10 +484,12 @@ def recall_payload(recall: Recall) -> JsonObject:
 
 def sandbox_payload(sandbox: Sandbox) -> JsonObject | Literal["off"]:
     """The fields of a sandbox that are not at their defaults."""
-    if sandbox.is_off:
-        return "off"
-    given = {key: value for key, value in sandbox._asdict().items() if value != Sandbox._field_defaults[key]}
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in given.items()}
+    return "off" if sandbox.is_off else _changed_fields(sandbox)
+
+
+def _changed_fields(part: Sandbox | Group) -> dict[str, Any]:
+    changed = {key: value for key, value in part._asdict().items() if value != part._field_defaults[key]}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in changed.items()}
 
 
 def describe_sandbox(sandbox: Sandbox, restrictions: Collection[str] | None = None) -> str:
@@ -530,11 +532,8 @@ def read_sandbox(payload: JsonObject | Literal["off"]) -> Sandbox:
 
 def group_payload(group: Group) -> JsonObject:
     """The fields of a group that are not at their defaults."""
-    payload = group._asdict()
-    payload = {key: value for key, value in payload.items() if value != Group._field_defaults[key]}
-    if isinstance(group.join, int):
-        payload["join"] = {"at_least": group.join}
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in payload.items()}
+    join = {"join": {"at_least": group.join}} if isinstance(group.join, int) else {}
+    return _changed_fields(group) | join
 
 
 def read_group(payload: JsonObject) -> Group:
