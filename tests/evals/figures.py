@@ -7,7 +7,18 @@ from itertools import count
 from random import Random
 from statistics import fmean
 
-from evals.simulation import EASY, HARD, MIXED, SIMILAR, SUITES, Difficulty, mean_of, run_both, run_suite
+from evals.simulation import (
+    EASY,
+    HARD,
+    MIXED,
+    SIMILAR,
+    SUITES,
+    Difficulty,
+    mean_of,
+    run_both,
+    run_breaking,
+    run_suite,
+)
 from evals.test_search import run, run_with_ends
 from rolecall.evals.power import find_smallest_difference
 from rolecall.evals.search import Search
@@ -71,7 +82,11 @@ def print_gate() -> None:
 def print_smallest() -> None:
     print("\nThe smallest difference from a pass rate of 70 % that is shown in 80 % of suites")
     for tasks in (20, 30, 50, 100, 200):
-        print(f"  {tasks} tasks:", [find_smallest_difference(tasks, each) for each in (1, 3, 5)])
+        for repeats in (1, 3, 5):
+            random, least = Random(16), find_smallest_difference(tasks, repeats) or 1.0
+            suites = (run_breaking(random, tasks, repeats, least) for _ in range(500))
+            shown = fmean(compare_rates(pairs).p_value <= 0.05 for pairs in suites)
+            print(f"  {tasks} tasks x {repeats}: {least:.3f}, shown in {100 * shown:.1f} %")
 
 
 def print_early() -> None:

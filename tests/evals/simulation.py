@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from random import Random
 
+from rolecall.evals.power import BASE_RATE
 from rolecall.evals.statistics import Pair, Tally
 
 SUITES = 2000 if "SOAK" in os.environ else 400
@@ -35,3 +36,16 @@ def run_both(
     """Two variants on the same tasks; `change` gives the rate of the second one from that of the first."""
     rates = [random.betavariate(*difficulty) for _ in range(tasks)]
     return [Pair(run_task(random, rate, repeats), run_task(random, change(rate), repeats)) for rate in rates]
+
+
+def run_breaking(random: Random, tasks: int, repeats: int, share: float) -> list[Pair]:
+    """Two variants of which the second breaks a share of the tasks. On half of the others two runs differ as often as
+    coin tosses do."""
+
+    def run() -> Pair:
+        if random.random() < share:
+            return Pair(Tally(repeats, repeats), Tally(0, repeats))
+        rate = BASE_RATE if random.random() < 0.5 else 1.0
+        return Pair(run_task(random, rate, repeats), run_task(random, rate, repeats))
+
+    return [run() for _ in range(tasks)]

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from evals.simulation import MIXED, SUITES, run_both, run_task
+from evals.simulation import MIXED, SUITES, run_both, run_breaking
 from rolecall.evals.gate import Early
-from rolecall.evals.power import BASE_RATE, find_smallest_difference
+from rolecall.evals.power import find_smallest_difference
 from rolecall.evals.records import Cell, Result, StoredTask, StoredVariant
 from rolecall.evals.statistics import ALPHA, Pair, Tally, compare_rates, is_worse
 from rolecall.store.ids import NodeId, ThreadId
@@ -83,19 +83,10 @@ def test_of_equal_variants_at_most_one_in_twenty_fails_a_gate(repeats: int) -> N
 def test_the_smallest_difference_that_a_suite_can_show_is_shown_in_four_of_five_runs(
     tasks: int, repeats: int
 ) -> None:
-    """That share of the tasks breaks; on half of the others two runs differ as often as coin tosses do."""
     random, least = Random(23), find_smallest_difference(tasks, repeats)
     assert least is not None
-
-    def run(*, is_broken: bool) -> Pair:
-        if is_broken:
-            return Pair(Tally(repeats, repeats), Tally(0, repeats))
-        rate = BASE_RATE if random.random() < 0.5 else 1.0
-        return Pair(run_task(random, rate, repeats), run_task(random, rate, repeats))
-
     shown = sum(
-        compare_rates([run(is_broken=random.random() < least) for _ in range(tasks)]).p_value <= ALPHA
-        for _ in range(SUITES)
+        compare_rates(run_breaking(random, tasks, repeats, least)).p_value <= ALPHA for _ in range(SUITES)
     )
     assert 0.75 * SUITES <= shown <= 0.95 * SUITES
 

@@ -167,7 +167,7 @@ def _tell_plan(plan: Plan, *, is_compared: bool) -> None:
         shown = f"{least * 100:.0f} points" if least is not None else "none, with so few tasks"
         say(f"smallest difference that it can show, from 70 %: {shown}")
     for name, paths in plan.omitted.items():
-        warn(f"{name}: {', '.join(paths[:5])} is left out, because it is large or looks like a secret")
+        warn(f"{name}: {', '.join(paths[:5])} left out: large, or named like a secret")
     if (run := plan.going_on) is not None:
         done = sum(one.outcome != "infrastructure" for one in run.read_results().values())
         say(f"run {run.id} continues: {done} of {plan.threads} are done")
