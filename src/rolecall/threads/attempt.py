@@ -301,7 +301,7 @@ class Attempt:
         except UsageError as error:
             if wanted.is_required:
                 raise
-            found = Recalled(_NOT_SEARCHED, [f"{error.message}. {error.hint}"])
+            found = Recalled(_NOT_SEARCHED, [error.explain()])
         for note in found.notes:
             self.remark(note)
         return found.text

@@ -158,15 +158,14 @@ class Engine(Setup):
         if is_interrupted and cancel is not None and cancel.is_set():  # not just claimed by the agent
             held.ref()
             return Outcome(held.thread, held.head, Status.IDLE, attempt.role, "interrupted")
-        reason = f"{attempt.role}: {error.message}"
         if isinstance(error, AgentError):
             from rolecall.threads import waiting  # a step whose agent answers does not need it
 
             limit = waiting.find_limit_of(self.store, error)
             if limit is not None and limit.until is not None:
+                reason = f"{attempt.role}: {error.message}"
                 return waiting.begin(self, held.ref(), attempt, limit.until, reason)
-        reason += f". {error.hint}" if error.hint else ""
         asks = ""
         if isinstance(error, AgentError) and error.ending == "suspended":
             asks = nested.find_asking(self.store, error.session or "")
-        return settle(self, held.ref(), Suspended(reason), RESUME, asks=asks)
+        return settle(self, held.ref(), Suspended(f"{attempt.role}: {error.explain()}"), RESUME, asks=asks)

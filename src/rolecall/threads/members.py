@@ -85,9 +85,7 @@ async def play(setup: Setup, run: Run, held: Held, attempt: Attempt, cancel: Can
         members = Members(setup, held, attempt, ref, files)
         return await (members.queue(cancel) if setup.queues_members else members.run(run, cancel))
     except UsageError as error:
-        hint = f". {error.hint}" if error.hint else ""
-        way = Suspended(f"{attempt.role}: {error.message}{hint}")
-        return settle(setup, held.ref(), way, RESUME)
+        return settle(setup, held.ref(), Suspended(f"{attempt.role}: {error.explain()}"), RESUME)
 
 
 def _store_roster(setup: Setup, held: Held, attempt: Attempt, files: MemberFiles) -> Ref:
@@ -424,8 +422,7 @@ class Members:
         except RolecallError as error:
             ref = thread.find(self._store, ident)
             if not ref.state.is_over:
-                hint = f". {error.hint}" if error.hint else ""
-                way = Suspended(f"{self._role(number)}: {error.message}{hint}")
+                way = Suspended(f"{self._role(number)}: {error.explain()}")
                 settle(replace(self._setup, watch=partial(self._tell, number)), ref, way, RESUME)
 
     def _seconds_to_look(self, elsewhere: set[int]) -> float | None:

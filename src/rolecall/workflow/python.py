@@ -433,7 +433,7 @@ class _Reader:
         try:
             return self._plain(typed.schema_of(schema), f"the schema of {name!r}", name)
         except RolecallError as exc:
-            self._report(f"the schema of {name!r}: {exc.message}{'. ' if exc.hint else ''}{exc.hint}", name)
+            self._report(f"the schema of {name!r}: {exc.explain()}", name)
         return {}
 
     def _plain(self, value: Any, what: str, role: str | None = None) -> Any:

@@ -164,34 +164,30 @@ _LIMITS = Record(
     Limits,
     "limits",
     {
-        "steps": Field(Number(whole=True, above=0), description="Steps."),
-        "turns": Field(Number(whole=True, above=0), description="Turns of agents."),
-        "tokens": Field(Number(whole=True, above=0), description="Tokens, in and out."),
-        "cost": Field(Number(above=0), description="Money, in the currency that the agents report."),
-        "minutes": Field(Number(above=0), description="Minutes that agents worked."),
+        "steps": Field(Number(whole=True, above=0), "Steps."),
+        "turns": Field(Number(whole=True, above=0), "Turns of agents."),
+        "tokens": Field(Number(whole=True, above=0), "Tokens, in and out."),
+        "cost": Field(Number(above=0), "Money, in the currency that the agents report."),
+        "minutes": Field(Number(above=0), "Minutes that agents worked."),
     },
 )
 _WORKDIR = Field(
     Choice(*get_args(Workdir)),
-    description="Where roles work: in the folder the thread was started in, or in one of its own.",
+    "Where roles work: in the folder the thread was started in, or in one of its own.",
 )
 _ON_CRASH = Field(
     Choice(*get_args(OnCrash)),
-    description="The files with which a role starts again after a crash: as it left them, or as it found them.",
+    "The files with which a role starts again after a crash: as it left them, or as it found them.",
 )
-_REUSE = Field(
-    Flag(), description="Whether a finished step with the same key is taken over instead of asking again."
-)
+_REUSE = Field(Flag(), "Whether a finished step with the same key is taken over instead of asking again.")
 _RECALL = Record(
     Recall,
     "knowledge",
     {
         "tokens": Field(
-            Number(whole=True, least=100, most=100_000), description="The most tokens of all passages (2000)."
+            Number(whole=True, least=100, most=100_000), "The most tokens of all passages (2000)."
         ),
-        "path": Field(
-            Text("a pattern as in a .gitignore", least=1), description="Only files that match the pattern."
-        ),
+        "path": Field(Text("a pattern as in a .gitignore", least=1), "Only files that match the pattern."),
         "required": Field(
             Flag(), to="is_required", description="Whether the role must not begin without passages (false)."
         ),
@@ -320,24 +316,21 @@ _JOIN = Either(
 _GROUP_FIELDS: dict[str, Field] = {
     "each": Field(
         Text("an expression, such as steps[-1].output.files", least=1),
-        description="JSONata that gives a list: one member for each item. Its goal may use {{item}}.",
+        "JSONata that gives a list: one member for each item. Its goal may use {{item}}.",
     ),
-    "times": Field(Number(whole=True, least=1), description="How many members work on the same task."),
-    "roles": Field(_TEXTS, description="The roles of a team, which work at the same time."),
-    "at_once": Field(Number(whole=True, least=1), description="How many members run at the same time."),
-    "join": Field(_JOIN, description="How many members must be done for the group to be done."),
+    "times": Field(Number(whole=True, least=1), "How many members work on the same task."),
+    "roles": Field(_TEXTS, "The roles of a team, which work at the same time."),
+    "at_once": Field(Number(whole=True, least=1), "How many members run at the same time."),
+    "join": Field(_JOIN, "How many members must be done for the group to be done."),
     "on_failure": Field(
-        Choice(*get_args(OnFailure)), description="Whether the other members continue after one has failed."
+        Choice(*get_args(OnFailure)), "Whether the other members continue after one has failed."
     ),
     "on_limit": Field(
-        Choice(*get_args(OnLimit)),
-        description="What happens if the next member needs more than the limits have left.",
+        Choice(*get_args(OnLimit)), "What happens if the next member needs more than the limits have left."
     ),
-    "deadline": Field(Number(above=0), description="After how many minutes unfinished members are stopped."),
-    "merge": Field(
-        Choice(*get_args(Merge)), description="Whether members' worktrees are merged, one by one."
-    ),
-    "check": Field(_TEXTS, description="The command that must succeed after each merge, as a list of words."),
+    "deadline": Field(Number(above=0), "After how many minutes unfinished members are stopped."),
+    "merge": Field(Choice(*get_args(Merge)), "Whether members' worktrees are merged, one by one."),
+    "check": Field(_TEXTS, "The command that must succeed after each merge, as a list of words."),
 }
 
 
@@ -396,20 +389,16 @@ _ROLE = _RoleForm(
                 {str: _AGENT, list: ListOf(_AGENT, least=1)},
                 hint="Options of an agent belong in the configuration.",
             ),
-            description="The agent that plays the role; members of a group take those of a list in turn.",
+            "The agent that plays the role; members of a group take those of a list in turn.",
         ),
         "stand_in": Field(
-            _AGENT,
-            description="The agent that plays the role while its own has reached a limit of its provider.",
+            _AGENT, "The agent that plays the role while its own has reached a limit of its provider."
         ),
         "resume": Field(
-            Choice(*get_args(Resume)),
-            description="How long the agent's session is kept for the role's next turn.",
+            Choice(*get_args(Resume)), "How long the agent's session is kept for the role's next turn."
         ),
-        "limits": Field(_LIMITS, description="What the role may use before its thread is suspended."),
-        "extract": Field(
-            _JsonForm(), description="Another model that reads its answers: the keys of `extract`."
-        ),
+        "limits": Field(_LIMITS, "What the role may use before its thread is suspended."),
+        "extract": Field(_JsonForm(), "Another model that reads its answers: the keys of `extract`."),
         "workdir": _WORKDIR,
         "on_crash": _ON_CRASH,
         "reuse": _REUSE,
@@ -418,11 +407,9 @@ _ROLE = _RoleForm(
                 "true, false or a mapping",
                 {bool: Converted(Flag(), lambda is_on: Recall() if is_on else None), dict: _RECALL},
             ),
-            description="Passages of the repository for the task, put into the prompt.",
+            "Passages of the repository for the task, put into the prompt.",
         ),
-        "may_start_threads": Field(
-            Flag(), description="Whether the agent may start and move threads itself."
-        ),
+        "may_start_threads": Field(Flag(), "Whether the agent may start and move threads itself."),
         "sandbox": SANDBOX,
         **_GROUP_FIELDS,
     },
@@ -450,8 +437,8 @@ _TARGET_FIELDS: dict[str, Field] = {
         required=True,
         hint="Name the role it leads to, or $END.",
     ),
-    "prompt": Field(Text(), description="The instruction for the next role: a Mustache template."),
-    "location": Field(Text(), description="Its work folder: a Mustache template."),
+    "prompt": Field(Text(), "The instruction for the next role: a Mustache template."),
+    "location": Field(Text(), "Its work folder: a Mustache template."),
 }
 _TARGET = Record(
     Edge,
@@ -470,7 +457,7 @@ _TARGET = Record(
 _LISTED_EDGE = Record(
     Edge,
     "an edge",
-    {**_TARGET_FIELDS, "condition": Field(Text(), description="The name of a condition; null: always.")},
+    {**_TARGET_FIELDS, "condition": Field(Text(), "The name of a condition; null: always.")},
     wanted="an edge: {role, condition, prompt}",
 )
 
@@ -554,9 +541,9 @@ _WORKFLOW = Section(
             default={},
         ),
         "conditions": Field(
-            MapOf(_CONDITION), description="Expressions by name, for edges; or {expression, description}."
+            MapOf(_CONDITION), "Expressions by name, for edges; or {expression, description}."
         ),
-        "limits": Field(_LIMITS, description="What a thread may use before it is suspended."),
+        "limits": Field(_LIMITS, "What a thread may use before it is suspended."),
         "workdir": _WORKDIR,
         "on_crash": _ON_CRASH,
         "reuse": _REUSE,
