@@ -251,6 +251,8 @@ OTHERS = [
     reach("connect to a display", connect('os.environ["X11"]'), LANDLOCK),
     reach("connect to a socket elsewhere", connect('os.environ["OUT"] + "/server.sock"'), LANDLOCK, BUBBLEWRAP),
     reach("connect to an abstract socket", connect('"\\0" + os.environ["ABSTRACT"]'), MOUNTS, BUBBLEWRAP),
+    reach("connect to a socket with a link in its name", connect('os.environ["OUT"] + "/linked.sock"'),
+          LANDLOCK, BUBBLEWRAP),
     reach("send to a socket for datagrams elsewhere", python("""
         import os, socket
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:

@@ -165,7 +165,9 @@ class Scene:
     def _build(self) -> None:
         self._end_sibling()
         for path in self.root.iterdir():
-            if path != self._template:
+            if path.is_symlink():
+                path.unlink()
+            elif path != self._template:
                 shutil.rmtree(path)
         for path in (self.home / name for name in SECRETS):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -173,6 +175,7 @@ class Scene:
         (self.home / ".bashrc").write_text("true\n")
         (self.home / ".docker/run").mkdir(parents=True)
         (self.outside / "folder").mkdir(parents=True)
+        (self.root / "link-to-outside").symlink_to("outside")
         (self.outside / "notes.txt").write_text("before\n")
         (self.outside / "folder/inner.txt").write_text("before\n")
         shutil.copytree(self._template, self.work, symlinks=True)
@@ -184,6 +187,7 @@ class Scene:
             str(self.tmp / "X0"),
             str(self.home / ".docker/run/docker.sock"),
             str(self.outside / "server.sock"),
+            str(self.root / "link-to-outside/linked.sock"),
             f"\0{self._name}",
         ]
         self._sibling = subprocess.Popen(

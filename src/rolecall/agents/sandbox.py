@@ -223,10 +223,7 @@ class Policy:
     ) -> list[str]:
         """The command that starts `argv` in the sandbox and writes what is enforced to `report`."""
         where = os.path.realpath(cwd)
-        sockets = _find_sockets() if self.layers.namespaces == "own" else []
-        places = {path: "hide" for path in (*self.hide, *sockets) if os.path.lexists(path)}
-        if self.relay is not None:
-            places.pop(self.relay.socket, None)
+        places = {path: "hide" for path in self.hide if os.path.lexists(path)}
         in_tmp = [path for path in self.read or () if _is_in_any(path, [os.path.realpath(_TMP)])]
         places.update((path, "keep") for path in (*self.keep, *in_tmp) if os.path.exists(path))
         writable = [path for path in (*self.write, os.path.realpath(tmp)) if os.path.exists(path)]
@@ -237,9 +234,11 @@ class Policy:
             while (path := os.path.dirname(path)) not in places:
                 places[path] = "write"
         places.update(dict.fromkeys(protect, "protect"))
-        around = max((path for path in places if _is_in_any(where, [path])), key=len, default="")
-        if places.get(around) != "write":
+        if _find_kind(where, places) != "write":
             places[where] = "keep"
+        if self.layers.namespaces == "own":
+            proxy = self.relay.socket if self.relay is not None else ""
+            places.update((path, "hide") for path in _find_sockets(places) if path != proxy)
         has_network = self.network == "all"
         words = ["--report", str(report), "--folder", str(cwd), "--tmp", os.path.realpath(_TMP)]
         words += [word for path, kind in places.items() for word in (f"--{kind}", path)]
@@ -470,14 +469,19 @@ def _find_writable(paths: Iterable[str], folder: str, home: str) -> tuple[str, .
     return tuple(dict.fromkeys(found))
 
 
-def _find_sockets() -> list[str]:
-    """The sockets of other programs: one can be connected to although it cannot be written."""
+def _find_sockets(places: Mapping[str, str]) -> list[str]:
+    """The sockets of other programs, except in places that are hidden anyway: one can be connected to although it
+    cannot be written."""
     try:
         lines = Path("/proc/net/unix").read_bytes().splitlines()
     except OSError:
         return []
+    named = {os.fsdecode(line[line.index(b"/") :]).rpartition("/") for line in lines if b" /" in line}
+    folders = {folder: os.path.realpath(folder + slash) for folder, slash, _ in named}
+    folders = {folder: real for folder, real in folders.items() if _find_kind(real, places) != "hide"}
+    paths = [os.path.join(folders[folder], name) for folder, _, name in sorted(named) if folder in folders]
     return [
-        os.fsdecode(path) for path in sorted({line[line.index(b"/") :] for line in lines if b" /" in line})
+        path for path in paths if path not in places and os.path.exists(path) and not os.path.islink(path)
     ]
 
 
@@ -492,6 +496,13 @@ def _with_interpreters(programs: Iterable[str], env: Mapping[str, str], folder: 
             waiting += _resolve(find_interpreters(program, env, folder))
     loaders = ("/lib*/ld-*.so*", "/lib/*/ld-*.so*", "/usr/lib*/ld-*.so*")
     return [*found, *_resolve(loader for pattern in loaders for loader in glob.glob(pattern))]
+
+
+def _find_kind(path: str, places: Mapping[str, str]) -> str:
+    """The kind of the innermost place that a path lies in."""
+    while path not in places and path != "/":
+        path = os.path.dirname(path)
+    return places.get(path, "")
 
 
 def _expand(paths: Iterable[str], folder: str, home: str) -> list[str]:
