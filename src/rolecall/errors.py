@@ -19,7 +19,8 @@ turn an error into an exit code, a status or a tool result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 Ending = Literal[
@@ -207,3 +208,13 @@ class ExtractError(RolecallError):
 
 class StorageError(RolecallError):
     """The disk is full, the folder is read-only, or the server cannot be reached."""
+
+
+@contextmanager
+def explain_missing(extra: str, what: str, *, advice: str = "") -> Iterator[None]:
+    """Around imports: if a package is missing, say that `what` needs it, and which extra of ours installs it."""
+    try:
+        yield
+    except ImportError as error:
+        hint = f"Install it: pip install 'rolecall[{extra}]'. {advice}".rstrip()
+        raise UsageError(f"{what} needs the package {error.name!r}", hint=hint) from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
-from rolecall.errors import UsageError
+from rolecall.errors import explain_missing
 from rolecall.settings.server_options import add_store_option
 
 HELP = "serve a workflow as an agent to an editor (needs rolecall[acp])"
@@ -18,13 +18,8 @@ LEAD = "lead"
 
 
 def run(options: Namespace) -> None:
-    try:
+    with explain_missing("acp", "the Agent Client Protocol"):
         from rolecall.acp.agent import Defaults, serve
-    except ImportError as error:
-        raise UsageError(
-            f"the Agent Client Protocol needs the package {error.name!r}",
-            hint="Install it: pip install 'rolecall[acp]'",
-        ) from error
     if sys.stdin is not None and sys.stdin.isatty():
         print("waiting for an editor on standard input; Ctrl-C ends it", file=sys.stderr)
     serve(Defaults(options.workflow, options.agent, dict(options.limit), options.store))

@@ -16,7 +16,7 @@ from rolecall.cli.output import STORE, paint, read_input, say, tell
 from rolecall.cli.parser import report
 from rolecall.cli.thread_outcome import CODES, INTERRUPTED
 from rolecall.cli.thread_play import View, play, run_attended
-from rolecall.errors import NotFound, RolecallError, UsageError
+from rolecall.errors import NotFound, RolecallError, UsageError, explain_missing
 from rolecall.threads.state import ENDED, Status
 from rolecall.workflow.reply import Shape
 
@@ -147,14 +147,9 @@ class LeadConversation:
     """A person and the Lead take turns until the person leaves."""
 
     def __init__(self, options: Namespace, rolecall: Rolecall, thread: Thread | None) -> None:
-        try:
+        without = "In a pipe it works without: echo 'What is left?' | rolecall lead"
+        with explain_missing("lead", "a conversation in the terminal", advice=without):
             from rolecall.cli.lead_prompt import make_prompt
-        except ImportError as error:
-            raise UsageError(
-                f"a conversation in the terminal needs the package {error.name!r}",
-                hint="Install it: pip install 'rolecall[lead]'. In a pipe it works without: "
-                "echo 'What is left?' | rolecall lead",
-            ) from error
         self._options, self._rolecall, self._thread = options, rolecall, thread
         self._board = Board(rolecall, thread)
         self._read: Callable[[], str] = make_prompt(

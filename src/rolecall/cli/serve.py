@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from rolecall.cli import Reply, argument, flag, verb
 from rolecall.cli.output import STORE, between, printable, tell, warn
-from rolecall.errors import UsageError
+from rolecall.errors import UsageError, explain_missing
 from rolecall.service import control, project_file
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.project_file import ProjectFile
@@ -123,12 +123,8 @@ def serve(options: Namespace) -> Reply | int:
             ready=tell_ready,
         )
         return 0
-    try:
+    with explain_missing("fleet", "a fleet"):
         from rolecall.service.fleet import serving as fleet
-    except ImportError as error:
-        raise UsageError(
-            f"a fleet needs the package {error.name!r}", hint="Install it: pip install 'rolecall[fleet]'"
-        ) from error
     given = {"name": options.machine, "slots": options.slots}
     given |= {"lease_ms": round(options.lease * 1000) if options.lease else None}
     has_policy = has_project or options.at_once or options.concurrency

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from rolecall import __version__
-from rolecall.errors import RolecallError, UsageError
+from rolecall.errors import RolecallError, explain_missing
 from rolecall.mcp import protocol, skills
 from rolecall.mcp.resources import Library
 from rolecall.mcp.stdio import LONGEST
@@ -42,18 +42,13 @@ def serve(toolbox: Toolbox, options: Namespace, instructions: str) -> None:
 
 
 def _make_app(toolbox: Toolbox, instructions: str, *, host: str) -> ASGIApp:
-    try:
+    with explain_missing("mcp", "the HTTP door", advice="Without --http nothing more is needed."):
         import mcp.types as types
         from anyio import from_thread, get_cancelled_exc_class, lowlevel, to_thread
         from mcp.server.lowlevel import Server
         from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated
         from mcp.server.transport_security import TransportSecuritySettings
         from mcp.shared.exceptions import MCPError
-    except ImportError as error:
-        raise UsageError(
-            f"the HTTP door needs the MCP SDK, which is not installed ({error})",
-            hint="Install it: pip install 'rolecall[mcp]'. Without --http nothing more is needed.",
-        ) from error
     capabilities, library = toolbox.capabilities, Library(toolbox)
 
     async def work(run: Callable[..., Any], *given: Any) -> Any:

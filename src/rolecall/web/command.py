@@ -12,7 +12,7 @@ import threading
 import webbrowser
 from argparse import SUPPRESS, ArgumentParser, Namespace
 
-from rolecall.errors import UsageError
+from rolecall.errors import UsageError, explain_missing
 from rolecall.service import control, http
 from rolecall.settings import config
 from rolecall.settings.server_options import add_server_options, add_store_option
@@ -23,12 +23,8 @@ EXAMPLE = "rolecall web\nrolecall web --no-open --port 8080 --read-only"
 
 
 def run(options: Namespace) -> None:
-    try:
+    with explain_missing("web", "the page"):
         from rolecall.web.app import SiteSettings, make_app
-    except ImportError as error:
-        raise UsageError(
-            f"the page needs the package {error.name!r}", hint="Install it: pip install 'rolecall[web]'"
-        ) from error
     folder = os.path.abspath(options.project or os.getcwd())
     if not os.path.isdir(folder):
         raise UsageError(f"the folder {folder!r} does not exist", hint="--project names a folder.")
