@@ -335,7 +335,8 @@ def test_the_plan_keeps_who_has_answered_and_shows_when_it_is_a_persons_turn(pro
         "graph:", "  qa: {description: Tests it, goal: Test it., schema: {type: object}}\ngraph:"
     )
     (project / ".workflows/fix.yaml").write_text(team)
-    (project / "script.yaml").write_text(f"{SCRIPT}  qa:\n    - body: It is red.\n")
+    asks = '{answer: "---\\n$status: $SUSPEND\\nreason: Which port?\\n---\\n"}, {body: It is red.}'
+    (project / "script.yaml").write_text(f"{SCRIPT}  qa: [{asks}]\n")
 
     async def talk() -> None:
         editor = Editor("again")
@@ -347,7 +348,9 @@ def test_the_plan_keeps_who_has_answered_and_shows_when_it_is_a_persons_turn(pro
                 plans = [one for one in editor.shown if one.session_update == "plan"]
                 return [entry.status for entry in plans[-1].entries]
 
-            assert await say("Fix it") == ["completed", "completed", "in_progress"]
+            assert await say("Fix it") == ["in_progress", "pending", "pending"]
+            assert "qa asks" in editor.texts() and editor.texts().count("Which port?") == 1
+            assert await say("8080") == ["completed", "completed", "in_progress"]
             plans = [[e.status for e in one.entries] for one in editor.shown if one.session_update == "plan"]
             assert ["completed", "in_progress", "completed"] in plans, "the second visit, after `again`"
             assert await say("ship") == ["completed"] * 3

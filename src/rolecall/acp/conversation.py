@@ -39,8 +39,9 @@ from rolecall.store.canonical import JsonObject
 from rolecall.threads.report import local_time
 from rolecall.threads.setup import HUMAN
 from rolecall.threads.thread import Step
+from rolecall.workflow.model import SUSPEND
 from rolecall.workflow.reply import Shape
-from rolecall.workflow.route import Next
+from rolecall.workflow.route import Next, status_of
 
 T = TypeVar("T")
 
@@ -480,7 +481,8 @@ class _View:
             self._show(*(updates.end_call(ident, result) for ident, result in told if result.strip()))
         if changes := updates.show_changes(step, self._thread.file_versions(step)):
             self._show(changes)
-        answer = updates.word_answer(step)
+        asks_live = is_live and status_of(step.output) == SUSPEND  # then the question follows by itself
+        answer = step.body.strip() if asks_live else updates.word_answer(step)
         if answer and not self._prose.has_shown(answer):
             self._speak(f"\n\n{answer}\n" if self._has_spoken else f"{answer}\n")
         self._turn.add(step.payload.get("usage"))
@@ -494,8 +496,8 @@ class _View:
         if ident not in self._members:
             self._members.add(ident)
             title = str(about.get("title") or self._thread.rolecall.thread(ident).state.title)
-            named = updates.shorten_title(f"{self.progress.current} {body['number']}: {title}")
-            self._show(start_tool_call(ident, named, kind="think", status="in_progress"))
+            shown = updates.shorten_title(title)  # it begins with the role and the number
+            self._show(start_tool_call(ident, shown, kind="think", status="in_progress"))
         if kind == "over":
             self._members.discard(ident)
             self._done += 1

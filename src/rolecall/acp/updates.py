@@ -42,7 +42,7 @@ from rolecall.threads.setup import HUMAN
 from rolecall.threads.step_files import FileVersions
 from rolecall.threads.thread import Step
 from rolecall.workflow.document import roles_in_order
-from rolecall.workflow.model import STATUS_KEYS, Workflow
+from rolecall.workflow.model import STATUS_KEYS, SUSPEND, Workflow
 from rolecall.workflow.route import status_of
 
 Update = (
@@ -214,12 +214,13 @@ class Progress:
         for name in roles_in_order(self._workflow):
             role = self._workflow.roles[name]
             about = role.description.strip().partition("\n")[0]
-            is_current = name == self.current
-            status = self.remark if is_current else self._statuses.get(name, "")
+            is_current, said = name == self.current, self._statuses.get(name)
+            status = self.remark if is_current else "asks" if said == SUSPEND else said
+            is_at_work = is_current or said == SUSPEND
             words = ": ".join(filter(None, (name, about)))
             yield plan_entry(
                 f"{words} ({status})" if status else words,
-                status="in_progress" if is_current else "completed" if name in self._statuses else "pending",
+                status="in_progress" if is_at_work else "pending" if said is None else "completed",
             )
 
 

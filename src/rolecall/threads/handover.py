@@ -313,9 +313,10 @@ def _worktree_of(store: Store, ref: ThreadRef) -> WorkFolder:
     found = ref.state.folders.values()
     folder = next((folder for folder in found if folder.branch and not folder.is_removed), None)
     if folder is None:
+        by_hand = Hint("Copy the thread's changes out of its copy by hand", "diff_folder", thread=ref.id)
+        in_place = f"It has worked in {ref.state.cwd}: its changes are there already."
         raise UsageError(
-            f"thread {ref.id} has no worktree to merge",
-            hint=Hint("Copy the thread's changes out of its copy by hand", "diff_folder", thread=ref.id),
+            f"thread {ref.id} has no worktree to merge", hint=by_hand if ref.state.folders else in_place
         )
     refuse_running(store, ref)
     for why in _find_newer(store, ref):
