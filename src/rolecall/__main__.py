@@ -54,8 +54,7 @@ def main(argv: list[str] | None = None) -> int:
         _complain("interrupted")
         return 130
     except BrokenPipeError:  # the reader of our output has exited (`| head`)
-        sys.stdout = None  # otherwise Python flushes again at exit, fails, and ends with 120
-        sys.stderr.close()
+        sys.stdout = sys.stderr = None  # otherwise Python flushes again at exit, fails, and ends with 120
         return 141
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not error.filename:  # of `os.getcwd`

@@ -631,6 +631,15 @@ def test_a_reader_that_never_reads_is_a_broken_pipe_also_where_output_is_buffere
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+def test_a_reader_that_never_reads_the_errors_is_a_broken_pipe(rolecall: Rolecall) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    env = {**child_env(rolecall), "PYTHONUNBUFFERED": ""}
+    done = subprocess.run([PROGRAM, "no-such-command"], env=env, stderr=writing, check=False, timeout=60)
+    os.close(writing)
+    assert done.returncode == 141
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("args", [["cas", "get", HELLO], ["--version"]], ids=" ".join)
 def test_output_that_cannot_be_written_is_an_error(
