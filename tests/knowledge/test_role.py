@@ -10,6 +10,7 @@ from typing import Any
 
 import commands
 import pytest
+from definitions import errors_in, require
 
 from knowledge.knowrepo import PROGRAM, Repo
 from knowledge.vectorserver import Fault, VectorServer
@@ -227,14 +228,14 @@ graph: {$START: developer, developer: $END}
 def test_a_role_says_what_it_wants_and_keeps_it_through_the_store(
     written: str, wanted: Recall | None
 ) -> None:
-    read = yaml.parse(WORKFLOW % written, source="fix-bug.yaml").require()
+    read = require(yaml.parse(WORKFLOW % written, source="fix-bug.yaml"))
     role = read.roles["developer"]
     assert role.knowledge == wanted
     payload = model.to_payload(read, {"developer": "X"})
     assert model.from_payload(payload, {"X": role.schema}) == read
     assert ("knowledge" in payload["roles"]["developer"]) == (wanted is not None)
     assert (model.type_of(payload) is model.WORKFLOW_SCHEMA) == (wanted is None)
-    again = yaml.parse(document.to_yaml(read), source="fix-bug.yaml").require()
+    again = require(yaml.parse(document.to_yaml(read), source="fix-bug.yaml"))
     assert again == read
 
 
@@ -250,6 +251,6 @@ def test_a_role_says_what_it_wants_and_keeps_it_through_the_store(
     ],
 )
 def test_what_a_role_cannot_want_is_a_problem_at_its_place(written: str, told: str) -> None:
-    problems = yaml.parse(WORKFLOW % written, source="fix-bug.yaml").errors
+    problems = errors_in(yaml.parse(WORKFLOW % written, source="fix-bug.yaml"))
     assert [problem.line for problem in problems] == [7]
     assert told in str(problems[0])

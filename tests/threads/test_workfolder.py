@@ -13,6 +13,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
+from definitions import require
 
 from rolecall.errors import Conflict, StorageError, UsageError
 from rolecall.settings import yaml12
@@ -46,7 +47,7 @@ def book(kind: str | None = None, *, of_role: str | None = None) -> Playbook:
     text = PLAIN + (f"workdir: {kind}\n" if kind else "")
     if of_role:
         text = text.replace("goal: Work.", f"goal: Work.\n    workdir: {of_role}")
-    return Playbook(parse(text).require())
+    return Playbook(require(parse(text)))
 
 
 # -- what a workflow says --
@@ -108,7 +109,7 @@ def test_the_stored_form_and_the_document_come_back(of_workflow: str | None, of_
     assert schema.problems_of(type_of(payload)) == []
     assert schema.Type(type_of(payload)).misfits(payload) == []
     assert from_payload(payload, {"0000000000000": workflow.roles["worker"].schema}) == workflow
-    assert parse(document.to_yaml(workflow)).require() == workflow
+    assert require(parse(document.to_yaml(workflow))) == workflow
 
 
 def test_a_changed_folder_is_a_difference_between_workflows() -> None:

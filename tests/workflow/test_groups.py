@@ -8,6 +8,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
+from definitions import errors_in, require
 
 from rolecall.errors import UsageError
 from rolecall.settings.yaml12 import Position
@@ -78,7 +79,7 @@ def find(tmp_path: Path, old: str, new: str) -> list[str]:
 
 @pytest.fixture
 def sound(tmp_path: Path) -> Workflow:
-    return load(tmp_path).require()
+    return require(load(tmp_path))
 
 
 # -- written, stored --
@@ -87,7 +88,7 @@ def sound(tmp_path: Path) -> Workflow:
 def test_groups_are_read_without_problems(tmp_path: Path) -> None:
     definition = load(tmp_path)
     assert not definition.problems
-    roles = definition.require().roles
+    roles = require(definition).roles
     assert roles["reviewer"].group == Group(
         each="steps[-1].output.files", agents=("claude", "codex"), at_once=4
     )
@@ -110,9 +111,9 @@ def test_a_group_is_stored_and_read_again(sound: Workflow) -> None:
 @pytest.mark.parametrize("join", ["all", "any", "first", "{at_least: 2}"])
 def test_the_written_yaml_gives_the_same_workflow(tmp_path: Path, join: str) -> None:
     more = f"    join: {join}\n    on_failure: stop\n    on_limit: wait\n    deadline: 1.5\n    at_once: 4\n"
-    workflow = load(tmp_path, FILE.replace("    at_once: 4\n", more)).require()
+    workflow = require(load(tmp_path, FILE.replace("    at_once: 4\n", more)))
     written = document.to_yaml(workflow)
-    assert yaml.parse(written, source="again").require() == workflow
+    assert require(yaml.parse(written, source="again")) == workflow
 
 
 def test_editors_know_groups(sound: Workflow) -> None:
@@ -209,12 +210,12 @@ def test_members_that_cannot_disturb_each_other_are_accepted(tmp_path: Path, lin
     text = FILE.replace(
         "    at_once: 4\n    agent: [claude, codex]\n    capabilities: [read_only]\n", f"    {line}\n"
     )
-    assert not load(tmp_path, text).errors
+    assert not errors_in(load(tmp_path, text))
 
 
 def test_a_name_for_members_in_an_edge_has_a_hint(tmp_path: Path) -> None:
     text = FILE.replace("lister: reviewer", 'lister: {role: reviewer, prompt: "Look at {{item}}."}')
-    problem = load(tmp_path, text).errors[0]
+    problem = errors_in(load(tmp_path, text))[0]
     assert "{{item}} has no value after lister" in problem.message
     assert "write {{item}} into the goal of reviewer" in problem.hint
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from definitions import errors_in, require
 
 from rolecall.workflow.model import Sandbox
 from rolecall.workflow.yaml import Definition, load_file
@@ -40,12 +41,12 @@ def loaded(folder: Path) -> Definition:
 
 
 def told(folder: Path) -> list[str]:
-    return [str(problem).replace(f"{folder}/", "") for problem in loaded(folder).errors]
+    return [str(problem).replace(f"{folder}/", "") for problem in errors_in(loaded(folder))]
 
 
 def test_the_frontmatter_is_the_role_and_the_text_its_prompt(folder: Path) -> None:
     (folder / "roles" / "reader.md").write_text(READER)
-    role = loaded(folder).require().roles["reader"]
+    role = require(loaded(folder)).roles["reader"]
     assert role.prompt == "You are a reader.\n\nRead the text."
     assert (role.description, role.agent, role.capabilities) == ("Reads.", "claude", ("read_only",))
     assert role.schema["required"] == ["verdict"]
@@ -57,7 +58,7 @@ def test_roles_in_the_index_and_in_files_stand_side_by_side(folder: Path) -> Non
         "graph: {$START: writer, writer: reader, reader: $END}\n"
     )
     (folder / "roles" / "reader.md").write_text(READER)
-    assert list(loaded(folder).require().roles) == ["writer", "reader"]
+    assert list(require(loaded(folder)).roles) == ["writer", "reader"]
 
 
 def test_a_role_that_stands_twice_is_an_error_at_the_index(folder: Path) -> None:
@@ -103,7 +104,7 @@ def test_a_schema_may_be_included_from_the_workflows_folder_but_not_from_outside
     (folder / "verdict.json").write_text('{"type": "object"}')
     (folder.parent / "outside.json").write_text('{"type": "object"}')
     (folder / "roles" / "reader.md").write_text("---\nmeta: !include ../verdict.json\n---\nRead.\n")
-    assert loaded(folder).require().roles["reader"].prompt == "Read."
+    assert require(loaded(folder)).roles["reader"].prompt == "Read."
     (folder / "roles" / "reader.md").write_text("---\nmeta: !include ../../outside.json\n---\nRead.\n")
     assert "leads outside the folder of the file" in told(folder)[0]
 
@@ -112,11 +113,11 @@ def test_other_files_and_other_workflows_are_left_alone(folder: Path) -> None:
     (folder / "roles" / "reader.md").write_text(READER)
     (folder / "roles" / "notes.txt").write_text("not a role")
     (folder / "roles" / ".reader.md.swp").write_text("of an editor")
-    assert list(loaded(folder).require().roles) == ["reader"]
+    assert list(require(loaded(folder)).roles) == ["reader"]
     (folder / "single.yaml").write_text(
         "name: single\nroles: {a: {goal: A., meta: {type: object}}}\ngraph: {$START: a, a: $END}\n"
     )
-    assert list(load_file(folder / "single.yaml").require().roles) == ["a"]
+    assert list(require(load_file(folder / "single.yaml")).roles) == ["a"]
 
 
 def test_a_sandbox_in_a_roles_file_is_read_and_its_problems_are_named_there(folder: Path) -> None:
@@ -125,6 +126,6 @@ def test_a_sandbox_in_a_roles_file_is_read_and_its_problems_are_named_there(fold
     workflow = loaded(folder).workflow
     assert workflow is not None and workflow.roles["reader"].sandbox == Sandbox(network="none")
     file.write_text(READER.replace("agent: claude\n", "agent: claude\nsandbox: {write: [.]}\n"))
-    [problem] = loaded(folder).errors
+    [problem] = errors_in(loaded(folder))
     assert (problem.file, problem.line, problem.column) == (str(file), 4, 19)
     assert "is read_only, but its sandbox lets it write to '.'" in problem.message

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from definitions import require
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -57,7 +58,7 @@ def test_outputs_of_earlier_roles_are_read_only_where_a_template_names_them() ->
 
 
 def test_the_example_with_conditions_goes_round_until_approved() -> None:
-    workflow = yaml.load_file(EXAMPLES / "solve-issue.yaml").require()
+    workflow = require(yaml.load_file(EXAMPLES / "solve-issue.yaml"))
     assert follow(workflow, START, {}, count=0) == Next("planner", "", None)
     assert follow(workflow, "planner", {"plan": "p", "steps": []}) == Next("developer", "", None)
     assert follow(workflow, "developer", {"filesChanged": [], "summary": ""}) == Next("reviewer", "", None)
@@ -66,7 +67,7 @@ def test_the_example_with_conditions_goes_round_until_approved() -> None:
 
 
 def test_the_same_example_as_a_status_map_goes_the_same_way_and_tells_why() -> None:
-    workflow = yaml.load_file(EXAMPLES / "fix-issue.yaml").require()
+    workflow = require(yaml.load_file(EXAMPLES / "fix-issue.yaml"))
     assert follow(workflow, START, {}, count=0) == Next("planner", "", None)
     plan = follow(workflow, "planner", {"plan": "p & q", "steps": ["one", "two"]})
     assert plan == Next("developer", "Carry out this plan: p & q\n- one\n- two\n", None)

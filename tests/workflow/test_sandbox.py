@@ -7,6 +7,7 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
+from definitions import errors_in
 
 from rolecall.errors import UsageError
 from rolecall.settings import yaml12
@@ -158,7 +159,7 @@ def test_what_is_wrong_is_named_with_its_line_and_column(text: str, column: int,
 
 
 def test_all_problems_of_a_sandbox_are_reported_at_once() -> None:
-    problems = read("{write: [''], memory: big, network: [x], seconds: 0}", "{env: x}").errors
+    problems = errors_in(read("{write: [''], memory: big, network: [x], seconds: 0}", "{env: x}"))
     assert len(problems) == 5
 
 
@@ -234,7 +235,7 @@ def lint(keys: str, role: str = "", workflow: str = "") -> list[tuple[int, int, 
     text = HELD.replace("    sandbox: ROLE\n", f"    sandbox: {role}\n" if role else "")
     text = text.replace("sandbox: FLOW\n", f"sandbox: {workflow}\n" if workflow else "")
     found = yaml.parse(text.replace("KEYS", keys), source="run-it.yaml")
-    assert (found.workflow is None) is bool(found.errors)
+    assert (found.workflow is None) is bool(errors_in(found))
     return [(problem.line, problem.column, str(problem)) for problem in found.problems]
 
 
@@ -307,7 +308,7 @@ def test_a_workflow_says_which_roles_its_sandbox_cannot_hold(workflow: str, role
 def test_a_team_leaves_sandboxes_to_the_roles_of_its_members() -> None:
     text = TEXT.replace("sandbox: ROLE", "sandbox: off\n    roles: [b]").replace("prompt: Go.\n    ", "", 1)
     found = yaml.parse(text.replace("    schema: {type: object}\n", ""), source="run-it.yaml")
-    assert "the team 'a' has 'sandbox', which belongs to the roles of its members" in str(found.errors[0])
+    assert "the team 'a' has 'sandbox', which belongs to the roles of its members" in str(errors_in(found)[0])
 
 
 # -- words and pictures --

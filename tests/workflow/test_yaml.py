@@ -8,11 +8,13 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
+from definitions import errors_in, require
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rolecall.errors import NotFound, UsageError
+from rolecall.errors import NotFound
 from rolecall.settings import yaml12
+from rolecall.settings.yaml12 import refusal
 from rolecall.store import schema
 from rolecall.workflow import document, yaml
 from rolecall.workflow.model import (
@@ -81,7 +83,7 @@ def replaced(*changes: tuple[str, str]) -> str:
 def test_a_sound_definition_has_no_problems() -> None:
     result = parse(SOUND)
     assert result.problems == ()
-    workflow = result.require()
+    workflow = require(result)
     assert workflow.graph == {
         "$START": (Edge("worker"),),
         "worker": (Edge("checker", "done", prompt="{{note}}"), Edge("$FAIL", "failed")),
@@ -98,7 +100,7 @@ def test_the_example_with_conditions_only_lacks_a_limit() -> None:
         ("warning", 56, 3)
     ]
     assert "developer -> reviewer -> developer can loop forever" in result.problems[0].message
-    assert result.require().roles["planner"].capabilities == ("issue-analysis", "planning")
+    assert require(result).roles["planner"].capabilities == ("issue-analysis", "planning")
 
 
 def test_the_example_with_statuses_has_no_problems() -> None:
@@ -435,7 +437,7 @@ def test_each_mistake_is_reported_where_it_was_made(
         if line.startswith(f"w.yaml:{place}: ") and all(w in line for w in words)
     ]
     assert len(fitting) == 1, found(result)
-    assert (result.workflow is None) == bool(result.errors)
+    assert (result.workflow is None) == bool(errors_in(result))
 
 
 # Mistakes of which other faults would follow, were they not known to be one and the same.
@@ -603,8 +605,8 @@ def test_the_first_edge_has_no_earlier_roles_and_a_field_named_steps_hides_them(
 
 def test_one_of_without_a_discriminating_status_is_refused_when_routed_by_status() -> None:
     result = parse(VARIANTS.replace("$status: {const: failed}, ", "").replace("[$status, why]", "[why]"))
-    assert [str(problem)[:24] for problem in result.errors] == ["w.yaml:6:7: error: worke"]
-    assert "{const: <status>}" in result.errors[0].hint
+    assert [str(problem)[:24] for problem in errors_in(result)] == ["w.yaml:6:7: error: worke"]
+    assert "{const: <status>}" in errors_in(result)[0].hint
     short = VARIANTS[: VARIANTS.index("  worker:\n    done:")] + "  worker: $END\n"
     assert (
         parse(short.replace("$status: {const: failed}, ", "").replace("[$status, why]", "[why]")).problems
@@ -614,16 +616,16 @@ def test_one_of_without_a_discriminating_status_is_refused_when_routed_by_status
 
 def test_a_required_field_is_looked_for_in_its_own_variant() -> None:
     crossed = parse(VARIANTS.replace("required: [$status, note]", "required: [$status, why]"))
-    assert [str(problem)[:50] for problem in crossed.errors] == [
+    assert [str(problem)[:50] for problem in errors_in(crossed)] == [
         "w.yaml:7:106: error: 'why' is required but not dec"
     ]
-    assert "where '$status' is 'done'" in crossed.errors[0].message
+    assert "where '$status' is 'done'" in errors_in(crossed)[0].message
 
 
 def test_a_field_that_one_part_of_a_schema_requires_and_another_forbids_is_refused() -> None:
     closed = VARIANTS.replace("    schema:\n", "    schema:\n      additionalProperties: false\n", 1)
     result = parse(closed)
-    (problem,) = result.errors
+    (problem,) = errors_in(result)
     assert problem[3:5] == (6, 7)
     assert (
         problem.message == "this forbids '$status', 'note', 'why', which another part of the schema requires"
@@ -649,8 +651,8 @@ def test_requirements_and_bounds_that_can_be_met_are_accepted(schema: str) -> No
 
 def test_a_schema_without_status_says_what_to_add() -> None:
     result = parse(replaced(("        $status: {enum: [done, failed]}\n", ""), ("[$status, note", "[note")))
-    assert "no '$status' or 'status'" in result.errors[0].message
-    assert "enum: [done, failed]" in result.errors[0].hint
+    assert "no '$status' or 'status'" in errors_in(result)[0].message
+    assert "enum: [done, failed]" in errors_in(result)[0].hint
 
 
 @pytest.mark.parametrize(
@@ -666,7 +668,7 @@ def test_a_schema_without_status_says_what_to_add() -> None:
     ],
 )
 def test_templates_that_the_schema_provides_for_are_accepted(prompt: str) -> None:
-    assert parse(replaced(("{{note}}", prompt))).errors == ()
+    assert errors_in(parse(replaced(("{{note}}", prompt)))) == ()
 
 
 @pytest.mark.parametrize(
@@ -682,7 +684,7 @@ def test_templates_that_the_schema_provides_for_are_accepted(prompt: str) -> Non
 def test_start_may_be_written_in_every_form(start: str) -> None:
     result = parse(replaced(("$START: worker", f"$START: {start}")))
     assert result.problems == ()
-    (edge,) = result.require().graph["$START"]
+    (edge,) = require(result).graph["$START"]
     assert (edge.role, edge.status, edge.condition) == ("worker", None, None)
 
 
@@ -690,7 +692,7 @@ def test_start_may_be_written_in_every_form(start: str) -> None:
 def test_older_words_are_read(older: str) -> None:
     assert "schema:" in SOUND and "prompt: Work." in SOUND
     old = SOUND.replace("schema:", older).replace("prompt: Work.", "goal: Work.")
-    assert parse(old).require() == parse(SOUND).require()
+    assert require(parse(old)) == require(parse(SOUND))
 
 
 def test_a_limit_on_one_role_of_the_loop_is_enough() -> None:
@@ -712,19 +714,17 @@ def test_many_mistakes_are_reported_together_in_order() -> None:
         )
     )
     assert result.workflow is None
-    assert len(result.errors) >= 10
+    assert len(errors_in(result)) >= 10
     lines = [problem.line for problem in result.problems]
     assert lines == sorted(lines)
-    with pytest.raises(UsageError) as caught:
-        result.require()
-    assert caught.value.message.count("\n") == len(result.errors)
+    assert refusal("do-work.yaml", result.problems).message.count("\n") == len(errors_in(result))
 
 
 @pytest.mark.parametrize("text", ["", "- a", "x", "name: do-it", "name: do-it\nroles: 3\ngraph: []\n"])
 def test_what_is_no_workflow_says_what_is_missing(text: str) -> None:
     result = parse(text)
     assert result.workflow is None
-    assert 1 <= len(result.errors) <= 3
+    assert 1 <= len(errors_in(result)) <= 3
 
 
 def test_broken_yaml_is_one_problem_with_its_place() -> None:
@@ -761,7 +761,7 @@ def test_includes_of_text_json_and_yaml_are_read_below_the_folder(tmp_path: Path
     (tmp_path / "parts" / "note.md").write_text("Anything: goes.")
     result = with_include(tmp_path, "parts/free.yaml")
     assert result.problems == ()
-    free = result.require().roles["worker"].schema["properties"]["free"]
+    free = require(result).roles["worker"].schema["properties"]["free"]
     assert free == {"type": "object", "description": "Anything: goes."}
 
 
@@ -795,7 +795,7 @@ def test_includes_never_leave_the_folder(tmp_path: Path) -> None:
         "binary.md": "not UTF-8",
     }
     for path, message in expected.items():
-        (problem, *_) = with_include(folder, path).errors
+        (problem, *_) = errors_in(with_include(folder, path))
         assert message in problem.message
         assert problem[3:5] == (12, 15)
 
@@ -803,7 +803,7 @@ def test_includes_never_leave_the_folder(tmp_path: Path) -> None:
 def test_a_file_that_includes_itself_under_another_name_is_a_circle(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").symlink_to(tmp_path / "a.yaml")
     (tmp_path / "a.yaml").write_text("x: !include b.yaml\n")
-    assert any("circle" in problem.message for problem in with_include(tmp_path, "a.yaml").errors)
+    assert any("circle" in problem.message for problem in errors_in(with_include(tmp_path, "a.yaml")))
 
 
 def test_missing_and_unreadable_workflow_files(tmp_path: Path) -> None:
@@ -871,7 +871,7 @@ def full_workflow() -> Workflow:
 def test_the_stored_form_comes_back_exactly_and_fits_its_type() -> None:
     kind = schema.Type(WORKFLOW_SCHEMA)
     assert schema.problems_of(WORKFLOW_SCHEMA) == []
-    for workflow in (full_workflow(), parse(SOUND).require(), Workflow("x")):
+    for workflow in (full_workflow(), require(parse(SOUND)), Workflow("x")):
         ids = {name: f"000000000000{index}" for index, name in enumerate(workflow.roles)}
         payload = to_payload(workflow, ids)
         assert kind.misfits(payload) == []
@@ -917,7 +917,7 @@ def test_the_predecessors_stored_form_is_read() -> None:
 def test_any_text_is_a_definition_with_problems(text: str) -> None:
     result = parse(text)
     assert result.workflow is None
-    assert result.errors
+    assert errors_in(result)
 
 
 LINES = SOUND.splitlines(keepends=True)
@@ -950,7 +950,7 @@ def test_a_mutated_definition_never_breaks_the_reader(cuts: list[tuple[int, int,
     for at, length, bit in cuts:
         text = text[:at] + bit + text[at + length :]
     result = parse(text)
-    assert (result.workflow is None) == bool(result.errors)
+    assert (result.workflow is None) == bool(errors_in(result))
 
 
 KEYS = (
@@ -1006,7 +1006,7 @@ def test_any_shape_never_breaks_the_reader(value: Any) -> None:
     import json
 
     result = parse(json.dumps(value))
-    assert (result.workflow is None) == bool(result.errors)
+    assert (result.workflow is None) == bool(errors_in(result))
 
 
 @pytest.mark.parametrize(

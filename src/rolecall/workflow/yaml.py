@@ -79,21 +79,6 @@ class Definition(NamedTuple):
     marks: Marks | None = None
     """The positions of all parts in the text."""
 
-    @property
-    def errors(self) -> tuple[Problem, ...]:
-        return tuple(problem for problem in self.problems if problem.severity == "error")
-
-    @property
-    def warnings(self) -> tuple[Problem, ...]:
-        return tuple(problem for problem in self.problems if problem.severity == "warning")
-
-    def require(self) -> Workflow:
-        """Return the workflow, or raise `UsageError` with one line per error."""
-        if self.workflow is None:
-            lines = "\n".join(f"  {problem}" for problem in self.errors)
-            raise UsageError(f"the workflow cannot be used:\n{lines}")
-        return self.workflow
-
 
 # -- the forms --
 
