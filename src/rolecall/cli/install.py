@@ -19,7 +19,7 @@ from rolecall.hosts.installation import host_module, plan_install, plan_removal,
 from rolecall.hosts.names import HOSTS
 from rolecall.hosts.setup import HostSetup
 from rolecall.nexus import catalog
-from rolecall.nexus.project_paths import find
+from rolecall.nexus.project_paths import choose
 from rolecall.settings import config, settings
 from rolecall.settings.repository import root_around
 
@@ -169,13 +169,8 @@ def _other_scope(host: str, setup: HostSetup) -> str:
 def _setup_for(options: Namespace, agents: catalog.Catalog, known: settings.Settings) -> HostSetup:
     setup = _user_setup(agents, known)
     if not options.user:
-        folder = options.project
-        if folder and not os.path.isdir(folder):
-            raise UsageError(
-                f"the folder {folder!r} does not exist", hint="--project names the folder of a project."
-            )
         # Hosts see the folder with links resolved.
-        project = os.path.realpath(folder) if folder else find(os.getcwd())
+        project = os.path.realpath(choose(options.project or None))
         setup = setup._replace(scope="project", project=project)
     if setup.project == os.path.realpath(setup.home):  # its files are those of the user scope
         raise UsageError(f"{setup.project} is your home, not a project", hint="Install with --user.")
