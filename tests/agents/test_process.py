@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -75,6 +75,24 @@ def test_text_is_passed_on_while_the_child_still_runs(tmp_path: Path, program: P
     watching = Cancelling("ready")
     ended = run(argv, tmp_path, on_text=watching, cancel=watching.cancel)
     assert (ended.ending, watching.seen) == ("interrupted", "ready\n")
+
+
+def test_ctrl_c_that_reaches_a_child_before_it_has_its_own_session_interrupts_it(tmp_path: Path) -> None:
+    class Unnoticed(asyncio.Event):
+        """Is set, but the end of the child is noticed first."""
+
+        async def wait(self) -> Literal[True]:
+            await asyncio.Event().wait()
+            return True
+
+    cancel = Unnoticed()
+
+    def press(started: Started) -> None:
+        os.kill(started.pid, signal.SIGINT)
+        cancel.set()
+
+    ended = run(["sleep", "60"], tmp_path, on_start=press, cancel=cancel)
+    assert (ended.ending, ended.reason) == ("interrupted", "'sleep' was cancelled")
 
 
 def test_a_character_split_between_two_reads_is_passed_on_whole(tmp_path: Path, program: Program) -> None:

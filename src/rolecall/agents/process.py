@@ -133,6 +133,8 @@ async def run(
             left = await child.end(grace, stdout)
         if stdout.failure is not None:
             raise stdout.failure
+        if child.popen.poll() == -signal.SIGINT and cancel is not None and cancel.is_set():
+            ending = "interrupted"  # Ctrl-C reaches a child that has not begun its own session yet
         return child.exit(ending, stdout, timeout=timeout, left=left)
 
 
