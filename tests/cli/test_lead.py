@@ -155,6 +155,11 @@ def test_a_conversation_goes_on_after_its_process_was_killed(rolecall: Rolecall,
     pane.type("Go on")
     pane.press("Enter")
     pane.expect("Ctrl-C stops it")
+    other = talk("--continue")
+    other.expect("Another process runs this conversation.")
+    other.expect_prompt("› ")
+    other.press("C-d")
+    other.expect("ended with 0")
     pid = pane.pid
     os.kill(pid, signal.SIGKILL)
     gone(pid)

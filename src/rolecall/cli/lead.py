@@ -218,7 +218,13 @@ class LeadConversation:
         if thread.status == "completed":
             say(paint(fold("This conversation has ended; what you say next begins another."), "dim"))
         elif self._is_stopped:
-            why = _explain(thread) or "The Lead's last turn was stopped."
+            is_elsewhere = thread.status == Status.RUNNING
+            stopped = (
+                "Another process runs this conversation."
+                if is_elsewhere
+                else "The Lead's last turn was stopped."
+            )
+            why = _explain(thread) or stopped
             how = fold("Enter lets it try again, or say something else.")
             say(f"{fold_lines(f'⚠ {why}')}\n{paint(how, 'dim')}")
         say("")
