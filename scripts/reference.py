@@ -22,7 +22,7 @@ from rolecall.agents.adapter_table import ADAPTERS, PROGRAMS
 from rolecall.agents.program import Program
 from rolecall.cli import NOUNS
 from rolecall.cli.parser import verb_parser, verbs_of
-from rolecall.mcp.tools import GROUPS, Tool
+from rolecall.mcp.tools import GROUPS, McpTool
 from rolecall.service import project_file
 from rolecall.settings import settings
 from rolecall.web import app, schema  # noqa: F401 -- importing the app fills the table of verbs
@@ -248,7 +248,7 @@ def tools_page() -> str:
     ]
     for group, module in GROUPS.items():
         lines += ["", f"## {group}"]
-        tools: tuple[Tool, ...] = import_module(module).TOOLS
+        tools: tuple[McpTool, ...] = import_module(module).TOOLS
         for tool in tools:
             only = " Only for the lead." if tool.is_for_lead else ""
             effect = {"reads": "Only reads.", "adds": "Adds.", "changes": "May change or delete."}[

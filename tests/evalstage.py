@@ -8,7 +8,7 @@ from typing import Any
 from rolecall.evals import records
 from rolecall.evals.records import EvalRun, Result
 from rolecall.evals.suite import Judge, Suite, Variant
-from rolecall.evals.tasks import Task
+from rolecall.evals.tasks import EvalTask
 from rolecall.store.store import Store
 from rolecall.workflow.model import Edge, Role, Workflow
 from rolecall.workflow.playbook import Playbook
@@ -21,7 +21,7 @@ def store_run(
     store: Store,
     variants: Sequence[str] = ("base", "new"),
     *,
-    tasks: Sequence[Task] | int = 4,
+    tasks: Sequence[EvalTask] | int = 4,
     repeat: int = 1,
     outcome: Outcome = lambda _variant, _task, _repeat: "passed",
     costs: Mapping[str, float] | None = None,
@@ -31,7 +31,7 @@ def store_run(
 ) -> EvalRun:
     """Store a run with these outcomes. A variant that `costs` does not name reports no cost."""
     known = (
-        [Task(f"task-{number}", f"Do part {number}.") for number in range(tasks)]
+        [EvalTask(f"task-{number}", f"Do part {number}.") for number in range(tasks)]
         if isinstance(tasks, int)
         else tasks
     )

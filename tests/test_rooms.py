@@ -61,7 +61,7 @@ VALUES = {
     "rolecall.threads.state": {"ENDED", "GROUP", "RESUME", "Status", "ThreadState"},
     "rolecall.threads.step_files": {"FileVersions"},
     "rolecall.threads.thread": {"LIMITS", "Step", "count_usage", "sum_amounts"},
-    "rolecall.threads.tryout": {"Difference", "Trial"},
+    "rolecall.threads.tryout": {"Divergence", "Trial"},
     # the language of workflows
     "rolecall.workflow.document": "*",
     "rolecall.workflow.draw": "*",
@@ -76,7 +76,7 @@ VALUES = {
     "rolecall.workflow.template": "*",
     "rolecall.workflow.yaml": {"NAME", "SANDBOX", "json_schema", "read_text"},
     # the store's own words
-    "rolecall.store.backend": {"Event"},
+    "rolecall.store.backend": {"StoredEvent"},
     "rolecall.store.canonical": {"JsonObject", "Schema"},
     "rolecall.store.holder": {"describe"},
     "rolecall.store.schema": {"Type"},

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from rolecall.settings import settings, stores, yaml12
     from rolecall.settings.yaml12 import Problem
     from rolecall.store import bundle, holder, ids
-    from rolecall.store.backend import Event as StoredEvent
+    from rolecall.store.backend import StoredEvent
     from rolecall.store.canonical import JsonObject
     from rolecall.store.ids import Node, ThreadId
     from rolecall.store.store import Store
@@ -1860,7 +1860,7 @@ class Evals:
 
     def plan(
         self, path: Folder, *, only: Sequence[str] = (), is_fresh: bool = False, is_new: bool = False
-    ) -> begin.Plan:
+    ) -> begin.EvalPlan:
         """Store a suite and say what a run of it will do. `only` chooses tasks by tags or ids; `is_fresh` asks every
         role, also where an earlier run has the answer; `is_new` does not continue an unfinished run."""
         if not settings.keeps_trees(config.load()):
@@ -1878,7 +1878,7 @@ class Evals:
         is_fresh: bool = False,
         is_new: bool = False,
         first: int = 0,
-    ) -> begin.Plan:
+    ) -> begin.EvalPlan:
         return begin.plan(
             self._rolecall.store,
             self._trees,
@@ -1902,7 +1902,7 @@ class Evals:
         agents: Mapping[str, str] | None = None,
         is_fresh: bool = False,
         is_new: bool = False,
-    ) -> begin.Plan:
+    ) -> begin.EvalPlan:
         """Say what an experiment will do: recorded threads are forked before the first step of a role, with the files
         that it found, and go on in each variant. A suite names the workflow and the judges. If another version of the
         `workflow` or other `agents` of roles are given, the variants are `current` (the first of the suite) and
@@ -1918,7 +1918,7 @@ class Evals:
 
     async def run(
         self,
-        plan: begin.Plan,
+        plan: begin.EvalPlan,
         *,
         at_once: int = 4,
         limits: Mapping[str, float] | None = None,
@@ -1941,7 +1941,7 @@ class Evals:
     async def _play(
         self,
         held: records.EvalRun,
-        plan: begin.Plan,
+        plan: begin.EvalPlan,
         at_once: int,
         stop: gate.Early | None,
         watch: Watch,
@@ -1976,7 +1976,7 @@ class Evals:
 
     async def gate(
         self,
-        plan: begin.Plan,
+        plan: begin.EvalPlan,
         *,
         base: str,
         at_once: int = 4,
@@ -2016,10 +2016,10 @@ class Evals:
         name = read.books[own.name].workflow.name
         versions = bisect.choose_versions(self._rolecall.versions(name), oldest, newest, name)
 
-        def plan(asked: suite.Suite, tasks: Sequence[str], first: int) -> begin.Plan:
+        def plan(asked: suite.Suite, tasks: Sequence[str], first: int) -> begin.EvalPlan:
             return self._plan(asked, tasks or only, first=first)
 
-        async def play(plan: begin.Plan) -> results.Report:
+        async def play(plan: begin.EvalPlan) -> results.Report:
             return await self.run(plan, at_once=at_once, limits=limits, watch=watch, cancel=cancel)
 
         def load(node: str) -> Playbook:
@@ -2048,7 +2048,7 @@ class Evals:
 
     async def check(
         self, path: Folder, *, only: Sequence[str] = (), cancel: Cancel | None = None
-    ) -> list[check.Proof]:
+    ) -> list[check.JudgedAnswer]:
         """Ask the judges of a suite about its references and cheats; no agent is asked. `only` is that of `plan`."""
         return await check.check(
             self.read(path),

@@ -26,7 +26,7 @@ import pytest
 
 from rolecall.agents import process, proxy
 from rolecall.agents.process import Exit
-from rolecall.agents.sandbox import Endpoint, Layers, Needs, Policy, find_layers, plan
+from rolecall.agents.sandbox import Layers, Needs, Policy, ProxiedEndpoint, find_layers, plan
 from rolecall.errors import UsageError
 from rolecall.store import scratch
 from rolecall.workflow.model import Sandbox
@@ -365,7 +365,7 @@ def test_servers_that_the_program_starts_itself_are_reached_directly(
 
 def test_events_arrive_one_by_one(layers: Layers, secure: Server, certificate: Path, tmp_path: Path) -> None:
     """The server sends the next event when the program has printed the one before."""
-    endpoint = Endpoint(secure.address, KEY, base_url_env="MODEL_URL", key_env="MODEL_KEY")
+    endpoint = ProxiedEndpoint(secure.address, KEY, base_url_env="MODEL_URL", key_env="MODEL_KEY")
     for policy, address in (
         (make_policy(layers, tmp_path, secure.host), f"{secure.address}/events"),
         (make_policy(layers, tmp_path, endpoints=(endpoint,)), "$MODEL_URL/events"),
@@ -404,7 +404,7 @@ ASK = """
 def test_the_program_asks_the_model_with_a_stand_in_for_the_key(
     network: str, layers: Layers, secure: Server, certificate: Path, tmp_path: Path, program: Program
 ) -> None:
-    endpoint = Endpoint(f"{secure.address}/v1", KEY, base_url_env="MODEL_URL", key_env="MODEL_KEY")
+    endpoint = ProxiedEndpoint(f"{secure.address}/v1", KEY, base_url_env="MODEL_URL", key_env="MODEL_KEY")
     policy = make_policy(layers, tmp_path, endpoints=(endpoint,), network=network)
     env = {
         **trust(certificate),
@@ -438,12 +438,12 @@ def test_the_program_asks_the_model_with_a_stand_in_for_the_key(
 
 
 def test_no_text_of_an_endpoint_shows_its_key() -> None:
-    endpoint = Endpoint("https://example.com", KEY)
+    endpoint = ProxiedEndpoint("https://example.com", KEY)
     policy = Policy().grant(Needs(endpoints=(endpoint,)))
     assert KEY not in repr(endpoint) + repr(policy)
     for wrong in (
-        Endpoint("ftp://example.com", KEY),
-        Endpoint("https://example.com", f"{KEY}\r\nHost: other"),
+        ProxiedEndpoint("ftp://example.com", KEY),
+        ProxiedEndpoint("https://example.com", f"{KEY}\r\nHost: other"),
     ):
         with pytest.raises(UsageError) as error:
             proxy.Proxy(replace(policy, endpoints=(wrong,)), {})
@@ -452,7 +452,7 @@ def test_no_text_of_an_endpoint_shows_its_key() -> None:
 
 def test_the_address_is_known_before_the_program_starts(layers: Layers, site: Server, tmp_path: Path) -> None:
     """For a program that gets it as an argument."""
-    endpoint = Endpoint(site.address, KEY, base_url_env="MODEL_URL", key_env="MODEL_KEY")
+    endpoint = ProxiedEndpoint(site.address, KEY, base_url_env="MODEL_URL", key_env="MODEL_KEY")
     policy = make_policy(layers, tmp_path, endpoints=(endpoint,))
 
     async def ask() -> Exit:
@@ -469,14 +469,15 @@ GROWTH = """
     import asyncio, os, resource, sys
     from pathlib import Path
     from rolecall.agents import process
-    from rolecall.agents.sandbox import Endpoint, Needs, find_layers, plan
+    from rolecall.agents.sandbox import Needs, ProxiedEndpoint, find_layers, plan
     from rolecall.workflow.model import Sandbox
 
     HOME = os.environ["HOME"]
     host, scheme, folder = sys.argv[1:]
     sandbox, layers = Sandbox(network=(host,)), find_layers()
     policy = plan(sandbox, (), workdir=Path(folder), env={"HOME": HOME}, private=(), layers=layers)
-    endpoint = Endpoint(f"{scheme}://{host}", "sk-real-0123456789abcdefghijklmnopqrstuvwxyz", "MODEL_URL", "MODEL_KEY")
+    key = "sk-real-0123456789abcdefghijklmnopqrstuvwxyz"
+    endpoint = ProxiedEndpoint(f"{scheme}://{host}", key, "MODEL_URL", "MODEL_KEY")
     policy = policy.grant(Needs(endpoints=(endpoint,)))
 
     def run(command):
@@ -538,7 +539,8 @@ def status_of(answer: bytes) -> int:
 
 def test_malformed_requests_are_refused(site: Server) -> None:
     policy = Policy(
-        network=(site.host,), endpoints=(Endpoint(f"{site.address}/v1", KEY, "MODEL_URL", "MODEL_KEY"),)
+        network=(site.host,),
+        endpoints=(ProxiedEndpoint(f"{site.address}/v1", KEY, "MODEL_URL", "MODEL_KEY"),),
     )
     host = site.host.encode()
     get = b"GET http://" + host + b"/x HTTP/1.1\r\n"
@@ -598,7 +600,7 @@ def test_hosts_match_by_name_and_port(site: Server) -> None:
 
 
 def test_headers_for_the_proxy_are_dropped_and_others_kept(site: Server) -> None:
-    endpoint = Endpoint(site.address, KEY, "MODEL_URL", "MODEL_KEY")
+    endpoint = ProxiedEndpoint(site.address, KEY, "MODEL_URL", "MODEL_KEY")
     head = (
         b"POST /x HTTP/1.1\r\nHost: elsewhere\r\nProxy-Connection: keep-alive\r\nProxy-Authorization: Basic eA==\r\n"
         b"Connection: keep-alive, X-Hop, Content-Length\r\nX-Hop: 1\r\nX-Kept: caf\xe9\r\nX-Api-Key: STAND-IN\r\n"
@@ -648,7 +650,7 @@ def test_a_program_has_a_limited_number_of_connections(site: Server, monkeypatch
 
 
 def test_a_server_that_cannot_be_reached_or_trusted_is_an_answer(secure: Server) -> None:
-    endpoint = Endpoint(secure.address, KEY, "MODEL_URL", "MODEL_KEY")
+    endpoint = ProxiedEndpoint(secure.address, KEY, "MODEL_URL", "MODEL_KEY")
     policy = Policy(network=("localhost:1", "nowhere.invalid:443"), endpoints=(endpoint,))
     requests = [
         f"CONNECT {host} HTTP/1.1\r\n\r\n".encode() for host in ("localhost:1", "nowhere.invalid:443")
@@ -751,7 +753,7 @@ def test_a_machine_that_needs_a_proxy_itself_uses_it(certificate: Path, secure: 
         }
         policy = Policy(
             network=("plain.example:80", "direct.invalid:80"),
-            endpoints=(Endpoint("https://localhost.example", KEY, "MODEL_URL", "MODEL_KEY"),),
+            endpoints=(ProxiedEndpoint("https://localhost.example", KEY, "MODEL_URL", "MODEL_KEY"),),
         )
         answers = []
         async with upstream, proxy.serve(policy, env) as served:

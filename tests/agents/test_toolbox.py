@@ -17,7 +17,7 @@ from rolecall.agents import filesearch, process, toolbox
 from rolecall.agents.confined import LARGEST_FILE
 from rolecall.agents.contract import Recorder, context_for
 from rolecall.agents.sandbox import Policy, find_layers
-from rolecall.agents.toolbox import DENIES, TOOLS, Toolbox, ToolOutput, offer
+from rolecall.agents.toolbox import DENIES, TOOLS, ModelToolbox, ToolOutput, offer
 from rolecall.settings import capabilities
 from rolecall.store.schema import pattern_test
 
@@ -41,7 +41,7 @@ class Bench:
         async def scene() -> ToolOutput:
             context = context_for(self.work, self.recorder, env=ENV)
             context = replace(context, capabilities=words, sandbox=self.sandbox)
-            return await asyncio.wait_for(Toolbox(context, self.touched.append).use(name, arguments), 60)
+            return await asyncio.wait_for(ModelToolbox(context, self.touched.append).use(name, arguments), 60)
 
         return asyncio.run(scene())
 
@@ -385,7 +385,7 @@ def test_a_wrong_call_is_explained_to_the_model(bench: Bench) -> None:
     assert "No such file" in bench.refusal("read_file", path="x")
 
     async def scene() -> ToolOutput:
-        box = Toolbox(context_for(bench.work, bench.recorder, env=ENV), bench.touched.append)
+        box = ModelToolbox(context_for(bench.work, bench.recorder, env=ENV), bench.touched.append)
         return await box.use("read_file", "not an object")
 
     assert asyncio.run(scene()).is_error

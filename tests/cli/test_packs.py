@@ -19,7 +19,7 @@ from rolecall.cli.hints import word as phrase
 from rolecall.errors import UsageError
 from rolecall.mcp.hints import word
 from rolecall.mcp.thread_verbs import start_thread
-from rolecall.mcp.tools import Caller, Place
+from rolecall.mcp.tools import Caller, ToolContext
 from rolecall.service.reload import Definitions
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
@@ -145,7 +145,7 @@ def test_every_door_refuses_what_nobody_has_looked_at(stage: Stage) -> None:
             lambda: rolecall.start("ask-pack", "x"),
             lambda: rolecall.put(str(file)),
             lambda: rolecall.look_ahead("do-work", "x"),
-            lambda: start_thread(Place(str(stage.project)), Caller(), "do-work", "x"),
+            lambda: start_thread(ToolContext(str(stage.project)), Caller(), "do-work", "x"),
         ]
         for start in starts:
             with pytest.raises(Untrusted, match="nobody here has looked") as refused:

@@ -23,7 +23,7 @@ import pytest
 
 from rolecall.settings import stores
 from rolecall.settings.mask import Mask
-from rolecall.store.backend import Record, Ref
+from rolecall.store.backend import NodeRecord, Ref
 from rolecall.store.ids import thread_id
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
@@ -513,7 +513,7 @@ class Counting(SqliteBackend):
 
     reads = 0
 
-    def record(self, node: str) -> Record | None:
+    def record(self, node: str) -> NodeRecord | None:
         self.reads += 1
         return super().record(node)
 

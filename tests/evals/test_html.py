@@ -15,7 +15,7 @@ from rolecall.errors import UsageError
 from rolecall.evals import html
 from rolecall.evals.records import EvalRun
 from rolecall.evals.results import Report
-from rolecall.evals.tasks import Task
+from rolecall.evals.tasks import EvalTask
 from rolecall.settings.mask import MASKED, Mask
 from rolecall.store.store import Store
 
@@ -118,7 +118,7 @@ def test_the_page_says_what_was_run(store: Store) -> None:
 def test_texts_are_escaped_and_secrets_are_masked(store: Store) -> None:
     run = store_run(
         store,
-        tasks=[Task("one", f"{HOSTILE} my-secret-word")],
+        tasks=[EvalTask("one", f"{HOSTILE} my-secret-word")],
         outcome=lambda *_: "failed",
         reason=f"{HOSTILE} my-secret-word",
         agent=f"scripted:{HOSTILE} my-secret-word",
@@ -180,7 +180,7 @@ def test_names_beside_the_points_do_not_overlap(store: Store) -> None:
 
 
 def test_a_large_run_fits_into_a_megabyte(store: Store) -> None:
-    tasks = [Task(f"task-{number:03}", "Mend the <parser> & the tests. " * 200) for number in range(200)]
+    tasks = [EvalTask(f"task-{number:03}", "Mend the <parser> & the tests. " * 200) for number in range(200)]
     names = [f"variant-{number}" for number in range(6)]
     run = store_run(
         store,

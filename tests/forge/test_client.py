@@ -11,7 +11,7 @@ from forgestage import TOKEN, Failure
 from forgestage import Forge as Stand
 
 from rolecall.errors import NotFound, StorageError, UsageError
-from rolecall.forge.client import Forge, GitHub, GitLab, Request
+from rolecall.forge.client import ChangeRequest, Forge, GitHub, GitLab
 from rolecall.forge.event import Person, Subject
 
 __all__ = ["forge"]
@@ -57,7 +57,7 @@ def test_our_comment_is_changed_instead_of_added(connect: Connect, forge: Stand)
 
 
 def test_a_request_for_a_merge_is_opened_once_and_then_changed(connect: Connect, forge: Stand) -> None:
-    asked = Request("rolecall/issue-12", "main", "Fix it", "First")
+    asked = ChangeRequest("rolecall/issue-12", "main", "Fix it", "First")
     address = connect().open_request(asked)
     assert connect().open_request(asked._replace(text="Second")) == address
     [opened] = forge.requests

@@ -10,13 +10,13 @@ import pytest
 
 from rolecall.errors import UsageError
 from rolecall.forge.event import (
-    Command,
+    CommentCommand,
     Continue,
-    Event,
+    ForgeEvent,
     Ignore,
-    Known,
+    KnownThread,
     Person,
-    Start,
+    StartThread,
     Subject,
     decide,
     parse_command,
@@ -24,7 +24,7 @@ from rolecall.forge.event import (
 )
 from rolecall.settings.forge import Job
 
-WAITS = Known(
+WAITS = KnownThread(
     "01THREAD",
     has_ended=False,
     needs_person=True,
@@ -42,25 +42,25 @@ def job(
     return Job(forge, "https://x", "o/r", "token", event, payload, "7", "", "/tmp", variables=variables or {})
 
 
-def read_payload(place: Path, forge: Literal["github", "gitlab"], event: str, payload: Any) -> Event:
+def read_payload(place: Path, forge: Literal["github", "gitlab"], event: str, payload: Any) -> ForgeEvent:
     (place / "event.json").write_text(json.dumps(payload))
     return read(job(forge, event, str(place / "event.json")))
 
 
-def comment(text: str) -> Event:
-    return Event("comment-5", Subject("issue", 12), Person("alice"), "Broken", comment=text)
+def comment(text: str) -> ForgeEvent:
+    return ForgeEvent("comment-5", Subject("issue", 12), Person("alice"), "Broken", comment=text)
 
 
 @pytest.mark.parametrize(
     ("text", "command"),
     {
-        "/rolecall answer approved: yes\nmore": Command("answer", "approved: yes\nmore"),
-        " \n/rolecall run": Command("run"),
-        "/rolecall resume cost=2.5 developer.steps=9 Try again": Command(
+        "/rolecall answer approved: yes\nmore": CommentCommand("answer", "approved: yes\nmore"),
+        " \n/rolecall run": CommentCommand("run"),
+        "/rolecall resume cost=2.5 developer.steps=9 Try again": CommentCommand(
             "resume", "Try again", {"cost": 2.5, "developer.steps": 9}
         ),
-        "/rolecall resume": Command("resume"),
-        "/rolecall kill a=1": Command("kill", "a=1"),
+        "/rolecall resume": CommentCommand("resume"),
+        "/rolecall kill a=1": CommentCommand("kill", "a=1"),
         "/rolecalling answer": None,
         "Say /rolecall answer approved": None,
         "> /rolecall answer approved": None,
@@ -69,7 +69,7 @@ def comment(text: str) -> Event:
         "": None,
     }.items(),
 )
-def test_a_command_is_what_a_comment_begins_with(text: str, command: Command | None) -> None:
+def test_a_command_is_what_a_comment_begins_with(text: str, command: CommentCommand | None) -> None:
     assert parse_command(text) == command
 
 
@@ -83,26 +83,28 @@ def test_an_issue_starts_a_thread_with_its_text_after_the_prompt(tmp_path: Path)
     payload = {"action": "labeled", "issue": ISSUE, "sender": {"login": "alice"}, **REPOSITORY}
     event = read_payload(tmp_path, "github", "issues", payload)
     assert (event.subject, event.by, event.target) == (Subject("issue", 12), Person("alice"), "main")
-    assert decide(event, None, prompt="Do it.") == Start("Do it.\n\nBroken\n\nFix it.")
+    assert decide(event, None, prompt="Do it.") == StartThread("Do it.\n\nBroken\n\nFix it.")
     assert isinstance(decide(event, WAITS), Ignore)
     assert decide(event, WAITS._replace(needs_person=False)) == Continue()
-    assert decide(event, WAITS._replace(needs_person=False, has_ended=True)) == Start("Broken\n\nFix it.")
+    assert decide(event, WAITS._replace(needs_person=False, has_ended=True)) == StartThread(
+        "Broken\n\nFix it."
+    )
 
 
 def test_comments_continue_the_thread_that_waits_and_start_one_if_none_does() -> None:
     answer = comment("/rolecall answer approved")
-    assert decide(answer, WAITS) == Continue(Command("answer", "approved"))
+    assert decide(answer, WAITS) == Continue(CommentCommand("answer", "approved"))
     assert decide(answer, None) == Ignore("no thread waits here; `/rolecall run` starts one")
     ended = WAITS._replace(has_ended=True, needs_person=False)
     assert isinstance(decide(answer, ended), Ignore)
     run = comment("/rolecall run Now.")
-    assert decide(run, None) == decide(run, ended) == Start("Broken\n\nNow.")
+    assert decide(run, None) == decide(run, ended) == StartThread("Broken\n\nNow.")
     assert isinstance(decide(run, WAITS), Ignore)
     assert isinstance(decide(comment("Nice"), WAITS), Ignore)
 
 
 def test_what_was_done_is_not_done_again_unless_the_job_was_lost() -> None:
-    again = Event("run-1", Subject("issue", 12), task="Broken")
+    again = ForgeEvent("run-1", Subject("issue", 12), task="Broken")
     assert isinstance(decide(again, WAITS), Ignore)
     assert decide(again, WAITS._replace(is_told=False)) == Continue()
     assert decide(again, WAITS._replace(needs_person=False)) == Continue()
@@ -118,7 +120,7 @@ def test_an_event_without_a_task_needs_a_prompt(tmp_path: Path) -> None:
     assert event.subject is None and event.by is None
     with pytest.raises(UsageError, match="says nothing"):
         decide(event, None)
-    assert decide(event, None, prompt="Tidy up.") == Start("Tidy up.")
+    assert decide(event, None, prompt="Tidy up.") == StartThread("Tidy up.")
     given = {"inputs": {"prompt": "This."}, **REPOSITORY}
     assert read_payload(tmp_path, "github", "workflow_dispatch", given).task == "This."
     pushed = {"ref": "refs/heads/topic", "commits": [{"message": "A"}, {"message": "B"}], **REPOSITORY}

@@ -12,7 +12,7 @@ from rolecall.api import Rolecall as Api
 from rolecall.api import reader
 from rolecall.errors import NotFound
 from rolecall.mcp import thread_verbs
-from rolecall.mcp.tools import Caller, Place
+from rolecall.mcp.tools import Caller, ToolContext
 from rolecall.workflow import gallery, registry
 
 PAGES = Path(__file__).parents[2] / "docs" / "gallery"
@@ -63,7 +63,7 @@ def test_a_name_is_looked_for_in_the_project_then_in_the_store_then_in_the_galle
 
 
 def test_a_client_of_the_tools_sees_and_starts_them(tmp_path: Path) -> None:
-    place = Place(str(tmp_path))
+    place = ToolContext(str(tmp_path))
     listed = thread_verbs.list_workflows(place, Caller())
     assert listed["workflows"] == [] and listed["gallery"] == gallery.summaries()
     shown = thread_verbs.show_workflow(place, Caller(), "fix-test")

@@ -168,9 +168,9 @@ def test_only_the_project_is_searched_and_secrets_are_nowhere(synced: Path) -> N
 
 def test_several_at_once_over_http_get_their_own_answers(synced: Path) -> None:
     """The desk is one for the process, and the SDK calls it in many threads."""
-    from rolecall.mcp.tools import Caller, Place, Toolbox
+    from rolecall.mcp.tools import Caller, McpToolbox, ToolContext
 
-    toolbox = Toolbox(Place(str(synced)), ["knowledge"])
+    toolbox = McpToolbox(ToolContext(str(synced)), ["knowledge"])
     tool = toolbox.find("knowledge_query")
     assert tool is not None
     wanted = {"elevated rights": "guide.md", "retry_limit": "src/retry.py"}

@@ -18,7 +18,7 @@ from test_mcp_sdk import bounded, parameters, replied
 from threadstage import DONE, Stage
 
 from rolecall.mcp.resources import MOST_SUBSCRIPTIONS, Library
-from rolecall.mcp.tools import Place, Toolbox
+from rolecall.mcp.tools import McpToolbox, ToolContext
 
 NOTE = "pattern-retry-limits"
 
@@ -180,7 +180,7 @@ def test_nothing_looks_for_changes_while_nobody_is_subscribed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROLECALL_HOME", str(stage.folder / "home" / "rolecall"))
-    library = Library(Toolbox(Place(str(stage.project))))
+    library = Library(McpToolbox(ToolContext(str(stage.project))))
     library.list_resources()
     assert watchers() == []
     end = library.subscribe(["rolecall://plan", "rolecall://memory"], lambda _uri: None)
@@ -195,7 +195,7 @@ def test_nothing_looks_for_changes_while_nobody_is_subscribed(
 
 def test_subscriptions_are_bounded(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROLECALL_HOME", str(stage.folder / "home" / "rolecall"))
-    library = Library(Toolbox(Place(str(stage.project))))
+    library = Library(McpToolbox(ToolContext(str(stage.project))))
     ends = [library.subscribe(["rolecall://plan"], lambda _uri: None) for _ in range(MOST_SUBSCRIPTIONS)]
     with pytest.raises(Exception, match=f"at most {MOST_SUBSCRIPTIONS} resources"):
         library.subscribe(["rolecall://plan"], lambda _uri: None)

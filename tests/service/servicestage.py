@@ -21,7 +21,7 @@ from processes import gone as gone
 
 from rolecall.service import control
 from rolecall.settings.mask import Mask
-from rolecall.store.backend import Event
+from rolecall.store.backend import StoredEvent
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
 from rolecall.store.verify import verify
@@ -196,7 +196,7 @@ class Service:
     def thread_status(self, name: str) -> str:
         return str(self.state(name)["status"])
 
-    def events(self, name: str) -> list[Event]:
+    def events(self, name: str) -> list[StoredEvent]:
         return self.store.events(name)
 
     def kinds(self, name: str) -> list[str]:
@@ -242,7 +242,7 @@ class Service:
     def event(self, name: str, kind: str, count: int = 1) -> Mapping[str, Any]:
         """The body of a thread's event of a kind, once there is one; the `count`-th."""
 
-        def found() -> list[Event] | None:
+        def found() -> list[StoredEvent] | None:
             events = [event for event in self.events(name) if event.kind == kind]
             return events if len(events) >= count else None
 

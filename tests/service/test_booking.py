@@ -15,7 +15,7 @@ from rolecall.service.booking import BookingBackend
 from rolecall.service.policy import ServicePolicy
 from rolecall.service.queue import Slot
 from rolecall.settings.mask import Mask
-from rolecall.store.backend import Change, Move, NewEvent, Record, Ref
+from rolecall.store.backend import Change, Move, NewEvent, NodeRecord, Ref
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Draft, Store
 from rolecall.threads import lifecycle, thread
@@ -72,24 +72,24 @@ class Stage:
     def ref(self) -> Ref:
         return thread.find(self.store, self.name).ref
 
-    def node(self, put: Callable[[Draft], str]) -> tuple[str, list[Record]]:
+    def node(self, put: Callable[[Draft], str]) -> tuple[str, list[NodeRecord]]:
         """A node, with all that is put for it, as a step puts them; its id."""
         elsewhere = Store(
             SqliteBackend(str(Path(self.backend.path).parent / "elsewhere.db")), now=lambda: NOW
         )
         draft = elsewhere.draft()
         for record in self.backend.scan():
-            assert isinstance(record, Record)
+            assert isinstance(record, NodeRecord)
             draft.add(record)
         node = put(draft)
         draft.commit()
-        found = [record for record in elsewhere.backend.scan() if isinstance(record, Record)]
+        found = [record for record in elsewhere.backend.scan() if isinstance(record, NodeRecord)]
         known = self.backend.find_stored([record.id for record in found])
         records = [record for record in found if record.id not in known or record.id == node]
         elsewhere.close()
         return node, records
 
-    def step(self, agent: str = "a", **usage: Any) -> tuple[str, list[Record]]:
+    def step(self, agent: str = "a", **usage: Any) -> tuple[str, list[NodeRecord]]:
         output = self.store.put_text("done")
         fields: dict[str, Any] = {
             "start": self.ref.target,
@@ -102,7 +102,7 @@ class Stage:
         fields |= {"usage": usage} if usage else {}
         return self.node(lambda draft: thread.put_step(draft, fields))
 
-    def attempt(self, ending: str, **usage: Any) -> tuple[str, list[Record]]:
+    def attempt(self, ending: str, **usage: Any) -> tuple[str, list[NodeRecord]]:
         head = self.ref.target
         fields: dict[str, Any] = {
             "start": head,

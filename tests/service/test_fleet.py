@@ -26,7 +26,7 @@ from rolecall.service.fleet.orders import Order
 from rolecall.service.fleet.step import RunningStep, Steps
 from rolecall.service.policy import ServicePolicy
 from rolecall.store import holder
-from rolecall.store.backend import Event
+from rolecall.store.backend import StoredEvent
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import Store
 from rolecall.threads import thread
@@ -191,7 +191,7 @@ def test_no_more_threads_of_a_workflow_run_at_once_than_its_queue_allows_whereve
     fleet.assert_whole(*names, steps=2)
 
 
-def most_at_once(events: Sequence[Event], begins: str, ends: str) -> int:
+def most_at_once(events: Sequence[StoredEvent], begins: str, ends: str) -> int:
     counts = accumulate((event.kind == begins) - (event.kind == ends) for event in events)
     return max(counts, default=0)
 

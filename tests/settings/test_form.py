@@ -23,7 +23,7 @@ from rolecall.settings.form import (
     MapOf,
     Number,
     Record,
-    Refused,
+    RefusedKey,
     Text,
 )
 
@@ -66,7 +66,7 @@ JOB = Record(
             "a rate", {str: Converted(Text(), rate), dict: Record(Rate, "a rate", {"count": Number()})}
         ),
         "on": Field(Flag(), to="is_on"),
-        "secret": Refused("a secret does not belong here", "Name a variable."),
+        "secret": RefusedKey("a secret does not belong here", "Name a variable."),
     },
     check=no_slow_retries,
 )

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from rolecall.errors import Damaged, NotFound, RolecallError, StorageError, UsageError
-from rolecall.store.backend import Change, Record
+from rolecall.store.backend import Change, NodeRecord
 from rolecall.store.bundle import export_to, import_from
 from rolecall.store.files import FilesBackend
 from rolecall.store.sqlite import SqliteBackend
@@ -73,7 +73,7 @@ def contents(store: Store) -> dict[str, tuple[str, bytes, int]]:
     return {
         record.id: (record.type, record.data, record.created)
         for record in store.backend.scan()
-        if isinstance(record, Record)
+        if isinstance(record, NodeRecord)
     }
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from rolecall.errors import Collision, Conflict, Damaged, NotFound, StorageError
 from rolecall.store import canonical
-from rolecall.store.backend import Change, Damage, Move, NewEvent, Record
+from rolecall.store.backend import Change, Damage, Move, NewEvent, NodeRecord
 from rolecall.store.files import FilesBackend
 from rolecall.store.ids import node_id
 from rolecall.store.store import BUILTIN, META, Store, make_record
@@ -26,11 +26,11 @@ OTHER = "06GZZZZZZZ0123456789ABCDEG"
 NOW = 1_780_000_000_000
 
 
-def text(value: str, *, created: int = NOW) -> Record:
+def text(value: str, *, created: int = NOW) -> NodeRecord:
     return make_record(STRING, canonical.encode(value), (), created)
 
 
-def put(backend: FilesBackend, *records: Record, now: int = NOW) -> None:
+def put(backend: FilesBackend, *records: NodeRecord, now: int = NOW) -> None:
     backend.commit(Change(nodes=records), now=now, durable=False)
 
 
@@ -105,7 +105,7 @@ def test_both_layouts_are_read_and_the_newer_is_written_where_it_exists(tmp_path
     put(backend, text("mine"))
     assert (tmp_path / "cas/nodes" / f"{text('mine').id}.bin").exists()
     assert list(backend.ids_of_type(STRING)) == [old, new, text("mine").id]
-    assert {r.id for r in backend.scan() if isinstance(r, Record)} == {old, new, text("mine").id}
+    assert {r.id for r in backend.scan() if isinstance(r, NodeRecord)} == {old, new, text("mine").id}
     assert backend.ids_with_prefix(old[:4], 5) == [old]
 
 
@@ -343,7 +343,7 @@ def test_damaged_node_files_are_named_and_never_returned(tmp_path: Path) -> None
             put(backend, record)
     items = list(backend.scan())
     assert {i.id for i in items if isinstance(i, Damage)} == {cut.id, flipped.id, empty.id}
-    assert [i.id for i in items if isinstance(i, Record)] == [text("whole").id]
+    assert [i.id for i in items if isinstance(i, NodeRecord)] == [text("whole").id]
     assert any("notes.txt" in problem for problem in backend.problems())
 
 
@@ -455,7 +455,7 @@ def outcome(folder: Path) -> tuple[object, ...]:
         [(m.seq, m.name, m.target) for m in backend.roots()],
         [e.kind for e in backend.events()],
         sorted(backend.ids_of_type(STRING)),
-        sorted(item.id for item in backend.scan() if isinstance(item, Record) and item.sha256),
+        sorted(item.id for item in backend.scan() if isinstance(item, NodeRecord) and item.sha256),
         sorted(p.id for p in backend.puts()),
         backend.position()[1],
     )

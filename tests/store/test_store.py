@@ -11,7 +11,7 @@ import pytest
 
 from rolecall.errors import Damaged, InvalidPayload, InvalidSchema, InvalidValue, NotFound, UsageError
 from rolecall.store import canonical
-from rolecall.store.backend import Backend, Change, Record
+from rolecall.store.backend import Backend, Change, NodeRecord
 from rolecall.store.contract import ABSENT, LINK, chain, damage
 from rolecall.store.sqlite import SqliteBackend
 from rolecall.store.store import BUILTIN, META, Dangling, Store, make_record
@@ -27,11 +27,11 @@ class CountingReads:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
-    def record(self, node: str) -> Record | None:
+    def record(self, node: str) -> NodeRecord | None:
         self.read += 1
         return self._backend.record(node)
 
-    def records(self, nodes: Sequence[str]) -> list[Record]:
+    def records(self, nodes: Sequence[str]) -> list[NodeRecord]:
         self.read += len(nodes)
         return self._backend.records(nodes)
 
@@ -137,7 +137,7 @@ def test_a_prefix_stands_for_the_one_node_it_begins(store: Store) -> None:
 
 def test_an_ambiguous_short_or_impossible_prefix_is_refused(store: Store, backend: Backend) -> None:
     ids = ["ABCD000000001", "ABCD000000002", "ABCE000000001"]
-    records = [Record(node, BUILTIN["string"], b"\x60", 1, (), None) for node in ids]
+    records = [NodeRecord(node, BUILTIN["string"], b"\x60", 1, (), None) for node in ids]
     backend.commit(Change(records), now=1, durable=True)
     with pytest.raises(UsageError, match="ABCD000000001, ABCD000000002"):
         store.resolve("abcd")

@@ -60,7 +60,7 @@ class Cancelled(Exception):
 
 
 @dataclass
-class Turn:
+class PromptTurn:
     """What happened in answer to one prompt."""
 
     is_cancelled: bool = False
@@ -110,11 +110,11 @@ class Conversation:
     def open(self) -> Rolecall:
         return Rolecall(self._defaults.store, folder=self.folder)
 
-    def prompt(self, text: str) -> Turn:
+    def prompt(self, text: str) -> PromptTurn:
         """Start or continue the thread with a person's words, and follow it until it ends or waits for a person."""
         if not self._busy.acquire(blocking=False):
             raise UsageError("the session is still at work", hint="Cancel it, or wait until it has ended.")
-        turn = Turn()
+        turn = PromptTurn()
         try:
             self._cancelled.clear()
             with self.open() as rolecall:
@@ -156,7 +156,7 @@ class Conversation:
 
     # -- a turn --
 
-    def _answer(self, rolecall: Rolecall, text: str, turn: Turn) -> None:
+    def _answer(self, rolecall: Rolecall, text: str, turn: PromptTurn) -> None:
         thread = next(iter([*self._list_threads(rolecall)][::-1]), None)
         self._show(updates.offer_commands())
         command, _, argument = text.partition(" ")
@@ -192,7 +192,7 @@ class Conversation:
             self._follow(thread, turn)
         return None if self._cancelled.is_set() else self._say_standing(thread)
 
-    def _follow(self, thread: Thread, turn: Turn, *, steps: int | None = None) -> None:
+    def _follow(self, thread: Thread, turn: PromptTurn, *, steps: int | None = None) -> None:
         """Run the thread and show its events."""
         view = _View(self, thread, turn)
         if thread.state.status == "suspended" or thread.has_ended:
@@ -368,7 +368,7 @@ class Conversation:
     # -- the past --
 
     def _replay_thread(self, thread: Thread) -> None:
-        view = _View(self, thread, Turn())
+        view = _View(self, thread, PromptTurn())
         self._show(updates.hear(own_words(thread.prompt)))
         for step in thread.steps:
             if step.role == "$PERSON":
@@ -383,7 +383,7 @@ class Conversation:
 class _View:
     """Shows the events of a thread as updates."""
 
-    def __init__(self, conversation: Conversation, thread: Thread, turn: Turn) -> None:
+    def __init__(self, conversation: Conversation, thread: Thread, turn: PromptTurn) -> None:
         self._show: Callable[..., None] = conversation._show
         self._thread = thread
         self._turn = turn

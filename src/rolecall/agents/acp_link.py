@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rolecall.agents.acp_presets import FOLDER, Launch
 from rolecall.agents.acp_reader import AcpReader
-from rolecall.agents.process import RUN_VARIABLE, TRACEPARENT, Conversation, conversation
+from rolecall.agents.process import RUN_VARIABLE, TRACEPARENT, LineProcess, conversation
 from rolecall.agents.program import Json, parse_object
 from rolecall.agents.protocol import Usage
 from rolecall.store import scratch
@@ -60,7 +60,7 @@ class Wire:
     """Carries messages between the child process and the protocol package's connection: updates reach the reader
     immediately and in order, other lines are kept as noise, and an overlong line ends the connection with a reason."""
 
-    def __init__(self, talk: Conversation, hear: Callable[[Json], None]) -> None:
+    def __init__(self, talk: LineProcess, hear: Callable[[Json], None]) -> None:
         self._talk = talk
         self._hear = hear
         self.noise = ""
@@ -102,7 +102,7 @@ class Wire:
         self.failed.set()
 
 
-class Link:
+class AcpLink:
     def __init__(self, start: AgentStart) -> None:
         self.start = start
         self._loop = asyncio.get_running_loop()
@@ -116,7 +116,7 @@ class Link:
         """The sessions that are open in this process."""
         self.counted: dict[str, Usage] = {}
         """The usage that the process reported for each session after its last prompt."""
-        self.talk: Conversation
+        self.talk: LineProcess
         self.wire: Wire
         self.connection: ClientSideConnection | None = None
         self.capabilities: AgentCapabilities | None = None
@@ -200,9 +200,9 @@ class Links:
     """The open links of one adapter."""
 
     def __init__(self) -> None:
-        self._open: list[Link] = []
+        self._open: list[AcpLink] = []
 
-    async def take(self, start: AgentStart, session: str | None) -> Link:
+    async def take(self, start: AgentStart, session: str | None) -> AcpLink:
         """Return an idle link, preferably the one with this session open, or start a new one."""
         await self.end(*(link for link in self._open if not link.is_busy and link.is_lost))
         idle = [
@@ -210,7 +210,7 @@ class Links:
         ]
         found = max(idle, key=lambda link: session in link.sessions, default=None)
         if found is None:
-            found = Link(start)
+            found = AcpLink(start)
             await found.open()
             self._open.append(found)
         found.is_busy = True
@@ -220,14 +220,14 @@ class Links:
                 other.sessions.discard(session)
         return found
 
-    async def give(self, link: Link) -> None:
+    async def give(self, link: AcpLink) -> None:
         """Keep a link for the next call, and close the links that have been idle longest if there are too many."""
         link.listen(None)
         link.is_busy = False
         self._open = [*(other for other in self._open if other is not link), link]
         await self.end(*[other for other in self._open if not other.is_busy and other.is_here][:-_MOST_IDLE])
 
-    async def end(self, *links: Link) -> None:
+    async def end(self, *links: AcpLink) -> None:
         """Close links."""
         # Remove them from the list before awaiting anything, because another call may read it meanwhile.
         self._open = [link for link in self._open if link not in links]

@@ -24,7 +24,7 @@ from acp.schema import (
 from pydantic import ValidationError
 
 from rolecall import __version__
-from rolecall.agents.acp_link import Link
+from rolecall.agents.acp_link import AcpLink
 from rolecall.agents.acp_reader import AcpReader, choose_option
 from rolecall.agents.process import TRACEPARENT
 from rolecall.agents.program import Json, McpServer
@@ -54,7 +54,7 @@ class Wanted:
 class _Client:
     """Our side of the protocol: it answers permission requests and offers no files or terminals."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: AcpLink) -> None:
         self._link = link
 
     async def request_permission(self, session_id: str, tool_call: Any, options: Any, **_meta: Any) -> Any:  # noqa: ARG002 -- the package's signature
@@ -69,7 +69,7 @@ def _dump(model: Any) -> Json:
     return Json(model.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
-async def exchange(link: Link, reader: AcpReader, wanted: Wanted, prompt: str) -> Reply:
+async def exchange(link: AcpLink, reader: AcpReader, wanted: Wanted, prompt: str) -> Reply:
     """Open the session, send the prompt and return the reply. An error of the agent becomes a reply too: after the
     prompt was sent it is the model's, before that the agent's."""
     if link.connection is None:
@@ -110,7 +110,7 @@ async def exchange(link: Link, reader: AcpReader, wanted: Wanted, prompt: str) -
 
 
 async def _open_session(
-    link: Link, connection: ClientSideConnection, wanted: Wanted, context: Context
+    link: AcpLink, connection: ClientSideConnection, wanted: Wanted, context: Context
 ) -> str:
     """Open or continue a session, set its mode and model, and return its id."""
     if link.capabilities is None:
@@ -166,7 +166,7 @@ async def _open_session(
 
 
 async def _reopen(
-    link: Link, connection: ClientSideConnection, agent: str, context: Context, parameters: dict[str, Any]
+    link: AcpLink, connection: ClientSideConnection, agent: str, context: Context, parameters: dict[str, Any]
 ) -> tuple[Any, str]:
     """Copy a session, or reopen one from an earlier process without passing on its replayed updates. Loading is tried
     before resuming, because an agent asked to resume an unknown session may start a new one instead."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # most roles have no sandbox
 LARGEST_FILE = 16 * 1024 * 1024
 
 
-class Refused(Exception):
+class CallRefused(Exception):
     """The reason a call was refused, for the model."""
 
 
@@ -36,16 +36,16 @@ class Folder:
     def read(self, given: str) -> bytes:
         path = self._resolve(given)
         if not self.may_read(path):
-            raise Refused(f"{given!r} is hidden from this role")
+            raise CallRefused(f"{given!r} is hidden from this role")
         found = os.stat(path)
         if stat.S_ISDIR(found.st_mode):
-            raise Refused(f"{given!r} is a folder, not a file")
+            raise CallRefused(f"{given!r} is a folder, not a file")
         if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for a writer
-            raise Refused(f"{given!r} is not a regular file")
+            raise CallRefused(f"{given!r} is not a regular file")
         with open(path, "rb") as file:
             content = file.read(LARGEST_FILE + 1)
         if len(content) > LARGEST_FILE:
-            raise Refused(f"{given!r} has {found.st_size:,} bytes, which is too large; search it instead")
+            raise CallRefused(f"{given!r} has {found.st_size:,} bytes, which is too large; search it instead")
         return content
 
     def write(self, given: str, content: bytes) -> bool:
@@ -56,7 +56,7 @@ class Folder:
         with suppress(FileNotFoundError):
             found = os.stat(path)
             if not stat.S_ISREG(found.st_mode):
-                raise Refused(f"{given!r} exists and is not a regular file")
+                raise CallRefused(f"{given!r} exists and is not a regular file")
             mode = stat.S_IMODE(found.st_mode)
         folder, name = os.path.split(path)
         os.makedirs(folder, exist_ok=True)
@@ -78,29 +78,29 @@ class Folder:
         whole = os.path.join(self.root, given).rstrip("/")
         above, name = os.path.split(whole)
         if name in ("", ".", ".."):
-            raise Refused(f"{given!r} is not a file")
+            raise CallRefused(f"{given!r} is not a file")
         path = os.path.join(self._resolve(above, shown=given, is_folder=True), name)
         self._check_writable(path, given)
         if stat.S_ISDIR(os.lstat(path).st_mode):
-            raise Refused(f"{given!r} is a folder; only files can be deleted")
+            raise CallRefused(f"{given!r} is a folder; only files can be deleted")
         os.unlink(path)
 
     def _resolve(self, given: str, *, shown: str | None = None, is_folder: bool = False) -> str:
         if not given.strip() or "\0" in given:
-            raise Refused(f"{given!r} is not a path")
+            raise CallRefused(f"{given!r} is not a path")
         real = os.path.realpath(os.path.join(self.root, given))
         if os.path.commonpath([self.root, real]) != self.root:
-            raise Refused(
+            raise CallRefused(
                 f"{shown or given!r} leads outside the work folder, and nothing outside can be reached; "
                 "give a path relative to the work folder"
             )
         if real == self.root and not is_folder:
-            raise Refused("the work folder itself is not a file")
+            raise CallRefused("the work folder itself is not a file")
         return real
 
     def _check_writable(self, path: str, given: str) -> None:
         if self._sandbox is not None and not self._sandbox.may_write(path):
-            raise Refused(f"{given!r} cannot be changed by this role")
+            raise CallRefused(f"{given!r} cannot be changed by this role")
         # Some file systems ignore case.
         if ".git" in os.path.relpath(path, self.root).lower().split(os.sep):
-            raise Refused(f"{given!r} belongs to git and cannot be changed by this tool")
+            raise CallRefused(f"{given!r} belongs to git and cannot be changed by this tool")

@@ -30,7 +30,7 @@ from pydantic_ai.tools import ToolDefinition
 
 from rolecall.agents.modelclient import Asking, NoAnswer
 from rolecall.agents.protocol import Context, Ending, Memory, Reply, Usage
-from rolecall.agents.toolbox import Toolbox
+from rolecall.agents.toolbox import ModelToolbox
 from rolecall.agents.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class ModelRun:
         self._context = context
         self._options = options
         self._transcript = Transcript(context)
-        self._box = Toolbox(context, self._transcript.touches)
+        self._box = ModelToolbox(context, self._transcript.touches)
         self._used = Usage()
         tools = [
             ToolDefinition(name=tool.name, description=tool.description, parameters_json_schema=tool.schema)

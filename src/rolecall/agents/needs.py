@@ -23,7 +23,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from rolecall.agents.presence import find_interpreters, find_program
-from rolecall.agents.sandbox import Endpoint, Needs, Policy
+from rolecall.agents.sandbox import Needs, Policy, ProxiedEndpoint
 
 _HELPERS = ("git", "rg")
 """Programs that agents start by themselves, even if the model may start none."""
@@ -56,7 +56,7 @@ class State(NamedTuple):
     """The endpoint and where a login is renewed, if nothing names another one."""
     more_hosts: tuple[str, ...] = ()
     """Endpoints beside the one that is named."""
-    endpoints: tuple[Endpoint, ...] = ()
+    endpoints: tuple[ProxiedEndpoint, ...] = ()
     """The endpoints for which it gets a stand-in of the key; it does not need to reach them itself."""
 
 
@@ -207,10 +207,10 @@ def _at_home(env: Mapping[str, str], name: str) -> str:
 
 def _find_endpoint(
     env: Mapping[str, str], address: str, key: str, *, default: str = ""
-) -> tuple[Endpoint, ...]:
+) -> tuple[ProxiedEndpoint, ...]:
     """The endpoint whose address and key are in variables."""
     base_url = env.get(address) or default
-    return (Endpoint(base_url, env[key], address, key),) if base_url and env.get(key) else ()
+    return (ProxiedEndpoint(base_url, env[key], address, key),) if base_url and env.get(key) else ()
 
 
 def _describe_claude(env: Mapping[str, str], folder: str) -> State:
@@ -268,7 +268,7 @@ def _describe_codex(env: Mapping[str, str], folder: str) -> State:
     )  # fmt: skip
 
 
-def _find_codex_endpoint(env: Mapping[str, str], folder: str) -> dict[str, Endpoint]:
+def _find_codex_endpoint(env: Mapping[str, str], folder: str) -> dict[str, ProxiedEndpoint]:
     """The endpoint of the provider that is set, by its name, if its key is in a variable."""
     own = os.path.join(folder, env.get("CODEX_HOME") or _at_home(env, ".codex"))
     try:
@@ -280,7 +280,7 @@ def _find_codex_endpoint(env: Mapping[str, str], folder: str) -> dict[str, Endpo
             address, variable = settings.get("openai_base_url", "https://api.openai.com/v1"), "CODEX_API_KEY"
         if "." in name:  # its arguments cannot name such a provider
             return {}
-        return {name: Endpoint(str(address), env[variable], _ADDRESS_VARIABLE, variable)}
+        return {name: ProxiedEndpoint(str(address), env[variable], _ADDRESS_VARIABLE, variable)}
     except (ValueError, KeyError, TypeError, AttributeError):
         return {}
 
@@ -328,12 +328,12 @@ def _describe_opencode(env: Mapping[str, str], folder: str) -> State:
     )
 
 
-def _find_opencode_endpoint(env: Mapping[str, str], folder: str) -> dict[str, Endpoint]:
+def _find_opencode_endpoint(env: Mapping[str, str], folder: str) -> dict[str, ProxiedEndpoint]:
     """The endpoint of the provider of the model that is set, by the provider's name, if its settings name its address
     and the variable with its key."""
     config = os.path.join(env.get("XDG_CONFIG_HOME") or _at_home(env, ".config"), "opencode")
     places = (os.path.join(config, "opencode.json"), os.path.join(folder, env.get("OPENCODE_CONFIG", "")))
-    found: dict[str, Endpoint] = {}
+    found: dict[str, ProxiedEndpoint] = {}
     for text in _read_all(places):
         try:
             settings = json.loads(text)
@@ -341,7 +341,11 @@ def _find_opencode_endpoint(env: Mapping[str, str], folder: str) -> dict[str, En
             options = settings["provider"][name]["options"]
             variable = _KEY_NAME.fullmatch(options["apiKey"])
             if variable is not None:
-                found = {name: Endpoint(options["baseURL"], env[variable[2]], _ADDRESS_VARIABLE, variable[2])}
+                found = {
+                    name: ProxiedEndpoint(
+                        options["baseURL"], env[variable[2]], _ADDRESS_VARIABLE, variable[2]
+                    )
+                }
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
     return found

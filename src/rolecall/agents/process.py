@@ -147,13 +147,13 @@ async def conversation(
     max_line: int,
     grace: float = DEFAULT_GRACE,
     sandbox: Policy | None = None,
-) -> AsyncIterator[Conversation]:
+) -> AsyncIterator[LineProcess]:
     """Start `argv` and keep it running; leaving the block ends everything it started.
 
     Because this is an async generator, an event loop that shuts down ends a child that was not closed.
     """
     async with _open_proxy(sandbox, env) as sandbox:
-        talk = Conversation(_Child(argv, cwd=cwd, env=env, sandbox=sandbox), max_line)
+        talk = LineProcess(_Child(argv, cwd=cwd, env=env, sandbox=sandbox), max_line)
         try:
             await talk.open()
             yield talk
@@ -242,7 +242,7 @@ class _Output(asyncio.Protocol):
             self.failed.set()
 
 
-class Conversation:
+class LineProcess:
     """A child process that exchanges lines with us."""
 
     def __init__(self, child: _Child, max_line: int) -> None:

@@ -24,7 +24,7 @@ from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from rolecall.agents.sandbox import Endpoint, Policy, Relay
+from rolecall.agents.sandbox import Policy, ProxiedEndpoint, Relay
 from rolecall.errors import UsageError
 from rolecall.store import scratch
 from rolecall.workflow.model import split_address
@@ -83,7 +83,7 @@ async def serve(policy: Policy, env: Mapping[str, str]) -> AsyncIterator[Policy]
             await proxy.close()
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """An answer of the proxy itself, instead of the server's."""
 
     def __init__(self, status: int, reason: str) -> None:
@@ -157,7 +157,7 @@ class Proxy:
                 await self._tunnel(head, reader, writer)
             else:
                 await self._pass_on(head, reader, writer)
-        except Refused as refusal:
+        except RequestRefused as refusal:
             with suppress(OSError):
                 await _refuse(refusal, reader, writer)
         except (OSError, EOFError, ValueError):
@@ -181,7 +181,7 @@ class Proxy:
         """Send a request to its server, and the answer back."""
         absolute = _ABSOLUTE.fullmatch(head.target)
         if absolute is None and not head.target.startswith("/"):
-            raise Refused(400, "only CONNECT, and requests for http:// addresses")
+            raise RequestRefused(400, "only CONNECT, and requests for http:// addresses")
         authority, target = absolute.groups(default="") if absolute else (self.address, head.target)
         target = target if target.startswith("/") else f"/{target}"
         headers, scheme = head.headers, "http"
@@ -233,12 +233,12 @@ class Proxy:
         try:
             host, port = _split(authority)
         except UsageError as error:
-            raise Refused(400, str(error)) from error
+            raise RequestRefused(400, str(error)) from error
         for allowed, allowed_port in self._hosts:
             is_below = allowed.startswith("*.") and host.endswith(allowed[1:])
             if port == allowed_port and (host == allowed or is_below):
                 return host, port
-        raise Refused(403, f"the sandbox does not allow {host}:{port}; it allows {self._list_hosts()}")
+        raise RequestRefused(403, f"the sandbox does not allow {host}:{port}; it allows {self._list_hosts()}")
 
     def _list_hosts(self) -> str:
         return (
@@ -246,12 +246,12 @@ class Proxy:
             or "none"
         )
 
-    def _exchange_key(self, headers: Headers) -> tuple[Endpoint, Headers]:
+    def _exchange_key(self, headers: Headers) -> tuple[ProxiedEndpoint, Headers]:
         """Return the endpoint whose stand-in the headers have, and the headers with its key."""
         given = [value.rpartition(" ")[2] for name, value in headers if name.lower() in _CREDENTIALS]
         stand_in = next((word for word in given if word in self._endpoints), None)
         if stand_in is None:
-            raise Refused(401, "a request to this address needs the key that the program was given")
+            raise RequestRefused(401, "a request to this address needs the key that the program was given")
         endpoint, exchanged = self._endpoints[stand_in], []
         for name, value in headers:
             scheme, space, word = value.rpartition(" ")
@@ -268,7 +268,7 @@ class Proxy:
             return None
         upstream = urlsplit(address if "://" in address else f"http://{address}")
         if upstream.scheme != "http" or not upstream.hostname:
-            raise Refused(502, "this machine's own proxy is not an http:// address")
+            raise RequestRefused(502, "this machine's own proxy is not an http:// address")
         return upstream
 
     async def _connect(
@@ -288,7 +288,9 @@ class Proxy:
                 return await _connect_through(upstream, host, port, encryption)
         except (OSError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
             status = 504 if isinstance(error, TimeoutError) else 502
-            raise Refused(status, f"{host}:{port} cannot be reached: {error or 'no answer'}") from error
+            raise RequestRefused(
+                status, f"{host}:{port} cannot be reached: {error or 'no answer'}"
+            ) from error
 
 
 async def _connect_through(
@@ -315,14 +317,14 @@ async def _read_head(reader: asyncio.StreamReader) -> Head:
         async with asyncio.timeout(HEAD_SECONDS):
             raw = await reader.readuntil(b"\r\n\r\n")
     except TimeoutError:
-        raise Refused(408, "the head of the request took too long") from None
+        raise RequestRefused(408, "the head of the request took too long") from None
     except asyncio.LimitOverrunError:
-        raise Refused(431, "the head of the request is too long") from None
+        raise RequestRefused(431, "the head of the request is too long") from None
     first, *lines = raw[:-4].decode("latin-1").split("\r\n")
     request = _REQUEST.fullmatch(first)
     headers = [found for line in lines if (found := _HEADER.fullmatch(line))]
     if request is None or len(headers) < len(lines):
-        raise Refused(400, "the head of the request is malformed")
+        raise RequestRefused(400, "the head of the request is malformed")
     return Head(request[1], request[2], [(header[1], header[2]) for header in headers])
 
 
@@ -333,7 +335,7 @@ def _read_body(head: Head, reader: asyncio.StreamReader) -> AsyncIterator[bytes]
     if not codings and (not lengths or (len(lengths) == 1 and re.fullmatch("[0-9]{1,18}", lengths[0]))):
         return _read_exactly(reader, int(lengths[0]) if lengths else 0)
     if lengths or [coding.lower() for coding in codings] != ["chunked"]:
-        raise Refused(400, "it is unclear where the body of the request ends")
+        raise RequestRefused(400, "it is unclear where the body of the request ends")
     return _read_chunks(reader)
 
 
@@ -381,7 +383,9 @@ async def _receive(incoming: asyncio.StreamReader, writer: asyncio.StreamWriter)
         try:
             first, *lines = (await incoming.readuntil(b"\r\n\r\n"))[:-4].split(b"\r\n")
         except (OSError, EOFError, asyncio.LimitOverrunError) as error:
-            raise Refused(502, "the server closed the connection, or its answer is malformed") from error
+            raise RequestRefused(
+                502, "the server closed the connection, or its answer is malformed"
+            ) from error
         is_last = re.match(rb"HTTP/1\.[01] 1", first) is None
         dropped = (b"connection", b"keep-alive")
         kept = [line for line in lines if line.partition(b":")[0].lower() not in dropped]
@@ -389,7 +393,9 @@ async def _receive(incoming: asyncio.StreamReader, writer: asyncio.StreamWriter)
     await _pump(incoming, writer)
 
 
-async def _refuse(refusal: Refused, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _refuse(
+    refusal: RequestRefused, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
     body = f"rolecall: {refusal}\n".encode()
     head = [
         f"HTTP/1.1 {refusal.status.value} {refusal.status.phrase}",
@@ -407,7 +413,7 @@ async def _refuse(refusal: Refused, reader: asyncio.StreamReader, writer: asynci
 def _check_path(target: str, base: str) -> None:
     path = unquote(target.partition("?")[0]).replace("\\", "/")
     if not f"{path}/".startswith(f"{base}/") or not {".", ".."}.isdisjoint(path.split("/")):
-        raise Refused(404, f"this address has only what is below {base or '/'}")
+        raise RequestRefused(404, f"this address has only what is below {base or '/'}")
 
 
 def _split(address: str) -> tuple[str, int]:

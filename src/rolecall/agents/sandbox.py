@@ -101,7 +101,7 @@ _NO_LAYERS = Layers()
 
 
 @dataclass(frozen=True)
-class Endpoint:
+class ProxiedEndpoint:
     """The model's address and key. A proxy (proxy.py) gives the program an address and a stand-in of its own, and puts
     the key into the program's requests, so that the program never has it."""
 
@@ -135,7 +135,7 @@ class Needs(NamedTuple):
     """Variables with secret names; a name may end with `*`."""
     hosts: tuple[str, ...] = ()
     """The model's endpoint, as host:port, for a role without a network."""
-    endpoints: tuple[Endpoint, ...] = ()
+    endpoints: tuple[ProxiedEndpoint, ...] = ()
     """The model's endpoint, if the program can do without its key."""
 
 
@@ -161,7 +161,7 @@ class Policy:
     seconds: float | None = None
     best_effort: bool = False
     layers: Layers = _NO_LAYERS
-    endpoints: tuple[Endpoint, ...] = ()
+    endpoints: tuple[ProxiedEndpoint, ...] = ()
     relay: Relay | None = None
     """Where the proxy is, once it runs."""
     variables: Mapping[str, str] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
-from rolecall.agents.confined import Folder, Refused
+from rolecall.agents.confined import CallRefused, Folder
 from rolecall.agents.filesearch import Walk, matches
 from rolecall.agents.process import run as run_process
 from rolecall.agents.protocol import Context
@@ -52,7 +52,7 @@ class ToolOutput(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tool:
+class ModelTool:
     name: str
     description: str
     schema: Schema
@@ -63,7 +63,7 @@ class Tool:
         return Type(self.schema)
 
 
-TOOLS: list[Tool] = []
+TOOLS: list[ModelTool] = []
 Run = TypeVar("Run", bound=Callable[..., Awaitable[str]])
 
 
@@ -72,19 +72,19 @@ def _tool(description: str, required: Sequence[str], **properties: Any) -> Calla
     schema = {"properties": properties, "required": list(required), "additionalProperties": False}
 
     def add(run: Run) -> Run:
-        TOOLS.append(Tool(run.__name__, description, {"type": "object", **schema}, run))
+        TOOLS.append(ModelTool(run.__name__, description, {"type": "object", **schema}, run))
         return run
 
     return add
 
 
-def offer(restrictions: Iterable[str], *, sandboxed: bool = False) -> list[Tool]:
+def offer(restrictions: Iterable[str], *, sandboxed: bool = False) -> list[ModelTool]:
     """Return the tools that a role with these capabilities may use."""
     denied = capabilities.denied_tools(DENIES, restrictions, sandboxed=sandboxed)
     return [tool for tool in TOOLS if tool.name not in denied]
 
 
-class Toolbox:
+class ModelToolbox:
     """The tools for one call of the agent. `touches` is called with every changed file; a listing or a search may take
     `patience` seconds."""
 
@@ -107,7 +107,7 @@ class Toolbox:
             return ToolOutput(f"{name} was called wrongly: {'; '.join(misfits)}", is_error=True)
         try:
             return ToolOutput(shorten(await tool.run(self, **arguments), LONGEST_RESULT))
-        except Refused as refusal:
+        except CallRefused as refusal:
             return ToolOutput(str(refusal), is_error=True)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
@@ -129,10 +129,10 @@ _PATH = _text("Path of the file, relative to the work folder.")
     first_line={"type": "integer", "minimum": 1, "description": "Where to begin. Default: 1."},
     lines={"type": "integer", "minimum": 1, "description": "How many lines."},
 )
-async def read_file(box: Toolbox, path: str, first_line: int = 1, lines: int = _MOST_LINES) -> str:
+async def read_file(box: ModelToolbox, path: str, first_line: int = 1, lines: int = _MOST_LINES) -> str:
     content = await asyncio.to_thread(box.folder.read, path)
     if b"\0" in content[:8192]:
-        raise Refused(f"{path!r} is not a text file; it has {len(content):,} bytes")
+        raise CallRefused(f"{path!r} is not a text file; it has {len(content):,} bytes")
     text = content.decode("utf-8", "replace").split("\n")
     shown = text[first_line - 1 : first_line - 1 + min(lines, _MOST_LINES)]
     # Cut at a line break, so that the model knows where to continue.
@@ -154,7 +154,7 @@ async def read_file(box: Toolbox, path: str, first_line: int = 1, lines: int = _
     [],
     pattern=_text("Default: `*`.", maxLength=_LONGEST_PATTERN),
 )
-async def list_files(box: Toolbox, pattern: str = "*") -> str:
+async def list_files(box: ModelToolbox, pattern: str = "*") -> str:
     fits = _compile_glob(pattern)
 
     def list_matches() -> str:
@@ -179,7 +179,7 @@ async def list_files(box: Toolbox, pattern: str = "*") -> str:
     pattern=_text("Searched for in each line by itself.", minLength=1, maxLength=_LONGEST_PATTERN),
     files=_text("Which files, as for list_files. Default: all, `**/*`.", maxLength=_LONGEST_PATTERN),
 )
-async def search(box: Toolbox, pattern: str, files: str = "**/*") -> str:
+async def search(box: ModelToolbox, pattern: str, files: str = "**/*") -> str:
     fits = _compile_glob(files)
 
     def is_searched(path: str) -> bool:
@@ -188,7 +188,7 @@ async def search(box: Toolbox, pattern: str, files: str = "**/*") -> str:
     try:
         has_match = pattern_test(pattern)
     except ValueError as error:
-        raise Refused(f"{pattern!r} is not a regular expression") from error
+        raise CallRefused(f"{pattern!r} is not a regular expression") from error
 
     def list_matches() -> str:
         found = matches(box.folder.root, has_match, is_searched, box.patience)
@@ -201,7 +201,7 @@ def _compile_glob(pattern: str) -> Callable[[str], bool]:
     try:
         return glob_test(pattern.removeprefix("./").rstrip("/"))
     except ValueError as error:
-        raise Refused(f"{pattern!r} is not a file name pattern") from error
+        raise CallRefused(f"{pattern!r} is not a file name pattern") from error
 
 
 @_tool(
@@ -210,7 +210,7 @@ def _compile_glob(pattern: str) -> Callable[[str], bool]:
     path=_PATH,
     content=_text("All of the file."),
 )
-async def write_file(box: Toolbox, path: str, content: str) -> str:
+async def write_file(box: ModelToolbox, path: str, content: str) -> str:
     encoded = content.encode("utf-8")
     is_new = await asyncio.to_thread(box.folder.write, path, encoded)
     box.touches(path)
@@ -224,19 +224,19 @@ async def write_file(box: Toolbox, path: str, content: str) -> str:
     old=_text("The piece as it is in the file, with its spaces and line breaks.", minLength=1),
     new=_text("What comes in its place."),
 )
-async def edit_file(box: Toolbox, path: str, old: str, new: str) -> str:
+async def edit_file(box: ModelToolbox, path: str, old: str, new: str) -> str:
     text = (await asyncio.to_thread(box.folder.read, path)).decode("utf-8")
     count = text.count(old)
     if count != 1:
         said = "does not occur" if not count else f"occurs {count} times"
-        raise Refused(f"the text to replace {said} in {path!r}; give a piece that occurs exactly once")
+        raise CallRefused(f"the text to replace {said} in {path!r}; give a piece that occurs exactly once")
     await asyncio.to_thread(box.folder.write, path, text.replace(old, new).encode("utf-8"))
     box.touches(path)
     return f"{path!r} was changed at line {text[: text.index(old)].count(chr(10)) + 1}"
 
 
 @_tool("Delete a file of the work folder.", ["path"], path=_PATH)
-async def delete_file(box: Toolbox, path: str) -> str:
+async def delete_file(box: ModelToolbox, path: str) -> str:
     await asyncio.to_thread(box.folder.delete, path)
     box.touches(path)
     return f"{path!r} was deleted"
@@ -256,10 +256,13 @@ async def delete_file(box: Toolbox, path: str) -> str:
     },
 )
 async def run_command(
-    box: Toolbox, argv: list[str] | None = None, shell: str | None = None, seconds: float = _COMMAND_SECONDS
+    box: ModelToolbox,
+    argv: list[str] | None = None,
+    shell: str | None = None,
+    seconds: float = _COMMAND_SECONDS,
 ) -> str:
     if (argv is None) == (shell is None):
-        raise Refused("give either `argv` or `shell`, and not both")
+        raise CallRefused("give either `argv` or `shell`, and not both")
     context = box.context
     try:
         ended = await run_process(
@@ -272,7 +275,7 @@ async def run_command(
             sandbox=context.sandbox,
         )
     except AgentError as error:  # the program could not be started
-        raise Refused(f"{error.message}. {error.hint}") from error
+        raise CallRefused(f"{error.message}. {error.hint}") from error
     how = f"[ended after {seconds:g} s]" if ended.ending == "timeout" else f"[exit status {ended.code}]"
     if ended.left:
         how += f" [processes that could not be ended: {', '.join(map(str, ended.left))}]"

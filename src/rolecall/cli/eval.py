@@ -43,7 +43,7 @@ from rolecall.threads.report import describe_amount, local_time, money
 
 if TYPE_CHECKING:
     from rolecall.cli import Argument
-    from rolecall.evals.begin import Plan
+    from rolecall.evals.begin import EvalPlan
     from rolecall.evals.records import Calibration
     from rolecall.evals.results import Report, Summary
 
@@ -108,7 +108,7 @@ def run(options: Namespace) -> int:
         return end(options, "run", report, is_stopped)
 
 
-def follow(options: Namespace, plan: Plan, play: Callable[..., Awaitable[Played]]) -> tuple[Played, bool]:
+def follow(options: Namespace, plan: EvalPlan, play: Callable[..., Awaitable[Played]]) -> tuple[Played, bool]:
     """Run a plan and show its progress; also returns whether it was interrupted."""
     is_text = format_of(options) == "text"
     if is_text:
@@ -156,7 +156,7 @@ def end(options: Namespace, command: str, report: Report, is_stopped: bool) -> i
     return LIMITED if report.status == "suspended" else INFRASTRUCTURE
 
 
-def _tell_plan(plan: Plan, *, is_compared: bool) -> None:
+def _tell_plan(plan: EvalPlan, *, is_compared: bool) -> None:
     suite = plan.suite
     parts = (plural(len(suite.variants), "variant"), plural(len(plan.tasks), "task"))
     say(

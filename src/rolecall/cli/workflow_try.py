@@ -11,7 +11,7 @@ from rolecall.cli.arguments import parse_time
 from rolecall.cli.output import STORE, plural, table
 from rolecall.errors import NotFound, UsageError
 from rolecall.threads.forecast import add_up
-from rolecall.threads.tryout import Difference, Trial
+from rolecall.threads.tryout import Divergence, Trial
 
 
 @verb(
@@ -105,7 +105,7 @@ def _word(trials: list[Trial], id_length: int) -> str:
     return "\n".join(lines)
 
 
-def _place(found: list[Difference]) -> str:
+def _place(found: list[Divergence]) -> str:
     first, last = min(one.step for one in found), max(one.step for one in found)
     if found[0].role is None:
         first, last = first - 1, last - 1

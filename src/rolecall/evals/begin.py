@@ -12,7 +12,7 @@ from rolecall.evals.judge import describe_problem
 from rolecall.evals.power import find_smallest_difference
 from rolecall.evals.records import EvalRun, JudgeFiles, StoredSuite
 from rolecall.evals.suite import MOST_CELLS, FindMissing, Recorded, Suite
-from rolecall.evals.tasks import Task, TaskFiles
+from rolecall.evals.tasks import EvalTask, TaskFiles
 from rolecall.files.snapshot import Snapshot
 from rolecall.files.tree import Trees
 from rolecall.settings.form import did_you_mean
@@ -24,7 +24,7 @@ from rolecall.threads.thread import Chain
 from rolecall.workflow.playbook import Playbook
 
 
-class Plan(NamedTuple):
+class EvalPlan(NamedTuple):
     """What a run of a suite will do."""
 
     suite: StoredSuite
@@ -64,7 +64,7 @@ def plan(
     is_fresh: bool,
     is_new: bool,
     first: int = 0,
-) -> Plan:
+) -> EvalPlan:
     """Store a suite, and find out what a run of its tasks with one of the tags or ids in `only` has to do. `first` is
     how many times other runs have asked the same before, whose answers it does not reuse."""
     source, omitted = os.path.dirname(suite.path), dict[str, Sequence[str]]()
@@ -89,7 +89,7 @@ def plan(
         raise UsageError(f"that is more than {MOST_CELLS:,} threads", hint="Choose some of the tasks.")
     going_on = None if is_new else _find_open(store, node, chosen, first, is_fresh=is_fresh)
     hidden = tuple(os.path.realpath(judge.files) for judge in suite.judges if judge.files)
-    return Plan(stored, chosen, omitted, going_on, source, suite.limits, is_fresh, first, hidden)
+    return EvalPlan(stored, chosen, omitted, going_on, source, suite.limits, is_fresh, first, hidden)
 
 
 class Changes(NamedTuple):
@@ -143,7 +143,7 @@ def choose(tasks: Sequence[SomeTask], only: Sequence[str]) -> list[SomeTask]:
 
 def find_tasks(
     store: Store, trees: Trees, suite: Suite, cache: str, source: str
-) -> Iterator[tuple[Task, Snapshot | None]]:
+) -> Iterator[tuple[EvalTask, Snapshot | None]]:
     """The tasks with their recorded files. All problems are found before one is raised."""
     problems, taken = list[str](), dict[str, Snapshot]()
     if suite.recorded is not None:
@@ -166,10 +166,10 @@ def find_tasks(
         raise UsageError(f"the files of tasks cannot be found:{''.join(problems)}")
 
 
-def read_recorded(store: Store, recorded: Recorded) -> list[tuple[Task, Snapshot | None]]:
+def read_recorded(store: Store, recorded: Recorded) -> list[tuple[EvalTask, Snapshot | None]]:
     """The newest recorded threads as tasks: what they were asked, and the files that they began with. Those to be
     forked go on from before the first step of a role, with the files that it found."""
-    found = list[tuple[Task, Snapshot | None]]()
+    found = list[tuple[EvalTask, Snapshot | None]]()
     named = [thread.find(store, ident) for ident in recorded.threads]
     for ref in named or tryout.read_recorded(store, recorded.workflow, since=recorded.since):
         if not named and (ref.state.parent or ref.state.eval):
@@ -187,7 +187,7 @@ def read_recorded(store: Store, recorded: Recorded) -> list[tuple[Task, Snapshot
                 files = step_files.find_left(store, ref, "start").files
         except RolecallError:  # no role has worked on files, or they are not recorded
             continue
-        task = Task(ref.id, chain.start.prompt, TaskFiles(tree=files.tree), fork=fork)
+        task = EvalTask(ref.id, chain.start.prompt, TaskFiles(tree=files.tree), fork=fork)
         found.append((task, files))
     if not found:
         whose = f" before {recorded.fork}" if recorded.fork else ""
@@ -209,7 +209,7 @@ def _find_open(
     return None
 
 
-def hold(store: Store, plan: Plan, *, given: Mapping[str, float]) -> EvalRun:
+def hold(store: Store, plan: EvalPlan, *, given: Mapping[str, float]) -> EvalRun:
     """Start the run, or take over the unfinished one. `given` limits replace those that it has; a new run has those of
     the suite. Raise Conflict if a living process runs it."""
     lease = holder.me("eval")

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from rolecall.errors import Hint, NotFound, UsageError
-from rolecall.evals.begin import Plan
+from rolecall.evals.begin import EvalPlan
 from rolecall.evals.compare import Side, pair_tasks
 from rolecall.evals.recorded import compare_players, list_players
 from rolecall.evals.records import list_runs
@@ -56,7 +56,7 @@ class Look(NamedTuple):
     run: str
 
 
-class Known(NamedTuple):
+class SearchState(NamedTuple):
     """What a search has learnt, as it is stored."""
 
     versions: tuple[str, ...]
@@ -141,9 +141,9 @@ class Bisection(NamedTuple):
     suite: Suite
     versions: Sequence[Version]
     load: Callable[[str], Playbook]
-    plan: Callable[[Suite, Sequence[str], int], Plan]
+    plan: Callable[[Suite, Sequence[str], int], EvalPlan]
     """(suite, ids of tasks or none for all, how often they were asked before) -> what to run."""
-    play: Callable[[Plan], Awaitable[Report]]
+    play: Callable[[EvalPlan], Awaitable[Report]]
     watch: Callable[[str, JsonObject], None]
     noise: float | None = None
     """How often an answer is wrong; without it, it is estimated from the repeats of the ends."""
@@ -207,7 +207,7 @@ class Bisection(NamedTuple):
         ]
         return self.suite._replace(variants=tuple(variants), books=books)
 
-    def _judge_ends(self, ends: Report) -> Known:
+    def _judge_ends(self, ends: Report) -> SearchState:
         """Which tasks broke, how often an answer is wrong, and what the repeats of the newest version say."""
         sides = [Side(ends, variant) for variant in ends.variants]
         pairs, _ = pair_tasks(*sides)
@@ -224,7 +224,7 @@ class Bisection(NamedTuple):
             is_repeated = self.suite.repeat > 1  # otherwise nothing shows how often it is wrong
             error = estimate_error(wrong, len(looks)) if is_repeated else 0.0
         nodes = tuple(one.node for one in self.versions)
-        return Known(nodes, ends.id, error, broken, tuple(looks))
+        return SearchState(nodes, ends.id, error, broken, tuple(looks))
 
     def _find_drift(self, ends: Report) -> list[str]:
         """Agents that differ from those of recorded runs in which the oldest version passed what it now fails."""
@@ -243,7 +243,7 @@ class Bisection(NamedTuple):
                         found[f"{cell.task} passed in {run.id}; since then {told}"] = None
         return list(found)
 
-    def _tell(self, known: Known) -> None:
+    def _tell(self, known: SearchState) -> None:
         search = known.search
         self.watch(
             "bisect",
@@ -256,7 +256,10 @@ class Bisection(NamedTuple):
         )
 
     def _end(
-        self, status: Literal["found", "not broken", "unfinished"], reason: str, known: Known | None = None
+        self,
+        status: Literal["found", "not broken", "unfinished"],
+        reason: str,
+        known: SearchState | None = None,
     ) -> Bisected:
         name = self.suite.books[self.suite.variants[0].name].workflow.name
         found = (known.tasks, known.error, known.looks) if known else ((), 0.0, ())
@@ -267,17 +270,17 @@ class Bisection(NamedTuple):
         what = "could not run or be judged" if counts["infrastructure"] else "have no result yet"
         return report.reason or f"{counts['open'] + counts['infrastructure']} threads of {report.id} {what}"
 
-    def _read(self, name: str) -> Known | None:
+    def _read(self, name: str) -> SearchState | None:
         ref = self.store.ref(name)
         if ref is None or ref.target is None:
             return None
         payload = self.store.get(ref.target).payload
         looks = tuple(Look(**one) for one in payload["looks"])
-        return Known(
+        return SearchState(
             tuple(payload["versions"]), payload["ends"], payload["error"], tuple(payload["tasks"]), looks
         )
 
-    def _write(self, name: str, known: Known) -> None:
+    def _write(self, name: str, known: SearchState) -> None:
         draft = self.store.draft()
         fields = {**known._asdict(), "versions": list(known.versions), "tasks": list(known.tasks)}
         node = draft.put_as(BISECT_SCHEMA, {**fields, "looks": [one._asdict() for one in known.looks]})

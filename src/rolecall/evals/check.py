@@ -18,14 +18,14 @@ from rolecall.evals.begin import choose, find_tasks
 from rolecall.evals.judge import Judged, Site
 from rolecall.evals.records import StoredJudge, StoredTask, Verdict
 from rolecall.evals.suite import Suite
-from rolecall.evals.tasks import Answer, Task
+from rolecall.evals.tasks import EvalTask, KnownAnswer
 from rolecall.files.snapshot import Snapshot
 from rolecall.store import scratch
 from rolecall.store.ids import NodeId
 from rolecall.store.store import Store
 
 
-class Proof(NamedTuple):
+class JudgedAnswer(NamedTuple):
     """What the judges said of a known answer to a task."""
 
     task: str
@@ -51,7 +51,7 @@ TRICKS: Mapping[str, Mapping[str, str]] = {
 
 async def check(
     suite: Suite, store: Store, site: Site, *, only: Sequence[str], cache: str, cancel: Cancel
-) -> list[Proof]:
+) -> list[JudgedAnswer]:
     """Ask the judges of a suite about the known answers to its tasks. Where a command decides, the untouched files of a
     task stand for an agent that does nothing, and on one task that fails so, tricks stand for one that cheats."""
     source = os.path.dirname(suite.path)
@@ -64,7 +64,7 @@ async def check(
     places = asyncio.Semaphore(_AT_ONCE)
     chosen = suite._replace(tasks=tuple(choose(suite.tasks, only)))
 
-    async def prove(task: Task, files: Snapshot | None, kind: str, answer: Answer) -> Proof:
+    async def prove(task: EvalTask, files: Snapshot | None, kind: str, answer: KnownAnswer) -> JudgedAnswer:
         own = (task.id, task.prompt, task.tags, task.setup, files, task.files.repository, task.files.commit)
         async with places:
             return await _prove(
@@ -77,16 +77,16 @@ async def check(
     )
     failing = {proof.task for proof in proofs if proof.kind == "untouched" and proof.is_as_expected}
     if first := next((task for task in tasks if task[0].id in failing), None):
-        proofs += await asyncio.gather(*(prove(*first, trick, Answer()) for trick in TRICKS))
+        proofs += await asyncio.gather(*(prove(*first, trick, KnownAnswer()) for trick in TRICKS))
     return proofs
 
 
-def _list_answers(suite: Suite, task: Task) -> Iterator[tuple[str, Answer]]:
+def _list_answers(suite: Suite, task: EvalTask) -> Iterator[tuple[str, KnownAnswer]]:
     for kind in ("reference", "cheat"):
         if (answer := suite.answers(kind, task)) is not None:
             yield kind, answer
     if any(one.command for one in suite.deciding):
-        yield "untouched", Answer()
+        yield "untouched", KnownAnswer()
 
 
 async def _prove(
@@ -94,11 +94,11 @@ async def _prove(
     judges: list[StoredJudge],
     task: StoredTask,
     kind: str,
-    answer: Answer,
+    answer: KnownAnswer,
     site: Site,
     cache: str,
     cancel: Cancel,
-) -> Proof:
+) -> JudgedAnswer:
     trees, env = site.trees, site.environment
     try:
         with scratch.folder("rolecall-check-") as place:
@@ -121,11 +121,11 @@ async def _prove(
                 elif answer.output is not None:
                     verdicts.append(judge.judge_expression(one.judge, judged))
     except RolecallError as error:
-        return Proof(task.id, kind, False, "infrastructure", judge.describe_problem(error))
+        return JudgedAnswer(task.id, kind, False, "infrastructure", judge.describe_problem(error))
     deciding = {one.name for one in suite.deciding} & {one.judge for one in verdicts}
     if not deciding:
         reason = "no judge that decides was asked: commands need files, expressions an `output`"
-        return Proof(task.id, kind, False, "infrastructure", reason, tuple(verdicts))
+        return JudgedAnswer(task.id, kind, False, "infrastructure", reason, tuple(verdicts))
     outcome, reason, _ = judge.decide(sorted(deciding), verdicts)
     is_as_expected = outcome == ("passed" if kind == "reference" else "failed")
-    return Proof(task.id, kind, is_as_expected, outcome, reason, tuple(verdicts))
+    return JudgedAnswer(task.id, kind, is_as_expected, outcome, reason, tuple(verdicts))

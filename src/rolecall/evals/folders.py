@@ -15,7 +15,7 @@ from rolecall.agents.protocol import Cancel
 from rolecall.errors import AgentError, NotFound, UsageError
 from rolecall.evals.records import StoredTask
 from rolecall.evals.suite import SECONDS
-from rolecall.evals.tasks import Answer, Task, describe_command
+from rolecall.evals.tasks import EvalTask, KnownAnswer, describe_command
 from rolecall.files import git
 from rolecall.files.snapshot import Snapshot
 from rolecall.files.tree import Trees
@@ -60,7 +60,7 @@ def find_tree(store: Store, task: str, tree: str) -> Snapshot:
     )
 
 
-def find_commit(task: Task, cache: str) -> str:
+def find_commit(task: EvalTask, cache: str) -> str:
     """The whole id of the commit that a task begins with; its history is fetched once."""
     given = task.files
     commit = git.commit(given.repository, given.commit) if os.path.isdir(given.repository) else given.commit
@@ -205,7 +205,7 @@ def clear(folder: str) -> None:
             os.unlink(path)
 
 
-async def apply_answer(folder: str, answer: Answer, *, env: Mapping[str, str], cancel: Cancel) -> None:
+async def apply_answer(folder: str, answer: KnownAnswer, *, env: Mapping[str, str], cancel: Cancel) -> None:
     """Change the files of a task as a known answer does. Raise UsageError if that fails."""
     if answer.folder:
         await asyncio.to_thread(shutil.copytree, answer.folder, folder, symlinks=True, dirs_exist_ok=True)

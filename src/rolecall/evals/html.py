@@ -77,7 +77,7 @@ main { max-width: 72rem; }
 """
 
 
-class Section(NamedTuple):
+class PageSection(NamedTuple):
     title: str
     html: str
 
@@ -123,13 +123,13 @@ class Figures:
     def _safe(self, text: object) -> str:
         return safe(self._mask.text(str(text)))
 
-    def list_sections(self) -> list[Section]:
+    def list_sections(self) -> list[PageSection]:
         """What was found."""
         return [
-            Section("Variants", self._show_variants()),
-            Section(f"Differences from {self.base}", self._show_differences()),
-            Section("Cost and quality", self._plot() + self._show_amounts()),
-            Section("Tasks", self._show_cells()),
+            PageSection("Variants", self._show_variants()),
+            PageSection(f"Differences from {self.base}", self._show_differences()),
+            PageSection("Cost and quality", self._plot() + self._show_amounts()),
+            PageSection("Tasks", self._show_cells()),
         ]
 
     def describe_counts(self) -> str:
@@ -329,7 +329,7 @@ class Figures:
 
     # -- what was run --
 
-    def show_setting(self) -> Section:
+    def show_setting(self) -> PageSection:
         report, suite = self._report, self._report.suite
         size = (len(report.variants), len(self._tasks), suite.repeat)
         facts = [
@@ -355,7 +355,7 @@ class Figures:
                 ]
             )
         table = _table(["variant", "workflow", "agents", "played by"], rows)
-        return Section("What was run", shown + table)
+        return PageSection("What was run", shown + table)
 
     def _describe_judge(self, stored: StoredJudge) -> str:
         judge = stored.judge
@@ -390,7 +390,7 @@ class Figures:
 
     # -- texts --
 
-    def list_threads(self) -> Section:
+    def list_threads(self) -> PageSection:
         """Each task with its prompt and its threads."""
         by_task: dict[str, list[CellResult]] = {}
         order = self._report.variants
@@ -406,7 +406,7 @@ class Figures:
                 f"<details><summary>{self._safe(' · '.join([task.id, *task.tags]))}</summary>"
                 f'{text}<div class="wide" tabindex="0">{table}</div></details>'
             )
-        return Section("Threads", "".join(parts))
+        return PageSection("Threads", "".join(parts))
 
     def render_tasks(self) -> Iterator[tuple[StoredTask, str]]:
         """Each task, and what it asks for and begins with as HTML."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 from rolecall.errors import UsageError
-from rolecall.evals.begin import Plan
+from rolecall.evals.begin import EvalPlan
 from rolecall.evals.records import find_run, list_runs
 from rolecall.evals.results import CellResult, Report, to_json
 from rolecall.evals.search import Search, estimate_error
@@ -63,7 +63,7 @@ class Traced(NamedTuple):
 
 
 def trace(
-    store: Store, plan: Plan, *, oldest: str = "", newest: str = "", noise: float | None = None
+    store: Store, plan: EvalPlan, *, oldest: str = "", newest: str = "", noise: float | None = None
 ) -> Traced:
     """Find the first bad makeup of the plan's suite, as its first variant is played, from one run to another. Runs
     count if they had the same judges and some of the same tasks. `noise` is how often an answer is wrong."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from rolecall.errors import Hint, NotFound, UsageError
 from rolecall.evals.suite import Example, Judge, Suite, judge_workflow
-from rolecall.evals.tasks import Task
+from rolecall.evals.tasks import EvalTask
 from rolecall.files.snapshot import Snapshot
 from rolecall.store import holder
 from rolecall.store.backend import Ref
@@ -359,7 +359,7 @@ class JudgeFiles(NamedTuple):
 def put_suite(
     store: Store,
     suite: Suite,
-    tasks: Sequence[tuple[Task, Snapshot | None]],
+    tasks: Sequence[tuple[EvalTask, Snapshot | None]],
     judges: Sequence[JudgeFiles],
 ) -> NodeId:
     """Store a suite whose tasks and judges have these files."""
@@ -386,7 +386,7 @@ def _put_files(draft: Draft, files: Snapshot) -> str:
     return draft.put_as(TREE_SCHEMA, {"tree": {"found": files.tree, "repository": files.repository}})
 
 
-def _put_task(draft: Draft, task: Task, files: Snapshot | None) -> str:
+def _put_task(draft: Draft, task: EvalTask, files: Snapshot | None) -> str:
     fields: dict[str, Any] = {"id": task.id, "prompt": task.prompt}
     if task.tags:
         fields["tags"] = list(task.tags)

@@ -16,9 +16,9 @@ from rolecall.errors import NotFound, RolecallError
 from rolecall.evals.tasks import (
     NAME,
     NAME_WANTED,
-    Answer,
+    EvalTask,
     Existing,
-    Task,
+    KnownAnswer,
     Words,
     answer_form,
     find_duplicates,
@@ -127,14 +127,14 @@ class Suite(NamedTuple):
     name: str
     path: str
     variants: tuple[Variant, ...]
-    tasks: tuple[Task, ...]
+    tasks: tuple[EvalTask, ...]
     recorded: Recorded | None
     repeat: int
     judges: tuple[Judge, ...]
     limits: Mapping[str, float]
     """`cost` and `minutes` of a whole run."""
-    reference: Answer | None
-    cheat: Answer | None
+    reference: KnownAnswer | None
+    cheat: KnownAnswer | None
     books: Mapping[str, Playbook]
     """The workflow of each variant, ready to run."""
 
@@ -143,9 +143,9 @@ class Suite(NamedTuple):
         """The judges that decide whether a result passes."""
         return tuple(judge for judge in self.judges if judge.gate) or self.judges
 
-    def answers(self, kind: str, task: Task) -> Answer | None:
+    def answers(self, kind: str, task: EvalTask) -> KnownAnswer | None:
         """The `reference` or the `cheat` of a task: its own, or that of the suite."""
-        own: Answer | None = getattr(task, kind) or getattr(self, kind)
+        own: KnownAnswer | None = getattr(task, kind) or getattr(self, kind)
         return own.paths_for(task.id) if own else None
 
 
@@ -258,12 +258,12 @@ class _Reader:
         judges: Mapping[str, JsonObject],
         name: str = "",
         variants: Mapping[str, JsonObject] | None = None,
-        tasks: str | tuple[Task, ...] = (),
+        tasks: str | tuple[EvalTask, ...] = (),
         threads: JsonObject | None = None,
         repeat: int = 1,
         limits: Mapping[str, float] | None = None,
-        reference: Answer | None = None,
-        cheat: Answer | None = None,
+        reference: KnownAnswer | None = None,
+        cheat: KnownAnswer | None = None,
     ) -> Suite:
         self._tasks_file = tasks if isinstance(tasks, str) else ""
         recorded = None

@@ -40,7 +40,7 @@ class TaskFiles(NamedTuple):
     """The id of a recorded tree."""
 
 
-class Answer(NamedTuple):
+class KnownAnswer(NamedTuple):
     """A known answer to a task, which stands for the work of the agents: files, a patch or a command, and an output.
     In a path, `{task}` stands for the id of the task."""
 
@@ -49,20 +49,20 @@ class Answer(NamedTuple):
     command: tuple[str, ...] = ()
     output: JsonObject | None = None
 
-    def paths_for(self, task: str) -> Answer:
+    def paths_for(self, task: str) -> KnownAnswer:
         return self._replace(
             folder=self.folder.replace("{task}", task), patch=self.patch.replace("{task}", task)
         )
 
 
-class Task(NamedTuple):
+class EvalTask(NamedTuple):
     id: str
     prompt: str
     files: TaskFiles = TaskFiles()
     setup: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
-    reference: Answer | None = None
-    cheat: Answer | None = None
+    reference: KnownAnswer | None = None
+    cheat: KnownAnswer | None = None
     fork: str = ""
     """The step of a recorded thread, or its start, from which the thread of this task goes on."""
 
@@ -105,9 +105,9 @@ def describe_command(words: Sequence[str]) -> str:
     return words[2] if len(words) == 3 and [*words[:2]] == ["sh", "-c"] else join(words)
 
 
-def answer_form(folder: str) -> Form[Answer]:
+def answer_form(folder: str) -> Form[KnownAnswer]:
     return Record(
-        Answer,
+        KnownAnswer,
         "an answer",
         {
             "folder": Existing(folder, "folder"),
@@ -120,7 +120,7 @@ def answer_form(folder: str) -> Form[Answer]:
     )
 
 
-def _check_answer(answer: Answer, at: At) -> None:
+def _check_answer(answer: KnownAnswer, at: At) -> None:
     given = [name for name in ("folder", "patch", "command") if getattr(answer, name)]
     if len(given) > 1:
         at.report(f"{at} has both {given[0]} and {given[1]}", "Keep one of them.")
@@ -128,7 +128,7 @@ def _check_answer(answer: Answer, at: At) -> None:
         at.report(f"{at} is empty", "Give a folder, a patch, a command or an output.")
 
 
-def task_form(folder: str) -> Form[Task]:
+def task_form(folder: str) -> Form[EvalTask]:
     """The form of one task; paths in it are relative to `folder`."""
 
     def read_repository(repository: str, commit: str) -> TaskFiles:
@@ -162,7 +162,7 @@ def task_form(folder: str) -> Form[Task]:
         {str: form.Converted(Existing(folder, "folder"), lambda path: TaskFiles(folder=path)), dict: source},
     )
     return Record(
-        Task,
+        EvalTask,
         "a task",
         {
             "id": Field(Text(pattern=NAME, hint=NAME_WANTED), required=True),
@@ -177,7 +177,7 @@ def task_form(folder: str) -> Form[Task]:
 
 
 class Read(NamedTuple):
-    tasks: tuple[Task, ...]
+    tasks: tuple[EvalTask, ...]
     problems: tuple[Problem, ...]
 
 
@@ -219,7 +219,7 @@ def read_lines(one: Form[T], path: str) -> tuple[list[tuple[int, T]], list[Probl
     return found, problems
 
 
-def find_duplicates(tasks: Sequence[Task]) -> dict[int, int]:
+def find_duplicates(tasks: Sequence[EvalTask]) -> dict[int, int]:
     """The positions of tasks whose id an earlier one has, with the position of that one."""
     seen = dict[str, int]()
     return {at: first for at, task in enumerate(tasks) if (first := seen.setdefault(task.id, at)) != at}

@@ -44,7 +44,7 @@ class Unavailable(StorageError):
         self.pause = pause
 
 
-class Refused(UsageError):
+class ForgeRefused(UsageError):
     """The forge refused a request."""
 
     def __init__(self, message: str, code: int) -> None:
@@ -56,7 +56,7 @@ class _KeepAddress(urllib.request.HTTPRedirectHandler):
         return None
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     value: Any
     headers: Message
 
@@ -74,7 +74,7 @@ class Http:
         self._open = urllib.request.build_opener(_KeepAddress).open
         self._wait = wait
 
-    def send(self, method: str, path: str, body: JsonObject | None = None) -> Answer:
+    def send(self, method: str, path: str, body: JsonObject | None = None) -> Response:
         """Send a request once."""
         data = None if body is None else json.dumps(body).encode()
         headers = self._headers | ({"Content-Type": "application/json"} if data else {})
@@ -83,7 +83,7 @@ class Http:
         try:
             with self._open(request, timeout=_SECONDS) as reply:
                 text = reply.read(_MOST_BYTES)
-                return Answer(json.loads(text) if text else None, reply.headers)
+                return Response(json.loads(text) if text else None, reply.headers)
         except urllib.error.HTTPError as error:
             with error:
                 said = " ".join(error.read(2_000).decode("utf-8", "replace").split())[:300]
@@ -100,7 +100,7 @@ class Http:
                 raise Unavailable(message, None) from None
             if error.code == 404:
                 raise NotFound(message, hint=_HINTS[404]) from None
-            raise Refused(message, error.code) from None
+            raise ForgeRefused(message, error.code) from None
         except (OSError, HTTPException, ValueError) as error:
             raise Unavailable(f"{what} failed: {error}", None) from error
 
@@ -116,8 +116,8 @@ class Http:
                 self._wait(pause)
         raise AssertionError
 
-    def get(self, path: str) -> Answer:
-        answer: Answer = self.retry(lambda: self.send("GET", path))
+    def get(self, path: str) -> Response:
+        answer: Response = self.retry(lambda: self.send("GET", path))
         return answer
 
     def put(self, method: str, path: str, body: JsonObject) -> Any:
@@ -133,7 +133,7 @@ class Http:
                 return
 
 
-class Request(NamedTuple):
+class ChangeRequest(NamedTuple):
     """A pull request or a merge request to open."""
 
     branch: str
@@ -152,7 +152,7 @@ class Forge(Protocol):
     def open_issue(self, title: str, text: str, *, mark: str) -> int:
         """Open an issue whose text begins with `mark`, unless it is open, and return its number."""
 
-    def open_request(self, request: Request) -> str:
+    def open_request(self, request: ChangeRequest) -> str:
         """Open a request for a merge, or update the one that is open, and return its address."""
 
 
@@ -182,7 +182,7 @@ class GitHub:
             _create(self._http, f"{self._at}/issues", {"title": title, "body": text}, found, mark)["number"]
         )
 
-    def open_request(self, request: Request) -> str:
+    def open_request(self, request: ChangeRequest) -> str:
         body = {"title": request.title, "body": request.text}
         asked = urlencode({"state": "open", "head": f"{self._owner}:{request.branch}"})
         new = {**body, "head": request.branch, "base": request.target}
@@ -218,7 +218,7 @@ class GitLab:
         body = {"title": title, "description": text}
         return int(_create(self._http, f"{self._at}/issues", body, found, mark)["iid"])
 
-    def open_request(self, request: Request) -> str:
+    def open_request(self, request: ChangeRequest) -> str:
         body = {"title": request.title, "description": request.text}
         asked = urlencode({"state": "opened", "source_branch": request.branch})
         new = {**body, "source_branch": request.branch, "target_branch": request.target}

@@ -42,7 +42,7 @@ class Subject(NamedTuple):
         return f"{self.kind}-{self.number}"
 
 
-class Command(NamedTuple):
+class CommentCommand(NamedTuple):
     """What a person asks for in a comment: `/rolecall VERB …`."""
 
     verb: str
@@ -50,7 +50,7 @@ class Command(NamedTuple):
     limits: Mapping[str, float] = {}
 
 
-class Event(NamedTuple):
+class ForgeEvent(NamedTuple):
     key: str
     """Identifies the event, so that a job that is run again does not do it twice."""
     subject: Subject | None = None
@@ -66,14 +66,14 @@ class Event(NamedTuple):
     """Why nothing is done about it, whatever the thread's state."""
 
 
-class Start(NamedTuple):
+class StartThread(NamedTuple):
     task: str
 
 
 class Continue(NamedTuple):
     """Continue the saved thread, after the command if there is one."""
 
-    command: Command | None = None
+    command: CommentCommand | None = None
 
 
 class Ignore(NamedTuple):
@@ -83,7 +83,7 @@ class Ignore(NamedTuple):
 # -- reading --
 
 
-def read(job: Job) -> Event:
+def read(job: Job) -> ForgeEvent:
     payload: JsonObject = {}
     if job.payload:
         try:
@@ -103,8 +103,10 @@ def read(job: Job) -> Event:
         ) from error
 
 
-def _read_github(job: Job, payload: JsonObject) -> Event:
-    event = Event(f"run-{job.run}", target=str((payload.get("repository") or {}).get("default_branch") or ""))
+def _read_github(job: Job, payload: JsonObject) -> ForgeEvent:
+    event = ForgeEvent(
+        f"run-{job.run}", target=str((payload.get("repository") or {}).get("default_branch") or "")
+    )
     if job.event not in _NEEDS_RIGHTS:
         event = event._replace(by=Person(str(payload["sender"]["login"])))
     about = payload["issue"] if "issue" in payload else payload.get("pull_request")
@@ -133,10 +135,10 @@ def _read_github(job: Job, payload: JsonObject) -> Event:
     return event
 
 
-def _read_gitlab(job: Job, payload: JsonObject) -> Event:
+def _read_gitlab(job: Job, payload: JsonObject) -> ForgeEvent:
     """GitLab has no pipeline for a comment or an issue: a webhook triggers one and passes on what happened."""
     told = job.variables
-    event = Event(f"run-{job.run}", target=told.get("CI_DEFAULT_BRANCH", ""))
+    event = ForgeEvent(f"run-{job.run}", target=told.get("CI_DEFAULT_BRANCH", ""))
     if not payload:
         if job.event not in _NEEDS_RIGHTS:
             person = Person(told.get("GITLAB_USER_LOGIN", ""), told.get("GITLAB_USER_ID", ""))
@@ -189,7 +191,7 @@ def _join(title: object, text: object) -> str:
 # -- commands in comments --
 
 
-def parse_command(text: str) -> Command | None:
+def parse_command(text: str) -> CommentCommand | None:
     """The command that a comment begins with; None if it begins with anything else."""
     first, _, rest = text.lstrip().partition("\n")
     word, _, line = first.strip().partition(" ")
@@ -212,13 +214,13 @@ def parse_command(text: str) -> Command | None:
     words = "\n".join(part for part in (line.strip(), rest.strip()) if part)
     if verb == "answer" and not words:
         raise UsageError("`/rolecall answer` is without an answer", hint="Write it after the word.")
-    return Command(verb, words, limits)
+    return CommentCommand(verb, words, limits)
 
 
 # -- deciding --
 
 
-class Known(NamedTuple):
+class KnownThread(NamedTuple):
     """What is known of the thread that was saved for the event's subject."""
 
     thread: str
@@ -230,7 +232,9 @@ class Known(NamedTuple):
     """Whether this run of the job, at an earlier try, has taken the thread over last."""
 
 
-def decide(event: Event, known: Known | None, *, prompt: str = "") -> Start | Continue | Ignore:
+def decide(
+    event: ForgeEvent, known: KnownThread | None, *, prompt: str = ""
+) -> StartThread | Continue | Ignore:
     """What to do about an event by somebody who may ask for it. `prompt` is the task that the job was given."""
     if event.ignored:
         return Ignore(event.ignored)
@@ -250,7 +254,7 @@ def decide(event: Event, known: Known | None, *, prompt: str = "") -> Start | Co
         if command.verb == "run":
             if known is not None and not known.has_ended:
                 return Ignore(f"thread {known.thread} is not finished: answer, resume or kill it first")
-            return Start("\n\n".join(part for part in (task, command.text) if part))
+            return StartThread("\n\n".join(part for part in (task, command.text) if part))
         if known is None or known.has_ended:
             which = "no thread waits here" if known is None else f"thread {known.thread} has ended"
             return Ignore(f"{which}; `/rolecall run` starts one")
@@ -264,4 +268,4 @@ def decide(event: Event, known: Known | None, *, prompt: str = "") -> Start | Co
             "the event says nothing that could be done",
             hint=Hint("Say what to do", "name_task"),
         )
-    return Start(task)
+    return StartThread(task)

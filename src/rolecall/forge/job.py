@@ -20,8 +20,8 @@ from rolecall.api import Rolecall, Thread
 from rolecall.errors import Conflict, RolecallError, UsageError
 from rolecall.files import git
 from rolecall.forge import comment, event
-from rolecall.forge.client import Forge, Request, open_forge
-from rolecall.forge.place import Place, Record, Remote, open_place
+from rolecall.forge.client import ChangeRequest, Forge, open_forge
+from rolecall.forge.place import JobPlace, Remote, SavedThread, open_place
 from rolecall.settings import config
 from rolecall.settings.forge import Job, withhold_tokens
 from rolecall.settings.mask import Mask
@@ -85,7 +85,7 @@ def run(job: Job, options: Options, *, checkout: str, tell: Tell, watch: Watch) 
     is_checked = False
     for number in range(1, _TRIES + 1):
         saved, note = remote.fetch(key), ""
-        known = saved and event.Known(
+        known = saved and event.KnownThread(
             saved.record.thread,
             saved.record.has_ended,
             saved.record.needs_person,
@@ -125,7 +125,7 @@ class _Overtaken(Conflict):
     """Another job has taken the thread over before this one had."""
 
 
-def _refuse(happened: event.Event, forge: Forge, options: Options) -> str:
+def _refuse(happened: event.ForgeEvent, forge: Forge, options: Options) -> str:
     """Why the person who caused the event may not; empty if they may."""
     person = happened.by
     if person is None or (options.is_open and happened.comment is None):
@@ -144,9 +144,9 @@ class _Run:
 
     job: Job
     options: Options
-    happened: event.Event
+    happened: event.ForgeEvent
     forge: Forge
-    place: Place
+    place: JobPlace
     mask: Mask
     tell: Tell
     watch: Watch
@@ -156,13 +156,13 @@ class _Run:
     def __post_init__(self) -> None:
         self.subject = self.happened.subject
 
-    def go(self, decision: event.Start | event.Continue, record: Record | None) -> Done:
-        with self.place.make(is_new=isinstance(decision, event.Start)) as rolecall:
+    def go(self, decision: event.StartThread | event.Continue, record: SavedThread | None) -> Done:
+        with self.place.make(is_new=isinstance(decision, event.StartThread)) as rolecall:
             self._prepare()
-            if isinstance(decision, event.Start):
+            if isinstance(decision, event.StartThread):
                 thread = self._start(rolecall, decision.task)
                 base = git.commit(self.place.repository, "HEAD") or ""
-                record = Record(
+                record = SavedThread(
                     place=self.place.name,
                     thread=thread.id,
                     base=base,
@@ -219,7 +219,7 @@ class _Run:
                     raise
                 time.sleep(1.0)
 
-    def _obey(self, thread: Thread, command: event.Command | None) -> None:
+    def _obey(self, thread: Thread, command: event.CommentCommand | None) -> None:
         """Do what a comment says. If that is not possible, our comment will say why."""
         person = self.happened.by
         if command is None or person is None:
@@ -236,7 +236,7 @@ class _Run:
             self.note = f"The comment of {person.name} could not be used: {error.explain()}"
             self.tell(self.note)
 
-    def _advance(self, rolecall: Rolecall, thread: Thread, record: Record) -> Record:
+    def _advance(self, rolecall: Rolecall, thread: Thread, record: SavedThread) -> SavedThread:
         """Take steps until the thread ends or waits, and save it from time to time."""
         if thread.state.is_over or thread.needs_person:
             return record
@@ -262,13 +262,13 @@ class _Run:
             self.tell(self.note)
         return record
 
-    def _save(self, rolecall: Rolecall, thread: Thread, record: Record) -> Record:
+    def _save(self, rolecall: Rolecall, thread: Thread, record: SavedThread) -> SavedThread:
         is_done, waits = thread.has_ended, thread.needs_person
         return self.place.save(rolecall, replace(record, has_ended=is_done, needs_person=waits), self.key)
 
     # -- telling --
 
-    def _finish(self, rolecall: Rolecall, thread: Thread, record: Record) -> Done:
+    def _finish(self, rolecall: Rolecall, thread: Thread, record: SavedThread) -> Done:
         record = self._save(rolecall, thread, record)
         state, branch, request, failure = thread.state, "", "", None
         mark = comment.mark_of(thread)
@@ -311,7 +311,7 @@ class _Run:
                 file.writelines(f"{name}={value}\n" for name, value in zip(_OUTPUTS, told, strict=True))
         return done
 
-    def _publish(self, thread: Thread, record: Record) -> tuple[str, str]:
+    def _publish(self, thread: Thread, record: SavedThread) -> tuple[str, str]:
         """Push what the thread has changed as a branch; once it is completed, ask for its merge."""
         own = [folder for folder in thread.state.folders.values() if folder.branch and not folder.is_removed]
         folder = own[0].path if own else self.place.repository
@@ -327,7 +327,7 @@ class _Run:
         result = thread.result()
         text = comment.quiet(self.mask.text(result["text"])) if result else ""
         about = f"{text}{closes}\n\nThread `{thread.id}`.".lstrip()
-        request = Request(branch, record.target or self.happened.target, title, about)
+        request = ChangeRequest(branch, record.target or self.happened.target, title, about)
         try:
             return branch, self.forge.open_request(request)
         except UsageError as error:

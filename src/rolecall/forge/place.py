@@ -41,7 +41,7 @@ _SECONDS = 600.0
 """How long git may take to fetch or push."""
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class SavedThread(msgspec.Struct, frozen=True, kw_only=True):
     """What a job tells the next one about a thread, beside its store."""
 
     place: str
@@ -71,7 +71,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
 class Saved(NamedTuple):
     commit: str
-    record: Record
+    record: SavedThread
 
 
 class Remote:
@@ -110,7 +110,7 @@ class Remote:
         commit = git.commit(self.checkout, ref) or ""
         text = git.ask(self.checkout, "cat-file", "blob", f"{commit}:{_RECORD}").out
         try:
-            record = msgspec.json.decode(text, type=Record)
+            record = msgspec.json.decode(text, type=SavedThread)
         except msgspec.DecodeError as error:
             raise self.damaged(key, error) from error
         if not (record.place.isalnum() and record.version == 1):
@@ -174,7 +174,7 @@ def _without_login(address: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
-class Place:
+class JobPlace:
     """The folder of a thread in this job: `repository` is the clone in which it works, `home` has its store."""
 
     def __init__(self, folder: str, remote: Remote, key: str, saved: Saved | None) -> None:
@@ -230,7 +230,7 @@ class Place:
             rolecall.restore_folders()
         return rolecall
 
-    def save(self, rolecall: Rolecall, record: Record, key: str) -> Record:
+    def save(self, rolecall: Rolecall, record: SavedThread, key: str) -> SavedThread:
         """Save the thread for the next job that asks for `key`. Raise Conflict if another job has saved it."""
         repository = self.repository
         listed = git.run(
@@ -302,7 +302,7 @@ def commit_folder(repository: str, folder: str, title: str, parents: tuple[str, 
 
 
 @contextmanager
-def open_place(job: Job, remote: Remote, key: str, saved: Saved | None) -> Iterator[Place]:
+def open_place(job: Job, remote: Remote, key: str, saved: Saved | None) -> Iterator[JobPlace]:
     """A new, empty folder for a thread, which is removed in the end."""
     root, name = job.folder, saved.record.place if saved else os.urandom(8).hex()
     try:
@@ -322,7 +322,7 @@ def open_place(job: Job, remote: Remote, key: str, saved: Saved | None) -> Itera
         try:
             _remove(folder)  # left by a job that was killed: what it saved counts
             os.mkdir(folder, 0o700)
-            yield Place(folder, remote, key, saved)
+            yield JobPlace(folder, remote, key, saved)
         finally:
             config.set_variables({"ROLECALL_HOME": before})
             _remove(folder)

@@ -16,7 +16,7 @@ from rolecall.knowledge.globs import Globs
 from rolecall.knowledge.index import IndexReader, Stored
 from rolecall.knowledge.lazy import np
 from rolecall.knowledge.model import Embedder
-from rolecall.knowledge.search import Candidate, Question, Scale, Weights
+from rolecall.knowledge.search import Candidate, Scale, SearchQuery, Weights
 from rolecall.knowledge.settings import EMBEDDED, KnowledgeSettings
 from rolecall.knowledge.words import terms
 
@@ -141,7 +141,7 @@ def ask(
 def _gather(
     number: int,
     reader: IndexReader,
-    asked: Question,
+    asked: SearchQuery,
     vector: Matrix | None,
     fits: Globs | None,
     weights: Weights,
@@ -188,7 +188,7 @@ def _gather(
 
 def _find_by_words(
     reader: IndexReader,
-    asked: Question,
+    asked: SearchQuery,
     frequencies: Mapping[str, int],
     chosen: Sequence[int] | None,
     files: Collection[int],

@@ -93,7 +93,7 @@ _SAME_FILE, _COMPANY = 0.2, 3
 
 
 @dataclass(frozen=True)
-class Question:
+class SearchQuery:
     text: str
     kind: Kind
     terms: tuple[str, ...]
@@ -120,7 +120,7 @@ class Question:
         return {line for name, line in self.files if line and _is_named(path, name)}
 
 
-def question(text: str) -> Question:
+def question(text: str) -> SearchQuery:
     kind, found = looks_like(text), tuple(terms(text))
     telling: tuple[str, ...] = found
     lasting: Sequence[str] = found
@@ -139,7 +139,7 @@ def question(text: str) -> Question:
         path = place.rstrip("./-").removeprefix("./")
         if "." in path and _SUFFIX.fullmatch(path, path.rindex(".")):
             files[path, int(line or 0)] = None
-    return Question(
+    return SearchQuery(
         text, kind, terms=found, telling=telling or found, parts=part_terms((text,)),
         pairs=frozenset(pairwise(lasting)), name=name, definition=_definition_of(name) if name else None,
         files=tuple(files)[:_MOST_FILES],
@@ -179,7 +179,7 @@ def _definition_of(name: str) -> re.Pattern[str]:
     )
 
 
-def defines(trail: Sequence[str], text: str, asked: Question) -> bool:
+def defines(trail: Sequence[str], text: str, asked: SearchQuery) -> bool:
     """Whether a passage defines the name in a question; if a function was cut up, its first passage does."""
     if asked.definition is None:
         return False
@@ -249,7 +249,7 @@ class Scale(NamedTuple):
     best: float
 
 
-def shares(asked: Question, frequencies: Mapping[str, int], passages: int) -> dict[str, float]:
+def shares(asked: SearchQuery, frequencies: Mapping[str, int], passages: int) -> dict[str, float]:
     """Return each word's share of a question's information; a word that occurs everywhere has almost none."""
     rare = {
         word: math.log(1 + (passages - frequencies[word] + 0.5) / (frequencies[word] + 0.5))
@@ -266,7 +266,7 @@ def overlap(names: tuple[str, ...], share: Mapping[str, float]) -> float:
     return math.sqrt(len(common) / len(words) * sum(share[word] for word in common)) if common else 0.0
 
 
-def quotes(trail: Sequence[str], text: str, asked: Question) -> float:
+def quotes(trail: Sequence[str], text: str, asked: SearchQuery) -> float:
     """Return the share of a question's adjacent words that are also close together in a passage."""
     if not asked.pairs:
         return 0.0
@@ -274,7 +274,7 @@ def quotes(trail: Sequence[str], text: str, asked: Question) -> float:
     return len(asked.pairs & found) / len(asked.pairs)
 
 
-def _near_pairs(words: Iterable[str], asked: Question) -> set[tuple[str, str]]:
+def _near_pairs(words: Iterable[str], asked: SearchQuery) -> set[tuple[str, str]]:
     wanted = set(asked.terms)
     found: set[tuple[str, str]] = set()
     recent: list[tuple[int, str]] = []

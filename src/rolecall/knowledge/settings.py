@@ -29,7 +29,7 @@ from rolecall.settings.form import (
     ListOf,
     Number,
     Record,
-    Refused,
+    RefusedKey,
     Section,
     Text,
 )
@@ -122,7 +122,7 @@ _EMBEDDING = Record(
             Number(whole=True, least=1, most=8192), "How long its vectors are; by default, its own."
         ),
         **{
-            key: Refused(
+            key: RefusedKey(
                 f"`{key}` does not belong in a file that others can change",
                 f"Set `providers.NAME.{key}` in your own configuration, and `provider: NAME` here.",
             )

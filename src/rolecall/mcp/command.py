@@ -10,7 +10,7 @@ import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 
 from rolecall.errors import UsageError
-from rolecall.mcp.tools import Place, Toolbox, choose_groups
+from rolecall.mcp.tools import McpToolbox, ToolContext, choose_groups
 from rolecall.nexus import project_paths
 from rolecall.settings import capabilities, config
 from rolecall.settings.server_options import add_server_options, add_store_option
@@ -35,7 +35,7 @@ def run(options: Namespace) -> None:
         from rolecall.nexus import catalog
 
         restrictions = (*restrictions, *catalog.load(config.catalog_folder()).agent(agent).capabilities)
-    place = Place(
+    place = ToolContext(
         project_paths.choose(options.project),
         options.store,
         tuple(dict.fromkeys(restrictions)),
@@ -47,7 +47,7 @@ def run(options: Namespace) -> None:
     if options.http:
         from rolecall.mcp import http
 
-        http.serve(Toolbox(place, groups), options, instructions)
+        http.serve(McpToolbox(place, groups), options, instructions)
         return
     for name in _HTTP_ONLY:
         if getattr(options, name) not in (None, []):
@@ -56,7 +56,7 @@ def run(options: Namespace) -> None:
 
     if sys.stdin is not None and sys.stdin.isatty():
         print("waiting for an MCP host on standard input; Ctrl-C ends it", file=sys.stderr)
-    stdio.serve(Toolbox(place, groups), instructions)
+    stdio.serve(McpToolbox(place, groups), instructions)
 
 
 def add_arguments(parser: ArgumentParser) -> None:

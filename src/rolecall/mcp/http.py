@@ -15,7 +15,7 @@ from rolecall.errors import RolecallError, explain_missing
 from rolecall.mcp import protocol, skills
 from rolecall.mcp.resources import Library
 from rolecall.mcp.stdio import LONGEST
-from rolecall.mcp.tools import Caller, Toolbox
+from rolecall.mcp.tools import Caller, McpToolbox
 from rolecall.service import http
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ MOST_SESSIONS = 1000
 """The most sessions open at once; a request for one more gets 503."""
 
 
-def serve(toolbox: Toolbox, options: Namespace, instructions: str) -> None:
+def serve(toolbox: McpToolbox, options: Namespace, instructions: str) -> None:
     """Answer clients until a signal ends the server."""
     http.serve(
         lambda: _make_app(toolbox, instructions, host=options.host or http.LOOPBACK),
@@ -41,7 +41,7 @@ def serve(toolbox: Toolbox, options: Namespace, instructions: str) -> None:
     )
 
 
-def _make_app(toolbox: Toolbox, instructions: str, *, host: str) -> ASGIApp:
+def _make_app(toolbox: McpToolbox, instructions: str, *, host: str) -> ASGIApp:
     with explain_missing("mcp", "the HTTP door", advice="Without --http nothing more is needed."):
         import mcp.types as types
         from anyio import from_thread, get_cancelled_exc_class, lowlevel, to_thread

@@ -11,7 +11,7 @@ from threading import Lock
 from rolecall.errors import UsageError
 from rolecall.knowledge import globs, queries, start
 from rolecall.knowledge.place import root_of
-from rolecall.mcp.tools import Caller, Place, Reply
+from rolecall.mcp.tools import Caller, Reply, ToolContext
 from rolecall.nexus.project_paths import now
 
 _LONGEST_PASSAGE = 3_000
@@ -28,7 +28,9 @@ _NOTES: list[str] = []
 _SEARCHER = queries.Searcher(now=now, tell=_NOTES.append, may_write=False)
 
 
-def query(place: Place, _caller: Caller, /, query: str, limit: int = 8, path: str | None = None) -> Reply:
+def query(
+    place: ToolContext, _caller: Caller, /, query: str, limit: int = 8, path: str | None = None
+) -> Reply:
     if path is not None and (wrong := globs.problem(path)):
         raise UsageError(f"the pattern {path!r} {wrong}", hint="Patterns are as in a .gitignore.")
     root = root_of(place.project)
@@ -60,12 +62,12 @@ def query(place: Place, _caller: Caller, /, query: str, limit: int = 8, path: st
     return {"results": results, **({"notes": notes} if notes else {})}
 
 
-def init(place: Place, _caller: Caller, /) -> Reply:
+def init(place: ToolContext, _caller: Caller, /) -> Reply:
     started = start.init(place.project)
     return {"path": started.path, "include": started.include, "gitignore": started.ignored_in}
 
 
-def sync(place: Place, caller: Caller, /, rebuild: bool = False) -> Reply:
+def sync(place: ToolContext, caller: Caller, /, rebuild: bool = False) -> Reply:
     def check(done: int, total: int) -> None:
         if caller.is_set:
             raise UsageError("the sync was cancelled, and the index is as it was before")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rolecall.mcp.tools import Caller, Place, Reply
+from rolecall.mcp.tools import Caller, Reply, ToolContext
 from rolecall.nexus import memory, memory_access, memory_gc, rule
 from rolecall.settings.config import mask
 
 
 def add_note(
-    place: Place,
+    place: ToolContext,
     _caller: Caller,
     /,
     name: str,
@@ -31,20 +31,22 @@ def add_note(
     )
 
 
-def list_notes(place: Place, _caller: Caller, /) -> Reply:
+def list_notes(place: ToolContext, _caller: Caller, /) -> Reply:
     return {"notes": memory.list_notes(place.project)}
 
 
-def read_note(place: Place, _caller: Caller, /, name: str) -> Reply:
+def read_note(place: ToolContext, _caller: Caller, /, name: str) -> Reply:
     reading = memory.read(place.project, name, agent=place.agent or memory_access.LEAD)
     return {"text": reading.text, **({"warning": reading.warning} if reading.warning else {})}
 
 
-def merge_notes(place: Place, _caller: Caller, /, first: str, second: str, into: str | None = None) -> Reply:
+def merge_notes(
+    place: ToolContext, _caller: Caller, /, first: str, second: str, into: str | None = None
+) -> Reply:
     return memory.merge(place.project, first, second, into=into)
 
 
-def list_candidates(place: Place, _caller: Caller, /) -> Reply:
+def list_candidates(place: ToolContext, _caller: Caller, /) -> Reply:
     return {
         "candidates": [
             {"name": found.note.name, "signals": [signal._asdict() for signal in found.signals]}
@@ -53,17 +55,17 @@ def list_candidates(place: Place, _caller: Caller, /) -> Reply:
     }
 
 
-def delete_notes(place: Place, _caller: Caller, /, names: Sequence[str]) -> Reply:
+def delete_notes(place: ToolContext, _caller: Caller, /, names: Sequence[str]) -> Reply:
     return {"deleted": memory_gc.delete(place.project, names)}
 
 
-def add_rule(place: Place, _caller: Caller, /, name: str, text: str, tags: Sequence[str] = ()) -> Reply:
+def add_rule(place: ToolContext, _caller: Caller, /, name: str, text: str, tags: Sequence[str] = ()) -> Reply:
     return rule.add(place.project, name, text, mask=mask(), tags=tags)
 
 
-def list_rules(place: Place, _caller: Caller, /, tag: str | None = None) -> Reply:
+def list_rules(place: ToolContext, _caller: Caller, /, tag: str | None = None) -> Reply:
     return {"rules": rule.list_rules(place.project, tag=tag)}
 
 
-def read_rule(place: Place, _caller: Caller, /, name: str) -> Reply:
+def read_rule(place: ToolContext, _caller: Caller, /, name: str) -> Reply:
     return {"text": rule.read(place.project, name)}

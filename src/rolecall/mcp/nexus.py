@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rolecall.errors import RolecallError
-from rolecall.mcp.tools import Caller, Effect, Place, Tool
+from rolecall.mcp.tools import Caller, Effect, McpTool, ToolContext
 from rolecall.nexus import dispatch
 from rolecall.nexus.tool_error import ToolError
 from rolecall.settings import config
@@ -15,8 +15,8 @@ _REPLACING = ("plan_update", "artifact_write")
 """Tools that can discard information stored nowhere else."""
 
 
-def _make_tool(name: str, tool: dispatch.Tool) -> Tool:
-    def run(place: Place, _caller: Caller, /, **arguments: Any) -> bytes:
+def _make_tool(name: str, tool: dispatch.Tool) -> McpTool:
+    def run(place: ToolContext, _caller: Caller, /, **arguments: Any) -> bytes:
         try:
             return dispatch.call_json(
                 place.project, name, arguments, restrictions=place.restrictions, mask=config.mask
@@ -26,7 +26,7 @@ def _make_tool(name: str, tool: dispatch.Tool) -> Tool:
             raise RolecallError(error.message) from error
 
     effect: Effect = "reads" if tool.is_reader else "changes" if name in _REPLACING else "adds"
-    return Tool(
+    return McpTool(
         PREFIX + name,
         tool.description,
         dispatch.input_schema(tool),

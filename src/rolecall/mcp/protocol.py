@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rolecall import __version__
 from rolecall.errors import RolecallError
-from rolecall.mcp.tools import Caller, Tool, Toolbox, ToolResult, encode
+from rolecall.mcp.tools import Caller, McpTool, McpToolbox, ToolResult, encode
 
 if TYPE_CHECKING:
     from rolecall.mcp.resources import Library
@@ -92,7 +92,7 @@ class Session:
 
     def __init__(
         self,
-        toolbox: Toolbox,
+        toolbox: McpToolbox,
         instructions: str = "",
         *,
         send: Callable[[bytes], object] = lambda _frame: None,
@@ -352,7 +352,7 @@ def _stamp(version: str) -> JsonObject:
     return {"resultType": "complete", "_meta": {f"{_META}serverInfo": SERVER}}
 
 
-def describe(tool: Tool, version: str) -> JsonObject:
+def describe(tool: McpTool, version: str) -> JsonObject:
     """Describe a tool for `tools/list` in a protocol version."""
     shown = {"name": tool.name, "description": tool.description, "inputSchema": tool.schema}
     return shown | ({"annotations": tool.annotations} if version >= _WITH_ANNOTATIONS else {})

@@ -20,7 +20,7 @@ from rolecall.api import Rolecall, reader
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.mcp import thread_verbs
 from rolecall.mcp.hints import phrase
-from rolecall.mcp.tools import Caller, Place, Toolbox, encode
+from rolecall.mcp.tools import Caller, McpToolbox, ToolContext, encode
 from rolecall.nexus import dispatch, memory, memory_access, note, project_paths
 from rolecall.settings import config
 from rolecall.store.canonical import JsonObject
@@ -79,7 +79,7 @@ _TEMPLATES = {
 class Library:
     """The resources of the toolbox's groups."""
 
-    def __init__(self, toolbox: Toolbox) -> None:
+    def __init__(self, toolbox: McpToolbox) -> None:
         self._place = toolbox.place
         self._groups = frozenset(toolbox.groups)
         self._watcher = _Watcher(self._place)
@@ -158,7 +158,7 @@ def _describe(kind: str, name: str, about: str) -> JsonObject:
 
 
 class _Watcher:
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ToolContext) -> None:
         self._place = place
         self._lock = threading.Lock()
         self._wanted: dict[object, tuple[Mapping[str, _Address], Callable[[str], object]]] = {}

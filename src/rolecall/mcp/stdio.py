@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from rolecall.errors import UsageError
 from rolecall.mcp import protocol
 from rolecall.mcp.protocol import PendingCall, Refusal, Session, failure
-from rolecall.mcp.tools import Toolbox
+from rolecall.mcp.tools import McpToolbox
 
 LONGEST = 16 * 1024 * 1024
 """The longest line in bytes; a longer one is refused and skipped."""
@@ -41,7 +41,7 @@ _AGENT_GRACE = 8.0
 """Seconds for a long call in that case; an agent that does not end is killed in this time."""
 
 
-def serve(toolbox: Toolbox, instructions: str) -> None:
+def serve(toolbox: McpToolbox, instructions: str) -> None:
     """Answer the client until it closes its end; everything received by then is answered first."""
     for number, wrong, name in ((0, os.O_WRONLY, "input"), (1, os.O_RDONLY, "output")):
         try:
@@ -83,7 +83,7 @@ class _Job(NamedTuple):
 
 
 class _Server:
-    def __init__(self, toolbox: Toolbox, instructions: str, sink: int) -> None:
+    def __init__(self, toolbox: McpToolbox, instructions: str, sink: int) -> None:
         self.session = Session(toolbox, instructions, send=lambda frame: self._write([frame]))
         self._sink = sink
         self._writing = Lock()

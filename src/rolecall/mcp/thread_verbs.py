@@ -24,7 +24,7 @@ from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.hosts import handed_over
 from rolecall.mcp.hints import TOOLS as TOOL_NAMES
 from rolecall.mcp.hints import phrase, with_tool
-from rolecall.mcp.tools import Caller, Place, encode
+from rolecall.mcp.tools import Caller, ToolContext, encode
 from rolecall.service.runner import ThreadRunner
 from rolecall.settings import config
 from rolecall.settings.yaml12 import MAX_BYTES
@@ -59,7 +59,7 @@ _MORE = "thread_read shows what its roles did, thread_show with `detail` everyth
 
 
 @contextmanager
-def find_thread(place: Place, name: str) -> Iterator[Thread]:
+def find_thread(place: ToolContext, name: str) -> Iterator[Thread]:
     with reader(place.store, folder=place.project) as rolecall:
         if rolecall.store_if_any is None:
             raise NotFound("there are no threads yet", hint="thread_start makes one.")
@@ -69,7 +69,7 @@ def find_thread(place: Place, name: str) -> Iterator[Thread]:
 # -- workflows --
 
 
-def list_workflows(place: Place, _caller: Caller, /, detail: bool = False) -> JsonObject:
+def list_workflows(place: ToolContext, _caller: Caller, /, detail: bool = False) -> JsonObject:
     shown = []
     with reader(place.store, folder=place.project) as rolecall:
         for entry in rolecall.workflow_entries():
@@ -81,7 +81,7 @@ def list_workflows(place: Place, _caller: Caller, /, detail: bool = False) -> Js
     return {"workflows": shown, "gallery": bundled}
 
 
-def _find_workflow(place: Place, rolecall: Rolecall, text: str) -> Found:
+def _find_workflow(place: ToolContext, rolecall: Rolecall, text: str) -> Found:
     """Find a workflow by name, id or file; a client may not read files outside the project."""
     found = rolecall.find_workflow(text)
     inside = os.path.join(os.path.realpath(place.project), "")
@@ -91,7 +91,7 @@ def _find_workflow(place: Place, rolecall: Rolecall, text: str) -> Found:
     return found
 
 
-def show_workflow(place: Place, _caller: Caller, /, workflow: str, detail: bool = False) -> JsonObject:
+def show_workflow(place: ToolContext, _caller: Caller, /, workflow: str, detail: bool = False) -> JsonObject:
     with reader(place.store, folder=place.project) as rolecall:
         node, path = _find_workflow(place, rolecall, workflow)
         if path is None or not path.endswith(".py"):
@@ -124,7 +124,7 @@ def _outline(workflow: Mapping[str, object]) -> JsonObject:
 
 
 def start_thread(
-    place: Place,
+    place: ToolContext,
     _caller: Caller,
     /,
     workflow: str,
@@ -139,7 +139,7 @@ def start_thread(
 
 
 def run_workflow(
-    place: Place,
+    place: ToolContext,
     caller: Caller,
     /,
     workflow: str,
@@ -160,13 +160,13 @@ def run_workflow(
 
 
 def run_thread(
-    place: Place, caller: Caller, /, thread: str, wait: bool = True, detail: bool = False
+    place: ToolContext, caller: Caller, /, thread: str, wait: bool = True, detail: bool = False
 ) -> JsonObject:
     with find_thread(place, thread) as found:
         return _run(place, caller, found, wait=wait, detail=detail)
 
 
-def _run(place: Place, caller: Caller, thread: Thread, *, wait: bool, detail: bool) -> JsonObject:
+def _run(place: ToolContext, caller: Caller, thread: Thread, *, wait: bool, detail: bool) -> JsonObject:
     """Run a thread here and report its progress, or hand it over to the service or a process of its own."""
     if not wait:
         # Before it runs, because it may end at once.
@@ -193,7 +193,7 @@ def _follow(caller: Caller, run: Run) -> None:
 
 
 @cache
-def _runner(place: Place) -> ThreadRunner:
+def _runner(place: ToolContext) -> ThreadRunner:
     address = config.full_store_address(place.store)
     return ThreadRunner(
         place.store,
@@ -220,7 +220,7 @@ def _word(event: Event) -> str:
 
 
 def wait_for_thread(
-    place: Place, caller: Caller, /, thread: str, seconds: int = 600, detail: bool = False
+    place: ToolContext, caller: Caller, /, thread: str, seconds: int = 600, detail: bool = False
 ) -> JsonObject:
     """Wait until nobody runs a thread any more, or the time is over."""
     with find_thread(place, thread) as found:
@@ -242,13 +242,13 @@ def wait_for_thread(
         return {**_show(found, detail=detail), "isOver": is_over, **failed}
 
 
-def step_thread(place: Place, caller: Caller, /, thread: str) -> JsonObject:
+def step_thread(place: ToolContext, caller: Caller, /, thread: str) -> JsonObject:
     with find_thread(place, thread) as found:
         _follow(caller, found.run(steps=1))
         return _brief(found.entry())
 
 
-def show_thread(place: Place, _caller: Caller, /, thread: str, detail: bool = False) -> JsonObject:
+def show_thread(place: ToolContext, _caller: Caller, /, thread: str, detail: bool = False) -> JsonObject:
     with find_thread(place, thread) as found:
         return _show(found, detail=detail)
 
@@ -287,14 +287,14 @@ def _show(thread: Thread, *, detail: bool) -> JsonObject:
 
 
 def read_thread(
-    place: Place, _caller: Caller, /, thread: str, quota: int = 4_000, before: str | None = None
+    place: ToolContext, _caller: Caller, /, thread: str, quota: int = 4_000, before: str | None = None
 ) -> JsonObject:
     with find_thread(place, thread) as found:
         return found.read_page(max_chars=quota, before=before, phrase=phrase)
 
 
 def list_threads(
-    place: Place,
+    place: ToolContext,
     _caller: Caller,
     /,
     status: Sequence[str] = (),
@@ -323,7 +323,7 @@ def list_threads(
 
 
 def answer_thread(
-    place: Place,
+    place: ToolContext,
     _caller: Caller,
     /,
     thread: str,

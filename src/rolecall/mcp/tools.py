@@ -97,7 +97,7 @@ class Caller:
             stop()
 
 
-class Place(NamedTuple):
+class ToolContext(NamedTuple):
     """What tools work on, and the caller's restrictions."""
 
     project: str
@@ -116,7 +116,7 @@ Run: TypeAlias = "Callable[..., Reply]"
 """Takes the place, the caller, and the tool's arguments by their names."""
 
 
-class Tool(NamedTuple):
+class McpTool(NamedTuple):
     name: str
     description: str
     schema: Schema
@@ -162,16 +162,16 @@ def checked_tool(
     *,
     effect: Effect = "reads",
     **more: Any,
-) -> Tool:
+) -> McpTool:
     """Create a tool that calls the function `run` of `module` with arguments checked against their schemas; `more` are
-    fields of `Tool`."""
+    fields of `McpTool`."""
     schema = {
         "type": "object",
         "properties": {**required, **(optional or {})},
         "required": list(required),
         "additionalProperties": False,
     }
-    return Tool(name, description, schema, (module, run), effect, checks=True, **more)
+    return McpTool(name, description, schema, (module, run), effect, checks=True, **more)
 
 
 def text(description: str, **bounds: int) -> Schema:
@@ -190,13 +190,13 @@ def flag(description: str) -> Schema:
     return {"type": "boolean", "description": description}
 
 
-class Toolbox:
+class McpToolbox:
     """The selected groups' tools for one project and caller."""
 
-    def __init__(self, place: Place, groups: Iterable[str] = ALL_GROUPS) -> None:
+    def __init__(self, place: ToolContext, groups: Iterable[str] = ALL_GROUPS) -> None:
         self.place = place
         self.groups = tuple(groups)
-        self._tools: dict[str, Tool] = {}
+        self._tools: dict[str, McpTool] = {}
 
     @property
     def capabilities(self) -> JsonObject:
@@ -208,21 +208,21 @@ class Toolbox:
             found["prompts"] = {}
         return found
 
-    def list_tools(self) -> list[Tool]:
+    def list_tools(self) -> list[McpTool]:
         """Return the tools that may be called here."""
         return [tool for tool in self._load().values() if not self._denial(tool)]
 
-    def find(self, name: str) -> Tool | None:
+    def find(self, name: str) -> McpTool | None:
         """Find a tool, even one that may not be called, so that the refusal can say why."""
         return self._load().get(name)
 
-    def _load(self) -> dict[str, Tool]:
+    def _load(self) -> dict[str, McpTool]:
         if not self._tools:
             modules = (import_module(GROUPS[group]) for group in self.groups if group in GROUPS)
             self._tools = {tool.name: tool for module in modules for tool in module.TOOLS}
         return self._tools
 
-    def _denial(self, tool: Tool) -> str:
+    def _denial(self, tool: McpTool) -> str:
         """Explain why a tool may not be called here; empty if it may."""
         agent, restrictions = self.place.agent, self.place.restrictions
         if tool.is_for_lead and agent is not None:
@@ -241,7 +241,7 @@ class Toolbox:
             return error.message
         return ""
 
-    def run(self, tool: Tool, arguments: JsonObject, caller: Caller) -> ToolResult:
+    def run(self, tool: McpTool, arguments: JsonObject, caller: Caller) -> ToolResult:
         """Run a tool and return its reply. An error becomes the reply, and the server continues."""
         if denial := self._denial(tool):
             return _fail(denial)
@@ -265,7 +265,7 @@ class Toolbox:
             is_taken_back.reset(before)
 
 
-def _check_arguments(tool: Tool, arguments: JsonObject) -> None:
+def _check_arguments(tool: McpTool, arguments: JsonObject) -> None:
     try:
         json.dumps(arguments, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:  # JSON can express it, but no file, store or agent can hold it

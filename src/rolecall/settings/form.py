@@ -227,7 +227,7 @@ class Anything(Form[Any]):
         return {}
 
 
-class Refused(Form[Any]):
+class RefusedKey(Form[Any]):
     """A key that must not be given, with the reason."""
 
     def __init__(self, message: str, hint: str = "") -> None:
@@ -343,7 +343,7 @@ class Record(Form[T]):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return tuple(name for name, field in self.fields.items() if not isinstance(field.form, Refused))
+        return tuple(name for name, field in self.fields.items() if not isinstance(field.form, RefusedKey))
 
     def read(self, value: Any, at: At) -> T | Unreadable:
         if not isinstance(value, Mapping):

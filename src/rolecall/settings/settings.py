@@ -25,7 +25,7 @@ from rolecall.settings.form import (
     MapOf,
     Number,
     Record,
-    Refused,
+    RefusedKey,
     Section,
     Text,
     check_value,
@@ -119,7 +119,7 @@ EXTRACT_OF_PROJECT = Section(
     "extract",
     {
         **EXTRACT.fields,
-        "apiKey": Refused(
+        "apiKey": RefusedKey(
             "a key does not belong in the project's file",
             "Name a variable of the environment with `apiKeyEnv`; this file is shared.",
         ),

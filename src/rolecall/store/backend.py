@@ -30,7 +30,7 @@ FRESH_MS = 1_000
 """A node put again within this time counts as just put, without being written again."""
 
 
-class Record(NamedTuple):
+class NodeRecord(NamedTuple):
     """One node as stored."""
 
     id: str
@@ -105,7 +105,7 @@ class NewEvent(NamedTuple):
     """The time of the event, if not now; used for copies."""
 
 
-class Event(NamedTuple):
+class StoredEvent(NamedTuple):
     seq: int
     stream: str
     kind: str
@@ -116,7 +116,7 @@ class Event(NamedTuple):
 class Change(NamedTuple):
     """Everything that one write does."""
 
-    nodes: Sequence[Record] = ()
+    nodes: Sequence[NodeRecord] = ()
     moves: Sequence[Move] = ()
     events: Sequence[NewEvent] = ()
     types: Sequence[str] = ()
@@ -172,9 +172,9 @@ class Backend(Protocol):
         """
         ...
 
-    def record(self, node: str) -> Record | None: ...
+    def record(self, node: str) -> NodeRecord | None: ...
 
-    def records(self, nodes: Sequence[str]) -> list[Record]:
+    def records(self, nodes: Sequence[str]) -> list[NodeRecord]:
         """The stored records among `nodes`, in any order."""
         ...
 
@@ -190,7 +190,7 @@ class Backend(Protocol):
         """Ids of one type, oldest first."""
         ...
 
-    def scan(self) -> Iterator[Record | Damage]:
+    def scan(self) -> Iterator[NodeRecord | Damage]:
         """Every record, lazily, in bounded memory; one that cannot be read comes as a `Damage`."""
         ...
 
@@ -222,7 +222,9 @@ class Backend(Protocol):
         """Every move of every ref that still matters, with a sequence number above `since`."""
         ...
 
-    def events(self, stream: str | None = None, *, after: int = 0, limit: int | None = None) -> list[Event]:
+    def events(
+        self, stream: str | None = None, *, after: int = 0, limit: int | None = None
+    ) -> list[StoredEvent]:
         """Events in order, of one stream or of all, with a sequence number above `after`."""
         ...
 
@@ -305,7 +307,7 @@ def conflict(move: Move, current: Ref | None) -> Conflict:
     )
 
 
-def collision(record: Record, sha256: bytes | None) -> Collision:
+def collision(record: NodeRecord, sha256: bytes | None) -> Collision:
     stored = sha256.hex()[:16] if sha256 else "unknown"
     cause = "A changed store or a 64-bit collision; nothing was written."
     hint = Hint("Verify the node", "verify_node", before=cause, node=record.id)

@@ -22,7 +22,7 @@ from typing import IO, NamedTuple, cast
 
 from rolecall.errors import Damaged, Hint, NotFound, RolecallError, StorageError, UsageError
 from rolecall.store import scratch
-from rolecall.store.backend import INDEX, Damage, Event, Record, Ref
+from rolecall.store.backend import INDEX, Damage, NodeRecord, Ref, StoredEvent
 from rolecall.store.files import FilesBackend
 from rolecall.store.ids import is_node_id, node_number
 from rolecall.store.store import META, Dangling, Store, check, sha256_of
@@ -231,12 +231,12 @@ def _check_refs(
 
 def _records(
     source: Store, nodes: Sequence[str], damaged: set[str], problems: list[Fault]
-) -> Iterator[Record]:
+) -> Iterator[NodeRecord]:
     """The intact records to copy: all of them, or those reachable from `nodes`."""
     if not nodes:
         try:
             for item in source.backend.scan():
-                if isinstance(item, Record) and item.id not in damaged:
+                if isinstance(item, NodeRecord) and item.id not in damaged:
                     yield item
         except Damaged as exc:
             problems.append(Fault(exc.node, "container", exc.message))
@@ -249,7 +249,7 @@ def _records(
             yield source.record(visit)
 
 
-def _complete(source: Store, record: Record, problems: list[Fault]) -> Record:
+def _complete(source: Store, record: NodeRecord, problems: list[Fault]) -> NodeRecord:
     """Fill in what the source may not have stored with a record: references and SHA-256."""
     refs = record.refs
     if refs is None:
@@ -262,7 +262,7 @@ def _complete(source: Store, record: Record, problems: list[Fault]) -> Record:
     return record._replace(refs=refs, sha256=record.sha256 or sha256_of(prefix, record.data))
 
 
-def _add(target: Store, records: Sequence[Record], *, durable: bool = True) -> None:
+def _add(target: Store, records: Sequence[NodeRecord], *, durable: bool = True) -> None:
     draft = target.draft()
     for record in records:
         draft.add(record)
@@ -339,14 +339,14 @@ def _copy_events(
     return count
 
 
-def _events(store: Store, stream: str | None = None) -> Iterator[Event]:
+def _events(store: Store, stream: str | None = None) -> Iterator[StoredEvent]:
     after = 0
     while page := store.events(stream, after=after, limit=_BATCH):
         yield from page
         after = page[-1].seq
 
 
-def _mark(event: Event) -> int:
+def _mark(event: StoredEvent) -> int:
     return hash((event.kind, json.dumps(event.body, sort_keys=True), event.at))
 
 

@@ -27,7 +27,7 @@ import pytest
 
 from rolecall.errors import Collision, Conflict, Damaged, NotFound
 from rolecall.store import canonical
-from rolecall.store.backend import FRESH_MS, Backend, Change, Move, NewEvent, Record, Ref
+from rolecall.store.backend import FRESH_MS, Backend, Change, Move, NewEvent, NodeRecord, Ref
 from rolecall.store.canonical import Schema
 from rolecall.store.ids import is_node_id
 from rolecall.store.store import BUILTIN, META, Dangling, Store, make_record
@@ -61,7 +61,7 @@ class SteppedClock:
         return self.ms
 
 
-def damage(record: Record) -> Record:
+def damage(record: NodeRecord) -> NodeRecord:
     """The record with a flipped bit, as left by a failing disk or a manual edit."""
     return record._replace(data=record.data[:-1] + bytes([record.data[-1] ^ 1]))
 
@@ -179,7 +179,7 @@ class StoreContract:
 
     def test_ids_are_found_by_their_prefix(self, backend: Backend) -> None:
         ids = ["ABCD000000001", "ABCD000000002", "ABCE000000001"]
-        records = [Record(node, BUILTIN["string"], b"\x60", 1, (), None) for node in ids]
+        records = [NodeRecord(node, BUILTIN["string"], b"\x60", 1, (), None) for node in ids]
         backend.commit(Change(records), now=1, durable=True)
         assert backend.ids_with_prefix("ABC", 2) == ids[:2]
         assert backend.ids_with_prefix("ABCE", 6) == ids[2:]
@@ -532,10 +532,10 @@ class StoreContract:
         a = store.put_text("a")
         node = store.put(link, {"name": "n", "next": a})
         ref = store.move("r", None, node)
-        before = sorted(item for item in store.backend.scan() if isinstance(item, Record))
+        before = sorted(item for item in store.backend.scan() if isinstance(item, NodeRecord))
         store.backend.reindex({node: (a,)})
         store.backend.reindex()
-        assert sorted(item for item in store.backend.scan() if isinstance(item, Record)) == before
+        assert sorted(item for item in store.backend.scan() if isinstance(item, NodeRecord)) == before
         assert (store.refs(), store.refs_of(node)) == ([ref], (a,))
 
     # -- the container --

@@ -26,7 +26,18 @@ from typing import TypeVar
 
 from rolecall.errors import Damaged, Hint, NotFound, StorageError
 from rolecall.store import journal
-from rolecall.store.backend import Change, Damage, Event, Moved, Put, Record, Ref, Size, no_store, require
+from rolecall.store.backend import (
+    Change,
+    Damage,
+    Moved,
+    NodeRecord,
+    Put,
+    Ref,
+    Size,
+    StoredEvent,
+    no_store,
+    require,
+)
 from rolecall.store.disk import find_damage, sync, translate_errors, write
 from rolecall.store.ids import node_from_number, node_number
 from rolecall.store.journal import Journal
@@ -109,7 +120,7 @@ class FilesBackend:
         return moved
 
     def _decide(
-        self, plan: Journal, fresh: list[Record], known: list[Path], *, now: int, durable: bool
+        self, plan: Journal, fresh: list[NodeRecord], known: list[Path], *, now: int, durable: bool
     ) -> None:
         """Write the new nodes to temporary files, then the journal, which makes the change take effect."""
         assert self._lock is not None  # noqa: S101 - narrows the type
@@ -188,11 +199,11 @@ class FilesBackend:
 
     # -- reading nodes --
 
-    def record(self, node: str) -> Record | None:
+    def record(self, node: str) -> NodeRecord | None:
         with translate_errors(self.path):
             return self._nodes.record(node)
 
-    def records(self, nodes: Sequence[str]) -> list[Record]:
+    def records(self, nodes: Sequence[str]) -> list[NodeRecord]:
         return [record for node in dict.fromkeys(nodes) if (record := self.record(node)) is not None]
 
     def find_stored(self, nodes: Sequence[str]) -> set[str]:
@@ -207,7 +218,7 @@ class FilesBackend:
         with translate_errors(self.path):
             yield from self._nodes.of_type(type_id)
 
-    def scan(self) -> Iterator[Record | Damage]:
+    def scan(self) -> Iterator[NodeRecord | Damage]:
         with translate_errors(self.path):
             yield from self._nodes.scan(hashes=True)
 
@@ -296,7 +307,9 @@ class FilesBackend:
         with translate_errors(self.path):
             yield from self._look(lambda view: [*view.moves(since), *view.find_unrecorded(None, since)])
 
-    def events(self, stream: str | None = None, *, after: int = 0, limit: int | None = None) -> list[Event]:
+    def events(
+        self, stream: str | None = None, *, after: int = 0, limit: int | None = None
+    ) -> list[StoredEvent]:
         with translate_errors(self.path):
             return self._look(lambda view: view.events(stream, after=after, limit=limit))
 
@@ -312,7 +325,7 @@ class FilesBackend:
         with translate_errors(self.path):
             for item in self._nodes.scan(hashes=False):
                 nodes += 1
-                if isinstance(item, Record):
+                if isinstance(item, NodeRecord):
                     payloads += len(item.data)
                     types[item.type] = types.get(item.type, 0) + 1
             refs = self._look(lambda view: sum(view.ref(name) is not None for name in view.names("")))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rolecall.errors import Damaged, Hint, InvalidValue
 from rolecall.store import canonical
-from rolecall.store.backend import Damage, Record, collision, is_time
+from rolecall.store.backend import Damage, NodeRecord, collision, is_time
 from rolecall.store.disk import changed_ns, read, replace, temporary_name
 from rolecall.store.ids import is_id_of, is_node_id
 from rolecall.store.journal import Journal, read_journal, sweep
@@ -59,7 +59,7 @@ class NodeFolder:
     def has(self, node: str) -> bool:
         return bool(self.find(node) or node in self._pending() or self.find(node))
 
-    def record(self, node: str) -> Record | None:
+    def record(self, node: str) -> NodeRecord | None:
         # A file may be missed once while a journal or the predecessor moves it into place, but not twice.
         for _ in range(2):
             path = self.find(node) or self._pending().get(node)
@@ -96,7 +96,7 @@ class NodeFolder:
         """Time and id of the readable nodes of each type; self-typed nodes are also under `_meta`."""
         members: dict[str, list[tuple[int, str]]] = {}
         for item in self.scan(hashes=False):
-            if isinstance(item, Record):  # a damaged node has no known type
+            if isinstance(item, NodeRecord):  # a damaged node has no known type
                 members.setdefault(item.type, []).append((item.created, item.id))
                 if item.type == item.id:
                     members.setdefault("_meta", []).append((item.created, item.id))
@@ -121,7 +121,7 @@ class NodeFolder:
         """The time of the latest put by a writer that took the lock, as kept by the lock file."""
         return changed_ns(self._root / ".lock")
 
-    def scan(self, *, hashes: bool) -> Iterator[Record | Damage]:
+    def scan(self, *, hashes: bool) -> Iterator[NodeRecord | Damage]:
         """Every node, then those put meanwhile, which a directory listing in progress may miss."""
         start = self.latest_put()
         young: set[str] = set()
@@ -134,7 +134,7 @@ class NodeFolder:
                 if node not in young and changed_ns(path) > start:
                     yield from self._load(node, path, hashes=hashes)
 
-    def _load(self, node: str, path: Path, *, hashes: bool) -> Iterator[Record | Damage]:
+    def _load(self, node: str, path: Path, *, hashes: bool) -> Iterator[NodeRecord | Damage]:
         data = read(path)
         if data is None:  # moved into place, or deleted
             path = self.find(node) or path
@@ -155,9 +155,9 @@ class NodeFolder:
             if at:
                 yield node, at
 
-    def compare(self, records: Sequence[Record]) -> tuple[list[Record], list[Path]]:
+    def compare(self, records: Sequence[NodeRecord]) -> tuple[list[NodeRecord], list[Path]]:
         """The new records, and the files of those already here with the same bytes."""
-        fresh: list[Record] = []
+        fresh: list[NodeRecord] = []
         known: list[Path] = []
         for record in {record.id: record for record in records}.values():
             path = self.find(record.id)
@@ -170,7 +170,7 @@ class NodeFolder:
             known.append(path)
         return fresh, known
 
-    def plan(self, journal: Journal, fresh: Sequence[Record]) -> None:
+    def plan(self, journal: Journal, fresh: Sequence[NodeRecord]) -> None:
         """Plan the files and index lines of new nodes."""
         if fresh and not self._index.is_dir():
             self.rebuild_index()
@@ -244,13 +244,13 @@ def _node_of(file: str) -> str | None:
     return file[:-4] if file.endswith(".bin") and is_node_id(file[:-4]) else None
 
 
-def node_bytes(record: Record) -> bytes:
+def node_bytes(record: NodeRecord) -> bytes:
     """The deterministic CBOR of {type, payload, timestamp}; shorter keys come first."""
     head = _HEAD + record.type.encode() + _PAYLOAD
     return head + record.data + _TIMESTAMP + canonical.encode(record.created)
 
 
-def parse_node(data: bytes, path: Path, *, node: str) -> Record:
+def parse_node(data: bytes, path: Path, *, node: str) -> NodeRecord:
     """Cut the record out of a node file, without decoding its payload."""
     reason = "it does not begin like a node file" if data else "the file is empty"
     at = data.rfind(_TIMESTAMP)
@@ -260,7 +260,7 @@ def parse_node(data: bytes, path: Path, *, node: str) -> Record:
             created, end = canonical.decode_at(data, at + len(_TIMESTAMP))
         except (Damaged, InvalidValue):
             created, end = None, 0
-        record = Record(node, data[7:20].decode("ascii", "replace"), data[28:at], created, None, None)
+        record = NodeRecord(node, data[7:20].decode("ascii", "replace"), data[28:at], created, None, None)
         if end == len(data) and is_time(created) and is_id_of(node, record.type, record.data):
             return record._replace(created=int(created))
     raise Damaged(

@@ -35,7 +35,7 @@ from rolecall.store.backend import (
     FRESH_MS,
     Change,
     Damage,
-    Record,
+    NodeRecord,
     Ref,
     collision,
     newer_format,
@@ -151,7 +151,7 @@ class PostgresBackend(SqlTables):
             self._add_events(change.events, now)
         return moved
 
-    def _put_records(self, records: Sequence[Record], now: int) -> None:
+    def _put_records(self, records: Sequence[NodeRecord], now: int) -> None:
         # Two records of one change may be the same node; the dict keeps one of them.
         wanted = {record.id: record for record in records}
         fresh = self._find_fresh(wanted, now)
@@ -175,7 +175,7 @@ class PostgresBackend(SqlTables):
             # Another commit has just put some of them, so check that they are the same.
             self._find_fresh(wanted, now)
 
-    def _find_fresh(self, wanted: Mapping[str, Record], now: int) -> set[str]:
+    def _find_fresh(self, wanted: Mapping[str, NodeRecord], now: int) -> set[str]:
         """The ids in `wanted` that were put recently; raise `Collision` if one is stored with other bytes."""
         fresh = set()
         for node, stored_hash, type_id, data, put_at in self._read_among(
@@ -317,7 +317,7 @@ class PostgresBackend(SqlTables):
         )
         return nodes, moves
 
-    def scan(self) -> Iterator[Record | Damage]:
+    def scan(self) -> Iterator[NodeRecord | Damage]:
         for _, record in self._scan_rows():
             yield record
 

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from rolecall.store import reffile
-from rolecall.store.backend import Event, Fact, Move, Moved, NewEvent, Ref, conflict
+from rolecall.store.backend import Fact, Move, Moved, NewEvent, Ref, StoredEvent, conflict
 from rolecall.store.canonical import JsonObject
 from rolecall.store.disk import changed_ns, find_damage, json_text, parse
 from rolecall.store.ids import is_thread_id
@@ -141,10 +141,10 @@ class RefView:
             if moved.seq > after:
                 yield moved
 
-    def events(self, stream: str | None, *, after: int, limit: int | None) -> list[Event]:
-        found: list[Event] = []
+    def events(self, stream: str | None, *, after: int, limit: int | None) -> list[StoredEvent]:
+        found: list[StoredEvent] = []
         for line in self.journal.read_lines(_EVENTS):
-            event: Event = parse(line, self._root / _EVENTS, Event)
+            event: StoredEvent = parse(line, self._root / _EVENTS, StoredEvent)
             if event.seq > after and (stream is None or event.stream == stream):
                 if limit is not None and len(found) >= limit:
                     break
@@ -198,7 +198,7 @@ class RefView:
     def plan_event(self, event: NewEvent, now: int) -> None:
         self._count(event=1)
         at = now if event.at is None else event.at
-        planned = Event(self.counters.event, event.stream, event.kind, dict(event.body), at)
+        planned = StoredEvent(self.counters.event, event.stream, event.kind, dict(event.body), at)
         self.journal.append(_EVENTS, json_text(planned._asdict()))
 
     def plan_move(self, move: Move, now: int) -> Ref:

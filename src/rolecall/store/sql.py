@@ -12,15 +12,15 @@ from typing import Any
 
 from rolecall.errors import Damaged
 from rolecall.store.backend import (
-    Event,
     Fact,
     Move,
     Moved,
     NewEvent,
+    NodeRecord,
     Put,
-    Record,
     Ref,
     Size,
+    StoredEvent,
     conflict,
     stored_object,
 )
@@ -101,11 +101,11 @@ class SqlTables:
 
     # -- reading nodes --
 
-    def record(self, node: str) -> Record | None:
+    def record(self, node: str) -> NodeRecord | None:
         rows = self._read_nodes(f"SELECT {self._record_columns} FROM nodes WHERE id = ?", (node,))
         return _record(rows[0]) if rows else None
 
-    def records(self, nodes: Sequence[str]) -> list[Record]:
+    def records(self, nodes: Sequence[str]) -> list[NodeRecord]:
         return [_record(row) for row in self._read_among(f"SELECT {self._record_columns} FROM nodes", nodes)]
 
     def find_stored(self, nodes: Sequence[str]) -> set[str]:
@@ -125,7 +125,7 @@ class SqlTables:
         for row in self._pages(f"seq, id, {self._put_at}", "nodes", after=after):
             yield Put(*row)
 
-    def _scan_rows(self) -> Iterator[tuple[int, Record]]:
+    def _scan_rows(self) -> Iterator[tuple[int, NodeRecord]]:
         for row in self._pages(f"seq, {self._record_columns}", "nodes"):
             yield row[0], _record(row[1:])
 
@@ -191,14 +191,16 @@ class SqlTables:
         for row in self._pages("seq, name, target, at", "moves", after=since):
             yield Moved(*row)
 
-    def events(self, stream: str | None = None, *, after: int = 0, limit: int | None = None) -> list[Event]:
+    def events(
+        self, stream: str | None = None, *, after: int = 0, limit: int | None = None
+    ) -> list[StoredEvent]:
         test, values = ("", ()) if stream is None else ("stream = ? AND ", (stream,))
         rows = self._read(
             f"SELECT seq, stream, kind, body, at FROM events WHERE {test}seq > ? ORDER BY seq LIMIT ?",
             (*values, after, _NO_LIMIT if limit is None else limit),
         )
         return [
-            Event(seq, name, kind, stored_object(body, f"event {seq}"), at)
+            StoredEvent(seq, name, kind, stored_object(body, f"event {seq}"), at)
             for seq, name, kind, body, at in rows
         ]
 
@@ -226,13 +228,13 @@ class SqlTables:
         raise NotImplementedError
 
 
-def _record(row: Row) -> Record:
+def _record(row: Row) -> NodeRecord:
     node, type_id, data, created, refs, sha256 = row
     if refs is None:
         found: tuple[str, ...] = ("",)  # lost to damage; no payload has these references
     else:
         found = tuple(refs[at : at + NODE_ID_LENGTH] for at in range(0, len(refs), NODE_ID_LENGTH))
-    return Record(str(node), type_id, data, created, found, sha256)
+    return NodeRecord(str(node), type_id, data, created, found, sha256)
 
 
 def _ref(row: Row) -> Ref:

@@ -20,7 +20,7 @@ from rolecall.store.backend import (
     Change,
     Damage,
     Durability,
-    Record,
+    NodeRecord,
     Ref,
     collision,
     newer_format,
@@ -129,7 +129,7 @@ class SqliteBackend(SqlTables):
             self._add_events(change.events, now)
         return moved
 
-    def _put_records(self, records: Sequence[Record], now: int) -> None:
+    def _put_records(self, records: Sequence[NodeRecord], now: int) -> None:
         # Two records of one change may be the same node; the dict keeps one of them.
         missing = {record.id: record for record in records}
         stored = self.records(list(missing))
@@ -257,7 +257,7 @@ class SqliteBackend(SqlTables):
         highest: dict[str, int] = dict(self._read("SELECT name, seq FROM sqlite_sequence"))
         return highest.get("nodes", 0), highest.get("moves", 0)
 
-    def scan(self) -> Iterator[Record | Damage]:
+    def scan(self) -> Iterator[NodeRecord | Damage]:
         last = 0
         try:
             for last, record in self._scan_rows():  # noqa: B007 - the handler needs the number

@@ -12,7 +12,17 @@ from typing import Any, NamedTuple
 
 from rolecall.errors import Damaged, Hint, InvalidPayload, InvalidValue, NotFound, RolecallError, UsageError
 from rolecall.store import canonical
-from rolecall.store.backend import Backend, Change, Fact, Move, NewEvent, Record, Ref, is_time, missing_type
+from rolecall.store.backend import (
+    Backend,
+    Change,
+    Fact,
+    Move,
+    NewEvent,
+    NodeRecord,
+    Ref,
+    is_time,
+    missing_type,
+)
 from rolecall.store.canonical import JsonObject, Schema
 from rolecall.store.ids import META as META
 from rolecall.store.ids import NODE_ID_LENGTH, is_id_of, is_node_id, node_from_number, node_id, node_number
@@ -51,7 +61,7 @@ class Store:
         self.newest_event = backend.newest_event
         self._types: dict[str, Type] = {}
         self._has_builtins = False
-        self.registered: dict[int, tuple[Record, Schema]] = {}
+        self.registered: dict[int, tuple[NodeRecord, Schema]] = {}
         """Types of `Draft.put_as` by the `id()` of their schemas, which are kept alive so that it stays unique."""
         self._recent: dict[str, Node] = {}
 
@@ -132,7 +142,7 @@ class Store:
         except RolecallError:
             pass  # `linked` reports the problem with each node
 
-    def _read(self, record: Record) -> Node:
+    def _read(self, record: NodeRecord) -> Node:
         check(record)
         node = Node(record.id, record.type, payload_of(record), record.created)
         if len(record.data) <= _LARGE:
@@ -263,14 +273,14 @@ class Store:
 
     # -- below the verbs --
 
-    def record(self, node: str) -> Record:
+    def record(self, node: str) -> NodeRecord:
         """A node as stored, unchecked; for verification and export."""
         record = self.backend.record(_checked_id(node))
         if record is None:
             raise NotFound(f"node {node} is not in the store", hint=Hint("See what is", "list_nodes"))
         return record
 
-    def _refs_in(self, record: Record, *, checked: bool = False) -> tuple[str, ...]:
+    def _refs_in(self, record: NodeRecord, *, checked: bool = False) -> tuple[str, ...]:
         if record.refs is not None and not checked:
             return record.refs
         try:
@@ -285,14 +295,16 @@ class Store:
             raise _wrong_refs(record.id)
         return derived
 
-    def derive_refs(self, record: Record) -> tuple[str, ...]:
+    def derive_refs(self, record: NodeRecord) -> tuple[str, ...]:
         """Derive the references of a record from its schema, for a backend to store."""
         if record.type in (record.id, META):
             return ()
         kind = self.type(record.type)
         return kind.refs(payload_of(record)) if kind.has_refs else ()
 
-    def remember(self, types: Mapping[str, Type], registered: Mapping[int, tuple[Record, Schema]]) -> None:
+    def remember(
+        self, types: Mapping[str, Type], registered: Mapping[int, tuple[NodeRecord, Schema]]
+    ) -> None:
         """Keep the types that a committed draft has compiled."""
         self._has_builtins = True
         self._types.update(types)
@@ -302,7 +314,7 @@ class Store:
         """Take over the types compiled by another store; a type is the same wherever it is stored."""
         self.remember(other._types, other.registered)
 
-    def builtins(self) -> list[Record]:
+    def builtins(self) -> list[NodeRecord]:
         """The records of the builtin types; empty if they are all stored."""
         if not self._has_builtins:
             builtin = (META, *BUILTIN.values())
@@ -312,7 +324,7 @@ class Store:
         now, meta = self.now(), canonical.encode(META_SCHEMA)
         schemas = [canonical.encode(schema) for schema in _BUILTIN_SCHEMAS.values()]
         records = [make_record(META, schema, (), now) for schema in schemas]
-        return [Record(META, META, meta, now, (), sha256_of("", meta)), *records]
+        return [NodeRecord(META, META, meta, now, (), sha256_of("", meta)), *records]
 
 
 class Draft:
@@ -320,10 +332,10 @@ class Draft:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._records: dict[str, Record] = {}
+        self._records: dict[str, NodeRecord] = {}
         self._types: dict[str, Type] = {}
         self._used: set[str] = set()
-        self._registering: dict[int, tuple[Record, Schema]] = {}
+        self._registering: dict[int, tuple[NodeRecord, Schema]] = {}
         self._moves: list[Move] = []
         self._events: list[NewEvent] = []
         self._bumps: list[str] = []
@@ -367,7 +379,7 @@ class Draft:
         self._records[known[0].id] = known[0]
         return self.put(known[0].id, payload)
 
-    def add(self, record: Record) -> None:
+    def add(self, record: NodeRecord) -> None:
         """Add a node made elsewhere, under its own id. Its bytes are checked, but not that it fits its type."""
         check(record)
         self._records[record.id] = record
@@ -424,8 +436,8 @@ class Draft:
 # -- records --
 
 
-def make_record(type_id: str, data: bytes, refs: tuple[str, ...], created: int) -> Record:
-    return Record(node_id(type_id, data), type_id, data, created, refs, sha256_of(type_id, data))
+def make_record(type_id: str, data: bytes, refs: tuple[str, ...], created: int) -> NodeRecord:
+    return NodeRecord(node_id(type_id, data), type_id, data, created, refs, sha256_of(type_id, data))
 
 
 def sha256_of(type_id: str, data: bytes) -> bytes:
@@ -434,7 +446,7 @@ def sha256_of(type_id: str, data: bytes) -> bytes:
     return sha256(type_id.encode("ascii") + data).digest()
 
 
-def check(record: Record) -> None:
+def check(record: NodeRecord) -> None:
     """Raise `Damaged` unless the id was made from these bytes."""
     # A damaged database may contain anything in place of bytes or text.
     is_readable = isinstance(record.data, bytes) and isinstance(record.type, str)
@@ -460,7 +472,7 @@ def _wrong_refs(node: str) -> Damaged:
     )
 
 
-def payload_of(record: Record) -> Any:
+def payload_of(record: NodeRecord) -> Any:
     try:
         return canonical.decode(record.data)
     except Damaged as exc:

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Literal, NamedTuple
 
 from rolecall.errors import Damaged, InvalidValue, NotFound, RolecallError, UsageError
-from rolecall.store.backend import Damage, Record
+from rolecall.store.backend import Damage, NodeRecord
 from rolecall.store.store import Store, check, payload_of, sha256_of
 
 _BATCH = 200
@@ -62,7 +62,7 @@ def verify(store: Store, nodes: Sequence[str] = ()) -> Iterator[Verified]:
         yield Verified(0, [Fault(exc.node, "container", exc.message)])
 
 
-def _verify_batch(store: Store, batch: Sequence[Record | Damage], types: set[str]) -> Verified:
+def _verify_batch(store: Store, batch: Sequence[NodeRecord | Damage], types: set[str]) -> Verified:
     """Check some nodes, and add the types they use to `types`."""
     problems: list[Fault] = []
     referrers: dict[str, str] = {}
@@ -80,7 +80,7 @@ def _verify_batch(store: Store, batch: Sequence[Record | Damage], types: set[str
 
 
 def _check_record(
-    store: Store, record: Record, types: set[str], referrers: dict[str, str]
+    store: Store, record: NodeRecord, types: set[str], referrers: dict[str, str]
 ) -> Iterator[Fault]:
     check(record)
     if record.sha256 is not None and record.sha256 != sha256_of(
@@ -135,7 +135,7 @@ def reindex(store: Store, *, progress: Callable[[int], None] = lambda _: None) -
     while batch := list(islice(scan, _BATCH)):
         wrong: dict[str, tuple[str, ...]] = {}
         for record in batch:
-            if not isinstance(record, Record):
+            if not isinstance(record, NodeRecord):
                 continue
             nodes += 1
             types.add(record.type)

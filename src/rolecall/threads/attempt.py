@@ -22,7 +22,7 @@ from rolecall.store.store import Draft, Store
 from rolecall.threads import adoption, prompt, thread, workfolder
 from rolecall.threads.attempt_files import AttemptFiles
 from rolecall.threads.key import Parts, load_parts
-from rolecall.threads.key_parts import Question, find_parts
+from rolecall.threads.key_parts import KeyInput, find_parts
 from rolecall.threads.sessions import REREAD, SessionChoice, decide, fork_of, origin_of, usage_of
 from rolecall.threads.setup import Cast, Recalled, Setup, Watch, no_knowledge
 from rolecall.threads.shared_files import Fetched, find_shared_folder
@@ -467,10 +467,10 @@ class Attempt:
                 self.parts = await find_parts(setup, self.question, cast.agent)
 
     @property
-    def question(self) -> Question:
+    def question(self) -> KeyInput:
         """What the role is about to be asked."""
         found = self.tree.found if self.tree else None
-        return Question(
+        return KeyInput(
             self.turn,
             self.role,
             self.workdir,

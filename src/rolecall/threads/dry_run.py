@@ -21,7 +21,7 @@ from rolecall.store.store import Node, Store
 from rolecall.threads import reuse
 from rolecall.threads.forecast import NOTHING, Forecast, PastThreads
 from rolecall.threads.key import Parts, key_of
-from rolecall.threads.key_parts import KnownStep, Question, find_parts, find_parts_of_call, find_step
+from rolecall.threads.key_parts import KeyInput, KnownStep, find_parts, find_parts_of_call, find_step
 from rolecall.threads.prompt import ShownStep, choose_steps
 from rolecall.threads.setup import HUMAN, Setup
 from rolecall.threads.thread import Chain, Reused, Start, Step, add_totals
@@ -114,7 +114,7 @@ async def _find_known(
 
     instruction, found = setup.mask.text(way.prompt), "" if files.nested else files.tree
     below = os.path.relpath(os.path.realpath(workdir), find_top(workdir))
-    asked = Question(turn, way.role, workdir, below, found, turn.task, instruction, "", show_steps, None)
+    asked = KeyInput(turn, way.role, workdir, below, found, turn.task, instruction, "", show_steps, None)
     if way.role in book.functions:
         function = book.functions[way.role]
         has_effects = getattr(function, "effects", "") == OUTSIDE

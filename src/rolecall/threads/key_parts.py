@@ -33,7 +33,7 @@ from rolecall.workflow.model import sandbox_of, sandbox_payload
 from rolecall.workflow.playbook import RoleFunction
 
 
-class Question(NamedTuple):
+class KeyInput(NamedTuple):
     """What a role is about to be asked, from which the parts follow."""
 
     turn: Turn
@@ -71,7 +71,7 @@ def find_step(store: Store, key: str) -> KnownStep | None:
     return KnownStep(Step(store, store.get(ref.state["step"])), ref.state["thread"])
 
 
-async def find_parts(setup: Setup, asked: Question, agent: object) -> Parts:
+async def find_parts(setup: Setup, asked: KeyInput, agent: object) -> Parts:
     """The parts of the step for which an agent is about to be asked."""
     adapter, folder = adapter_of(agent), asked.workdir
     if adapter == "workflow":  # its own definition, because its steps have keys with their own agents
@@ -95,14 +95,14 @@ async def find_parts(setup: Setup, asked: Question, agent: object) -> Parts:
     return _combine(setup, asked, known, prompt, session)
 
 
-def find_parts_of_call(setup: Setup, asked: Question, function: RoleFunction) -> Parts:
+def find_parts_of_call(setup: Setup, asked: KeyInput, function: RoleFunction) -> Parts:
     """The parts of the step for which a Python function is about to be called. It can read every earlier step."""
     prompt = digest_prompt(task=asked.task, item=_find_item(asked), steps=_digest_steps(asked))
     return _combine(setup, asked, _add_workflow(identify_code(function), asked), prompt)
 
 
 def _combine(
-    setup: Setup, asked: Question, agent: Identity, prompt: dict[str, str], session: str = ""
+    setup: Setup, asked: KeyInput, agent: Identity, prompt: dict[str, str], session: str = ""
 ) -> Parts:
     role, tree, below = asked.turn.defined.roles[asked.role], asked.tree, asked.below_top
     sandbox = sandbox_of(asked.turn.defined, asked.role)
@@ -118,7 +118,7 @@ def _combine(
     return parts._replace(repetition=_count_repetitions(setup.store, asked, parts))
 
 
-def _add_workflow(code: Identity, asked: Question) -> Identity:
+def _add_workflow(code: Identity, asked: KeyInput) -> Identity:
     """The identity of code together with the files of the workflow in Python that it belongs to."""
     where = asked.turn.defined.python
     if where is None or not code.version:
@@ -138,7 +138,7 @@ def _digest_workflow(where: str) -> str:
         return ""
 
 
-def _find_session(asked: Question, agent: str) -> tuple[str, int | None]:
+def _find_session(asked: KeyInput, agent: str) -> tuple[str, int | None]:
     """The digest of the role's last turn in the session that its tier asks for, and the number of that step. Whether
     the session can really be continued does not matter: the agent then gets the same in a longer prompt."""
     own = (step for step in islice(asked.turn.chain, LOOK_BACK) if step.role == asked.role)
@@ -157,7 +157,7 @@ def _digest_turn(step: Step, parts: Parts) -> str:
     return digest([key_of(parts) or step.id, step.output, step.body])
 
 
-def _find_item(asked: Question) -> Any:
+def _find_item(asked: KeyInput) -> Any:
     """What makes the role of a member different from the role as defined: its item, and the texts that it is in."""
     member = asked.turn.chain.start.member
     if member is None:
@@ -168,7 +168,7 @@ def _find_item(asked: Question) -> Any:
     return None if is_same and member.item is None else [member.item, *texts]
 
 
-def _digest_steps(asked: Question) -> str:
+def _digest_steps(asked: KeyInput) -> str:
     """The digest of all earlier steps, which continues that of the last function that was called in the thread."""
     unread = list[Step]()
     found = ""
@@ -184,7 +184,7 @@ def _digest_steps(asked: Question) -> str:
     return found
 
 
-def _count_repetitions(store: Store, asked: Question, parts: Parts) -> int:
+def _count_repetitions(store: Store, asked: KeyInput, parts: Parts) -> int:
     """How many times the very same thing was asked before: of earlier members of the group, in this thread, or in the
     earlier repeats of an evaluation, for each of which a whole round is counted."""
     turn, before = asked.turn, asked.repeat * ROUND

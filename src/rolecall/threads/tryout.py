@@ -71,7 +71,7 @@ class StepChange(NamedTuple):
         return f"{what}: {self.now or 'none'}, was {self.was or 'none'}" if is_told else what
 
 
-class Difference(NamedTuple):
+class Divergence(NamedTuple):
     """The first step at which a thread would continue differently."""
 
     step: int
@@ -93,7 +93,7 @@ class Trial(NamedTuple):
     title: str
     status: str
     steps: int
-    difference: Difference | None = None
+    difference: Divergence | None = None
     """None if the thread would not differ."""
     forecast: Forecast = NOTHING
     """What the rest may use, from the step that differs on."""
@@ -124,7 +124,7 @@ class Tryout:
                 continue
             yield trial._replace(difference=found, forecast=forecast)
 
-    def _forecast(self, ref: ThreadRef, found: Difference, turns: Mapping[str, int]) -> Forecast:
+    def _forecast(self, ref: ThreadRef, found: Divergence, turns: Mapping[str, int]) -> Forecast:
         """What the rest may use; `turns` is how often each role has had its turn before."""
         if found.asks is None:
             return NOTHING
@@ -135,7 +135,7 @@ class Tryout:
             self._histories[name] = PastThreads(self._store, name)
         return self._histories[name].rest_from(found.asks, turns[found.asks] + 1)
 
-    def _find_difference(self, ref: ThreadRef, turns: Counter[str]) -> Difference | None:
+    def _find_difference(self, ref: ThreadRef, turns: Counter[str]) -> Divergence | None:
         """The first difference of a thread; `turns` counts the turns of roles before it."""
         if self._edit_of(ref.state.workflow).is_none and not ref.state.forked_from:
             return None
@@ -268,7 +268,7 @@ class StepPlace:
         self._head = head
         self._edit = edit
 
-    def compare(self, step: Step, source: str, number: int, bound: Mapping[str, Any]) -> Difference | None:
+    def compare(self, step: Step, source: str, number: int, bound: Mapping[str, Any]) -> Divergence | None:
         """Compare the step that follows with what the edited workflow would do after `source`; `bound` are its agents
         by role."""
         new, role = self._edit.new.workflow, step.role
@@ -286,7 +286,7 @@ class StepPlace:
                 return self._take_other_way(was, now, number, role)
             changes += _compare_calls(was, now)
         if role not in self._edit.old.workflow.roles:  # a step that another program has put
-            return Difference(number, role, (StepChange("role", ("definition",)),), role)
+            return Divergence(number, role, (StepChange("role", ("definition",)),), role)
 
         changes += self._edit.changes_of(role)
         changes += self._compare_agents(step, bound)
@@ -295,10 +295,10 @@ class StepPlace:
             limits = self._ref.state.limits
             limit = self._new.over_limit(role, limits, self._new.totals)
             if limit is not None and self._old.over_limit(role, limits, self._old.totals) is None:
-                return Difference(number, role, (StepChange("limit", now=limit.reason),), None)
-        return Difference(number, role, tuple(changes), role) if changes else None
+                return Divergence(number, role, (StepChange("limit", now=limit.reason),), None)
+        return Divergence(number, role, tuple(changes), role) if changes else None
 
-    def compare_end(self, source: str, number: int) -> Difference | None:
+    def compare_end(self, source: str, number: int) -> Divergence | None:
         """Compare where the thread goes after its last step."""
         is_code = self._edit.old.workflow.python is not None
         if self._edit.routes_alike(source) or (is_code and self._ref.state.status != Status.COMPLETED):
@@ -307,7 +307,7 @@ class StepPlace:
         now = next_of(self._new)
         if isinstance(was, Next) and isinstance(now, Next) and was.role == now.role:
             changes = tuple(_compare_calls(was, now))
-            return Difference(number, None, changes, now.role) if changes else None
+            return Divergence(number, None, changes, now.role) if changes else None
         if type(was) is type(now) and not isinstance(now, Next):
             return None
         return self._take_other_way(was, now, number)
@@ -323,9 +323,9 @@ class StepPlace:
     def _turn(self, book: Playbook) -> Turn:
         return Turn(self._ref.id, Chain(self._store, self._head), book, self._ref.state.folders)
 
-    def _take_other_way(self, was: Route, now: Route, number: int, role: str | None = None) -> Difference:
+    def _take_other_way(self, was: Route, now: Route, number: int, role: str | None = None) -> Divergence:
         change = StepChange("route", (), _name_route(was), _name_route(now))
-        return Difference(number, role, (change,), now.role if isinstance(now, Next) else None)
+        return Divergence(number, role, (change,), now.role if isinstance(now, Next) else None)
 
     def _compare_agents(self, step: Step, bound: Mapping[str, Any]) -> Iterator[StepChange]:
         """An agent that the workflow names differently may be the same one, under another name."""

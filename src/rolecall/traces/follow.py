@@ -17,7 +17,7 @@ import xxhash
 from rolecall.errors import Conflict, Damaged, NotFound, RolecallError
 from rolecall.settings.mask import Mask
 from rolecall.settings.settings import Collector
-from rolecall.store.backend import Event
+from rolecall.store.backend import StoredEvent
 from rolecall.store.store import Store
 from rolecall.threads.state import ENDED
 from rolecall.threads.thread import PERSON, find
@@ -87,13 +87,13 @@ class Follower:
             self._store.move(self._name, ref, state={"seq": found[-1].seq})
         return len(found) == _PAGE
 
-    def _send(self, found: Sequence[Event]) -> None:
+    def _send(self, found: Sequence[StoredEvent]) -> None:
         leave_out = lambda error: self._note(f"{error}; these spans are left out")  # noqa: E731
         sent = send(self._project(found), self._collector, leave_out=leave_out)
         if sent.rejected:
             self._note(f"the collector did not take {sent.rejected} of {sent.spans} spans: {sent.reason}")
 
-    def _project(self, found: Sequence[Event]) -> Iterator[Span]:
+    def _project(self, found: Sequence[StoredEvent]) -> Iterator[Span]:
         projection = Projection(self._store, self._mask, content=self._collector.content)
         told = set[str]()  # the service records the end of a thread once more
         for event in found:
@@ -109,7 +109,7 @@ class Follower:
             except Damaged as error:
                 self._note(f"a span is left out: {error.message}")
 
-    def _read(self, projection: Projection, event: Event) -> list[Span]:
+    def _read(self, projection: Projection, event: StoredEvent) -> list[Span]:
         """The spans that are complete with this event."""
         ref, spans = find(self._store, event.stream), list[Span]()
         if event.kind == "step":

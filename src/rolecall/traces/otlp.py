@@ -30,7 +30,7 @@ _PATH = "/v1/traces"
 _LINE = 300
 
 
-class Refused(RolecallError):
+class CollectorError(RolecallError):
     """A collector could not be reached, or did not take what it was sent."""
 
     def __init__(self, message: str, *, is_final: bool) -> None:
@@ -109,7 +109,7 @@ def send(
     for body in encode(spans):
         try:
             partial = _post(body, url, headers).get("partialSuccess") or {}
-        except Refused as error:
+        except CollectorError as error:
             if leave_out is None or not error.is_final:
                 raise
             leave_out(error.message)
@@ -168,10 +168,12 @@ def _post(body: JsonObject, url: str, headers: Mapping[str, str]) -> Mapping[str
             why = " ".join(error.read(_LINE).decode("utf-8", "replace").split())
         is_final = error.code in (400, 413, 422)
         told = f"the collector at {where} answered {error.code}{f': {why}' if why else ''}"
-        raise Refused(told, is_final=is_final) from error
+        raise CollectorError(told, is_final=is_final) from error
     except (OSError, HTTPException, UnicodeError) as error:  # of the name of a host
         reason = getattr(error, "reason", None) or error
-        raise Refused(f"the collector at {where} cannot be reached: {reason}", is_final=False) from error
+        raise CollectorError(
+            f"the collector at {where} cannot be reached: {reason}", is_final=False
+        ) from error
     try:
         found = json.loads(text or b"{}")
     except ValueError:  # a collector that answers in another format has taken them all

@@ -20,7 +20,7 @@ from rolecall.api import Rolecall
 from rolecall.errors import RolecallError
 
 if TYPE_CHECKING:
-    from rolecall.store.backend import Event
+    from rolecall.store.backend import StoredEvent
 
 _LEAST = 0.05
 """Seconds between two looks at the store."""
@@ -154,7 +154,7 @@ class LiveEvents:
                         self._position = None
                         return
                 began = perf_counter()
-                found: list[Event] = []
+                found: list[StoredEvent] = []
                 with suppress(
                     RolecallError
                 ):  # the store may be busy or away; the next look finds what it has
@@ -238,7 +238,7 @@ async def frames_of(
         live.leave(stream)
 
 
-def _frame(event: Event) -> _Frame:
+def _frame(event: StoredEvent) -> _Frame:
     head = {"thread": event.stream, "kind": event.kind, "at": event.at, "seq": event.seq}
     whole = _encode(event.seq, **head, body=event.body)
     if event.kind in _INNER:

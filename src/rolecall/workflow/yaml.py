@@ -431,7 +431,7 @@ _TARGET = Record(
     {
         **_TARGET_FIELDS,
         "condition": Field(
-            form.Refused(
+            form.RefusedKey(
                 "a condition only has a meaning in a list of edges",
                 "Write the edges of this role as a list of {role, condition, prompt}.",
             )

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, ClassVar
 
-from rolecall.agents.acp_link import AgentStart, Link, Links
+from rolecall.agents.acp_link import AcpLink, AgentStart, Links
 from rolecall.agents.acp_presets import UNKNOWN, Preset, Wish, preset_of
 from rolecall.agents.acp_reader import AcpReader
 from rolecall.agents.adapters.command import words_of
@@ -109,7 +109,7 @@ class Acp:
         own = (*self.env, *launch.env)
         return AgentStart(self.argv, launch, context.workdir, env, context.sandbox, self._label, own)
 
-    async def _ask(self, link: Link, reader: AcpReader, prompt: str) -> Reply:
+    async def _ask(self, link: AcpLink, reader: AcpReader, prompt: str) -> Reply:
         """Send the prompt and wait for an answer, a failed link, cancellation or the timeout, whichever comes first."""
         cancel, sandbox, timeout = reader.context.cancel, reader.context.sandbox, self.timeout
         if sandbox is not None:
@@ -133,7 +133,7 @@ class Acp:
                 waiting.cancel()
             await asyncio.gather(asked, *signs, return_exceptions=True)
 
-    async def _exchange(self, link: Link, reader: AcpReader, prompt: str) -> Reply:
+    async def _exchange(self, link: AcpLink, reader: AcpReader, prompt: str) -> Reply:
         try:  # in a thread, while the agent starts
             session = await asyncio.to_thread(import_module, "rolecall.agents.acp_session")
         except ModuleNotFoundError as error:

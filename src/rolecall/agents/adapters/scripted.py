@@ -26,7 +26,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rolecall.agents.confined import Folder, Refused
+from rolecall.agents.confined import CallRefused, Folder
 from rolecall.agents.process import run as run_process
 from rolecall.agents.protocol import ENDINGS, EVENT_KINDS, Context, Ending, Reply, ToolCall, Turn, Usage
 from rolecall.errors import AgentError, NotFound, UsageError
@@ -263,7 +263,7 @@ def _edit(context: Context, path: str, change: str | ScriptedEdit) -> ToolCall:
         else:
             content = change
         folder.write(path, content.encode("utf-8"))
-    except Refused as refusal:
+    except CallRefused as refusal:
         raise AgentError(f"the scripted edit failed: {refusal}") from refusal
     context.emit("tool_call", {"name": "edit", "arguments": {"path": path}})
     return ToolCall("edit", {"path": path}, f"{len(content)} characters written")

@@ -35,7 +35,7 @@ LEAST_DISK = 100 * 1024 * 1024
 """Free bytes that a machine needs to take work."""
 
 
-class Place(NamedTuple):
+class MakeableFolder(NamedTuple):
     """A folder that can be made here."""
 
     path: str
@@ -60,7 +60,7 @@ class Need(NamedTuple):
     files: tuple[str, ...] = ()
     """Paths that must exist."""
     copies: tuple[Copy, ...] = ()
-    places: tuple[Place, ...] = ()
+    places: tuple[MakeableFolder, ...] = ()
     host: str = ""
     """Where the files in the thread's own folder are newest: a machine there takes the step if it can."""
     instead_of: str = ""
@@ -83,7 +83,7 @@ class Need(NamedTuple):
         agent, *parts = json.loads(text)
         files = (part for part in parts if isinstance(part, str))
         copies = (Copy(**part) for part in parts if isinstance(part, dict))
-        places = (Place(*part) for part in parts if isinstance(part, list))
+        places = (MakeableFolder(*part) for part in parts if isinstance(part, list))
         return cls(agent, tuple(files), tuple(copies), tuple(places))
 
 
@@ -128,7 +128,7 @@ def find_need_elsewhere(store: Store, ref: ThreadRef, need: Need) -> Need | None
         if shared is None or shared.target is None:
             return None
         source = folder.source if folder.branch or shared.state.get("git") else ""
-        places.append(Place(folder.path, source, folder.base))
+        places.append(MakeableFolder(folder.path, source, folder.base))
     # What members or another workflow have done in the folder so far is sent when they are all done.
     note, member = read_note(store, ref.id), next(read_members(store, ref.id), None)
     if not places or member or (note and note.note.by.startswith("workflow:")):
@@ -187,7 +187,7 @@ class Here:
         return why
 
 
-def _find_obstacle(place: Place) -> str:
+def _find_obstacle(place: MakeableFolder) -> str:
     """Say why a folder cannot be made here; empty if it can."""
     if not shares_trees(config.load()):
         return (
