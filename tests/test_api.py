@@ -517,6 +517,22 @@ def test_every_public_name_and_verb_is_in_the_reference() -> None:
     assert not missing
 
 
+def test_the_reference_has_the_arguments_of_each_verb() -> None:
+    kinds = {
+        kind.__name__: kind for kind in (rolecall.Rolecall, rolecall.Thread, rolecall.Run, rolecall.Project)
+    }
+    kinds |= {"Crew": Crew, "Evals": Evals}
+    wrong = []
+    for kind, name, given in re.findall(
+        r"`(\w+)\.(\w+)\(([^`…]*(?:=…[^`…]*)*)\)`", (DOCS / "api.md").read_text()
+    ):
+        if kind in kinds:
+            known = [*inspect.signature(getattr(kinds[kind], name)).parameters][1:]
+            named = re.findall(r"(?:^|, )(\w+)", re.sub(r"=\([^)]*\)", "", given))
+            wrong += [f"{kind}.{name}({given})"] if named != known else []
+    assert not wrong
+
+
 def test_type_checkers_see_the_public_names() -> None:
     stub = Path(rolecall.__file__).with_suffix(".pyi").read_text()
     assert sorted(re.findall(r"import \w+ as (\w+)", stub)) == sorted(rolecall.__all__)

@@ -275,7 +275,7 @@ class _Run:
         if self.options.wants_request:
             try:
                 branch, request = self._publish(thread, record)
-            except RolecallError as error:  # people are told before the job fails
+            except RolecallError as error:  # its comment says so before the job fails
                 failure, self.note = error, f"The changes could not be pushed: {error.explain()}"
         if self.subject is None and thread.needs_person:  # it needs a place for the answer
             title = self.mask.text(f"{state.name} waits: {state.title}")[:200]

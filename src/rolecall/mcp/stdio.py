@@ -228,7 +228,7 @@ def _take_pipe() -> tuple[int, int]:
     for end in (source, sink):
         os.set_blocking(end, True)  # some hosts leave them non-blocking
     if sys.platform == "linux":
-        with suppress(OSError):  # it is no pipe, or the system allows this user no larger ones
+        with suppress(OSError):  # not a pipe, or the system does not allow this user a larger one
             fcntl.fcntl(sink, fcntl.F_SETPIPE_SZ, _PIPE)
     os.dup2(null, 0)
     os.dup2(2, 1)

@@ -17,7 +17,7 @@ _PRIVATE = (
     *("CI_BUILD_TOKEN", "CI_DEPLOY_PASSWORD", "CI_DEPENDENCY_PROXY_PASSWORD", "CI_REGISTRY_PASSWORD"),
     *("CI_JOB_JWT", "CI_JOB_JWT_V1", "CI_JOB_JWT_V2", "CI_REPOSITORY_URL", "CI_BUILD_REPO"),
 )
-"""Variables that agents do not get: whoever has them can write to the repository or act as the job."""
+"""Variables that agents do not get: a program that has them can write to the repository or act as the job."""
 _RUNNER_FILES = ("GITHUB_ENV", "GITHUB_PATH", "GITHUB_OUTPUT", "GITHUB_STATE", "GITHUB_STEP_SUMMARY")
 """Files with which a step changes the environment, path and outputs of later steps. Agents do not get these either."""
 _TOLD = ("CI_MERGE_REQUEST_", "CI_COMMIT_", "CI_DEFAULT_BRANCH", "GITLAB_USER_")

@@ -1,7 +1,7 @@
 """The names of OpenTelemetry's conventions for generative AI that our spans use, all in one place, and our own.
 
 The conventions are still in development. These are the names of one release, the last that was published as a whole;
-`SCHEMA` tells it to whoever reads the spans.
+`SCHEMA` names it for readers of the spans.
 """
 
 from __future__ import annotations

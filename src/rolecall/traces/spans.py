@@ -3,7 +3,7 @@
 A thread is a span, and under it is one for each attempt at a step, failed or not, with the agent's turns and tool calls
 below. A thread that plays a role of another is under the attempt that started it; the steps of a group's members are
 under the step that joins them. A fork is a trace of its own that links to the step it continues, and a step that was
-taken over links to the one that was asked. Tokens and costs are told once, where an agent was asked.
+taken over links to the one that was asked. Tokens and costs appear once, where an agent was asked.
 """
 
 from __future__ import annotations
