@@ -518,10 +518,8 @@ def test_every_public_name_and_verb_is_in_the_reference() -> None:
 
 
 def test_the_reference_has_the_arguments_of_each_verb() -> None:
-    kinds = {
-        kind.__name__: kind for kind in (rolecall.Rolecall, rolecall.Thread, rolecall.Run, rolecall.Project)
-    }
-    kinds |= {"Crew": Crew, "Evals": Evals}
+    classes: list[type] = [rolecall.Rolecall, rolecall.Thread, rolecall.Run, rolecall.Project, Crew, Evals]
+    kinds = {kind.__name__: kind for kind in classes}
     wrong = []
     for kind, name, given in re.findall(
         r"`(\w+)\.(\w+)\(([^`…]*(?:=…[^`…]*)*)\)`", (DOCS / "api.md").read_text()
