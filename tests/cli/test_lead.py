@@ -116,6 +116,9 @@ def test_a_person_and_the_lead_take_turns(rolecall: Rolecall, talk: Talk, projec
     pane.type("Not so fast")
     pane.press("Enter")
     pane.expect("It was the other way round.")
+    pane.expect_prompt("› ")
+    pane.type("half a sentence")
+    pane.expect("› half a sentence")
     pane.press("C-c")  # clears the line, and does not leave
     pane.expect_prompt("› ")
     pane.press("C-d")
