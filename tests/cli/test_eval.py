@@ -325,6 +325,7 @@ def test_a_judge_that_breaks_is_infrastructure_and_asked_again_later(project: Pr
         "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)": "ended by signal 11",
         "import time; time.sleep(600)": "took longer than 1 seconds",
         "import sys; sys.exit(75)": "it cannot tell",
+        "import sys; sys.exit(126)": "it could not be started: ",
         "import os; open(os.environ['ROLECALL_REPORT'], 'w').write('?')": "its report cannot be used",
     }
     project.suite |= {"repeat": 1, "tasks": [project.tasks[0]]}

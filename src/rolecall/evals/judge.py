@@ -154,7 +154,7 @@ def _read_verdict(judge: Judge, ended: process.Exit, report: Path) -> Verdict:
     elif code < 0 or 128 < code <= 128 + signal.NSIG:  # a shell reports the signals of its children this way
         problem = f"it was ended by signal {-code if code < 0 else code - 128}"
     elif code in (126, 127):
-        problem = "it could not be started"
+        problem, said = "it could not be started", said or ended.reason
     elif code == CANNOT_TELL:
         problem = "it cannot tell"
     if problem:
