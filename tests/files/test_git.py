@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -34,3 +36,28 @@ def test_ctrl_c_in_a_terminal_does_not_stop_git_in_the_middle(tmp_path: Path) ->
 def test_git_that_ctrl_c_ended_before_it_began_is_started_again(tmp_path: Path) -> None:
     alias = "alias.press=!test -e seen && echo done || { touch seen; kill -INT $PPID; }"
     assert git.ask(str(tmp_path), "press", settings=(alias,))[:2] == (0, b"done\n")
+
+
+def test_a_program_that_ctrl_c_ends_lets_git_remove_its_locks(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    (tmp_path / ".gitattributes").write_text("slow filter=slow\n")
+    (tmp_path / "slow").touch()
+    os.mkfifo(begun := tmp_path / "begun")
+    os.mkfifo(held := tmp_path / "held")
+    holds = os.open(held, os.O_RDWR)
+    settings = ("filter.slow.clean=echo begun > begun; cat held",)
+    script = (
+        "import signal; from rolecall.files import git\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background ignores it\n"
+        f"git.ask('.', 'add', 'slow', settings={settings})"
+    )
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-c", script], cwd=tmp_path, stderr=subprocess.PIPE
+        ) as process:
+            assert begun.read_text() == "begun\n" and (tmp_path / ".git/index.lock").exists()
+            process.send_signal(signal.SIGINT)
+            assert b"KeyboardInterrupt" in process.communicate(timeout=60)[1]
+    finally:
+        os.close(holds)
+    assert not (tmp_path / ".git/index.lock").exists()

@@ -66,27 +66,34 @@ def ask(
     around = {key: value for key, value in around.items() if key not in _MISLEADING} | dict(env or {})
     is_foreground = with_hooks or args[0] in _MAY_ASK  # otherwise Ctrl-C does not reach git, only us
     try:
-        done = subprocess.run(  # noqa: S603 -- no shell is involved
+        child = subprocess.Popen(  # noqa: S603 -- no shell is involved
             argv,
-            input=stdin,
-            capture_output=True,
-            check=False,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             pass_fds=holding,
             env=around,
-            timeout=timeout,
             process_group=None if is_foreground else 0,
         )
-    except subprocess.TimeoutExpired:
-        return GitResult(-1, b"", f"it took longer than {timeout:g} seconds")
     except FileNotFoundError:
         hint = "Install it, or let the workflow use other folders."
         raise UsageError("git is not installed", hint=hint) from None
-    if (
-        done.returncode == -SIGINT and not is_foreground
-    ):  # it came before git had begun, in a group of its own
+    with child:
+        try:
+            out, told = child.communicate(stdin, timeout)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            return GitResult(-1, b"", f"it took longer than {timeout:g} seconds")
+        except (
+            BaseException
+        ):  # such as Ctrl-C: git removes its lock files, which it could not if it were killed
+            child.terminate()
+            child.wait()
+            raise
+    if child.returncode == -SIGINT and not is_foreground:  # it came before git was in a group of its own
         return ask(folder, *args, settings=settings, env=env, holding=holding, stdin=stdin, timeout=timeout)
-    said = done.stderr.decode("utf-8", "replace") or done.stdout.decode("utf-8", "replace")
-    return GitResult(done.returncode, done.stdout, " ".join(said.split())[:1000])
+    said = told.decode("utf-8", "replace") or out.decode("utf-8", "replace")
+    return GitResult(child.returncode, out, " ".join(said.split())[:1000])
 
 
 def run(
