@@ -470,6 +470,18 @@ def test_an_error_is_raised_once(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.filterwarnings("ignore:coroutine 'Run._play' was never awaited")
+def test_a_run_that_cannot_begin_says_why(rc: rolecall.Rolecall, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise OSError("Too many open files")
+
+    thread = rc.start(workflow(), "Count these words.")
+    monkeypatch.setattr(asyncio.events, "new_event_loop", fail)
+    for follow in (rolecall.Run.wait, list):
+        with pytest.raises(OSError, match="Too many open files"):
+            follow(thread.run())
+
+
 def test_ctrl_c_while_waiting_ends_the_agent(tmp_path: Path) -> None:
     started = tmp_path / "started"
     os.mkfifo(started)

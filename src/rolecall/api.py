@@ -1770,6 +1770,7 @@ class Run:
         self._agent = agent
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._error: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._ready, self._over, self._followed = threading.Event(), threading.Event(), threading.Event()
         self._worker = threading.Thread(target=self._work, name=f"rolecall-{of.id}")
         self._worker.start()
@@ -1797,8 +1798,9 @@ class Run:
 
     def stop(self) -> None:
         """Ask the agent to stop, and wait until it has."""
-        with suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._cancel.set)
+        if self._loop is not None:  # otherwise none could be made
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._cancel.set)
         self._over.wait()  # `join` counts a thread as ended once Ctrl-C has interrupted it
 
     def _raise(self) -> None:
