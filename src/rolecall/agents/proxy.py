@@ -329,8 +329,8 @@ async def _read_head(reader: asyncio.StreamReader) -> Head:
 
 
 def _read_body(head: Head, reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Return the body of a request piece by piece, as it is sent on. Raises Refused if it is unclear where it ends,
-    because the server might take the rest for another request."""
+    """Return the body of a request piece by piece, as it is sent on. Raises RequestRefused if it is unclear where it
+    ends, because the server might take the rest for another request."""
     lengths, codings = head.find_all("content-length"), head.find_all("transfer-encoding")
     if not codings and (not lengths or (len(lengths) == 1 and re.fullmatch("[0-9]{1,18}", lengths[0]))):
         return _read_exactly(reader, int(lengths[0]) if lengths else 0)

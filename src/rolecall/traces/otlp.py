@@ -102,8 +102,8 @@ def _value(value: Value) -> JsonObject:
 def send(
     spans: Iterable[Span], collector: Collector, *, leave_out: Callable[[str], object] | None = None
 ) -> Sent:
-    """Send spans to a collector and say what became of them. Raise Refused for a request that it does not take, or tell
-    `leave_out` why, if there is one and the collector would never take that request."""
+    """Send spans to a collector and say what became of them. Raise CollectorError for a request that it does not
+    take, or tell `leave_out` why, if there is one and the collector would never take that request."""
     sent, rejected, reason = 0, 0, ""
     url, headers = _read_address(collector.url), _read_headers(collector.headers)
     for body in encode(spans):
