@@ -470,6 +470,16 @@ def test_an_error_is_raised_once(
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_run_needs_no_current_folder(
+    rc: rolecall.Rolecall, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = rc.start(workflow(), "Count these words.")
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert thread.run().wait().status == "completed"
+
+
 @pytest.mark.filterwarnings("ignore:coroutine 'Run._play' was never awaited")
 def test_a_run_that_cannot_begin_says_why(rc: rolecall.Rolecall, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:

@@ -1825,7 +1825,7 @@ class Run:
         ident = self.thread.id
         tell = lambda kind, body: self._events.put(Event(ident, kind, body))  # noqa: E731
         # A connection may be used only in the Python thread that opened it.
-        with Rolecall(self.thread.rolecall._url) as rolecall:
+        with Rolecall(self.thread.rolecall._url, folder=self.thread.rolecall.folder) as rolecall:
             await Thread(rolecall, ident).advance(
                 watch=tell, cancel=self._cancel, steps=self._steps, agent=self._agent, needs_all=False
             )

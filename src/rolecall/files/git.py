@@ -84,9 +84,8 @@ def ask(
         except subprocess.TimeoutExpired:
             child.kill()
             return GitResult(-1, b"", f"it took longer than {timeout:g} seconds")
-        except (
-            BaseException
-        ):  # such as Ctrl-C: git removes its lock files, which it could not if it were killed
+        except BaseException:  # such as Ctrl-C
+            # If it were killed instead, git could not remove its lock files.
             child.terminate()
             child.wait()
             raise
