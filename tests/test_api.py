@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from traceback import format_exception
 from typing import Any
@@ -445,11 +446,17 @@ async def hang(_prompt: str, _context: Context) -> str:
     raise AssertionError("nothing sets it")
 
 
+class Hanging:
+    async def method(self, prompt: str, context: Context) -> str:
+        return await hang(prompt, context)
+
+
+@pytest.mark.parametrize("agent", [hang, Hanging().method, partial(hang)])
 def test_an_agent_that_is_a_function_is_cancelled(
-    rc: rolecall.Rolecall, monkeypatch: pytest.MonkeyPatch
+    rc: rolecall.Rolecall, monkeypatch: pytest.MonkeyPatch, agent: Any
 ) -> None:
     monkeypatch.setattr(perform, "_GRACE", 0.1)
-    thread = rc.start(workflow(hang), "go")
+    thread = rc.start(workflow(agent), "go")
     for event in thread.run():
         if event.kind == "step_started" and event.body["role"] == "speaker":
             break

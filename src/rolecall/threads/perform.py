@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 from rolecall.agents import process, protocol
@@ -148,7 +148,9 @@ async def _ask(
     try:
         with contain(f"the agent {cast.name!r}"):  # adapters are third-party code and may raise anything
             given = protocol.ask(cast.agent, text, context=context)
-            if isinstance(cast.agent, FunctionType):  # which may not know that it should stop
+            if isinstance(
+                cast.agent, FunctionType | MethodType | partial
+            ):  # which may not know that it should stop
                 given = unless(cancel, f"the agent {cast.name!r}", given, grace=_GRACE)
             answered = await given
     except AgentError as error:
