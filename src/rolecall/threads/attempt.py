@@ -62,7 +62,7 @@ class AgentAnswer(NamedTuple):
     is_unread: bool = False
     """The agent could not correct the answer, so only the extract model can find the output."""
     taken: StepResult | None = None
-    """The contents of a finished step that is taken over, if nobody was asked."""
+    """The contents of a finished step that is reused instead of asking the agent."""
 
 
 class StepResult(NamedTuple):
@@ -75,7 +75,7 @@ class StepResult(NamedTuple):
     schema: JsonObject | None = None
     """The schema of the output, if it is not the role's."""
     agent: str = ""
-    """The agent that answered, if not the one that was asked."""
+    """The agent that answered, if another one was asked."""
     step: str = ""
     """The id of a step that an external agent stored with our library; it is used unchanged."""
     given: str = ""
@@ -83,15 +83,15 @@ class StepResult(NamedTuple):
     group: str = ""
     """The roster of the group whose members' results the step joins."""
     used: Mapping[str, float] | None = None
-    """The amounts that count for limits, if they are not those of the agent's usage."""
+    """The amounts that count for limits, if they differ from the agent's usage."""
     reused: Reused | None = None
     """Where the step was taken over from."""
     saved: Mapping[str, float] | None = None
     """What reuse has saved, in the units of limits."""
     is_exact: bool = True
-    """False if others have changed files while the step was taken over: then it is not found by its key."""
+    """False if somebody else changed files while the step was taken over. Such a step cannot be found by its key."""
     by: Mapping[str, str] | None = None
-    """Who answered and where from, if a person did."""
+    """If a person answered, who and from where."""
 
 
 class Attempt:
@@ -109,7 +109,7 @@ class Attempt:
         is_owner: bool = True,
         is_answer: bool = False,
     ) -> None:
-        """`setup` is needed to ask an agent and to record files. `state` is that of the thread. `is_owner` is False in
+        """`setup` is needed to ask an agent and to record files. `state` is the thread's state. `is_owner` is False in
         an external agent's process, because the process that started it owns the note. `is_answer` is True for a
         person's answer: on a machine that shares the store it needs no work folder."""
         self.store = store
@@ -136,7 +136,7 @@ class Attempt:
         self._origin = origin_of(store, state, way.role)
         self._recall = setup.recall if setup else no_knowledge
         self.reuse = reuse_of(turn.workflow, way.role, state.reuse)
-        """Whether a finished step is to be taken over; None if nobody says."""
+        """Whether to reuse a finished step; None if nothing decides it."""
 
         self.note = self._ref.note if self._ref else AttemptNote()
         self.previous = self._ref.attempt if self._ref else None
@@ -148,7 +148,7 @@ class Attempt:
             self.started_at = self.note.started_at
         self.tries = len(list(self._attempts()))
         self._starts_over = bool(state.eval)
-        """In an evaluation, a new attempt at the step does not find what an earlier one has changed."""
+        """In an evaluation, a new attempt at the step does not see the changes of an earlier one."""
 
         self._live = mask.stream()
         self._remarks: list[str] = []
@@ -160,7 +160,7 @@ class Attempt:
         self._prompt: prompt.Prompt | None = None
         self._steps_shown: dict[int | None, str] = {}
         self._found: StepTree | None = None
-        """The files that the last attempt which failed here had found."""
+        """The files before the last failed attempt on this machine."""
         self.files = AttemptFiles(
             trees, self.workdir, turn, way.role, is_first=turn.last is None, remark=self.remark
         )
@@ -184,7 +184,7 @@ class Attempt:
         return (attempt.payload for attempt in thread.read_attempts(self.store, self.previous))
 
     def _is_left_here(self) -> bool:
-        """Whether the note belongs to this step rather than to one that a person has moved the thread away from."""
+        """Whether the note belongs to this step and not to one that a person moved the thread away from."""
         return self.note.head == self.turn.chain.head and self.note.role == self.role
 
     # -- before the answer --
@@ -197,14 +197,15 @@ class Attempt:
         return AgentAnswer(self.note.raw, self.note.session, self.note.step, is_unread=self.note.unread)
 
     async def read_begun_reuse(self) -> Mapping[str, str]:
-        """The finished step, and its thread, that a process was taking over which has died; empty if it was none."""
+        """The finished step, and its thread, that a dead process was taking over; empty if there was no such
+        process."""
         if not self._is_left_here() or not self.note.reused:
             return {}
         await self._remember_question()
         return self.note.reused
 
     async def _remember_question(self) -> None:
-        """Make the note's prompt again, because the step stores it."""
+        """Rebuild the note's prompt, because the step stores it."""
         if self.role not in self.turn.playbook.functions:
             await self._assemble(self.note.since, self.note.recalled)
         found = self.tree.found.tree if self.tree else ""
@@ -219,14 +220,15 @@ class Attempt:
         return (await self._assemble(self.session.since, await self._search_repository())).text
 
     def stay_in_session(self) -> None:
-        """Use the session of the last answer for the next question, which belongs to the files that the first found."""
+        """Use the session of the last answer for the next question. It belongs to the files that the first question
+        found."""
         known = self._found
         self._note_tree(StepTree(known.found, known.found, head=known.head) if known else None)
         total = usage_of(self.note.session_total)
         self.session = SessionChoice("resumed: a correction", self.note.session or None, total=total)
 
     async def close_left_behind(self) -> None:
-        """End an agent whose parent process has died, because nobody reads its output any more."""
+        """End an agent whose parent process has died: nothing reads its output any more."""
         if not self.note.agent or not self._is_owner:
             return
         for run in filter(None, (self.note.run, *self.note.runs)):
@@ -240,7 +242,7 @@ class Attempt:
         await self._restore_files()
 
     async def _restore_files(self) -> None:
-        """Record the attempt of a process that has died, after its files were put back if the role wants that."""
+        """Record the attempt of a dead process, after restoring the files if the role asks for that."""
         gone, tree = "the process that ran this attempt is gone", self.tree
         wants = on_crash_of(self.turn.workflow, self.role) == "restore" and self._is_left_here()
         # The thread of another workflow continues with its files, and members of a group may share theirs.
@@ -251,12 +253,12 @@ class Attempt:
             self.fail(f"{gone}; its files are kept, because those that it found are not on this machine")
         else:
             text = f"{gone}; the files that it found are put back"
-            # The session would not know that its changes are undone, so it is not continued.
+            # The session does not know that its changes were undone, so it is not continued.
             self.fail(text, AgentError(text, ending="killed"))
 
     async def start_over(self) -> None:
-        """In an evaluation, put back the files that the first attempt at this step found, unless the agent continues
-        in its session, which knows what it has changed."""
+        """In an evaluation, restore the files from before the first attempt at this step, unless the agent continues
+        its session and so knows what it has changed."""
         is_continued = self.session.session and self.session.session == self.note.session
         attempts = list(self._attempts()) if self._starts_over and not is_continued else []
         if attempts and (tree := load_tree(attempts[-1].get("tree"))):
@@ -264,7 +266,7 @@ class Attempt:
         self._starts_over = False  # a stand-in continues with the files as they are
 
     async def _put_back(self, tree: StepTree) -> bool:
-        self._write(self.note)  # what it left is recorded before it is replaced
+        self._write(self.note)  # record what it left before replacing it
         try:
             return await self.files.put_back(tree.found)
         except (RolecallError, OSError) as error:
@@ -335,7 +337,7 @@ class Attempt:
         return f"rolecall thread read {self.thread}"
 
     def _steps_shown_since(self, since: int | None) -> Sequence[prompt.ShownStep]:
-        """The earlier steps that a prompt shows to a session that has seen those up to number `since`."""
+        """The earlier steps to show to a session that has already seen the steps up to number `since`."""
         if self._prompt is not None and self._since == since:
             return self._prompt.shown
         chosen = prompt.choose_steps(self._past_steps(), since=since or 0, show_command=self._show_command)
@@ -378,7 +380,7 @@ class Attempt:
         self.note = self.note._replace(sandbox=dict(self.mask.value(make_plain(use))))
 
     def note_reuse(self, step: str, of_thread: str) -> None:
-        """Say in the note which finished step is taken over; `write_note` keeps it."""
+        """Set in the note which finished step is taken over; `write_note` stores it."""
         self.note = AttemptNote(
             head=self.turn.chain.head,
             role=self.role,
@@ -391,7 +393,7 @@ class Attempt:
         )
 
     def write_note(self) -> None:
-        """Keep the note over a crash as it is."""
+        """Make the current note survive a crash."""
         self._write(self.note)
 
     def note_sign(self, kind: str, body: JsonObject) -> None:
@@ -415,11 +417,11 @@ class Attempt:
 
     @property
     def tree(self) -> StepTree | None:
-        """The files that the role found and left, as far as they are recorded."""
+        """The recorded files from before and after the role's turn."""
         return load_tree(self.note.tree)
 
     async def find_files(self) -> None:
-        """Record the files that the role finds."""
+        """Record the files before the role's turn."""
         tree = await self.files.find()
         self._note_tree(tree)
         if self._shared is not None and self._shared.is_new:
@@ -437,7 +439,7 @@ class Attempt:
         self.note = self.note._replace(tree=stored)
 
     async def _send_files(self, files: Snapshot | None) -> None:
-        """Let other machines have the files of the thread's own folder."""
+        """Send the files of the thread's own folder to other machines."""
         sent = await self._shared.send(files, self.workdir) if self._shared else None
         if self._shared is None or sent is None:
             return
@@ -445,15 +447,17 @@ class Attempt:
             self.remark(f"the thread stays on this machine: {sent.reason}")
         draft, told = self.store.draft(), {"bytes": sent.size, "ms": sent.ms, "reason": sent.reason}
         try:
-            if self._ref is not None:  # a process that has lost the thread must not say how its files are
+            if (
+                self._ref is not None
+            ):  # a process that has lost the thread must not report the state of its files
                 self.look_again()
                 note = self.note.dump()
                 draft.move(attempt_name(self.thread), self._ref and self._ref.ref, self.previous, note)
             self._shared.add(draft, sent)
             draft.event(self.thread, "files_sent", told)
-            # Durable, because nothing may be newer in a folder than the store knows.
+            # Durable, because the store must know the newest state of a folder.
             *noted, moved = draft.commit(durable=True)
-        except Conflict:  # the answer, which is recorded next, is kept beside
+        except Conflict:  # the answer is recorded next and kept beside it
             return
         if noted:
             self._ref = NoteRef(self.note, self.previous, noted[0])
@@ -468,7 +472,7 @@ class Attempt:
 
     @property
     def question(self) -> KeyInput:
-        """What the role is about to be asked."""
+        """The question that the role is about to get."""
         found = self.tree.found if self.tree else None
         return KeyInput(
             self.turn,
@@ -515,7 +519,7 @@ class Attempt:
         return AgentAnswer(note.raw, note.session, note.step)
 
     def note_taken(self, files: Sequence[str]) -> None:
-        """Note the files that the agent of a step that is taken over had touched."""
+        """Note the files that the agent of a reused step had touched."""
         detail = {"turns": [], "files": list(files)} if files else {}
         self.note = self.note._replace(detail=self._with_remarks(detail))
 
@@ -527,7 +531,7 @@ class Attempt:
             self._tell("remark", {"role": self.role, "text": text})
 
     def add_usage(self, usage: JsonObject) -> None:
-        """Add the extract model's usage to that of the step."""
+        """Add the extract model's usage to the step's usage."""
         known = dict(self.note.usage)
         for key, name in (("input_tokens", "prompt_tokens"), ("output_tokens", "completion_tokens")):
             if usage.get(name, 0):
@@ -597,7 +601,7 @@ class Attempt:
         self.watch("attempt_failed", event)
 
     def unreadable(self, error: ExtractError) -> StepResult:
-        """The result for an answer that could not be read; a moderator decides what happens next."""
+        """The result for an answer that could not be parsed; a moderator decides what happens next."""
         output = {"$status": ERROR, "reason": error.message}
         return StepResult(output, error.raw, raw=error.raw, schema=ERROR_SCHEMA)
 
@@ -729,7 +733,7 @@ class Attempt:
             self._tell("text", {"text": rest})
 
     def _with_remarks(self, detail: JsonObject) -> JsonObject:
-        # Those of a process that has died are in the detail already.
+        # The detail already has those of a dead process.
         notes = list(dict.fromkeys([*detail.get("notes", ()), *self._remarks]))
         return {"turns": [], **detail, "notes": notes} if notes else detail
 

@@ -1,4 +1,4 @@
-"""The files in the work folder of an attempt: those that the role finds, and those that it leaves."""
+"""The files in the work folder of an attempt, before and after the role's turn."""
 
 from __future__ import annotations
 
@@ -39,16 +39,17 @@ class AttemptFiles:
         self._is_first = is_first
         self._remark = remark
         self._watched: tuple[bool, treestate.FolderState] | None = None
-        """For a read-only role: whether there is a snapshot of the files that it found, and the rest of them."""
+        """For a read-only role: whether a snapshot has the files from before its turn, and the files that the snapshot
+        lacks."""
 
     async def find(self) -> StepTree | None:
-        """Record the files that the role finds."""
+        """Record the files before the role's turn."""
         found = await self._take()
         return StepTree(found, found, head=find_head(self._top)) if found else None
 
     async def leave(self, known: StepTree | None, since: int) -> StepTree | None:
-        """Record the files that the role has left and the commits made `since` then, and report it if it has changed
-        files although it is read-only. None if the files that it found are not `known`, or its changes are not."""
+        """Record the files after the role's turn and the commits made `since` then, and report changes by a read-only
+        role. None if the files from before its turn are not `known`, or if its changes are unknown."""
         tree = await self._compare(known) if known else None
         self._report_changes(tree)
         if tree is None or known is None or (head := find_head(self._top)) in ("", known.head):
@@ -102,12 +103,12 @@ class AttemptFiles:
     # -- read-only roles --
 
     def watch(self, tree: StepTree | None, *, must_stay: bool) -> None:
-        """Prepare for `leave` to report changes by a role that must not write. The snapshots show most of them; without
-        these, the whole folder is compared."""
+        """Prepare `leave` to report changes by a role that must not write. The snapshots show most of them; without
+        snapshots, the whole folder is compared."""
         self._watched = (tree is not None, self._look_at_rest(tree)) if must_stay else None
 
     def _look_at_rest(self, tree: StepTree | None) -> treestate.FolderState:
-        """What the snapshots do not show."""
+        """The changes that the snapshots do not show."""
         if tree is None:
             return treestate.take(self._workdir)
         return treestate.take_rest(self._workdir, tree.left.omitted)
@@ -125,16 +126,15 @@ class AttemptFiles:
     # -- writing --
 
     async def put_back(self, found: Snapshot) -> bool:
-        """Make the files those of a snapshot again; False if the snapshots are not on this machine."""
+        """Restore the files of a snapshot; return False if the snapshots are not on this machine."""
         if self._trees is None:
             return False
         await asyncio.to_thread(self._trees.restore, found, self._workdir, source=self._source)
         return True
 
     async def repeat_changes(self, tree: StepTree, *, is_begun: bool) -> str:
-        """Change the files that a step found into those that it left. Return the reason if that cannot be done, because
-        the folder has other files, for instance; a process that has died may have begun with it. What was changed
-        before the reason was known is undone."""
+        """Make the changes of a step in the folder. A dead process may have begun to do so. If that is impossible, for
+        example because the folder has other files, undo what was changed and return the reason."""
         try:
             reason = await self._advance(tree.found, tree.left, is_begun=is_begun)
         except (RolecallError, OSError) as error:
@@ -142,8 +142,8 @@ class AttemptFiles:
         return await self.undo_changes(tree, reason) if reason and is_begun else reason
 
     async def undo_changes(self, tree: StepTree, reason: str) -> str:
-        """Put the files back that a step found, if the folder is between those and the ones that it left. Return the
-        reason for doing so, which says it if some of the changes stay."""
+        """Restore the files from before a step if the folder has only some of its changes. Return the reason, which
+        also mentions changes that could not be undone."""
         try:
             problem = await self._advance(tree.left, tree.found, is_begun=True)
         except (RolecallError, OSError) as error:

@@ -48,7 +48,7 @@ def cast(
 ) -> Cast:
     """Return the agent that plays a role. Raise an error before anything runs if the agent is unknown or cannot
     enforce the role's restrictions; it `names_role` unless the caller does. `tiers` are the model tiers of roles that
-    have one. `layers` tells what this machine can enforce; without it, that is tried."""
+    have one. `layers` says what this machine can enforce; by default this is tested."""
     made = _make(settings, book, role, override, environment, (tiers or {}).get(role, ""))
     if book.workflow.roles[role].may_start_threads and hasattr(made.agent, "mcp"):
         made = made._replace(agent=add_tools(made.agent, environment or config.environment()))
@@ -130,7 +130,7 @@ def assign(book: Playbook, agents: Mapping[str, str], folder: str) -> Playbook:
 
 
 def miscast(book: Playbook, override: str | None) -> list[tuple[str, RolecallError]]:
-    """The roles whose agent is unknown or missing, with the reason."""
+    """The roles that have no agent or an unknown one, with the reason."""
     settings, found = config.load(), list[tuple[str, RolecallError]]()
     for role, played in players(book):
         if role in book.functions:
@@ -175,7 +175,7 @@ def check_name(agent: str) -> None:
 
 
 def _parts(book: Playbook) -> Iterator[tuple[str, str, str | None]]:
-    """(key, role, the agent it names) for each agent to bind. The members of a group take the agents of a list in
+    """A (key, role, agent name) for each agent to bind. The members of a group take the agents of a list in
     turn, as `ROLE#1`, `ROLE#2` and so on; a team has the agents of its roles."""
     for role, part in book.workflow.roles.items():
         if part.group is None or not (part.group.agents or part.group.roles):
@@ -189,7 +189,7 @@ def binder(
     override: str | None = None, agents: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Callable[[Playbook], dict[str, Any]]:
     """Return a function that binds agents to the roles of a new thread from the current configuration, by name and
-    definition. A role without a bound agent gets one from the configuration at its turn. `agents` are those that
+    definition. A role without a bound agent gets one from the configuration at its turn. `agents` are the agents that
     `assign` gave to single roles."""
 
     def bind(book: Playbook) -> dict[str, Any]:

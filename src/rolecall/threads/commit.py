@@ -71,7 +71,7 @@ def commit(
 def settle(
     setup: Setup, ref: ThreadRef, way: Route, onward: Onward | None = None, *, asks: str = ""
 ) -> Outcome:
-    """End or suspend a thread without a step; `onward` is what continues it if that is not an answer, and `asks` the
+    """End or suspend a thread without a step. `onward` says what continues it, unless an answer does; `asks` is the
     thread that plays its role and waits for a person."""
     status, role, reason = status_after(way)
     reason = setup.mask.text(reason)
@@ -88,8 +88,8 @@ def put_step(
     draft: Draft, attempt: Attempt, result: StepResult, *, limits: Mapping[str, float]
 ) -> tuple[str, Route]:
     """Add the step to a draft and return its id and where the thread goes next. `limits` are the thread's own; a fork
-    from the step inherits them. A step whose output is the role's own can be found by its key, unless the agent was
-    stopped or refused, or the role may start threads, which a reused step would not do."""
+    from the step inherits them. A step with the role's own output can be found by its key, unless the agent was stopped
+    or refused, or the role may start threads: a reused step would not start them."""
     attempt.look_again()
     mask, turn, note = attempt.mask, attempt.turn, attempt.note
     output, body = mask.value(result.output), mask.text(result.body)
@@ -107,7 +107,7 @@ def put_step(
     place = {"body_at": len(raw) - len(body)} if raw.endswith(body) else {"body": draft.put_text(body)}
     now = attempt.store.now()
     if result.reused is not None:
-        attempt.started_at = now  # nobody has worked on it
+        attempt.started_at = now  # no agent has worked on it
     used = result.used or thread.count_usage(note.usage, ms=now - attempt.started_at)
     children = filter(None, (read_thread(attempt.store, child) for child in note.children))
     saved = result.saved or thread.sum_amounts(thread.saved_in(attempt.store, child) for child in children)

@@ -80,8 +80,8 @@ def engine(
         return found.output, found.usage
 
     def find_workflow(name: str, folder: str) -> str:
-        """Return the id of a workflow by its name. A file is stored first, without its name: to play a role must not
-        decide what that name means in other projects."""
+        """Return the id of a workflow by its name. A file is stored first, without its name, because playing a role
+        must not change what the name means in other projects."""
         found = registry.find(store, name, folder=folder)
         return registry.keep(store, registry.load_file(found.path)) if found.path else found.node or ""
 

@@ -1,7 +1,7 @@
-"""Looks ahead at a thread that is not started: which of its first steps would be reused, and what the rest may use.
+"""Predicts a thread without starting it: which of its first steps would be reused, and what the rest may use.
 
-Nobody is asked and nothing is written to the store. The thread is a chain in memory, of finished steps that are found
-by their keys; it ends before the first role that would be asked.
+Nobody is asked and nothing is written to the store. The thread is a chain in memory, made of finished steps found by
+their keys. It ends before the first role that would be asked.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Ahead(NamedTuple):
 
 
 class Outlook(NamedTuple):
-    """What lies ahead of a thread."""
+    """The prediction for a thread."""
 
     reused: tuple[Ahead, ...]
     asks: str | None
-    """The role that would be asked first; None if none would be."""
+    """The first role that would be asked; None if every step is reused."""
     reason: str
-    """Why it is asked, or why the thread would end or stop."""
+    """Why this role is asked, or why the thread would end or stop."""
     forecast: Forecast
     """What may be used from there on."""
     threads: int
@@ -57,7 +57,7 @@ class Outlook(NamedTuple):
 
 
 class _Stop(Exception):
-    """The role must be asked, or it is not known whether it must be; the message says why."""
+    """The role must be asked, or may have to be asked; the message says why."""
 
 
 async def look_ahead(
@@ -186,7 +186,7 @@ class _ChainAhead(Chain):
 
 
 def _as_step(store: Store, known: KnownStep, parts: Parts, turn: Turn) -> Step:
-    """A finished step as it would be in this thread."""
+    """A finished step in the form that it would have in this thread."""
     found = known.step
     fields = {
         **found.payload,

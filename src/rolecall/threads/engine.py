@@ -36,8 +36,8 @@ class Engine(Setup):
     async def run(
         self, name: str, *, cancel: Cancel, steps: int | None = None, waits: bool = True
     ) -> AsyncIterator[Outcome]:
-        """Take steps until the thread ends, is suspended or interrupted, or `steps` have been taken. While its agent
-        has reached a limit it `waits`, or else returns."""
+        """Take steps until the thread ends, is suspended or interrupted, or `steps` have been taken. If its agent has
+        reached a limit, wait if `waits` is true, else return."""
         taken = 0
         while steps is None or taken < steps:
             outcome = await self.step(name, cancel=cancel)
@@ -109,7 +109,7 @@ class Engine(Setup):
         is_outside = getattr(function, "effects", "") == OUTSIDE
         if taken := await reuse.take_over(attempt, has_effects=is_outside):
             return self._commit(held, attempt, taken)
-        if attempt.note.reused:  # refused because of the files: they are not what they were a moment ago
+        if attempt.note.reused:  # refused because the files have just changed
             await attempt.find_files()
             attempt.parts = find_parts_of_call(self, attempt.question, function)
         attempt.note_asking(agent, run=self.token())
@@ -131,7 +131,7 @@ class Engine(Setup):
         """Run the child thread that plays a role, under the restrictions of that role."""
         environment = self.environment_of(attempt.turn.role(attempt.role))
         engine = replace(self, watch=watch, environment=environment, queues_members=False)
-        async for _ in engine.run(child, cancel=cancel, waits=False):  # the parent waits as long
+        async for _ in engine.run(child, cancel=cancel, waits=False):  # the parent waits until the same time
             pass
 
     async def run_member(self, member: str, watch: Watch, cancel: Cancel) -> None:
@@ -148,14 +148,14 @@ class Engine(Setup):
             return self._give_up(held, attempt, error, None)
 
     def _give_up(self, held: Held, attempt: Attempt, error: RolecallError, cancel: Cancel | None) -> Outcome:
-        """Record the failed attempt and suspend the thread for a person, let it wait if the agent says until when a
-        limit lasts, or let the moderator decide."""
+        """Record the failed attempt. Then suspend the thread for a person, let it wait if the agent reports when its
+        limit ends, or let the moderator decide."""
         attempt.fail(error.message, error)
         turn = attempt.turn
         if isinstance(error, ExtractError) and turn.playbook.moderator and turn.chain.start.member is None:
             return self._commit(held, attempt, attempt.unreadable(error))
         is_interrupted = isinstance(error, AgentError) and error.ending == "interrupted"
-        if is_interrupted and cancel is not None and cancel.is_set():  # not just claimed by the agent
+        if is_interrupted and cancel is not None and cancel.is_set():  # not just a claim by the agent
             held.ref()
             return Outcome(held.thread, held.head, Status.IDLE, attempt.role, "interrupted")
         if isinstance(error, AgentError):

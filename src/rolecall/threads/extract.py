@@ -24,7 +24,7 @@ from rolecall.workflow.reply import ParsedReply, ReplyProblem, Suspension, fit
 
 MAX_RESPONSE = 8 * 1024 * 1024
 MAX_RAW = 400_000
-"""How many characters of the answer the model sees; of a longer one, it sees the beginning and the end."""
+"""How many characters of the answer the model sees: the beginning and the end of a longer answer."""
 
 Message = Mapping[str, str]
 USAGE_FIELDS = ("prompt_tokens", "completion_tokens")

@@ -1,7 +1,7 @@
-"""Forecasts what a thread, or the rest of one, may use: from what earlier threads of the same workflow have used.
+"""Forecasts what a thread, or the rest of one, may use, based on earlier threads of the same workflow.
 
 An amount that an agent did not report is unknown, never zero. So a thread counts for an amount only if all its agents
-reported it from the role in question on, those of members of groups and of other workflows included.
+reported it from the role in question on, including the agents of group members and of other workflows.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from rolecall.threads.thread import FORK, PERSON, Chain, Step, count_usage
 
 AMOUNTS = ("cost", "tokens", "minutes")
 MOST_THREADS = 200
-"""How many earlier threads a forecast is made from, the newest first."""
+"""How many earlier threads a forecast uses, newest first."""
 MOST_STEPS = 20_000
-"""How many of their steps are read, and of the threads that played them."""
+"""How many steps of these threads, and of the threads that played them, are read."""
 _PAGE = 500
 _MOST_PAGES = 20
 _DRAWS = 200
@@ -31,7 +31,7 @@ _ANY = 0
 
 
 class Range(NamedTuple):
-    """The median, and the range in which four of five earlier threads were."""
+    """The median, and the range of four in five earlier threads."""
 
     low: float
     median: float
@@ -48,12 +48,12 @@ class Rest(NamedTuple):
 
 @dataclass(frozen=True)
 class Forecast:
-    """What may be used until a thread ends, as it was each time in the past."""
+    """What a thread may use until it ends: the amounts of each earlier thread."""
 
     rests: tuple[Rest, ...] = ()
 
     def past(self, amount: str) -> list[float]:
-        """What is known of an amount in the past."""
+        """The known past values of an amount."""
         return [value for rest in self.rests if (value := getattr(rest, amount)) is not None]
 
 
@@ -66,14 +66,14 @@ class Sum(NamedTuple):
     """One amount of several forecasts."""
 
     range: Range | None
-    """The range of the sum of those that are known; None if none is."""
+    """The range of the sum of the known amounts; None if all are unknown."""
     unknown: int
-    """How many are not known."""
+    """How many amounts are unknown."""
 
 
 def add_up(forecasts: Iterable[Forecast]) -> dict[str, Sum]:
-    """The sum of each amount. A sum varies less than its parts, so its range comes from random draws from the past;
-    they are the same each time."""
+    """The sum of each amount. A sum varies less than its parts, so its range comes from random draws from the past,
+    with a fixed seed."""
     counts = Counter(forecasts)
     sums = {}
     for amount in AMOUNTS:
@@ -106,7 +106,7 @@ class PastThreads:
     """What the ended threads of a workflow have used."""
 
     def __init__(self, store: Store, workflow: str) -> None:
-        """`workflow` is a name; its threads count whatever version they had."""
+        """`workflow` is a name; threads of all its versions count."""
         rests: dict[tuple[str, int], list[Rest]] = defaultdict(list)
         self.threads = steps = 0
         for ref in islice(_newest_ended(store, workflow), MOST_THREADS):
@@ -126,8 +126,8 @@ class PastThreads:
         self._rests = {call: Forecast(tuple(found)) for call, found in rests.items()}
 
     def rest_from(self, role: str, turn: int = 1) -> Forecast:
-        """What may be used from a turn of a role to the end of the thread: as after the same turn in the past or, if no
-        thread came that far, after any."""
+        """What may be used from a turn of a role to the end of the thread, based on the same turn in earlier threads
+        or, if no thread came that far, on any turn."""
         return self._rests.get((role, turn)) or self._rests.get((role, _ANY), UNKNOWN)
 
 
@@ -143,8 +143,8 @@ def _newest_ended(store: Store, workflow: str) -> Iterator[ThreadRef]:
 
 
 def _rests_of(store: Store, ref: ThreadRef) -> Iterator[tuple[str, Rest, int]]:
-    """What the thread used from each of its steps on, with the role of the step and how many steps were read for it,
-    newest first."""
+    """What the thread used from each step to its end, with the step's role and the number of steps read, newest
+    first."""
     steps = list(Chain(store, ref.head))
     if not steps:
         return
@@ -166,11 +166,11 @@ def _amounts_in(step: Step) -> dict[str, float]:
 
 
 def _find_known(store: Store, step: Step) -> tuple[set[str], int]:
-    """The amounts of a step that are known, and how many steps were read to find that. A person, a function and a
-    command cost nothing, an agent what it has reported; a group or another workflow what all its steps know."""
+    """The known amounts of a step, and how many steps were read to find them. A person, a function and a command cost
+    nothing; an agent costs what it reported; a group or another workflow costs the sum of its steps."""
     if step.role in (PERSON, FORK) or is_unpaid(step.agent):
         return set(AMOUNTS), 1
-    if step.reused is not None:  # nobody knows how long it would have taken
+    if step.reused is not None:  # how long it would have taken is unknown
         return set(count_usage(step.reused.saved, ms=0)) - {"minutes"}, 1
     players = step.payload.get("children", ())
     if "group" in step.payload:

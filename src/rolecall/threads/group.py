@@ -56,8 +56,8 @@ def fate_of(state: ThreadState) -> Fate:
 def events_of(
     state: ThreadState, kind: str, body: Mapping[str, Any]
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """What a recorded event of a member means for those who follow its group, in the words of `members.py`. What the
-    service does with the queue is left out."""
+    """A member's recorded event, in the words that `members.py` uses for followers of the group. Events about the
+    service's queue are left out."""
     is_by_service = body.get("by") == "service"
     if kind == "queued" or (kind == "started" and not is_by_service):
         yield "started", {"title": state.title}
@@ -70,13 +70,14 @@ def events_of(
 
 @dataclass
 class Standing:
-    """How the members of a group stand. Its size follows from how many are unfinished, not from how many there are."""
+    """The state of a group's members. Its size depends on the number of unfinished members, not on the size of the
+    group."""
 
     count: int
     next: int = 1
-    """The lowest number that was not started yet."""
+    """The lowest number not started yet."""
     open: dict[int, Amounts] = field(default_factory=dict)
-    """Members that run or can run, and what is reserved for each."""
+    """Members that run or can run, and the amounts reserved for each."""
     waits: dict[int, Amounts] = field(default_factory=dict)
     short: dict[int, Amounts] = field(default_factory=dict)
     done: int = 0
@@ -85,7 +86,7 @@ class Standing:
     spent: dict[str, float] = field(default_factory=dict)
     """What members that have ended have used."""
     first: list[str] = field(default_factory=list)
-    """How the first members ended: the reason of one that failed, without what varies; empty for the others."""
+    """How the first members ended: for a failed one, the reason without its variable parts; empty for the others."""
     reason: str = ""
     """The reason of the latest failure in full."""
     lacks: str = ""
@@ -94,8 +95,8 @@ class Standing:
     def note(
         self, number: int, fate: Fate, *, amounts: Amounts, reason: str = "", is_new: bool = True
     ) -> None:
-        """Record the outcome of a member. `amounts` are reserved for it or, if it has ended, used by it. What is
-        not new does not count for the breaker: a person has resumed the group since."""
+        """Record the outcome of a member. `amounts` are reserved for it or, if it has ended, used by it. Old failures
+        do not count for the breaker, because a person has resumed the group since."""
         for place in (self.open, self.waits, self.short):
             place.pop(number, None)
         if fate in (Fate.OPEN, Fate.WAITS, Fate.SHORT):
@@ -144,7 +145,7 @@ class Decision(NamedTuple):
     join: bool = False
     suspend: str = ""
     lacks: str = ""
-    """The limit of which too little is left for the next member."""
+    """The limit that has too little left for the next member."""
 
 
 def plan(
@@ -157,8 +158,8 @@ def plan(
     used: Amounts | None = None,
     own: Callable[[int], Amounts] = lambda _number: {},
 ) -> Decision:
-    """Decide what comes next. `limits` are those of the parent, of which it has `used` some itself; `own` gives the
-    limits that the role of a member has itself."""
+    """Decide what comes next. `limits` are the parent's limits, and `used` is what the parent itself has used of them;
+    `own` returns the limits of a member's role."""
     if not (standing.open or standing.waits or standing.short or standing.has_unstarted):
         return Decision(join=True)
     if deadline is not None and now >= deadline:

@@ -61,7 +61,7 @@ MOST_OUTPUT = 20_000
 
 
 def show(kind: str, folder: WorkFolder) -> dict[str, Any]:
-    """A folder as recorded, with its current state."""
+    """A recorded folder, with its current state."""
     shown = {"kind": kind, **folder.dump(), "state": _state(folder)}
     if folder.is_removed:
         return shown
@@ -92,7 +92,7 @@ def _state(folder: WorkFolder) -> str:
 
 
 def _scan_pair(folder: WorkFolder) -> tuple[treestate.FolderState, treestate.FolderState]:
-    """A folder and the one it was copied from, whichever of the two has changed."""
+    """A folder and the folder it was copied from, with the changes in either."""
     return treestate.scan(folder.source), treestate.scan(folder.path)
 
 
@@ -103,7 +103,7 @@ def _copy_changes(folder: WorkFolder) -> list[str]:
 
 
 def _compare_with_start(folder: WorkFolder) -> tuple[Trees, Snapshot, Snapshot] | None:
-    """The files that a fork began with and those that it has now; None for other folders."""
+    """The first and the current files of a fork; None for other folders."""
     path, files = folder.path, folder.files
     if files is None or find_top(path) != os.path.realpath(path):
         return None
@@ -255,13 +255,13 @@ async def queue_merge(
     env: Mapping[str, str],
     cancel: Cancel | None = None,
 ) -> Merged | SetAside:
-    """Merge a thread's branch as a group merges those of its members: it is set aside if it conflicts or the check
-    fails. Raise AgentError if `cancel` is set meanwhile."""
+    """Merge a thread's branch as a group merges its members: set it aside if it conflicts or the check fails. Raise
+    AgentError if `cancel` is set during the merge."""
     folder = _worktree_of(store, ref)
     run = await prepare_check(ref.id, check, cwd=ref.state.cwd or folder.source, env=env, cancel=cancel)
     try:
         result = await merge_one(folder.source, work_of(ref, folder, Sealer(store)), run, cancel)
-    except UsageError as error:  # the folder takes no merge now
+    except UsageError as error:  # the folder cannot be merged into now
         _note_merge(store, ref, folder, SetAside(folder.branch, error.message), check)
         raise
     _note_merge(store, ref, folder, result, check)
@@ -271,7 +271,7 @@ async def queue_merge(
 def _note_merge(
     store: Store, ref: ThreadRef, folder: WorkFolder, result: Merged | SetAside, check: Sequence[str]
 ) -> None:
-    """Record how a merge ended. The folder says whether its work was set aside, so that it is found again."""
+    """Record how a merge ended. The folder records whether its work was set aside, so that the work can be found."""
     draft, noted = store.draft(), folder._replace(set_aside={})
     if isinstance(result, SetAside):
         told = {"branch": result.branch, "reason": result.reason}
@@ -291,7 +291,7 @@ def _note_merge(
 async def merge_one(
     folder: str, work: Work, check: merge_files.Check | None, cancel: Cancel | None
 ) -> Merged | SetAside:
-    """Merge one thread's work when it is its turn. Raise AgentError if `cancel` is set meanwhile."""
+    """Merge one thread's work when it is its turn. Raise AgentError if `cancel` is set before then."""
     is_stopped = cancel.is_set if cancel else lambda: False
     try:
         return await merge_files.merge(folder, work, check, is_stopped=is_stopped)
@@ -303,7 +303,7 @@ async def merge_one(
 
 def work_of(ref: ThreadRef, folder: WorkFolder, sealer: Sealer) -> Work:
     digest = ""
-    with suppress(NotFound, Damaged):  # a thread of which something is lost can be merged, but not proven
+    with suppress(NotFound, Damaged):  # a thread with lost nodes can be merged, but not proven
         digest = sealer.seal(ref.head)
     title = f"thread {ref.id}: {ref.state.title}"
     return Work(ref.id, title, folder.branch, folder.path, ref.head, digest)
@@ -333,8 +333,8 @@ async def prepare_check(
     cancel: Cancel | None,
     sandbox: Policy | None = None,
 ) -> merge_files.Check | None:
-    """Prepare the command that checks each merge of a thread; None without a command. A check that a dead process left
-    running is ended."""
+    """Prepare the command that checks each merge of a thread; None without a command. End a check that a dead process
+    left running."""
     if not command:
         return None
     run = check_run(thread)
@@ -351,7 +351,7 @@ async def prepare_check(
                 max_output=MOST_OUTPUT,
                 sandbox=sandbox,
             )
-        except AgentError as error:  # it cannot be started, which is nobody's fault
+        except AgentError as error:  # it cannot be started, which is not the work's fault
             raise UsageError(f"the check cannot run: {error.message}", hint=error.hint) from error
         if done.ending == "interrupted":
             raise done.error()
@@ -366,8 +366,8 @@ async def prepare_check(
 
 
 def remove(store: Store, ref: ThreadRef, *, force: bool = False) -> dict[str, Any]:
-    """Remove a thread's own folders and its branch; work that exists nowhere else only with `force`. The removal is
-    recorded first, so calling this again finishes one that was interrupted."""
+    """Remove a thread's own folders and its branch. Without `force`, keep work that exists nowhere else. The removal is
+    recorded first, so calling this again finishes an interrupted one."""
     refuse_running(store, ref)
     folders = ref.state.folders
     found = {} if force else _folders_at_risk(store, ref)
@@ -436,15 +436,15 @@ def _reason_to_keep(store: Store, ref: ThreadRef) -> str:
 
 
 def _find_newer(store: Store, ref: ThreadRef) -> Iterator[str]:
-    """Say where folders of a thread are newer than here."""
+    """Report where folders of a thread are newer than on this machine."""
     for kind, folder in ref.state.folders.items():
         if not folder.is_removed and (why := workfolder.find_newer(store, ref.id, kind, folder)):
             yield why
 
 
 def _folders_at_risk(store: Store, ref: ThreadRef) -> dict[str, WorkFolder]:
-    """The folders whose work may be lost. If machines share the store, a removed one may be a copy on another machine
-    than that where it was removed."""
+    """The folders whose work may be lost. If machines share the store, a removed folder may still have a copy on
+    another machine."""
     return {
         kind: folder
         for kind, folder in ref.state.folders.items()
@@ -453,7 +453,7 @@ def _folders_at_risk(store: Store, ref: ThreadRef) -> dict[str, WorkFolder]:
 
 
 def _find_losses(folder: WorkFolder, *, is_merge_needed: bool = False) -> Iterator[str]:
-    """Work that would be lost with a folder; with `is_merge_needed`, even if another thread's branch has it."""
+    """The work that removing a folder would lose; with `is_merge_needed`, even if another thread's branch has it."""
     path, is_there = folder.path, os.path.isdir(folder.path)
     if not folder.branch:
         if is_there and (changes := _copy_changes(folder)):

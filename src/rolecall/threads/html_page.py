@@ -1,7 +1,8 @@
 """The frame of a self-contained HTML page, and texts as HTML.
 
-Texts of agents and people are rendered as Markdown without embedded HTML and images. Links may lead only to the web, to
-mail addresses and into the page. A page has no script, and its content security policy forbids it to fetch anything.
+Texts of agents and people are rendered as Markdown without embedded HTML and images. Links may only point to the web,
+to mail addresses and into the page. A page has no scripts, and its content security policy forbids it to fetch
+anything.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ TONES = {
 
 
 def fill_page(title: str, content: str, style: str = "") -> str:
-    """A whole page; `style` is added to what every page has."""
+    """A whole page; `style` is added to the common style."""
     return _PAGE.format(title=safe(title), style=_STYLE + style, content=content)
 
 
@@ -121,7 +122,7 @@ def count_rest(whole: str, cut: str) -> str:
 def _markdown() -> Any:
     from markdown_it import MarkdownIt
 
-    # Text nested more deeply than this would be left out.
+    # More deeply nested text would be left out.
     made: Any = MarkdownIt("commonmark", {"html": False, "maxNesting": 100})
     made.enable(["table", "strikethrough"]).disable("image")
     made.validateLink = lambda url: bool(re.match(r"(?:https?://|mailto:|#)", url, re.IGNORECASE))

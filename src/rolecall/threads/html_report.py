@@ -73,7 +73,7 @@ nav li { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; } nav .
 """
 _COLOURS = 6
 _AT_THE_TOP = ("reason", "steps", "reused", "continue with")
-"""What the top of a page says already."""
+"""What the top of a page already shows."""
 _MOST_MEMBERS = 500
 """How many members of a group a page shows by default."""
 
@@ -207,7 +207,7 @@ def _result(steps: Sequence[View], limit: int | None) -> str:
 
 
 def _graph(svg: str) -> str:
-    """The graph as an image, so that its styles and names do not clash with those of the page."""
+    """The graph as an image, so that its styles and names do not clash with the page's."""
     if not svg:
         return ""
     data = f"data:image/svg+xml;base64,{b64encode(svg.encode('utf-8', 'backslashreplace')).decode()}"
@@ -266,7 +266,7 @@ def _step(step: View, colours: Mapping[str, str], limit: int | None) -> str:
 
 
 def _answer(step: View, limit: int | None) -> str:
-    """The output and the text of a step; for a group its members, those that are not done first, each folded."""
+    """The output and the text of a step; for a group its members, each folded, unfinished ones first."""
     output, members = step["output"], members_of(step)
     if members is None:
         shown_output = f"<pre>{safe(pretty(output))}</pre>"

@@ -33,7 +33,7 @@ class UnreadThread(NamedTuple):
 
 class Imported(NamedTuple):
     threads: list[str]
-    """Threads that are new here or have new steps there."""
+    """Threads that are new here or have new steps in the imported folder."""
     workflows: list[str]
     nodes: int
     kept: list[str]
@@ -108,7 +108,7 @@ def _import_thread(store: Store, draft: Draft, ref: ThreadRef, done: Imported) -
     if present is not None:
         if present.head == ref.head and present.state.status == state.status:
             return
-        # A thread with new steps only there is updated; steps taken here are never undone.
+        # A thread with new steps only in that folder is updated; steps taken here are never undone.
         leads_to = chain.start.id == present.head or any(step.id == present.head for step in chain)
         if present.state.imported != present.ref.version or not leads_to:
             done.kept.append(ref.ref.name)

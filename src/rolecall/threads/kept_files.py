@@ -20,15 +20,15 @@ from rolecall.threads.thread import ATTEMPT_SCHEMAS, RECORD_SCHEMAS, TREE_SCHEMA
 
 
 def collect(store: Store, *, delete: bool, grace_ms: int) -> Collected:
-    """Find the trees that no step, attempt or running thread names, and with `delete` remove them. Trees that were
-    taken within the grace time stay."""
+    """Find the trees that no step, attempt or running thread names, and with `delete` remove them. Trees recorded
+    within the grace time stay."""
     before = time.time() - grace_ms / 1000  # by this machine's clock, like the times of files
     return tree_keep.collect(trees_of(store).place, name_trees(store), before=before, delete=delete)
 
 
 def verify(store: Store) -> list[Fault]:
-    """The incomplete trees that steps name. In a store that several machines share, a tree that is not here
-    at all is on another one."""
+    """The incomplete trees that steps name. In a store that several machines share, a tree that is missing entirely is
+    on another machine."""
     named, place = name_trees(store, skip_damaged=True), trees_of(store).place
     return [
         Fault(named[lost.repository][lost.tree], "files", f"names the tree {lost.tree[:12]}: {lost.text}")
@@ -47,12 +47,13 @@ def add_to_bundle(store: Store, target: Store, folder: str) -> list[Fault]:
 
 
 def take_from_bundle(store: Store, folder: str) -> None:
-    """Take over the files of a bundle."""
+    """Import the files of a bundle."""
     tree_keep.read_bundle(trees_of(store).place, folder)
 
 
 def name_trees(store: Store, *, skip_damaged: bool = False) -> dict[str, dict[str, str]]:
-    """The trees that steps, attempts and running threads name, by repository, each with the node or ref that does."""
+    """The trees that steps, attempts and running threads name, by repository, each with the node or ref that names
+    it."""
     named: dict[str, dict[str, str]] = {}
     for name, stored in _stored_trees(store, skip_damaged=skip_damaged):
         try:
@@ -69,7 +70,7 @@ def name_trees(store: Store, *, skip_damaged: bool = False) -> dict[str, dict[st
 def _stored_trees(store: Store, *, skip_damaged: bool) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
     for ref in (*store.refs(attempt_name("")), *store.refs(group_name(""))):
         yield ref.name, ref.state.get("tree")
-    # A fork at the start begins with files that only the thread it was forked from names, and may not have them yet.
+    # A fork at the start begins with files that only its source thread names, and may not have copied them yet.
     for one in read_threads(store):
         for folder in one.state.folders.values():
             if folder.files and not folder.is_removed:

@@ -28,33 +28,33 @@ OF_ROLE = (
 """The fields of a role that its result depends on."""
 
 ROUND = 1_000_000
-"""What each earlier repeat of an evaluation adds to `repetition`: more than one thread and its groups can ask the same
-thing."""
+"""What each earlier repeat of an evaluation adds to `repetition`: more than the number of times that one thread and its
+groups can ask the same question."""
 
 
 class Parts(NamedTuple):
     """Everything that the result of a step depends on. Long parts are digests."""
 
     role: str
-    """The role as it is defined."""
+    """The definition of the role."""
     prompt: Mapping[str, str]
     """The digest of each part of the prompt that is not empty, by its name in `PROMPT_PARTS`."""
     agent: str
-    """The adapter with its options; not the name of its entry in the configuration."""
+    """The adapter with its options, without the name of its entry in the configuration."""
     version: str
     """The version of the agent's program; empty if it is not known."""
     restrictions: Sequence[str] = ()
     tree: str = ""
-    """The files that the role found, as far as snapshots have them; empty without a snapshot, or if a nested
-    repository had uncommitted files."""
+    """The snapshot of the files before the role's turn; empty without a snapshot, or if a nested repository had
+    uncommitted files."""
     session: str = ""
-    """The role's last turn in the session that it continues: its key, and what was answered."""
+    """The role's last turn in the session that it continues: its key and its answer."""
     repetition: int = 0
-    """How many times the very same thing was asked before, in this thread or of earlier members of the group; and
+    """How many times the same question was asked before, in this thread or of earlier members of the group, plus
     `ROUND` for each earlier repeat of an evaluation."""
 
     def dump(self, found: str = "") -> dict[str, Any]:
-        """The stored form. It has the tree only if that is not just the one that the step `found`."""
+        """The stored form. It omits the tree if it is the one that the step `found`."""
         known: dict[str, Any] = {"role": self.role, **self.prompt}
         known |= {"agent": self.agent, "version": self.version}
         rest = {
@@ -71,7 +71,7 @@ class Parts(NamedTuple):
 
 
 def load_parts(stored: Mapping[str, Any], tree: str) -> Parts:
-    """The parts that were stored with a step whose role found `tree`."""
+    """The parts stored with a step whose role found `tree`."""
     return Parts(
         stored["role"],
         {name: stored[name] for name in PROMPT_PARTS if name in stored},
@@ -85,14 +85,14 @@ def load_parts(stored: Mapping[str, Any], tree: str) -> Parts:
 
 
 def key_of(parts: Parts) -> str:
-    """The key; empty if the files that the role found or the version of its agent are not known."""
+    """The key; empty if the files before the role's turn or the version of its agent are unknown."""
     if not parts.tree or not parts.version:
         return ""
     return _sha256([parts.get(name) for name in NAMES])[:_KEY]
 
 
 def key_name(key: str) -> str:
-    """The ref that names the newest step with this key. It keeps nothing alive."""
+    """The ref that names the newest step with this key. Garbage collection ignores it."""
     return f"{INDEX}{key}"
 
 
@@ -107,8 +107,8 @@ def digest(value: Any) -> str:
 
 
 def digest_role(name: str, role: "Role", sandbox: Any = None) -> str:
-    """The digest of a role as it is defined. Limits, its agent, its folder and how a group plays it are not part of
-    it. `sandbox` is the stored form of the sandbox that the workflow gives it, if any."""
+    """The digest of a role's definition, without limits, its agent, its folder and how a group plays it. `sandbox` is
+    the stored form of the role's sandbox, if any."""
     fields = {field: getattr(role, field) for field in OF_ROLE}
     plain = {key: [*value] if isinstance(value, tuple) else value for key, value in fields.items()}
     return digest([name, plain] if sandbox is None else [name, plain, sandbox])
@@ -123,8 +123,8 @@ def digest_prompt(
     steps: str = "",
     item: Any = None,
 ) -> dict[str, str]:
-    """The digests of a prompt's parts. `history` are the earlier steps that it shows; a Python function has `steps`
-    instead, a digest of all of them. `item` is what makes the role of a member different from the role as defined."""
+    """The digests of a prompt's parts. `history` has the earlier steps that it shows; a Python function has `steps`
+    instead, a digest of all of them. `item` is what distinguishes a member's role from its definition."""
     found = {
         "task": digest(task),
         "item": digest(item),
@@ -137,7 +137,7 @@ def digest_prompt(
 
 
 def describe_step(step: "ShownStep") -> list[Any]:
-    """An earlier step without what depends on its thread: the members of a group appear without ids, branches and
+    """An earlier step without the values that depend on its thread: members of a group have no ids, branches and
     folders."""
     output = step.output
     if step.agent == GROUP and isinstance(output["members"], list):  # members may not see their list

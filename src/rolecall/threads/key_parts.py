@@ -34,26 +34,26 @@ from rolecall.workflow.playbook import RoleFunction
 
 
 class KeyInput(NamedTuple):
-    """What a role is about to be asked, from which the parts follow."""
+    """The question that a role is about to get, from which the parts are computed."""
 
     turn: Turn
     role: str
     workdir: str
     below_top: str
-    """The work folder, relative to the folder that the tree covers."""
+    """The work folder, relative to the folder of the tree."""
     tree: str
-    """The files that it finds, as in `Parts`."""
+    """The files before its turn, as in `Parts`."""
     task: str
-    """The task, with the text that a prompt written in Python adds to it."""
+    """The task, including text added by a prompt written in Python."""
     instruction: str
     recalled: str
     """The passages from the repository that the prompt has."""
     steps_shown: Callable[[int | None], Sequence[ShownStep]]
-    """The earlier steps that a prompt shows to a session that has seen those up to this number."""
+    """The earlier steps to show to a session that has already seen the steps up to this number."""
     origin: Origin | None
     """The step of an earlier thread in whose session the role begins."""
     repeat: int = 0
-    """How many times an evaluation asked the same before, in other threads."""
+    """How many times an evaluation asked the same question before, in other threads."""
 
 
 class KnownStep(NamedTuple):
@@ -76,7 +76,7 @@ async def find_parts(setup: Setup, asked: KeyInput, agent: object) -> Parts:
     adapter, folder = adapter_of(agent), asked.workdir
     if adapter == "workflow":  # its own definition, because its steps have keys with their own agents
         name, version = str(getattr(agent, "workflow", "")), ""
-        with suppress(RolecallError):  # asking it reports the problem
+        with suppress(RolecallError):  # the problem is reported when it is asked
             version = setup.find_workflow(name, folder)
         known = Identity(f"workflow:{name}", version)
     else:
@@ -119,7 +119,7 @@ def _combine(
 
 
 def _add_workflow(code: Identity, asked: KeyInput) -> Identity:
-    """The identity of code together with the files of the workflow in Python that it belongs to."""
+    """The identity of code together with the files of its Python workflow."""
     where = asked.turn.defined.python
     if where is None or not code.version:
         return code
@@ -139,8 +139,8 @@ def _digest_workflow(where: str) -> str:
 
 
 def _find_session(asked: KeyInput, agent: str) -> tuple[str, int | None]:
-    """The digest of the role's last turn in the session that its tier asks for, and the number of that step. Whether
-    the session can really be continued does not matter: the agent then gets the same in a longer prompt."""
+    """The digest of the role's last turn in the session that its tier asks for, and the number of that step. It does
+    not matter whether the session can be continued: if not, the agent gets the same content in a longer prompt."""
     own = (step for step in islice(asked.turn.chain, LOOK_BACK) if step.role == asked.role)
     if asked.turn.role(asked.role).resume in ("bounded", "persistent"):
         for step in own:
@@ -153,12 +153,12 @@ def _find_session(asked: KeyInput, agent: str) -> tuple[str, int | None]:
 
 
 def _digest_turn(step: Step, parts: Parts) -> str:
-    """What a session has seen up to a step. A step without a key is like no other."""
+    """What a session has seen up to a step. A step without a key equals no other step."""
     return digest([key_of(parts) or step.id, step.output, step.body])
 
 
 def _find_item(asked: KeyInput) -> Any:
-    """What makes the role of a member different from the role as defined: its item, and the texts that it is in."""
+    """What distinguishes a member's role from its definition: its item, and the texts that contain the item."""
     member = asked.turn.chain.start.member
     if member is None:
         return None
@@ -169,7 +169,7 @@ def _find_item(asked: KeyInput) -> Any:
 
 
 def _digest_steps(asked: KeyInput) -> str:
-    """The digest of all earlier steps, which continues that of the last function that was called in the thread."""
+    """The digest of all earlier steps. It continues the digest of the last function called in the thread."""
     unread = list[Step]()
     found = ""
     for step in asked.turn.chain.with_above():
@@ -185,8 +185,8 @@ def _digest_steps(asked: KeyInput) -> str:
 
 
 def _count_repetitions(store: Store, asked: KeyInput, parts: Parts) -> int:
-    """How many times the very same thing was asked before: of earlier members of the group, in this thread, or in the
-    earlier repeats of an evaluation, for each of which a whole round is counted."""
+    """How many times the same question was asked before: of earlier members of the group, in this thread, or in earlier
+    repeats of an evaluation, each of which counts as a whole round."""
     turn, before = asked.turn, asked.repeat * ROUND
     if (member := turn.chain.start.member) is not None:
         group = turn.defined.roles[member.group.role].group
@@ -205,7 +205,7 @@ def _count_repetitions(store: Store, asked: KeyInput, parts: Parts) -> int:
 
 @lru_cache(maxsize=8)
 def _find_repeated(store: Store, items: str) -> dict[int, int]:
-    """The numbers of the items that a list had before, with how many times it had them."""
+    """The numbers of the items that occur earlier in the list, too, each with how often."""
     seen, found = dict[bytes, int](), dict[int, int]()
     for number, item in enumerate(store.follow(items).payload, 1):
         content = canonical.encode(item)

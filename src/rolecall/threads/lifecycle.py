@@ -66,7 +66,7 @@ class EvalThread(NamedTuple):
     """Its id, which follows from the run."""
     run: str
     repeat: int = 0
-    """How many times the same is asked before it, so that it does not reuse those answers."""
+    """How many times the same question is asked before it, so that it does not reuse those answers."""
 
 
 def start(
@@ -170,9 +170,9 @@ def fork(
     start; otherwise a fork is just one ref. The fork keeps the agents of `source`, unless an `agent` or a workflow is
     given. A new start may also have another work folder, `cwd`; `cell` is what an evaluation decides about the fork.
 
-    It works in folders of its own, with the files of that step. `trees` is the folder of the repositories that have
-    them. Without it, or if the step did not record its files, the fork shares the folder that `source` shares, and its
-    own folders begin with the current state of those of `source`: a worktree at the last commit there, a copy as a
+    It works in its own folders, with the files of that step. `trees` is the folder of the repositories that have them.
+    Without it, or if the step did not record its files, the fork shares the folder that `source` shares, and its own
+    folders begin with the current state of the folders of `source`: a worktree at the last commit there, a copy as a
     copy."""
     chain, head = Chain(store, at), at
     if workflow is not None or prompt is not None:
@@ -222,7 +222,7 @@ def fork(
 
 def _limits_at(store: Store, chain: Chain) -> dict[str, float]:
     """The limits for a fork at a node that is given without a thread. A start does not store limits, and several
-    threads may share it, so the lowest of their limits apply."""
+    threads may share it, so their lowest limits apply."""
     if chain.last is not None:
         return dict(chain.last.payload.get("limits", {}))
     found: dict[str, float] = {}
@@ -326,8 +326,8 @@ def _add_thread(
 
 
 def enter_queue(draft: Draft, ident: str, state: ThreadState, entry: JsonObject) -> None:
-    """Add a thread to the service's queue. It is not admitted while its `maker` is alive and still makes its folders;
-    once it has `begun`, it is not discarded."""
+    """Add a thread to the service's queue. It is not admitted while its living `maker` still makes its folders; once it
+    has `begun`, it is not discarded."""
     draft.move(thread.queue_name_of(ident, state), None, state=thread.queue_entry(state, entry))
 
 
@@ -347,7 +347,7 @@ def _make_folders(store: Store, ref: ThreadRef) -> ThreadRef:
         draft.event(ref.id, "not_started", {"reason": str(error)})
         for place in (ref.ref, *thread.in_service(store, ref)):
             draft.move(place.name, place)
-        with suppress(Conflict):  # the thread was killed or discarded meanwhile
+        with suppress(Conflict):  # the thread has been killed or discarded
             draft.commit(durable=True)
         raise
     with suppress(Conflict):  # as above
@@ -395,7 +395,9 @@ def resume(
         )
     if ref.state.until is not None and (note := read_note(store, ref.id)) is not None:
         played = read_thread(store, note.note.session) if note.note.by.startswith("workflow:") else None
-        if played is not None and played.state.until is not None:  # it waits for that thread
+        if (
+            played is not None and played.state.until is not None
+        ):  # it waits for the thread that plays its role
             resume(store, played, mask=mask)
     chain, draft = Chain(store, ref.head), store.draft()
     head: str = ref.head
@@ -431,7 +433,7 @@ def resume(
 
 
 def choose_reuse(store: Store, ref: ThreadRef, reuse: bool | None) -> None:
-    """Decide whether the thread's next steps are taken over from finished ones; None changes nothing."""
+    """Decide whether the thread's next steps may reuse finished ones; None changes nothing."""
     if reuse is None or reuse == ref.state.reuse or ref.state.has_ended:
         return
     refuse_running(store, ref)
@@ -460,7 +462,7 @@ def queue_again(store: Store, draft: Draft, ref: ThreadRef, state: ThreadState) 
         return state
     if places := thread.in_service(store, ref):
         for entry in places:
-            if "until" in entry.state:  # it need not wait until then
+            if "until" in entry.state:  # it no longer waits for a limit
                 kept = {key: value for key, value in entry.state.items() if key != "until"}
                 draft.move(entry.name, entry, state=kept)
         return state._replace(status=Status.QUEUED) if ref.state.status == Status.QUEUED else state

@@ -40,7 +40,7 @@ class Filter(NamedTuple):
 
     @property
     def is_for_damaged(self) -> bool:
-        """Whether only damaged threads are wanted; any thread may be damaged, whatever status its ref has."""
+        """Whether only damaged threads are wanted. A thread of any status may be damaged."""
         return self.statuses == {Status.DAMAGED}
 
     def takes(self, found: Mapping[str, Any]) -> bool:
@@ -85,8 +85,8 @@ def list_threads(
 
 
 def find_latest(store: Store, folders: Sequence[str], *, is_waiting: bool = False) -> ThreadRef | None:
-    """The newest thread with one of these work folders, other than threads that play a role of another; with
-    `is_waiting`, the newest that is suspended or waits for the end of a limit."""
+    """The newest thread with one of these work folders, except threads that play a role of another. With `is_waiting`,
+    the newest that is suspended or waits for a limit to end."""
     before, where = thread.ref_name(_OLD_FROM), {"cwd": folders}
     if is_waiting:
         where["status"] = [Status.SUSPENDED, Status.IDLE, Status.QUEUED]
@@ -104,7 +104,7 @@ def _band(store: Store, asked: Filter, page: str | None, *, is_old: bool) -> Ite
     if asked.before is not None:
         bounds.append(_lowest_id(asked.before, is_old=is_old))
     if page is not None:
-        # Within a millisecond our ids come first, so that a page ends at the same place in both ranges.
+        # Within a millisecond Rolecall's ids come first, so that a page ends at the same place in both ranges.
         same_band = (page >= _OLD_FROM) == is_old
         bounds.append(page if same_band else _lowest_id(thread_time(page) + is_old, is_old=is_old))
     before, floor = thread.ref_name(min(bounds)), thread.ref_name(_OLD_FROM if is_old else "")

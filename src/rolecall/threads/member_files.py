@@ -1,9 +1,9 @@
 """The files of a group's members: the folders they begin in, and the queue that merges their work.
 
-A member's worktree begins at the parent's state: at the branch of the parent's own worktree, with what is uncommitted
-there, or at the commit that is checked out where the parent was started. Members that must not write need none if the
-parent has one: they work in that. The queue merges members into that worktree or that folder, in the order in which
-they finished. Merging again is safe, so a crash needs no record of its own.
+A member's worktree begins at the parent's state: at the branch of the parent's own worktree, including uncommitted
+changes, or at the commit that is checked out where the parent was started. Members that must not write work in the
+parent's worktree if it has one. The queue merges members into that worktree or that folder, in the order in which they
+finished. Merging again is safe, so recovery from a crash needs no extra record.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rolecall.workflow.model import Group, member_workdir, sandbox_of
 
 
 class MemberPlace(NamedTuple):
-    """Where a member works: in folders of its own, or in `cwd`."""
+    """Where a member works: in its own folders, or in `cwd`."""
 
     cwd: str
     folders: Mapping[str, WorkFolder] = {}
@@ -45,12 +45,12 @@ class MemberFiles:
         self._role = role
         self._group = turn.workflow.roles[role].group or Group()
         self._plans: dict[str, WorkFolder] = {}
-        """The plan of the first member's folder by kind; those of the others begin alike."""
+        """The plan of the first member's folder by kind; the other members' folders begin in the same way."""
 
     # -- folders --
 
     def plan(self, member: str, role: str) -> MemberPlace:
-        """Decide where a new member works that plays `role`. Nothing is made yet."""
+        """Decide where a new member that plays `role` works, without making anything yet."""
         cwd, kind = self._turn.chain.start.cwd, member_workdir(self._turn.workflow, self._role, role)
         if kind == "shared":
             return MemberPlace(self._turn.cwd)
@@ -68,8 +68,8 @@ class MemberFiles:
         return MemberPlace(cwd, {kind: workfolder.plan_like(self._plans[kind], member)})
 
     def _own(self, kind: str) -> tuple[str, WorkFolder | None]:
-        """The parent's own folder that those of this kind begin like: one of this kind, or the one that the roles of a
-        fork share. The first value is the `workdir` of the roles that work there."""
+        """The parent's own folder from which members' folders of this kind begin: one of the same kind, or the one that
+        the roles of a fork share. The first value is the `workdir` of the roles that work there."""
         folders = self._parent.state.folders
         for workdir, folder in ((kind, folders.get(kind)), ("shared", folders.get("fork"))):
             if folder and not folder.is_removed and (kind != "worktree" or folder.branch):
@@ -81,7 +81,7 @@ class MemberFiles:
     async def merge(self, members: Mapping[int, ThreadRef], cancel: Cancel) -> dict[int, Merged | SetAside]:
         """Merge the work of members, given by their numbers, in the order in which they finished. Raise UsageError
         before anything is merged if the folder has uncommitted changes in the same files, AgentError if `cancel` is set
-        meanwhile."""
+        before the end."""
         if self._group.merge != "queue":
             return {}
         order = sorted(members.items(), key=lambda one: (one[1].ref.updated, one[0]))

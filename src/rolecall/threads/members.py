@@ -66,7 +66,7 @@ MOST_TEXT = 100_000
 _AGAIN = "Resuming finds the same list: fork the thread before it, or fork it with a corrected workflow"
 _PAGE = 200
 _STOP_MS = 5_000
-"""How long to wait for processes of stopped members to record what their agents have used."""
+"""How long to wait until the processes of stopped members have recorded their agents' usage."""
 _LOOK_SECONDS = 1.0
 """How often to look for the end of members that other processes run."""
 
@@ -122,7 +122,7 @@ def _store_roster(setup: Setup, held: Held, attempt: Attempt, files: MemberFiles
 
 
 def _check_items(turn: Turn, role: str, group: Group, items: list[Any]) -> None:
-    """Find what would keep members from being asked, before anything is paid."""
+    """Find problems that would prevent asking the members, before anything costs money."""
     if len(items) > MOST_MEMBERS:
         raise UsageError(
             f"the list has {len(items):,} items, and a group has at most {MOST_MEMBERS:,} members"
@@ -172,7 +172,7 @@ class Members:
 
     async def run(self, run: Run, cancel: Cancel) -> Outcome:
         """Run the members in this process, as many at once as the group allows, and join them."""
-        if "standing" in self._ref.state:  # it would be out of date from now on
+        if "standing" in self._ref.state:  # it is outdated from here on
             kept = {key: value for key, value in self._ref.state.items() if key not in ("standing", "seen")}
             self._ref = self._store.move(self._ref.name, self._ref, self._ref.target, kept, durable=False)
         about = {"role": self._roster.role, "count": self._roster.size, "group": self._roster.id}
@@ -229,7 +229,7 @@ class Members:
         return self._interrupt()
 
     async def queue(self, cancel: Cancel) -> Outcome:
-        """Queue members for the service, and let the parent wait without a process until one of them has ended."""
+        """Queue members for the service. The parent waits without a process until one of them has ended."""
         is_joining = False
         while True:
             stored = self._ref.state.get("standing")
@@ -254,7 +254,7 @@ class Members:
             self._ref = self._store.ref(self._ref.name) or self._ref
 
     def _find_stranded(self) -> dict[int, Amounts]:
-        """Members that another process began and that the service does not have."""
+        """Members that another process started and that the service has not queued."""
         found = {}
         for number, amounts in self._standing.open.items():
             ref = read_thread(self._store, self._id(number))
@@ -287,7 +287,7 @@ class Members:
         return decision
 
     def _read_all(self) -> None:
-        """Read every member that was started, in the order in which they came to stand as they do."""
+        """Read every started member, in the order in which they reached their current status."""
         self._standing = Standing(self._roster.size)
         for ref in sorted(read_members(self._store, self._held.thread), key=lambda ref: ref.ref.updated):
             self._note_ref(ref)
@@ -313,8 +313,8 @@ class Members:
         return fate
 
     def _amounts_used(self, ref: ThreadRef, reserved: Amounts) -> Amounts:
-        """What a member has used of the limited amounts. An agent that did not report its cost may have spent all
-        that was reserved for it."""
+        """What a member has used of the limited amounts. An agent that did not report its cost counts as having spent
+        its whole reservation."""
         used, last = self._usage_of(ref), Chain(self._store, ref.head).last
         has_agent = last is None or not is_unpaid(last.agent)
         if last is not None and last.reused and not last.payload.get("attempt"):
@@ -325,8 +325,8 @@ class Members:
         return amounts
 
     def _usage_of(self, ref: ThreadRef) -> dict[str, float]:
-        """What a member has used, including failed attempts that no step links to yet. One that was stopped and whose
-        process has not recorded what its agent used may have used all that was reserved for it."""
+        """What a member has used, including failed attempts that no step links to yet. A stopped member whose process
+        has not recorded its agent's usage counts as having used its whole reservation."""
         last, note = Chain(self._store, ref.head).last, read_note(self._store, ref.id)
         failed = thread.read_attempts(self._store, note.attempt if note else None)
         before = last.payload["totals"] if last else {}
@@ -344,7 +344,7 @@ class Members:
     # -- running --
 
     def _start(self, granted: Mapping[int, Amounts]) -> Iterable[int]:
-        """Start members, or continue those that can, each with the limits that are granted to it."""
+        """Start or continue members, each with the limits granted to it."""
         if granted:
             draft = self._store.draft()
             self._add(draft, granted)
@@ -411,7 +411,7 @@ class Members:
         return state
 
     async def _run_one(self, run: Run, number: int, stop: Cancel) -> None:
-        """Run a member. What keeps it from being asked, such as a missing program, suspends it."""
+        """Run a member. A problem that prevents asking it, such as a missing program, suspends it."""
         ident = self._id(number)
         try:
             await run(ident, partial(self._tell, number), stop)
@@ -475,8 +475,8 @@ class Members:
         return settle(self._setup, self._held.ref(), Suspended(f"{self._roster.role}: {reason}"), onward)
 
     def _rest(self, granted: Mapping[int, Amounts] | None = None) -> Outcome | None:
-        """Let the parent wait for its members without a process, after queueing those that are `granted` limits; None
-        if one of them has moved meanwhile, so that there is something to decide again."""
+        """Let the parent wait for its members without a process, after queueing the members that are `granted` limits.
+        None if one of them has moved since, so that the decision has to be made again."""
         ref = self._ref
         if granted is None:
             ref = self._store.ref(self._ref.name) or self._ref
@@ -494,7 +494,7 @@ class Members:
         if granted is not None:
             kept["standing"] = self._standing.dump()
             slot = self._store.ref(thread.slot_name(parent.state.name, parent.id))
-            if slot is not None and "order" in slot.state:  # a fleet counts on from it
+            if slot is not None and "order" in slot.state:  # a fleet counts from it
                 kept["order"] = slot.state["order"]
         draft.move(ref.name, ref, ref.target, kept)
         if "seen" not in ref.state or not open_:
@@ -503,7 +503,7 @@ class Members:
         try:
             draft.commit(durable=True)
         except Conflict:
-            self._held.ref()  # raises if it is not the group that has moved
+            self._held.ref()  # raises if something other than the group has moved
             return None
         self._setup.watch(Status.WAITING.value, {"reason": reason})
         return Outcome(parent.id, parent.head, Status.WAITING, self._roster.role, reason)
@@ -513,8 +513,8 @@ class Members:
         return Outcome(self._held.thread, self._held.head, Status.IDLE, self._roster.role, "interrupted")
 
     async def _join(self, stopped: str, cancel: Cancel) -> Outcome | None:
-        """Merge the members' files if the group does, and commit the step that joins their results; None if one of them
-        has been continued by somebody."""
+        """Merge the members' files if the group merges them, and commit the step that joins their results. None if
+        somebody has continued one of them."""
         ref = self._store.ref(self._ref.name) or self._ref
         members, texts, used, usage = list[dict[str, Any]](), list[str](), Counter[str](), Counter[str]()
         done, saved = dict[int, ThreadRef](), list[Mapping[str, float]]()
@@ -621,7 +621,7 @@ def _is_recorded(store: Store, member: str) -> bool:
 
 
 def _cut(texts: list[str]) -> str:
-    """The members' reports as one text, as many as fit."""
+    """As many of the members' reports as fit, in one text."""
     kept, left = list[str](), MOST_TEXT
     for text in filter(None, texts):
         if len(text) > left:

@@ -22,7 +22,7 @@ from rolecall.workflow import reply
 from rolecall.workflow.model import sandbox_of
 
 _GRACE = 2.0
-"""Seconds in which an agent that is a function may end by itself, for example to report what it has used."""
+"""How many seconds a function agent may take to end by itself, for example to report its usage."""
 Play = Callable[[Attempt, protocol.Cancel, str, str, str | None], Any]
 """(attempt, cancel, workflow, prompt, session) -> the outcome of the child thread that plays the role."""
 
@@ -30,8 +30,8 @@ Play = Callable[[Attempt, protocol.Cancel, str, str, str | None], Any]
 async def perform(
     setup: Setup, attempt: Attempt, cast: Cast, *, cancel: protocol.Cancel, play: Play | None = None
 ) -> StepResult:
-    """Let the role's agent play it or, while that has reached a limit of its provider, the one that the workflow names
-    as its stand-in; the step says so. If this raises, the agent's output is already recorded."""
+    """Let the role's agent play the role. If that agent has reached a limit of its provider, the workflow's stand-in
+    plays it, and the step records that. If this raises, the agent's output is already recorded."""
     named = attempt.turn.role(attempt.role).stand_in
     try:
         return await _play(setup, attempt, cast, cancel, play)
@@ -58,7 +58,7 @@ async def perform(
             if other is not None and other.until is not None and other.until <= own.until:
                 raise
             attempt.fail(problem.message, problem)
-            # Without what it used, which is recorded.
+            # Without its usage, which is already recorded.
             again = AgentError(error.message, ending=error.ending, session=error.session, hint=error.hint)
             raise again from problem
 
@@ -129,7 +129,7 @@ async def _ask(
         is_whole = not getattr(cast.agent, "is_workflow", False)
         if is_whole and (taken := await reuse.take_over(attempt, has_effects=cast.has_effects)):
             return AgentAnswer("", "", taken=taken)
-        if attempt.note.reused:  # refused because of the files: they are not what they were a moment ago
+        if attempt.note.reused:  # refused because the files have just changed
             await attempt.find_files()
             await attempt.find_parts(setup, cast)
     attempt.note_sandbox(sandboxing.describe_use(sandbox, words, policy))
@@ -148,9 +148,8 @@ async def _ask(
     try:
         with contain(f"the agent {cast.name!r}"):  # adapters are third-party code and may raise anything
             given = protocol.ask(cast.agent, text, context=context)
-            if isinstance(
-                cast.agent, FunctionType | MethodType | partial
-            ):  # which may not know that it should stop
+            # it may not know that it should stop
+            if isinstance(cast.agent, FunctionType | MethodType | partial):
                 given = unless(cancel, f"the agent {cast.name!r}", given, grace=_GRACE)
             answered = await given
     except AgentError as error:
@@ -176,7 +175,7 @@ def _environment_of_agent(setup: Setup, attempt: Attempt, cast: Cast) -> dict[st
     trace = trace_id(attempt.store, attempt.thread, attempt.state.parent)
     span = attempt_span(attempt.thread, attempt.turn.chain.head, attempt.previous)
     environment[process.TRACEPARENT] = traceparent(trace, span)
-    environment.pop("TRACESTATE", None)  # it belongs to the trace that we were started in
+    environment.pop("TRACESTATE", None)  # it belongs to the trace of our parent process
     environment.pop(capabilities.THREADS_VARIABLE, None)  # set for the role whose agent started us
     if role.may_start_threads:
         environment[capabilities.THREADS_VARIABLE] = "1"

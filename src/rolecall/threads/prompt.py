@@ -37,7 +37,7 @@ class ShownStep(NamedTuple):
     body: str = ""
     agent: str = ""
     is_cut: bool = False
-    """Whether something of its output was left out."""
+    """Whether a part of its output was left out."""
 
 
 class PromptPart(NamedTuple):
@@ -54,7 +54,7 @@ class Prompt(NamedTuple):
 
     parts: tuple[PromptPart, ...]
     shown: tuple[ShownStep, ...] = ()
-    """The earlier steps that it shows, oldest first."""
+    """The earlier steps in the prompt, oldest first."""
 
     @property
     def text(self) -> str:

@@ -1,9 +1,8 @@
-"""Proves where a commit comes from: the step that its trailers name, and everything before that step.
-
-A commit that Rolecall makes of a thread's work names the step in its trailers, with the seal of that step (`seal.py`).
-A commit that an agent makes names nothing; the step records it, and a later merge seals the step. A proof checks that
-the seal is right, that the files of the commit are those that a step left, and that a merge has nothing but what its
-parents had. It needs the store, or a proof file and the repository.
+"""Proves where a commit comes from: the step that its trailers name, and everything before that step. A commit that
+Rolecall makes from a thread's work names the step in its trailers, with the seal of that step (`seal.py`). A commit
+that an agent makes has no trailers; the step records it, and a later merge seals the step. A proof checks that the seal
+is right, that a step left exactly the files of the commit, and that a merge contains only what its parents had. It
+needs the store, or a proof file and the repository.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _MOST_COMMITS = 1_000
 _MOST_NAMED = 20
 _EVENTS = 500
-# A replaced object would be shown instead of the one that the id names.
+# Ignore replacement objects, so that an id always means the original object.
 _PLAIN = {"GIT_NO_REPLACE_OBJECTS": "1"}
 
 
@@ -122,14 +121,14 @@ class Proof(NamedTuple):
     task: str | None
     """The task of the thread; None if it is withheld."""
     files: str
-    """How the files of the commit were found to be those of a step."""
+    """How the commit's files were matched with a step."""
     steps: tuple[ProvenStep, ...]
     """Oldest first."""
     checks: tuple[ProofCheck, ...]
     problems: tuple[str, ...]
     """Why the commit is not proven; empty if it is."""
     uncovered: tuple[str, ...]
-    """What the proof says nothing about."""
+    """What the proof does not cover."""
     sealed: SealedChain
 
     @property
@@ -199,7 +198,7 @@ def prove(
     given: SealedChain | None = None,
 ) -> Proof:
     """Prove a commit of the repository around `folder` from the store, or from `given`, a proof that was exported.
-    Raise NotFound if the repository does not have it, or if no step is known that made it."""
+    Raise NotFound if the repository does not have it, or if no known step made it."""
     commit = _find_commit(folder, name)
     claims = [commit.claim]
     if not commit.claim.step:  # a later commit may name the step, the oldest of them first
@@ -210,7 +209,10 @@ def prove(
     for claim in claims:
         chain: SealedChain | None = None
         if given is not None and given.step == claim.step:
-            if (given.thread, given.digest) != (claim.thread, claim.digest):  # nothing in it can be believed
+            if (given.thread, given.digest) != (
+                claim.thread,
+                claim.digest,
+            ):  # none of its content can be trusted
                 raise Damaged(
                     f"the proof is not the one that {claim.commit[:12]} sealed: its digest is {given.digest}",
                     hint="Get it again from where it was exported.",
@@ -223,7 +225,7 @@ def prove(
         if claim.commit == commit.id or any(commit.id in step.commits for step in _read_steps(chain, None)):
             return _Proving(folder, commit, claim, chain, store if sealer else None, trees).prove()
     known = find_step(store, f"commit-{commit.id}") if store and sealer else None
-    if known is not None and sealer:  # nothing in the repository seals it
+    if known is not None and sealer:  # no commit in the repository seals it
         claim = Claim("", known.thread, known.step.id, "")
         chain = sealer.chain(known.thread, known.step.id)
         return _Proving(folder, commit, claim, chain, store, trees).prove()
@@ -306,7 +308,7 @@ class _Proving:
     # -- files --
 
     def _compare_files(self, steps: tuple[ProvenStep, ...]) -> str:
-        """Check that the commit has the files that a step left, and say which; report it if it has not."""
+        """Check that the commit has the files that a step left, and return which step; report a problem otherwise."""
         work, base = self._commit, self._commit.parents[0] if self._commit.parents else ""
         if len(work.parents) == 2:
             ours, theirs = work.parents
@@ -345,7 +347,7 @@ class _Proving:
         )
 
     def _check_merge(self, ours: str, theirs: str) -> None:
-        """Report it if the merge has more than its two parents had."""
+        """Report a problem if the merge has more than its two parents had."""
         merged = git.ask(self._folder, "merge-tree", "--write-tree", ours, theirs, env=_PLAIN)
         tree = merged.text.partition("\n")[0]
         if merged.code or tree == self._commit.tree:
@@ -358,7 +360,7 @@ class _Proving:
         self._problems.append(f"the merge has something that neither of its parents had, in {_join(changed)}")
 
     def _find_unknown(self, ours: str, theirs: str, steps: tuple[ProvenStep, ...]) -> None:
-        """Say which of the merged commits no step is known to have made."""
+        """List the merged commits that no known step made."""
         made = {one for step in steps for one in step.commits}
         for one in _read_commits(self._folder, theirs, f"^{ours}"):
             is_known = one.id in made or one.claim.step
@@ -380,7 +382,8 @@ class _Proving:
 
 
 def _walk(chain: SealedChain) -> Iterator[str]:
-    """The nodes of a chain: its steps, newest first, those of the thread above a member, and the first start."""
+    """The nodes of a chain: its steps, newest first, then the steps of the thread above a member, and the first
+    start."""
     node: str | None = chain.step
     while node and node in chain.nodes:
         yield node
@@ -442,7 +445,7 @@ def _read_checks(chain: SealedChain, steps: Iterable[ProvenStep]) -> Iterator[Pr
             yield ProofCheck(step.role, command, step.status, step.id)
         workflow = chain.show(chain.show(chain.show(step.id)["start"]).get("workflow"))
         if step.agent == GROUP and (words := workflow.get("checks", {}).get(step.role)):
-            # A merge after which the command fails is undone, and its work set aside.
+            # If the command fails, the merge is undone and its work set aside.
             yield ProofCheck(step.role, " ".join(words), "passed after each merge", step.id)
 
 
@@ -481,14 +484,14 @@ def _read_commits(folder: str, *words: str) -> Iterator[Commit]:
 
 
 def _is_whole(folder: str, commit: str) -> bool:
-    """Whether the bytes of a commit give its id, which git does not check when it reads one."""
+    """Whether the bytes of a commit match its id; git does not check that when it reads one."""
     data = git.ask(folder, "cat-file", "commit", commit, env=_PLAIN).out
     kind = "sha1" if len(commit) == 40 else "sha256"
     return new_hash(kind, b"commit %d\0" % len(data) + data, usedforsecurity=False).hexdigest() == commit
 
 
 def _list_changes(folder: str, before: str, after: str) -> dict[str, str]:
-    """The mode and id of each file that differs, as it is after; empty for one that is gone."""
+    """The new mode and id of each file that differs; empty for a removed file."""
     pair = (before, after) if before else ("--root", after)
     options = ("-r", "--no-renames", "--no-commit-id", "--raw", "-z", "--no-abbrev")
     words = git.run(folder, "diff-tree", *options, *pair, env=_PLAIN).words

@@ -77,7 +77,7 @@ def moment(ms: int) -> str:
 
 
 def local_time(ms: int) -> str:
-    """A coming moment in the machine's time zone, with its day unless that is today."""
+    """A future time in the machine's time zone, with its day unless that is today."""
     at = localtime(ms / 1000)
     is_today = at[:3] == localtime()[:3]
     return strftime("%H:%M:%S" if is_today else "%a %d %b %H:%M", at)
@@ -110,7 +110,7 @@ def facts(step: View) -> list[str]:
 
 
 def sandbox_text(view: View) -> str:
-    """What the processes of a step or an attempt could reach, and how that was enforced; empty without a sandbox."""
+    """The sandbox rules of a step or an attempt, and how they were enforced; empty without a sandbox."""
     use = view.get("sandbox")
     if not use:
         return ""
@@ -121,7 +121,7 @@ def sandbox_text(view: View) -> str:
 
 
 def reused_text(reused: View) -> list[str]:
-    """Where a step was taken over from, and what that saved."""
+    """The source of a reused step, and what reusing it saved."""
     saved = saved_text(reused.get("saved") or {})
     return [f"reused from …{reused['thread'][-4:]}", *([f"saved {saved}"] if saved else [])]
 
@@ -163,7 +163,7 @@ def changes_text(step: View, most: int | None = None) -> list[str]:
 
 
 def changes_total(step: View) -> str:
-    """How many files a step changed and, if all of them are known, by how many lines; empty if it changed none."""
+    """How many files a step changed and, if all of them are known, how many lines; empty without changes."""
     changes, more = step.get("changes") or (), step.get("moreChanges", 0)
     if not changes:
         return ""
@@ -293,7 +293,7 @@ def step_markdown(
 def _members_markdown(
     output: View, members: Sequence[View], unfolded: int | None, more: str
 ) -> Iterable[str]:
-    """The members of a group, those that are not done first; the first `unfolded` of them with their outputs."""
+    """The members of a group, unfinished ones first; the first `unfolded` of them with their outputs."""
     yield joined_text(output) + "."
     ordered = sorted(members, key=lambda member: member["status"] == "done")
     if unfolded == 0:
@@ -413,7 +413,7 @@ def attempt_markdown(attempt: View, *, with_prompt: bool = False, limit: int | N
 
 
 def besides(view: View) -> list[View]:
-    """The turns without the answer itself, which is shown elsewhere."""
+    """The turns without the answer, which is shown elsewhere."""
     answer = (view.get("raw") or "").strip()
     turns = [
         {**turn, "text": "" if turn["text"].strip() == answer else turn["text"]} for turn in view["turns"]
@@ -453,7 +453,7 @@ def markdown(card: View, steps: Sequence[View], *, limit: int | None = SHORT) ->
 
 
 def describe_thread(card: View) -> list[tuple[str, Any]]:
-    """What a report says about a thread besides its steps, by name."""
+    """The facts about a thread in a report, by name."""
     said = [
         ("thread", card["thread"]),
         ("workflow", f"{card['name']} ({card['workflow']})"),

@@ -33,8 +33,8 @@ class Request(NamedTuple):
 
 
 def create_once(store: Store, request: Request, also: Also | None, create: Create) -> ThreadRef:
-    """The thread that `create` creates, together with `also`; or the one that an earlier request with the same key has
-    created. Raises `Conflict` if that one asked for something else."""
+    """The thread that `create` creates, together with `also`, or the thread that an earlier request with the same key
+    created. Raises `Conflict` if the earlier request asked for something else."""
     for _ in range(_ATTEMPTS):
         seen = store.ref(REF)
         try:
@@ -42,16 +42,16 @@ def create_once(store: Store, request: Request, also: Also | None, create: Creat
         except Conflict:
             there = store.ref(REF)
             if (there and there.version) == (seen and seen.version):
-                raise  # something else was in the way
+                raise  # another change caused the conflict
     return _create(store, request, store.ref(REF), also, create)
 
 
 def find(store: Store, request: Request, seen: Ref | None) -> ThreadRef | None:
-    """The thread that an earlier request with the same key has created; `seen` is the ref of all requests. Raises
-    `Conflict` if that one asked for something else."""
+    """The thread that an earlier request with the same key created; `seen` is the ref of all requests. Raises
+    `Conflict` if that request asked for something else."""
     key, content = map(_digest, request)
     for one, asked, ident in seen.state["newest"] if seen else ():
-        # A thread whose folders could not be made is gone, and may be asked for again.
+        # A thread whose folders could not be made is removed, so its request may be repeated.
         if one == key and (made := read_thread(store, ident)) is not None:
             if asked != content:
                 raise Conflict(

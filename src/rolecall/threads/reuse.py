@@ -17,11 +17,11 @@ from rolecall.threads.storable import describe_usage
 from rolecall.threads.thread import Reused, Step, count_usage
 
 REFUSED = "not reused: "
-"""How the remark begins that says why a step with the same key was not taken over."""
+"""The beginning of the remark that says why a step with the same key was not reused."""
 
 
 def find_refusal(step: Step) -> str:
-    """Why a finished step with the same key is not taken over; empty if it may be."""
+    """Why a finished step with the same key cannot be reused; empty if it can."""
     tree, parts = step.tree, step.parts
     if tree is None or parts is None or parts.tree.partition(":")[0] != tree.found.tree:
         return "the files that it found, or those that it left, are not recorded"
@@ -33,8 +33,8 @@ def find_refusal(step: Step) -> str:
 
 
 def origin_of(known: KnownStep) -> Reused:
-    """The step whose agent was asked: the known one, or the one from which that was taken over itself. What it had used
-    includes its failed attempts."""
+    """The step whose agent was asked: the known step or, if that was reused itself, its source. Its usage includes its
+    failed attempts."""
     step = known.step
     if step.reused is not None:
         return step.reused
@@ -46,7 +46,7 @@ def origin_of(known: KnownStep) -> Reused:
 
 async def take_over(attempt: Attempt, *, has_effects: bool = False) -> StepResult | None:
     """Take over a finished step with the same key: make its changes in the work folder and return its contents. None if
-    the role must be asked; if there is such a step, a remark says why."""
+    the role must be asked; if a step with the same key exists, a remark says why it is not used."""
     try:
         known = find_step(attempt.store, key_of(attempt.parts)) if attempt.reuse and attempt.parts else None
     except (NotFound, Damaged) as error:
@@ -59,8 +59,8 @@ async def take_over(attempt: Attempt, *, has_effects: bool = False) -> StepResul
 
 
 async def finish_begun(attempt: Attempt) -> StepResult | None:
-    """Finish what a process began that has died. None if it began nothing, or if the role must be asked, because the
-    files are not between those that the step found and those that it left, for instance."""
+    """Finish a reuse that a dead process began. None if it began none, or if the role must be asked, for example
+    because the folder has changes that are not the step's."""
     begun = await attempt.read_begun_reuse()
     if not begun:
         return None
@@ -74,7 +74,7 @@ async def finish_begun(attempt: Attempt) -> StepResult | None:
 
 async def _take_step(attempt: Attempt, known: KnownStep, *, is_begun: bool = False) -> StepResult | None:
     step = known.step
-    try:  # all of it is read before the first file is written
+    try:  # read all of it before writing the first file
         origin, tree, files = origin_of(known), step.tree, step.detail.get("files", ())
         saved = count_usage(origin.saved, ms=0)
         result = StepResult(step.output, step.body, step.raw, agent=step.agent, reused=origin, saved=saved)
@@ -98,7 +98,7 @@ async def _take_step(attempt: Attempt, known: KnownStep, *, is_begun: bool = Fal
 
 
 async def _change_files(attempt: Attempt, tree: StepTree, *, is_begun: bool) -> str:
-    """Make the changes of the step that the note says is taken over. Return why that is not done, if so."""
+    """Make the changes of the reused step that the note names. Return the reason if that is not possible."""
     if is_begun and not attempt.reuse:
         return await attempt.files.undo_changes(tree, "reuse was switched off after it had begun")
     attempt.write_note()  # before the first file is written

@@ -1,4 +1,4 @@
-"""What the processes of a step may reach: who enforces the restrictions of its role, and what the step records.
+"""Limits what the processes of a step may reach: who enforces the restrictions of its role, and what the step records.
 
 Only a role with a `sandbox`, or with restrictions that imply one, needs `agents/sandbox.py`; it is imported then.
 """
@@ -60,8 +60,7 @@ def check_role(
 
 
 def describe_use(sandbox: Sandbox | None, words: Collection[str], policy: Policy | None) -> JsonObject:
-    """What a step records: the rules, and how they were enforced. Empty without a sandbox that was asked for or
-    refused."""
+    """What a step records: the rules, and how they were enforced. Empty if no sandbox was requested or refused."""
     if sandbox is not None and sandbox.is_off:
         return {"rules": describe_sandbox(sandbox)}
     if policy is not None:

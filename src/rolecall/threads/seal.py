@@ -3,7 +3,7 @@
 Ids of nodes are short and protect against accidents, not against a forger. The seal of a node is the digest of its id,
 its type, the SHA-256 of its bytes, the fields that a proof shows, and the seals of the nodes that it refers to. A proof
 file has these parts for each node with fields to show; other nodes appear in it only by id and seal. So anybody who
-knows the seal of a step can check the file, and the texts of prompts and answers are not in it.
+knows the seal of a step can check the file, which does not contain the texts of prompts and answers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class SealedNode(NamedTuple):
 
 
 class SealedChain(NamedTuple):
-    """A step, and what a proof shows of the nodes that it refers to."""
+    """A step, with the shown fields of the nodes that it refers to."""
 
     thread: str
     step: str
@@ -75,7 +75,7 @@ def read_chain(path: str) -> SealedChain:
 
 def load_chain(data: bytes, name: str) -> SealedChain:
     """The content of a proof file. Raise Damaged unless it is whole and byte for byte what `SealedChain.dump` writes.
-    Whether it is true is only known when its digest has been compared."""
+    This does not check its truth: compare the digest for that."""
     try:
         known = json.loads(data)
         nodes = {node: SealedNode(**sealed) for node, sealed in known["nodes"].items()}
@@ -98,7 +98,7 @@ def load_chain(data: bytes, name: str) -> SealedChain:
 
 
 class Sealer:
-    """Seals steps of one store. What several of them share is read once."""
+    """Seals steps of one store. Nodes that several steps share are read once."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -116,7 +116,7 @@ class Sealer:
                 read[node] = self._read(node)
             sealed, refs = read[node]
             if missing := [one for one in refs if one not in self._sealed]:
-                waiting += missing  # an id is made from what it refers to, so rings do not occur
+                waiting += missing  # a node's id depends on the nodes it refers to, so there are no cycles
                 continue
             known = sealed._replace(refs={one: self._sealed[one][1] for one in refs})
             self._sealed[node] = (known, known.seal(node))
@@ -158,7 +158,7 @@ _PARTS = {
     "reused": _pick("step", "thread"),
     "member": _pick("number", "role"),
 }
-"""Fields of which only a part is shown. File names, addresses and digests of texts are content."""
+"""Fields that are shown in part. File names, addresses and digests of texts count as content."""
 
 _RECORD = (
     "number",
@@ -194,7 +194,7 @@ def _shown_fields() -> dict[str, tuple[str, ...]]:
 
 
 def _show(type_id: str, payload: Any) -> JsonObject:
-    """The fields of a node that a proof shows. Of a role's output, that is its status."""
+    """The fields of a node that a proof shows; of a role's output, only the status."""
     if not isinstance(payload, dict):
         return {}
     names = _shown_fields().get(type_id)

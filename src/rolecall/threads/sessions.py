@@ -60,7 +60,7 @@ class Origin(NamedTuple):
 
 
 def origin_of(store: Store, state: ThreadState, role: str) -> Origin | None:
-    """The session in which a role begins, from the thread's state, or None if it has none."""
+    """The session in which a role begins, from the thread's state, or None if it begins in a new one."""
     told = state.sessions.get(role)
     if not told:
         return None
@@ -115,7 +115,7 @@ def decide(
         if step.role != role or step.agent != agent:
             continue
         asked, shared = step, fork if is_fork else None
-        if step.reused is not None:  # its session belongs to the thread that it was taken over from
+        if step.reused is not None:  # its session belongs to the thread of the reused step
             asked = step.origin or step
             shared = Fork(asked.id, _sessions_since(step.store, step.reused.thread, asked.id))
         if session := asked.payload.get("session"):

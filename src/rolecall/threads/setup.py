@@ -81,7 +81,8 @@ class Setup:
     """Loads a playbook by the id of its stored workflow."""
     cast: Casting
     stand_in: Casting | None = None
-    """Like `cast`, for the agent that stands in for the role's own; None if nobody does, whatever the workflow says."""
+    """Like `cast`, for the stand-in of the role's agent; None if roles have no stand-ins, even if the workflow names
+    one."""
     extract: Extract
     """Asks a model to find the output in an answer whose frontmatter cannot be parsed."""
     can_extract: Callable[[Role], bool]
@@ -108,9 +109,9 @@ class Setup:
     layers: Callable[[], Layers] = no_layers
     """What this machine can enforce, for roles with a sandbox."""
     private: tuple[str, ...] = ()
-    """Our own places, with the store and keys, which agents in a sandbox do not see."""
+    """Rolecall's own folders and files, with the store and keys, which agents in a sandbox do not see."""
     cache: str | None = None
-    """The folder that remembers the versions of agents' programs; without it they are not asked for their version."""
+    """The folder that caches the versions of agents' programs; without it, versions are not looked up."""
     shares_process: bool = False
     """Whether this process also runs other threads, so that killing one must not end the process."""
     queues_members: bool = False

@@ -1,10 +1,10 @@
 """The files in a thread's own folder, sent through the store so that any machine can take the thread's next step.
 
 The ref `files/<thread>/<kind>` leads to the packs that make up the folder as the thread last left it; its state has the
-tree, the commit of its branch, and the id and host of the copy where that was. A file beside each copy, its mark, has
-the id of the copy. A machine whose copy is not the one that the ref names fetches the files, and names its own copy in
-the ref. So one machine has the newest copy, and nobody uses, merges or removes another one. Only what a step has
-recorded is replaced: if a person, or a role whose process died, has changed an older copy, the fetch fails.
+tree, the commit of its branch, and the id and host of that copy. A file beside each copy, its mark, has the id of the
+copy. A machine whose copy is not the one that the ref names fetches the files, and names its own copy in the ref. So
+only the machine with the newest copy uses, merges or removes it. Only what a step has recorded is replaced: if a
+person, or a role whose process died, has changed an older copy, the fetch fails.
 
 A thread whose files are too large, or were not recorded, stays on its machine from then on, and the ref says why.
 """
@@ -42,9 +42,10 @@ _CHUNK = 192 * 1024
 _BATCH = 16
 """Nodes in one transaction."""
 _RESTART = 20
-"""After so many sends, one has all that differs from the folder's beginning, and needs none of those before it."""
+"""After so many sends, the next one has all differences from the folder's beginning, so that it does not depend on
+earlier ones."""
 _MOST_AT_RESTART = 4 * 1024**2
-"""Bytes of such a send; with more, the sends before it are needed still."""
+"""The most bytes of such a send; with more, it still depends on earlier sends."""
 
 
 class SentFiles(NamedTuple):
@@ -62,8 +63,8 @@ class SentFiles(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """That the folder was made with files from another machine. The ref keeps it, for a process that takes over the
-    step."""
+    """Records that the folder was made with files from another machine. The ref keeps this for a process that takes
+    over the step."""
 
     text: str = ""
     """What the step says about it; empty if nothing was fetched for it."""
@@ -74,7 +75,7 @@ class Fetched(NamedTuple):
 
 
 class SharedFolder:
-    """A folder of a thread's own, in a store that several machines share."""
+    """A thread's own folder, in a store that several machines share."""
 
     def __init__(self, store: Store, thread: str, kind: str, folder: WorkFolder, trees: Trees | None) -> None:
         """Without `trees`, files are neither sent nor fetched."""
@@ -93,9 +94,9 @@ class SharedFolder:
     # -- sending --
 
     async def send(self, snapshot: Snapshot | None, workdir: str) -> SentFiles | None:
-        """Store what other machines need to make the folder as it is; None if they have it, or if the thread stays on
-        this machine anyway. The `snapshot` of the work folder does not cover the whole folder if a role works in a part
-        of it, or elsewhere."""
+        """Store what other machines need to recreate the folder; None if they already have it, or if the thread stays
+        on this machine anyway. The `snapshot` of the work folder does not cover the whole folder if a role works in a
+        part of it, or elsewhere."""
         known = self._ref.state if self._ref else {}
         if "reason" in known or (self._ref is None and self._trees is None):
             return None
@@ -150,7 +151,7 @@ class SharedFolder:
     def _pack_next(
         self, trees: Trees, snapshot: Snapshot, head: str, known: JsonObject
     ) -> tuple[tuple[bytes, bytes], bool]:
-        """The packs of the next send, and whether they need none of those before."""
+        """The packs of the next send, and whether they are independent of earlier packs."""
         if not known:
             return self._pack(trees, snapshot, head, {}, MOST_BYTES), True
         if known.get("more", 0) % _RESTART == _RESTART - 1:
@@ -161,7 +162,7 @@ class SharedFolder:
     def _pack(
         self, trees: Trees, snapshot: Snapshot, head: str, known: JsonObject, most: int
     ) -> tuple[bytes, bytes]:
-        """What others lack of the tree and of the commits up to `head`, if they have what is `known`."""
+        """The parts of the tree and of the commits up to `head` that machines with the `known` objects lack."""
         ours = os.path.join(trees.place, snapshot.repository)
         known_commits = [*filter(None, (self._folder.base, known.get("head")))]
         commits = b""
@@ -188,7 +189,7 @@ class SharedFolder:
         draft.move(self._name, self._ref, sent.target, sent.state)
 
     def mark(self, ref: Ref) -> None:
-        """Note beside the folder that it is as the moved ref says."""
+        """Note beside the folder that it matches the moved ref."""
         self._ref, state = ref, ref.state
         self._write_mark({"copy": state["copy"], **_describe(state.get("tree", ""), state.get("head", ""))})
 
@@ -201,9 +202,9 @@ class SharedFolder:
     # -- fetching --
 
     def fetch(self, head: str, note: int) -> Fetched:
-        """Make the folder as the thread left it on another machine, for the step that extends `head`, unless it is like
-        that here; `note` is the version of its attempt's note. Raise UsageError if that fails, or if something in the
-        folder would be lost."""
+        """Bring the folder to the state that the thread left on another machine, for the step that extends `head`;
+        `note` is the version of its attempt's note. Raise UsageError if that fails, or if something in the folder would
+        be lost."""
         ref, path, trees = self._ref, self._folder.path, self._trees
         if ref is None:
             return Fetched()
@@ -236,7 +237,7 @@ class SharedFolder:
                 git.run(path, "symbolic-ref", "HEAD", f"refs/heads/{self._folder.branch}")
                 git.run(path, "reset", "--quiet", "--mixed", state["head"])
         except (OSError, RolecallError) as error:
-            self._store.ref(self._name)  # raises if the server is away: the step is taken later
+            self._store.ref(self._name)  # raises if the server is unreachable: the step is taken later
             raise UsageError(
                 f"the files of the thread cannot be fetched from another machine to {path}: {error}",
                 hint="Fix that, then resume the thread.",
@@ -276,7 +277,7 @@ class SharedFolder:
                 b"".join(b64decode(self._store.get(part).payload) for part in entry[name])
                 for name in ("commits", "objects")
             )
-            if commits:  # of the thread's branch, which is in the user's repository
+            if commits:  # of the thread's branch in the user's repository
                 tree_pack.read_pack(source, commits)
             if objects:
                 with hold(ours, fcntl.LOCK_SH):
@@ -286,7 +287,7 @@ class SharedFolder:
         return size
 
     def _check_place(self) -> None:
-        """Raise UsageError if git would take the folder for a part of another repository."""
+        """Raise UsageError if git would treat the folder as part of another repository."""
         path = self._folder.path
         is_worktree = os.path.exists(os.path.join(path, ".git"))
         if find_top(path) != os.path.realpath(path) or (self._folder.branch and not is_worktree):
@@ -297,7 +298,7 @@ class SharedFolder:
         path, source = self._folder.path, self._folder.source
         found = trees.take(path, source=source)
         known = {mark.get("tree"), mark.get("from"), *(entry["tree"] for entry in sent)}
-        if mark.get("from") and found.tree not in known:  # a process has died that was bringing it up to date
+        if mark.get("from") and found.tree not in known:  # a process died while updating it
             before, after = (Snapshot(mark[name], found.repository) for name in ("from", "to"))
             trees.advance(before, after, path, source=source, is_begun=True)
             found = trees.take(path, source=source)
@@ -308,7 +309,7 @@ class SharedFolder:
         return found.tree
 
     def _check_branch(self, mark: Mapping[str, str], sent: Sequence[JsonObject]) -> None:
-        """Raise UsageError if commits would be lost that are neither a step's nor on another branch."""
+        """Raise UsageError if this would lose commits that neither a step nor another branch has."""
         path, source, branch = self._folder.path, self._folder.source, self._folder.branch
         if not branch:
             return
@@ -324,7 +325,7 @@ class SharedFolder:
             )
 
     def _make(self, ref: Ref, trees: Trees) -> None:
-        """Make a folder that does not exist."""
+        """Create a missing folder."""
         origin, tree = self._folder.origin or self._folder.source, ref.state["tree"]
         files = FirstFiles(tree, ref.state["repository"], trees.place)
         can_copy = self._folder.branch or os.path.isdir(origin)
@@ -345,8 +346,8 @@ def _describe(tree: str, head: str) -> dict[str, str]:
 
 
 def find_shared_folder(store: Store, turn: Turn, role: str, trees: Trees | None) -> SharedFolder | None:
-    """The folder of a thread's own in which a role works, if other machines may need it. Members of a group stay where
-    their work is merged."""
+    """The thread's own folder in which a role works, if other machines may need it. Members of a group stay on the
+    machine that merges their work."""
     if not store.is_shared or turn.chain.start.member is not None:
         return None
     workdir = turn.workdir_of(role)

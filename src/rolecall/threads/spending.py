@@ -33,7 +33,7 @@ class Account(NamedTuple):
     """What amounts are grouped by."""
 
     day: str
-    """Empty for what was used before the time that is counted."""
+    """Empty for usage before the counted time."""
     workflow: str
     role: str
     agent: str
@@ -64,7 +64,7 @@ class Amount:
 
 @dataclass
 class Spent:
-    """What was used for one day, workflow, role, agent or thread, or for all."""
+    """The usage of one day, workflow, role, agent or thread, or of all."""
 
     name: str
     title: str = ""
@@ -105,15 +105,14 @@ class _Known:
     """The thread whose role it plays or whose member it is; empty if somebody started it."""
     is_completed: bool = False
     amounts: dict[Account, Amount] = field(default_factory=dict)
-    """What its steps used, with the attempts before them."""
+    """The usage of its steps, with the attempts before them."""
     pending: dict[Account, Amount] = field(default_factory=dict)
-    """What failed attempts after the last step used."""
+    """The usage of failed attempts after the last step."""
 
 
 class Ledger:
     """Amounts of all threads of a store. The first count reads all threads, later ones only those that have recorded an
-    event since. What was used before the start of the time to count (`since`, in milliseconds) is only used to find
-    prices."""
+    event since. Usage before `since` (in milliseconds) only serves to find prices."""
 
     def __init__(self, since: int = 0) -> None:
         self._since = since
@@ -130,7 +129,7 @@ class Ledger:
         waiting = self._note_changes(store)
         while waiting and monotonic() < until:
             ident = waiting.popleft()
-            with suppress(NotFound, Damaged):  # a damaged thread is counted as far as it can be read
+            with suppress(NotFound, Damaged):  # count as much of a damaged thread as can be read
                 if (ref := read_thread(store, ident)) is not None:
                     known = self._known.setdefault(ident, _Known())
                     known.updated = ref.ref.updated
@@ -153,8 +152,8 @@ class Ledger:
         }
 
     def summarize(self, *, by: str) -> SpendingSummary:
-        """What was counted so far for each day, workflow, role, agent or thread (`by`), the most expensive first, days
-        in order. What played a role for a thread that somebody started counts for that thread and its workflow."""
+        """The usage so far for each day, workflow, role, agent or thread (`by`), the most expensive first, days in
+        order. The usage of a thread that plays a role counts for the thread that somebody started and its workflow."""
         rates, total, groups = self._price_tokens(), Spent("all"), dict[str, Spent]()
         for ident, one in self._known.items():
             started = ident
@@ -208,7 +207,10 @@ class Ledger:
     def _count(self, store: Store, ref: ThreadRef, known: _Known) -> None:
         """Add the steps that came since the thread was last counted, and recount the attempts after the last one."""
         note, known.pending = read_note(store, ref.id), {}
-        head, known.head = known.head, ref.head  # one that cannot be read to its start is not counted again
+        head, known.head = (
+            known.head,
+            ref.head,
+        )  # a thread that cannot be read to its start is not counted again
         self._count_attempts(store, note.attempt if note else None, ref.state.name, known.pending)
         for step in Chain(store, ref.head):
             if step.id in (head, ref.state.forked_from):

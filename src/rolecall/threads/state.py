@@ -69,16 +69,16 @@ class Onward(NamedTuple):
 
 
 class FirstFiles(NamedTuple):
-    """The snapshot that the folder of a fork begins with."""
+    """The snapshot with which the folder of a fork begins."""
 
     tree: str
     repository: str
     place: str
-    """The folder of our repositories, one of which has it."""
+    """The folder of Rolecall's repositories, one of which has it."""
 
 
 class WorkFolder(NamedTuple):
-    """A folder of a thread's own, as `threads/workfolder.py` plans it."""
+    """A thread's own folder, as planned by `threads/workfolder.py`."""
 
     path: str
     cwd: str
@@ -150,12 +150,12 @@ class ThreadState(NamedTuple):
     forked_thread: ThreadId | None = None
     limits: Mapping[str, float] = {}
     reuse: bool | None = None
-    """Whether finished steps with the same key are taken over: True wherever the workflow allows it, False never, None
-    where the workflow says so."""
+    """Whether finished steps with the same key are reused: True if the workflow allows it, False never, None if the
+    workflow asks for it."""
     eval: str = ""
     """The evaluation run that it belongs to."""
     repeat: int | None = None
-    """How many times the evaluation asked the same before, in other threads; None for none."""
+    """How many times the evaluation asked the same question before, in other threads; None if never."""
     service: QueuePlace | None = None
     reason: str = ""
     """Why it is suspended, failed, killed or discarded."""
@@ -190,10 +190,9 @@ class ThreadState(NamedTuple):
 
     @property
     def news(self) -> str:
-        """The event to notify people of when a thread reaches this state; empty without one. A thread that plays
-        a role of another, or is a member of a group, does not notify of its end, and its parent does not repeat its
-        questions. A killed thread sends nothing: the person who killed it knows. Nor does one of an evaluation, which
-        has hundreds."""
+        """The event to notify people of when a thread reaches this state; empty without one. A thread that plays a role
+        of another, or is a member of a group, sends no notification of its end, and its parent does not repeat its
+        questions. Killed threads and threads of evaluations send none."""
         if self.eval:
             return ""
         if self.until is not None:
@@ -210,7 +209,7 @@ class ThreadState(NamedTuple):
         )
 
     def dump(self) -> dict[str, Any]:
-        """The state as it is stored: fields without a value are left out."""
+        """The stored form of the state: fields without a value are left out."""
         fields = {key: value for key, value in self._asdict().items() if value not in (None, "", {})}
         fields |= {"status": self.status.value} | fields.pop("other", {})
         nested = {"service": self.service, "onward": self.onward}
@@ -249,7 +248,7 @@ def _read_command(command: str) -> Onward | None:
 
 
 class ThreadRef(NamedTuple):
-    """A thread's ref as it was when it was read."""
+    """A thread's ref at the time it was read."""
 
     id: ThreadId
     head: NodeId
@@ -347,12 +346,12 @@ def group_name(thread: str) -> str:
 
 
 def files_name(thread: str, kind: str) -> str:
-    """The ref of the files that a thread last left in its own folder of this kind, as other machines get them."""
+    """The ref of the newest files in a thread's own folder of this kind, for other machines."""
     return f"files/{thread}/{kind}"
 
 
 def check_run(thread: str) -> str:
-    """Marks the processes of the command that checks what a thread's group has merged."""
+    """Marks the processes of the command that checks a group's merges."""
     return f"{thread}-check"
 
 
@@ -384,8 +383,8 @@ def move(draft: Draft, seen: ThreadRef, state: ThreadState, *, head: str | None 
 
 
 def _is_news(store: Store, seen: ThreadRef, state: ThreadState, head: str) -> bool:
-    """Whether a thread ends, comes to wait for a person, or begins a long wait for a limit to end. Of the members of a
-    group, which reach the same limit, the first to wait counts."""
+    """Whether a thread ends, starts to wait for a person, or starts a long wait for a limit to end. Members of a group
+    reach the same limit, so only the first one to wait counts."""
     if state.until is not None:
         if state.until == seen.state.until or state.until - store.now() < LONG_WAIT_MS:
             return False

@@ -25,14 +25,14 @@ from rolecall.threads.views import View
 class Left(NamedTuple):
     files: Snapshot
     step: Step | None
-    """The step that left them; None for the files before the first step, or those of an attempt."""
+    """The step that left them; None for the files before the first step or of an attempt."""
     attempt: str = ""
     """The id of the failed attempt that left them."""
 
 
 def find_left(store: Store, ref: ThreadRef, at: str | None = None) -> Left:
-    """The files after the step `at` (a number, an id, `start`, or the id of a failed attempt; by default the last). A
-    step in which no agent works changes none."""
+    """The files after the step `at`: a number, an id, `start`, or the id of a failed attempt; by default the last. A
+    step without an agent changes none."""
     if (attempt := _find_attempt(store, ref, at)) is not None:
         return Left(_tree_of(attempt).left, None, attempt.id)
     node, _ = views.step_named(store, ref.id, at or None)
@@ -102,7 +102,7 @@ def check_out(store: Store, trees: Trees, ref: ThreadRef, folder: str, at: str |
 
 
 class Excerpt(NamedTuple):
-    """Which part of a patch is wanted."""
+    """Which part of a patch to return."""
 
     path: str | None = None
     """Only this file."""
@@ -174,7 +174,7 @@ def add_diffs(
 def compare_threads(
     store: Store, trees: Trees, one: ThreadRef, other: ThreadRef, excerpt: Excerpt = _WHOLE
 ) -> list[View]:
-    """How the files that two threads left last differ."""
+    """How the final files of two threads differ."""
     return [_part(trees, excerpt, find_left(store, one).files, find_left(store, other).files)]
 
 
@@ -274,7 +274,7 @@ class _Writer(NamedTuple):
 
 
 class _History:
-    """The states of the files of a thread, the oldest first, and who brought each of them; None if no step did."""
+    """The states of a thread's files, oldest first, and the step that made each; None if no step did."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -284,8 +284,8 @@ class _History:
         """The newest state of each tree."""
 
     def follow(self, ref: ThreadRef, chain: Chain, last: int | None = None) -> int | None:
-        """Add the states of a chain of a thread after the state `last`, and return the place of the newest. Without
-        `last`, those of a member begin after its parent's."""
+        """Add the states of a thread's chain after the state `last`, and return the place of the newest. Without
+        `last`, a member's states begin after its parent's."""
         member = chain.start.member
         if last is None and member and ref.state.parent:
             parent = read_thread(self._store, ref.state.parent)
@@ -302,7 +302,7 @@ class _History:
         if tree is None:
             return last
         if last is None or self.states[last].files.tree != tree.found.tree:
-            # Members that share a folder find what another one left.
+            # Members that share a folder see each other's files.
             known = self._places.get(tree.found.tree)
             last = self.add(tree.found, [] if last is None else [last], None) if known is None else known
         if tree.left.tree == tree.found.tree:

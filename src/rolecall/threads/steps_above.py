@@ -1,4 +1,4 @@
-"""The steps before a group, as its members are shown them."""
+"""The steps before a group, as its members see them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rolecall.threads.prompt import ShownStep
 from rolecall.threads.thread import FORK, PERSON, Chain
 
 _LEFT_OUT = "(a list whose items are given to members, one to each)"
-"""Members of a group are not shown the list that their items come from: what one is asked must not depend on others."""
+"""Members of a group do not see the list of items: the question to one member must not depend on the others."""
 
 
 class StepsAbove:
-    """The steps before a group, as its members are shown them: read once for all members that this process runs, and
-    only as far as they are shown. The list that `each` names is left out; if it is an expression, all lists in the
-    fields that it looks at are."""
+    """The steps before a group, as its members see them. They are read once for all members that this process runs, and
+    only as far as needed. The list that `each` names is left out; if `each` is an expression, so are all lists in the
+    fields that it uses."""
 
     def __init__(self, chain: Chain, each: str | None) -> None:
         from rolecall.workflow.condition import output_fields  # a step without a group does not need it
@@ -27,7 +27,7 @@ class StepsAbove:
         self._read: list[tuple[str, ShownStep]] = []
         self._left_out = output_fields(each) if each else ()
         self._place = 0
-        """How many steps of roles were read; `each` does not see those of people."""
+        """How many steps of roles were read; `each` does not see the steps of people."""
 
     def __iter__(self) -> Iterator[tuple[str, ShownStep]]:
         """Each step with its id, newest first."""

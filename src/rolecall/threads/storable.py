@@ -1,4 +1,4 @@
-"""Turns what an agent gave into values that can be stored, whatever a third-party adapter returned."""
+"""Turns the reply of an adapter, which may be third-party code, into values that can be stored."""
 
 from __future__ import annotations
 

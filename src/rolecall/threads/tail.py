@@ -21,7 +21,7 @@ Told = tuple[int, str, Mapping[str, Any]]
 def follow_events(
     store: Store, thread: str, *, members: bool
 ) -> Iterator[tuple[str, Mapping[str, Any]] | None]:
-    """The kind and body of each recorded event from the first on, and None whenever there are no more yet. With
+    """The kind and body of each recorded event from the first on, and None each time no more have arrived. With
     `members`, events of the members of a group come as the kind `member`."""
     after, group = 0, None
     while True:
@@ -52,9 +52,9 @@ class _Members:
         self._parent = parent
         self._roster = read_roster(store, roster)
         self._next = 1
-        """The lowest number that was not started yet."""
+        """The lowest number not started yet."""
         self._open: dict[int, int] = {}
-        """By number, where the events end that were read."""
+        """By number, where the read events end."""
 
     def _id(self, number: int) -> str:
         return member_id(self._roster.at, number, f"{self._parent}/{self._roster.id}")
@@ -67,7 +67,7 @@ class _Members:
         for number, after in list(self._open.items()):
             ident = self._id(number)
             events = self._store.events(ident, after=after)
-            # Read after the events, so that it is the state that they led to or a later one.
+            # Read after the events, so that the state is not older than they are.
             ref = read_thread(self._store, ident) if events else None
             if ref is None:
                 continue
