@@ -255,7 +255,7 @@ def test_what_goes_wrong_with_a_tool_is_told_to_the_model_which_goes_on(
     assert [text.split(";")[0].split(":")[0] for text in told] == [
         "unknown tool 'bash'",
         "'../x' leads outside the work folder, and nothing outside can be reached",
-        "read_file was called wrongly",
+        "read_file was called with wrong arguments",
     ]
 
 

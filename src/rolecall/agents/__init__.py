@@ -70,7 +70,7 @@ def parse_argument(name: str, argument: str) -> dict[str, str]:
 
 
 def add_tools(agent: Any, environment: Mapping[str, str]) -> Any:
-    """Return an agent that takes tool servers with one more, that of the project's own tools, unless it has one."""
+    """Add the server with the project's own tools to an agent that accepts tool servers, unless it has that server."""
     if any(server.name == _SERVER for server in agent.mcp):
         return agent
     # Not every agent passes its environment on to the servers that it starts.
@@ -82,5 +82,5 @@ def add_tools(agent: Any, environment: Mapping[str, str]) -> Any:
 
 
 def _options() -> Any:
-    # A step of a plain command does without the reader of options, which imports YAML.
+    # A step of a plain command does not need the reader of options, which imports YAML.
     return import_module("rolecall.agents.options")

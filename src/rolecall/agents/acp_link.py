@@ -45,7 +45,7 @@ class AgentStart:
     env: Mapping[str, str]
     sandbox: Policy | None = None
     agent: str = ""
-    """Its name, by which we know what it needs in a sandbox."""
+    """Its name, which determines what it needs in a sandbox."""
     own: tuple[str, ...] = ()
     """The variables that the adapter gives it."""
 
@@ -163,7 +163,7 @@ class AcpLink:
             await self._stack.aclose()
 
     def tell_enforced(self, sandbox: Policy | None) -> None:
-        """Note in the policy of a call what the sandbox enforces in which the process was started."""
+        """Note in a call's policy what the sandbox of the process enforces."""
         self.talk.child.read_report()
         if sandbox is not None and self.start.sandbox is not None:
             lines = self.start.sandbox.enforced
@@ -177,7 +177,7 @@ class AcpLink:
         """Ask the agent to stop, and wait briefly until it does."""
         if self._session is None or self.connection is None:
             return
-        with suppress(ConnectionError, TimeoutError):  # the process is ended anyway
+        with suppress(ConnectionError, TimeoutError):  # the process is killed in any case
             await asyncio.wait_for(self.connection.cancel(session_id=self._session), _PATIENCE)
             await asyncio.wait({asked}, timeout=_PATIENCE)
 
@@ -229,7 +229,7 @@ class Links:
 
     async def end(self, *links: AcpLink) -> None:
         """Close links."""
-        # Remove them from the list before awaiting anything, because another call may read it meanwhile.
+        # Remove them from the list before awaiting anything, because another call may read it during the wait.
         self._open = [link for link in self._open if link not in links]
         await asyncio.gather(*(link.close() for link in links))
 

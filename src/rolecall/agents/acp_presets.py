@@ -55,7 +55,7 @@ class Wish:
     folder: Path = Path()
     """The work folder."""
     is_confined: bool = False
-    """Whether it runs in a sandbox of ours."""
+    """Whether it runs in Rolecall's sandbox."""
 
     @property
     def model_flag(self) -> tuple[str, ...]:
@@ -143,7 +143,7 @@ def _launch_claude(wish: Wish) -> Launch:
 
 
 def _launch_opencode(wish: Wish) -> Launch:
-    """Play a restricted role with an agent of our own, which OpenCode treats as a session mode."""
+    """Play a restricted role with an agent that Rolecall defines, which OpenCode treats as a session mode."""
     env = {"OPENCODE_DISABLE_AUTOUPDATE": "1"}
     if not wish.tools:
         return Launch(env=env)

@@ -73,7 +73,7 @@ class _Tool:
 
     def learn(self, update: Json, server_key: str = "") -> None:
         arguments, meta = update.part("rawInput"), update.part("_meta")
-        # Some agents send the tool's own name besides the title, which is meant for people.
+        # Some agents send the tool's name in addition to the title, which is meant for people.
         name = update.get("name") or meta.get("toolName") or meta.part("claudeCode").get("toolName")
         self.name = name if name and isinstance(name, str) else self.name
         self.title = str(update.get("title") or self.title)[:_LONGEST_TITLE]

@@ -42,7 +42,7 @@ class SessionLost(Exception):
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a session is opened with, besides what the call's context says."""
+    """The options of a session that are not in the call's context."""
 
     agent: str
     """The agent's name, for error messages."""
@@ -70,8 +70,8 @@ def _dump(model: Any) -> Json:
 
 
 async def exchange(link: AcpLink, reader: AcpReader, wanted: Wanted, prompt: str) -> Reply:
-    """Open the session, send the prompt and return the reply. An error of the agent becomes a reply too: after the
-    prompt was sent it is the model's, before that the agent's."""
+    """Open the session, send the prompt and return the reply. An error becomes a reply, too: the model's error after
+    the prompt was sent, the agent's before that."""
     if link.connection is None:
         link.connection = connect_to_agent(_Client(link), link.wire)  # type: ignore[arg-type]
     try:
@@ -80,7 +80,7 @@ async def exchange(link: AcpLink, reader: AcpReader, wanted: Wanted, prompt: str
         reader.counted_before = link.counted.get(session)
         link.listen(reader, session)
         text = prompt.encode("utf-8", "replace").decode("utf-8")
-        # The protocol's own place for it: a process that is kept for several steps was started in the first one's span.
+        # The protocol's own field for it: a process that serves several steps was started in the span of the first one.
         about = {"traceparent": span} if (span := reader.context.env.get(TRACEPARENT)) else {}
         response = await link.connection.prompt(session_id=session, prompt=[text_block(text)], **about)
     except SessionLost as error:

@@ -2,8 +2,8 @@
 
 A path, with its links and `..` resolved, must be inside the folder. A write replaces the whole file, so it never
 changes an outside file through a hard link. Git's own files can be read but not written, because their hooks and
-settings can run commands later. A program that swaps in a link between the check and the write is not stopped. What a
-role's sandbox forbids to its processes is refused here too.
+settings can run commands later. A program that swaps in a link between the check and the write is not stopped. Paths
+that a role's sandbox forbids are refused here, too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Confines programs: which belong in a sandbox, and with which policy on this machine.
-
-Only those that do need `sandbox.py`; it is imported then.
+"""Decides which programs run in a sandbox, and with which policy on this machine. `sandbox.py` is imported only for
+those programs.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def is_wanted(sandbox: Sandbox | None, words: Collection[str]) -> bool:
-    """Whether the processes of a role belong in a sandbox: it says so, or its restrictions imply one."""
+    """Whether the processes of a role run in a sandbox: it has one, or its restrictions imply one."""
     if sandbox is not None:
         return not sandbox.is_off
     return not set(capabilities.IMPLY_SANDBOX).isdisjoint(words)
 
 
 def configured_layers(environment: Mapping[str, str] | None = None) -> Layers:
-    """What this machine can enforce; nothing if the user has switched it off."""
+    """What this machine can enforce; nothing if the user has switched sandboxes off."""
     from rolecall.agents.sandbox import Layers, find_layers
 
     known = config.environment() if environment is None else environment
@@ -33,7 +32,7 @@ def configured_layers(environment: Mapping[str, str] | None = None) -> Layers:
 
 
 def private_places(address: str, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Our home and the store at a full address, which agents in a sandbox do not see."""
+    """Rolecall's home and the store's full address, which are hidden from agents in a sandbox."""
     kind, path = config.store_address(address)
     files = [path] if kind == "files" else [f"{path}{end}" for end in ("", "-wal", "-shm")]
     return (config.home(environment), *(files if kind in ("files", "sqlite") else ()))
@@ -68,8 +67,8 @@ def confine(
 def confine_project(
     sandbox: Sandbox | None, folder: str, environment: Mapping[str, str], *, owner: str
 ) -> Policy | None:
-    """The policy for a command that a project brings. If `owner` does not say otherwise, it may write the project's
-    folder and sees no secrets, as far as the machine can enforce it."""
+    """The policy for a command of a project. Without a `sandbox`, the command may write the project's folder and sees
+    no secrets, as far as the machine can enforce it."""
     from rolecall.agents.sandbox import check_enforceable
 
     layers = configured_layers(environment)

@@ -37,7 +37,7 @@ class Walk:
                 yield prefix + name
 
     def is_late(self) -> bool:
-        """Whether the seconds have passed, which then end the walk."""
+        """Whether the time is up, which ends the walk."""
         self.is_cut = self.is_cut or time.monotonic() > self._until
         return self.is_cut
 

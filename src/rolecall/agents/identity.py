@@ -1,7 +1,7 @@
-"""Says which agent answers: its adapter with the options that shape an answer, and the version of its program.
+"""Identifies the agent that answers: its adapter with the options that shape an answer, and its program's version.
 
-An identity does not depend on the machine: a file counts by its content, not by its path. Only the coding agents that
-we know are asked for their version, once for each installed program; any other command is never run for this.
+An identity does not depend on the machine: a file counts by its content, not by its path. Only known coding agents are
+asked for their version, once for each installed program; no other command is run for this.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rolecall.errors import AgentError
 from rolecall.settings.mask import Mask
 
 _PATIENCE = 10.0
-"""Seconds that a program may take to tell its version."""
+"""Seconds that a program may take to print its version."""
 _SMALL = 1 << 18
 """The content of larger files is digested once and remembered."""
 _MOST_REMEMBERED = 100
@@ -44,27 +44,27 @@ QUIET = {
     "COPILOT_AUTO_UPDATE": "false",
     **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9"),
 }
-"""Keeps programs from looking for a newer version when asked for theirs: their own switches and, for programs without
-one, a proxy that leads nowhere."""
+"""Variables that keep programs from checking for updates when asked for their version: their own switches and, for
+programs without one, a proxy that does not exist."""
 _NOT_SHAPING = ("timeout", "retries", "api_key")
 """Options that do not shape an answer."""
 _OF_FILES = ("executable", "argv", "path", "roles", "after_last")
-"""Options of our adapters that count by the content of a file."""
+"""Options of the adapters that count by the content of a file."""
 _CHOOSING = ("_MODEL", "_BASE_URL")
-"""How the names of environment variables end that choose a model, such as `ANTHROPIC_MODEL`."""
+"""The endings of environment variables that choose a model, such as `ANTHROPIC_MODEL`."""
 
 
 class Identity(NamedTuple):
     agent: str
     version: str
-    """Empty if it is not known, or if it cannot be compared with others."""
+    """Empty if it is unknown or cannot be compared with others."""
 
 
 async def identify(
     agent: object, *, env: Mapping[str, str], folder: Path, mask: Mask, cache: str | None = None
 ) -> Identity:
-    """The identity of an agent that works in `folder`. `cache` is a folder that remembers versions; without it no
-    program is asked."""
+    """The identity of an agent that works in `folder`. `cache` is a folder that caches versions; without it no program
+    is asked."""
     adapter = adapter_of(agent)
     if not adapter:
         return identify_code(agent)
@@ -126,7 +126,7 @@ def identify_code(code: object) -> Identity:
 
 
 class _Same:
-    """An object that equals only itself, although its class may say otherwise."""
+    """An object that equals only itself, even if its class defines equality differently."""
 
     def __init__(self, value: object) -> None:
         self.value = value
@@ -140,8 +140,8 @@ class _Same:
 
 @lru_cache(maxsize=64)
 def _digest_state(holder: _Same) -> str | None:
-    """The digest of the values that an object holds when it is first seen; later, some may be about what it has done.
-    Empty if it holds none, None if they cannot be compared with those of another process."""
+    """The digest of the values that an object holds when it is first seen; later, some may record its past work. Empty
+    if it holds no values, None if they cannot be compared across processes."""
     try:
         is_described = is_dataclass(holder.value)
         state = _find_options(holder.value) if is_described else object.__getstate__(holder.value)
@@ -193,7 +193,7 @@ async def _ask_version(agent: object, *, env: Mapping[str, str], folder: Path, c
         return ""
     if known := recall(cache, "version", path):
         return known
-    from rolecall.store import scratch  # a step of a plain command does without it
+    from rolecall.store import scratch  # a step of a plain command does not need it
 
     try:
         with scratch.folder() as place:
@@ -218,14 +218,14 @@ def version_in(text: str) -> str:
 
 
 def recall(cache: str, what: str, path: str) -> str:
-    """What is remembered about a file while its time and size stay the same; empty if nothing is. One program may be
-    several by the names of the links to it."""
+    """The cached facts about a file, valid while its time and size stay the same; empty if there are none. A program
+    may behave differently by the name of the link that starts it."""
     known = _read(cache).get(f"{what} {os.path.abspath(path)}")
     return str(known[1]) if known and known[0] == _stamp(path) else ""
 
 
 def remember(cache: str, what: str, path: str, text: str) -> None:
-    """Remember something about a file. Of two processes that do so at once, one may be forgotten."""
+    """Cache a fact about a file. If two processes do so at once, one fact may be lost."""
     known = {**_read(cache), f"{what} {os.path.abspath(path)}": [_stamp(path), text]}
     kept = dict(list(known.items())[-_MOST_REMEMBERED:])
     with suppress(OSError):

@@ -54,7 +54,7 @@ _SILENT_SECONDS = 600.0
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
 _LONGEST_WAIT = 60.0
-"""If an endpoint asks to wait longer, the thread does, without a process."""
+"""If an endpoint asks to wait longer, the thread waits without a process."""
 _TRANSIENT = (408, 409, 425, 429)
 _EXCERPT = 500
 _ADVICE = {
@@ -231,4 +231,4 @@ class Asking:
 
 
 _MALFORMED = (ValueError, TypeError, AttributeError, LookupError, AssertionError, RecursionError)
-"""Exceptions besides their own that the libraries raise for an unexpected response."""
+"""Built-in exceptions that the libraries raise for an unexpected response."""

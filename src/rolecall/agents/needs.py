@@ -1,11 +1,11 @@
-"""What the agents' programs need in a sandbox, besides what their role may reach.
+"""What the agents' programs need in a sandbox, in addition to what their role may reach.
 
 A program may write the folder with its state, login and sessions, but not the settings in it that run commands later,
-outside of any sandbox: those stay read-only, and one that does not exist is made, empty, because only an existing file
-can be protected.
+outside of any sandbox. Those stay read-only. Missing ones are created empty, because only an existing file can be
+protected.
 
-Where a program can be told another address of its model, it is given that of our own proxy and a stand-in for the key
-(proxy.py). Imported only for roles with a sandbox.
+If the address of a program's model can be set, the program gets the address of Rolecall's proxy and a placeholder for
+the key (proxy.py). Imported only for roles with a sandbox.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rolecall.agents.sandbox import Needs, Policy, ProxiedEndpoint
 _HELPERS = ("git", "rg")
 """Programs that agents start by themselves, even if the model may start none."""
 _ADDRESS_VARIABLE = "ROLECALL_MODEL_ADDRESS"
-"""Has the proxy's address, for programs that find that of their model in their settings."""
+"""The variable with the proxy's address, for programs that read their model's address from settings."""
 _ADDRESS = re.compile(r"""base_?url["']?\s*[:=]\s*["']?(https?://[^"'\s,}]+)""", re.IGNORECASE)
 _KEY_NAME = re.compile(
     r"""(?:env_key|key_env|api_key_env(?:_var)?)["']?\s*[:=]\s*["']?([A-Za-z_]\w*)|\{env:([A-Za-z_]\w*)\}"""
@@ -36,28 +36,29 @@ _KEY_NAME = re.compile(
 
 
 class State(NamedTuple):
-    """Where a program keeps what lasts, and what it asks for its model."""
+    """The folders where a program keeps its state, and the endpoints of its model."""
 
     write: tuple[str, ...]
     held: tuple[str, ...] = ()
-    """What runs commands later, relative to the first folder. Made if it is missing; a folder ends with a slash."""
+    """Files and folders that can run commands later, relative to the first folder. Created if missing; a folder ends
+    with a slash."""
     protect: tuple[str, ...] = ()
-    """More of that, and instructions for later sessions; protected if it exists."""
+    """More of these, and instructions for later sessions; protected if they exist."""
     read: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
-    """The user's files that may name endpoints and the variables with their keys. Not the project's, which an agent
-    may have written."""
+    """The user's files that may name endpoints and the variables with their keys. Not the project's files, which an
+    agent may have written."""
     content: str = ""
     """The variable with more settings."""
     base_urls: tuple[str, ...] = ()
     """The variables that name the endpoint."""
     hosts: tuple[str, ...] = ()
-    """The endpoint and where a login is renewed, if nothing names another one."""
+    """The default endpoint, and where a login is renewed."""
     more_hosts: tuple[str, ...] = ()
-    """Endpoints beside the one that is named."""
+    """Endpoints in addition to the named one."""
     endpoints: tuple[ProxiedEndpoint, ...] = ()
-    """The endpoints for which it gets a stand-in of the key; it does not need to reach them itself."""
+    """The endpoints for which it gets a placeholder instead of the key; it does not need to reach them itself."""
 
 
 @asynccontextmanager
@@ -71,8 +72,8 @@ async def enter(
     own: Iterable[str] = (),
     write: Sequence[str] = (),
 ) -> AsyncIterator[tuple[list[str], Policy]]:
-    """The command and the policy with which an agent's program is started, for as long as it runs. The proxy that it
-    needs is open meanwhile."""
+    """The command and the policy with which an agent's program is started. The proxy that it needs is open as long as
+    the program runs."""
     policy = confine(policy, agent, argv[0], env=env, folder=folder, own=own, write=write)
     if not policy.needs_proxy:
         yield list(argv), policy
@@ -97,8 +98,8 @@ def confine(
     own: Iterable[str] = (),
     write: Sequence[str] = (),
 ) -> Policy:
-    """The policy for an agent's program, which is started in `folder`. `own` are the variables that the adapter gives
-    it, `write` further places."""
+    """The policy for an agent's program, which is started in `folder`. `own` are the variables from the adapter,
+    `write` further writable places."""
     needs = find_needs(agent, env=env, folder=folder)
     path, _ = find_program(program, env=env, folder=folder)
     installed = [] if path is None else _find_installed(path, env, folder)
@@ -114,14 +115,14 @@ def confine(
 
 
 def find_needs(agent: str, *, env: Mapping[str, str], folder: Path) -> Needs:
-    """What an agent needs, by the name of its adapter or preset; nothing for an unknown one. Makes its folders and the
-    settings that must be protected, if they are missing."""
+    """What an agent needs, by the name of its adapter or preset; nothing for an unknown one. Creates missing folders
+    and missing settings that must be protected."""
     describe = STATES.get(agent)
     if describe is None:
         return Needs()
     state = describe(env, os.fspath(folder))
     held = [os.path.join(state.write[0], name) for name in state.held]
-    with suppress(OSError):  # the program cannot make them either
+    with suppress(OSError):  # the program cannot create them, either
         for place in state.write:
             os.makedirs(place, mode=0o700, exist_ok=True)
         for path in held:
@@ -168,7 +169,7 @@ def _read_all(paths: Iterable[str]) -> Iterator[str]:
 
 
 def _find_installed(path: str, env: Mapping[str, str], folder: Path) -> Iterator[str]:
-    """The folders with a program's files: of each link that leads to it, and of the package that it belongs to."""
+    """The folders with a program's files: the folder of each link that leads to it, and its package."""
     while True:
         yield os.path.dirname(path)
         if not os.path.islink(path):
@@ -188,7 +189,7 @@ def _find_installed(path: str, env: Mapping[str, str], folder: Path) -> Iterator
 
 
 def _find_executables(program: str | None, env: Mapping[str, str], folder: Path) -> Iterator[str]:
-    """What a program starts by itself: parts of its own package, and a few helpers."""
+    """The programs that a program starts itself: parts of its own package, and a few helpers."""
     before, modules, _ = os.path.realpath(program or "").partition("/node_modules/")
     if modules:
         yield before + modules
@@ -238,7 +239,8 @@ def _describe_claude(env: Mapping[str, str], folder: str) -> State:
             "settings.local.json", "remote-settings.json", ".claude.json", "hooks", "output-styles", "workflows",
             "local", "CLAUDE.md", "rules",
         ),
-        # It lists tool servers, so it is only read. The program goes on if it cannot note there what it has shown.
+        # It lists tool servers, so it stays read-only. The program works even if it cannot record there which hints it
+        # has shown.
         read=(_at_home(env, ".claude.json"), *login),
         env=("ANTHROPIC_*", "CLAUDE_*", "DISABLE_*", *cloud),
         settings=(f"{own}/settings.json",),
@@ -288,7 +290,7 @@ def _find_codex_endpoint(env: Mapping[str, str], folder: str) -> dict[str, Proxi
 def _redirect_codex(address: str, env: Mapping[str, str], folder: str) -> tuple[list[str], dict[str, str]]:
     words: list[str] = []
     for name, endpoint in _find_codex_endpoint(env, folder).items():
-        if name == "openai":  # a provider of our own, because with this one it insists on web sockets
+        if name == "openai":  # a custom provider, because with this one it insists on web sockets
             name = "rolecall"
             table = {"name": "OpenAI", "env_key": endpoint.key_env, "wire_api": "responses"}
             words += ["-c", f'model_provider="{name}"']
@@ -442,7 +444,7 @@ _REDIRECTS: Mapping[str, Callable[[str, Mapping[str, str], str], tuple[list[str]
     "codex-acp": _redirect_codex,
     "opencode": _redirect_opencode,
 }
-"""The arguments and variables that give another address of the model to a program whose settings have one."""
+"""The arguments and variables that replace the model's address for a program that reads it from settings."""
 
 STATES: Mapping[str, Callable[[Mapping[str, str], str], State]] = {
     "claude": _describe_claude,

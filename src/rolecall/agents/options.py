@@ -88,7 +88,7 @@ class _Option(Form[Any]):
 
 
 class _AnyText(Form[str]):
-    """A text, or a number or flag that stands for one."""
+    """A text, or a number or flag that is read as one."""
 
     def read(self, value: Any, at: form.At) -> Any:
         return str(value) if isinstance(value, (str, int, float)) else at.expect("text", value)

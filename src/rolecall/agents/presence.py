@@ -25,7 +25,7 @@ def check_present(
     """
     module, extra = EXTRAS.get(adapter_of(agent), ("", ""))
     if module:
-        from importlib.util import find_spec  # a step of another agent does without it
+        from importlib.util import find_spec  # a step of another agent does not need it
 
         if find_spec(module) is None:
             raise NotFound(

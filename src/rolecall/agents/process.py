@@ -6,7 +6,7 @@ it started is ended too: its process group and session, and on Linux every proce
 environment, which also finds daemons that called setsid. Not covered: a process that left the session *and* cleared its
 environment, another user's process, and outside Linux any process that left the group. Adapters interpret the output.
 
-With a `Policy`, the child runs inside a sandbox (sandbox.py), which tells what it enforces before the program starts.
+With a `Policy`, the child runs inside a sandbox (sandbox.py), which reports what it enforces before the program starts.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ async def conversation(
 
 @asynccontextmanager
 async def _open_proxy(sandbox: Policy | None, env: Mapping[str, str]) -> AsyncIterator[Policy | None]:
-    """Open the proxy that a sandbox needs, unless the caller has opened it."""
+    """Open the proxy that a sandbox needs, unless the caller has already opened it."""
     if sandbox is None or not sandbox.needs_proxy:
         yield sandbox
         return
@@ -174,8 +174,8 @@ async def _open_proxy(sandbox: Policy | None, env: Mapping[str, str]) -> AsyncIt
 
 
 def survivors(run: str, leader: int | None = None) -> list[int]:
-    """Return the living processes of a run; `leader` adds those of its group and session. `run` may include the runs it
-    is nested in, as in the mark."""
+    """Return the living processes of a run; `leader` adds the processes of its group and session. `run` may include the
+    runs it is nested in, as in the mark."""
     if _HAS_PROC:
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
         return [pid for pid in pids if pid != os.getpid() and _is_member(pid, run, leader)]
@@ -320,7 +320,7 @@ class _Child:
         """The child's own temporary folder."""
         fds: tuple[int, ...] = ()
         if sandbox is not None:
-            from rolecall.store import scratch  # a program without a sandbox does without it
+            from rolecall.store import scratch  # a program without a sandbox does not need it
 
             tmp = self._own.enter_context(scratch.folder("rolecall-tmp-"))
             self._report, told = os.pipe()
@@ -366,7 +366,7 @@ class _Child:
 
         def watch() -> None:
             if hasattr(os, "waitid"):
-                with suppress(ChildProcessError):  # a hasty ending has already reaped it
+                with suppress(ChildProcessError):  # an early end has already reaped it
                     # Not reaped here: no other process can get its id while the child is a zombie.
                     os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOWAIT)
             else:
@@ -425,12 +425,12 @@ class _Child:
         return left
 
     def read_report(self) -> None:
-        """Note what the sandbox has enforced, and why it has refused to start the program, if it has."""
+        """Record what the sandbox has enforced, or why it has refused to start the program."""
         if self._sandbox is None or self._report is None:
             return
         os.set_blocking(self._report, False)
         told = b""
-        with suppress(BlockingIOError):  # the child was ended before it could tell
+        with suppress(BlockingIOError):  # the child was ended before it could report
             while piece := os.read(self._report, _PIPE_SIZE):
                 told += piece
         lines = told.decode("utf-8", "replace").splitlines()

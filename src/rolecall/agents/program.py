@@ -155,8 +155,8 @@ class Reader:
         return self.transcript.reply(text, ending, reason[:_LONGEST_REASON], **more)
 
     def fail(self, error: str, **more: Any) -> Reply:
-        """Return a reply that failed with an error of the program itself or of its provider, never with words of the
-        model: if it reports a limit, the endpoint failed."""
+        """Return a reply that failed with an error of the program itself or of its provider, never with the model's
+        words: if it reports a limit, the endpoint failed."""
         from rolecall.agents.ratelimit import names_limit  # most runs do not fail
 
         return self.answer("api_failure" if names_limit(error) else "failed", error, **more)

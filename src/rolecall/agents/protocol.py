@@ -36,7 +36,7 @@ crash; `process` names a started child process, so that it can be ended after a 
 
 
 class Memory(Protocol):
-    """Stores the sessions of agents without a memory of their own; entries survive a crash."""
+    """Stores the sessions of agents that keep none themselves; entries survive a crash."""
 
     def read(self, session: str) -> list[str]: ...
 
@@ -61,7 +61,7 @@ class Played(NamedTuple):
 
     thread: str
     status: str
-    """The thread's status, or `limited` if its agent has reached a limit and it waits for that to end."""
+    """The thread's status, or `limited` if it waits for its agent's limit to end."""
     reason: str
     output: JsonObject
     body: str
@@ -95,7 +95,7 @@ class PastStep(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)  # which saves a millisecond of every start
 class Context:
-    """Everything an adapter knows besides the prompt."""
+    """Everything an adapter knows except the prompt."""
 
     thread: str
     role: str
@@ -130,8 +130,8 @@ class Context:
 
     @property
     def is_confined(self) -> bool:
-        """Whether the kernel keeps the agent's processes to what they may write and execute, so that its own means need
-        not."""
+        """Whether the kernel limits what the agent's processes may write and execute, so that the agent need not
+        enforce it itself."""
         return self.sandbox is not None and self.sandbox.layers.can_restrict_files
 
 

@@ -1,12 +1,12 @@
 """The way out of a sandbox: a proxy in our own process, for as long as the sandboxed program runs.
 
 It does two things. As an HTTP proxy it connects the program to the hosts of its policy and to no others. As an endpoint
-it takes the place of the model's address: the program gets a stand-in for the key, and the proxy puts the real key into
-its requests. A program without a network reaches the proxy through a Unix socket (`--forward` in sandbox_exec.py),
-others through a port of the loopback.
+it replaces the model's address: the program gets a placeholder for the key, and the proxy puts the real key into its
+requests. A program without a network reaches the proxy through a Unix socket (`--forward` in sandbox_exec.py), others
+through a port of the loopback.
 
-Each connection carries one request, so the body of an answer passes as it arrives and is never interpreted. The proxy
-does not look into encrypted connections, follows no redirects, and speaks nothing but HTTP/1.
+Each connection carries one request, so the body of an answer is forwarded as it arrives and never interpreted. The
+proxy does not look into encrypted connections, follows no redirects, and speaks only HTTP/1.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from rolecall.store import scratch
 from rolecall.workflow.model import split_address
 
 PORT_INSIDE = 41873
-"""The proxy's port on a loopback that the program has to itself."""
+"""The proxy's port on the program's private loopback."""
 HEAD_SECONDS = 60.0
 """How long a client may take to send the head of its request."""
 CONNECT_SECONDS = 30.0
 MOST_CONNECTIONS = 256
-"""How many connections a program may have at once; each takes open files of our own process."""
+"""How many connections a program may have at once; each uses open files of Rolecall's process."""
 
 _PIECE = 64 * 1024
 _LINGER = 2.0
@@ -43,7 +43,8 @@ _LONGEST_PLACE = 64
 """The path of a Unix socket has at most 107 characters."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _CREDENTIALS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
-"""The headers in which a stand-in is replaced. Only these, because a server may repeat others in its answer."""
+"""The headers in which a placeholder is replaced. Only these, because a server may repeat other headers in its
+answer."""
 _HOP_BY_HOP = (
     "connection", "host", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te",
     "trailer", "upgrade",
@@ -60,7 +61,7 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 @asynccontextmanager
 async def serve(policy: Policy, env: Mapping[str, str]) -> AsyncIterator[Policy]:
     """Open the proxy that a policy needs, and return the policy for programs that use it. Its `variables` have the
-    addresses and stand-ins for the program. `env` says whether this machine itself needs a proxy."""
+    addresses and placeholders for the program. `env` says whether this machine itself needs a proxy."""
     proxy = Proxy(policy, env)
     with ExitStack() as own:
         if policy.network != "all" and policy.layers.namespaces:
@@ -121,7 +122,7 @@ class Proxy:
         return [*([f"network: a proxy for {self._list_hosts()}"] if self._hosts else []), *keys]
 
     def choose_variables(self) -> dict[str, str]:
-        """The variables that lead a program to this proxy."""
+        """The variables that make a program use this proxy."""
         chosen: dict[str, str] = {}
         for stand_in, endpoint in self._endpoints.items():
             path = urlsplit(endpoint.base_url).path.rstrip("/")
@@ -133,7 +134,7 @@ class Proxy:
             for name in ("http_proxy", "https_proxy", "all_proxy"):
                 chosen |= dict.fromkeys((name, name.upper()), f"http://{self.address}")
             chosen["NODE_USE_ENV_PROXY"] = "1"
-            # Servers that the program itself starts are on its own loopback; a listed one is on ours.
+            # Servers that the program itself starts are on its private loopback; a listed one is on this machine's.
             listed = {host for host, _ in self._hosts}
             direct = ",".join(name for name in _LOOPBACK if name not in listed)
         return chosen | {"no_proxy": direct, "NO_PROXY": direct}
@@ -220,7 +221,7 @@ class Proxy:
             await asyncio.wait((sending, receiving), return_when=asyncio.FIRST_COMPLETED)
             if receiving.done():
                 receiving.result()
-                # Closing a connection with unread bytes would take the end of the answer with it.
+                # Closing a connection with unread bytes would discard the end of the answer.
                 await asyncio.wait((sending,), timeout=_LINGER)
         finally:
             outgoing.transport.abort()
@@ -247,7 +248,7 @@ class Proxy:
         )
 
     def _exchange_key(self, headers: Headers) -> tuple[ProxiedEndpoint, Headers]:
-        """Return the endpoint whose stand-in the headers have, and the headers with its key."""
+        """Return the endpoint whose placeholder is in the headers, and the headers with its key."""
         given = [value.rpartition(" ")[2] for name, value in headers if name.lower() in _CREDENTIALS]
         stand_in = next((word for word in given if word in self._endpoints), None)
         if stand_in is None:
@@ -329,8 +330,8 @@ async def _read_head(reader: asyncio.StreamReader) -> Head:
 
 
 def _read_body(head: Head, reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Return the body of a request piece by piece, as it is sent on. Raises RequestRefused if it is unclear where it
-    ends, because the server might take the rest for another request."""
+    """Return the body of a request piece by piece, to be forwarded. Raises RequestRefused if its end is ambiguous,
+    because the server might read the rest as another request."""
     lengths, codings = head.find_all("content-length"), head.find_all("transfer-encoding")
     if not codings and (not lengths or (len(lengths) == 1 and re.fullmatch("[0-9]{1,18}", lengths[0]))):
         return _read_exactly(reader, int(lengths[0]) if lengths else 0)
@@ -377,7 +378,7 @@ async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
 
 
 async def _receive(incoming: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Pass an answer on, and say that it is the connection's last."""
+    """Forward an answer, marked as the connection's last."""
     is_last = False
     while not is_last:
         try:
@@ -406,7 +407,7 @@ async def _refuse(
     async with asyncio.timeout(_LINGER):
         await writer.drain()
         writer.write_eof()
-        while await reader.read(_PIECE):  # closing it with unread bytes would take the answer with it
+        while await reader.read(_PIECE):  # closing it with unread bytes would discard the answer
             pass
 
 

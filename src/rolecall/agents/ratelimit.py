@@ -14,11 +14,11 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 LONGEST_DAYS = 40
-"""An end later than this is not trusted: a person decides."""
+"""A later end is not trusted; a person decides."""
 _READ = 1_500
-"""How many characters at the end of a text are read: an agent stops at its limit, so it says so last."""
+"""How many characters at the end of a text are read: an agent stops at its limit, so the report comes last."""
 _JUST_PAST = timedelta(minutes=30)
-"""For how long a past time of day without a date means today rather than tomorrow."""
+"""How long after a time of day without a date it still means today rather than tomorrow."""
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
@@ -98,7 +98,7 @@ def _compile() -> _Patterns:
 
 
 def _find_moment(patterns: _Patterns, text: str, now: datetime, zone: tzinfo | None) -> datetime | None:
-    """The last moment that the text names, in the most exact form that it has."""
+    """The last time in the text, in its most exact form."""
     if found := _last(patterns.epoch, text):
         stamp = int(found["at"])
         return datetime.fromtimestamp(stamp / 1000 if stamp > 10**12 else stamp, UTC)
@@ -134,7 +134,7 @@ def _unit(word: str) -> float:
 
 
 def _next_time(found: re.Match[str], now: datetime, zone: tzinfo | None) -> datetime:
-    """The moment that a time of day means, with or without a date."""
+    """The time that a time of day means, with or without a date."""
     hour, minute = int(found["hour"]), int(found["minute"] or 0)
     if half := (found["half"] or "").lower():
         hour = hour % 12 + (12 if half.startswith("p") else 0)

@@ -2,8 +2,8 @@
 
 A `Policy` is built from a role's `sandbox` and restrictions (`plan`), extended by what the adapter's program needs
 (`Policy.grant`), and given to `process.run`, which starts the program through `sandbox_exec.py`. That reports what it
-has enforced, and the step records it. `find_layers` tells what this machine can enforce. docs/sandbox.md lists what is
-not covered.
+has enforced, and the step records it. `find_layers` returns what this machine can enforce. docs/sandbox.md lists what
+is not covered.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ SECRET_PLACES = (
     ".claude", ".claude.json", ".codex", ".gemini", ".qwen", ".cursor", ".config/github-copilot", ".copilot",
     ".hermes", ".local/share/opencode", ".config/opencode",
 )  # fmt: skip
-"""Places in the user's home with keys, logins and browsers' data. An adapter shows its program its own."""
+"""Places in the user's home with keys, logins and browsers' data. An adapter exposes its own program's places."""
 SYSTEM_SECRETS = ("/etc/shadow", "/etc/gshadow", "/etc/ssh")
 KEPT_OF_RUN = ("/run/current-system", "/run/wrappers", "/run/opengl-driver")
-"""What is shown of /run, which otherwise has the sockets of other programs: session bus, Docker and the like."""
+"""The visible parts of /run, which otherwise has the sockets of other programs: session bus, Docker and others."""
 NAME_SERVERS = "/etc/resolv.conf"
 """Often a link into /run."""
 SYSTEM = (
@@ -63,17 +63,17 @@ BASIC_VARIABLES = (
     "CURL_CA_BUNDLE", "ROLECALL_RUN", "ROLECALL_RESTRICTIONS", "ROLECALL_MAY_START_THREADS",
     "TRACEPARENT",
 )  # fmt: skip
-"""Variables that pass although a role says which do."""
+"""Variables that are passed even if a role lists its variables."""
 SOCKET_VARIABLES = (
     "SSH_AUTH_SOCK", "SSH_AGENT_PID", "GPG_AGENT_INFO", "DBUS_SESSION_BUS_ADDRESS", "DOCKER_HOST",
     "XDG_RUNTIME_DIR", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY",
 )  # fmt: skip
-"""Variables that lead to other programs of the user."""
+"""Variables that give access to other programs of the user."""
 PROTECTED = (".git/config", ".git/config.worktree", ".git/hooks", ".nexus")
-"""What stays read-only in a work folder that can be written: git runs what its settings and hooks say, and only our
+"""What stays read-only in a writable work folder: git runs commands from its settings and hooks, and only Rolecall's
 tools write the project's state."""
 FILES = ("read_only", "no_file_edit")
-"""Restrictions that take the work folder away from `write`."""
+"""Restrictions that remove the work folder from `write`."""
 
 
 class Layers(NamedTuple):
@@ -82,9 +82,9 @@ class Layers(NamedTuple):
     landlock: int = 0
     """The version of Landlock; 0: none."""
     namespaces: Literal["own", "bubblewrap", ""] = ""
-    """Who can make namespaces for mounts and the network: we, or only bubblewrap."""
+    """Which program can make namespaces for mounts and the network: Rolecall, or only bubblewrap."""
     has_pids: bool = False
-    """Whether a program can have process ids of its own."""
+    """Whether a program can have its own namespace of process ids."""
 
     @property
     def can_restrict_files(self) -> bool:
@@ -102,8 +102,8 @@ _NO_LAYERS = Layers()
 
 @dataclass(frozen=True)
 class ProxiedEndpoint:
-    """The model's address and key. A proxy (proxy.py) gives the program an address and a stand-in of its own, and puts
-    the key into the program's requests, so that the program never has it."""
+    """The model's address and key. A proxy (proxy.py) gives the program its own address and a placeholder, and puts the
+    key into the program's requests, so that the program never has the key."""
 
     base_url: str
     key: str = field(repr=False)
@@ -117,16 +117,16 @@ class Relay(NamedTuple):
 
     port: int
     socket: str = ""
-    """The Unix socket behind the port, for a program with a network of its own."""
+    """The Unix socket behind the port, for a program with a private network."""
 
 
 class Needs(NamedTuple):
-    """What a program needs besides what the role may reach. Its adapter knows."""
+    """What a program needs in addition to what the role may reach, as its adapter declares it."""
 
     write: tuple[str, ...] = ()
     """Its own state, login and sessions."""
     protect: tuple[str, ...] = ()
-    """Of that, what it must not write: settings that run commands."""
+    """The part of it that the program must not write: settings that run commands."""
     read: tuple[str, ...] = ()
     """Files in hidden places."""
     execute: tuple[str, ...] = ()
@@ -136,7 +136,7 @@ class Needs(NamedTuple):
     hosts: tuple[str, ...] = ()
     """The model's endpoint, as host:port, for a role without a network."""
     endpoints: tuple[ProxiedEndpoint, ...] = ()
-    """The model's endpoint, if the program can do without its key."""
+    """The model's endpoint, if the program does not need the key itself."""
 
 
 @dataclass(frozen=True)
@@ -147,14 +147,14 @@ class Policy:
     protect: tuple[str, ...] = ()
     hide: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
-    """Places that can be read although they are in hidden ones."""
+    """Readable places inside hidden ones."""
     read: tuple[str, ...] | None = None
     """None: everything that is not hidden."""
     execute: tuple[str, ...] | None = None
     """None: everything that can be read."""
     network: Literal["all", "none"] | tuple[str, ...] = "all"
     env: tuple[str, ...] | None = None
-    """The variables that pass besides the basic ones; None: all but secret ones."""
+    """The variables that are passed in addition to the basic ones; None: all except secret ones."""
     needed_env: tuple[str, ...] = ()
     memory: int | None = None
     processes: int | None = None
@@ -165,20 +165,20 @@ class Policy:
     relay: Relay | None = None
     """Where the proxy is, once it runs."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Variables that lead the program to the proxy."""
+    """Variables that make the program use the proxy."""
     enforced: list[str] = field(default_factory=list, compare=False)
-    """What programs that ran under this policy reported as enforced, for the step."""
+    """What programs under this policy reported as enforced, for the step."""
 
     @property
     def needs_proxy(self) -> bool:
         return self.relay is None and bool(self.endpoints or self.network not in ("all", "none", ()))
 
     def shorten(self, timeout: float | None) -> float | None:
-        """A timeout, or `seconds` if that is less. No timeout and 0 mean no limit."""
+        """The smaller of a timeout and `seconds`. No timeout and 0 mean no limit."""
         return timeout if self.seconds is None else min(timeout or self.seconds, self.seconds)
 
     def grant(self, needs: Needs) -> Policy:
-        """The policy for a program with needs of its own."""
+        """The policy, extended by a program's own needs."""
         hosts = self.network
         if needs.hosts and hosts != "all":
             hosts = tuple(dict.fromkeys((*(() if hosts == "none" else hosts), *needs.hosts)))
@@ -194,7 +194,7 @@ class Policy:
         )
 
     def may_read(self, path: str) -> bool:
-        """Whether a file can be read, for code of ours that acts for the program. Links are followed."""
+        """Whether a file can be read, for Rolecall's code that acts for the program. Links are followed."""
         path = os.path.realpath(path)
         hidden = [place for place in self.hide if _is_in_any(path, [place])]
         shown = [place for place in (*self.write, *self.keep) if _is_in_any(path, [place])]
@@ -207,7 +207,7 @@ class Policy:
         return _is_in_any(path, self.write) and self.may_read(path) and not _is_in_any(path, self.protect)
 
     def choose_environment(self, env: Mapping[str, str], tmp: Path) -> dict[str, str]:
-        """The variables that pass, with the program's own temporary folder."""
+        """The variables that are passed, with the program's own temporary folder."""
 
         def passes(name: str) -> bool:
             if _matches(name, self.needed_env):
@@ -275,11 +275,11 @@ class Policy:
 
 _START = "import sys; sys.path.insert(0, {!r}); import sandbox_exec as s; s.start(s.Words(sys.argv[1:]))"
 _LAUNCHER = (os.path.realpath(sys.executable), "-I", "-S", "-c", _START.format(os.path.dirname(__file__)))
-"""Not a script, because Python keeps the compiled form of modules only."""
+"""Not a script, because Python caches only compiled modules."""
 _OWN = (os.path.realpath(sys.base_prefix), os.path.realpath(os.path.dirname(__file__)))
 _TMP = "/tmp"  # noqa: S108 -- it is covered, not used
 _BUBBLEWRAP = (
-    # It has to stay until the program has ended, whichever process gets a signal.
+    # It has to run until the program has ended, even if another process gets the signal.
     "/bin/sh", "-c", 'trap "" TERM INT HUP; exec "$@"', "sh",
     "bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", _TMP,
     "--unshare-user", "--unshare-pid", "--unshare-ipc", "--as-pid-1", "--die-with-parent", "--cap-drop", "ALL",
@@ -289,7 +289,7 @@ _BUBBLEWRAP = (
 _OUR_PYTHON = tuple(
     os.path.realpath(path) for path in (sys.prefix, sys.base_prefix, os.path.dirname(__file__))
 )
-"""What our own programs need, even if another user has installed it."""
+"""What Rolecall's own programs need, even if another user has installed it."""
 
 
 def plan(
@@ -302,8 +302,8 @@ def plan(
     layers: Layers,
     may_start_threads: bool = False,
 ) -> Policy | None:
-    """The policy of a role: what it says itself, or what its restrictions imply where the machine can enforce it. None
-    if its processes run without a sandbox. `private` are our own places, with the store and keys."""
+    """The policy of a role: its sandbox, or the one that its restrictions imply if the machine can enforce it. None if
+    its processes run without a sandbox. `private` are Rolecall's own places, with the store and keys."""
     words = set(restrictions)
     if sandbox is None:
         if words.isdisjoint(capabilities.IMPLY_SANDBOX) or not layers.can_restrict_files:
@@ -330,7 +330,7 @@ def plan(
     hidden = _resolve(hide)
     needed = (*_OUR_PYTHON, os.path.realpath(NAME_SERVERS))
     read = None if sandbox.read is None else _expand(sandbox.read, folder, home)
-    # A hidden place that is named itself is shown, unless a link that a program put into the work folder leads there.
+    # A hidden place that is named explicitly is shown, unless it is reached by a link in the work folder.
     shown = [
         real
         for path in map(os.path.normpath, read or ())
@@ -355,7 +355,7 @@ def plan(
 
 
 def check_enforceable(sandbox: Sandbox, layers: Layers, *, owner: str) -> None:
-    """Refuse a sandbox that this machine cannot enforce, before anything runs; `owner` is who has it."""
+    """Refuse a sandbox that this machine cannot enforce, before anything runs; `owner` names what has it."""
     if sandbox.best_effort or sandbox.is_off:
         return
     missing = []
@@ -380,8 +380,8 @@ def check_enforceable(sandbox: Sandbox, layers: Layers, *, owner: str) -> None:
 
 @lru_cache(maxsize=2)
 def find_layers(cache: str | None = None, *, again: bool = False) -> Layers:
-    """What this machine can enforce. `cache` is a folder that remembers it until the machine starts again, or somebody
-    looks `again`."""
+    """What this machine can enforce. `cache` is a folder that caches it until the machine restarts, unless `again` is
+    true."""
     if not sys.platform.startswith("linux"):
         return Layers()
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -403,7 +403,7 @@ def find_layers(cache: str | None = None, *, again: bool = False) -> Layers:
         return Layers()
     if remembered is not None:
         try:
-            remembered.parent.mkdir(exist_ok=True)  # not the home: looking creates nothing
+            remembered.parent.mkdir(exist_ok=True)  # not the home: a check creates nothing
             beside = remembered.with_name(f"sandbox.{os.getpid()}")
             beside.write_text("\n".join([stamp, *map(str, found)]), encoding="utf-8")
             beside.replace(remembered)
@@ -426,7 +426,7 @@ def _try_layers(layers: Layers) -> Layers:
 
 def _find_git_places(folder: str) -> tuple[str, ...]:
     """What git writes outside of a worktree when somebody commits there: its own part of the repository, and the shared
-    objects and branches. What says so can be written by the program, so that each way must lead back."""
+    objects and branches. The program can change the files that point there, so each pointer must also lead back."""
     try:
         said = Path(folder, ".git").read_text(encoding="utf-8").removeprefix("gitdir:").strip()
         own = os.path.realpath(os.path.join(folder, said))
@@ -440,7 +440,7 @@ def _find_git_places(folder: str) -> tuple[str, ...]:
 
 
 def _find_protected(folder: str, git: tuple[str, ...]) -> tuple[str, ...]:
-    """What stays read-only in writable places, with the Python that runs us."""
+    """What stays read-only in writable places, including the Python that runs Rolecall."""
     names = PROTECTED if os.path.isdir(os.path.join(folder, ".git")) else (".git", ".nexus")
     places = [os.path.join(folder, name) for name in names]
     places += [
@@ -450,8 +450,8 @@ def _find_protected(folder: str, git: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _find_writable(paths: Iterable[str], folder: str, home: str) -> tuple[str, ...]:
-    """The real places that `write` names. A program that may write the work folder must not lead the next one out of it
-    by a symbolic link."""
+    """The real paths of the places in `write`. A program that may write the work folder must not redirect a later
+    program out of it with a symbolic link."""
     found = []
     for path, named in zip(paths, _expand(paths, folder, home), strict=True):
         real = os.path.realpath(named)
@@ -470,8 +470,8 @@ def _find_writable(paths: Iterable[str], folder: str, home: str) -> tuple[str, .
 
 
 def _find_sockets(places: Mapping[str, str]) -> list[str]:
-    """The sockets of other programs, except in places that are hidden anyway: one can be connected to although it
-    cannot be written."""
+    """The sockets of other programs, except in hidden places: a program can connect to a socket that it cannot
+    write."""
     try:
         lines = Path("/proc/net/unix").read_bytes().splitlines()
     except OSError:

@@ -22,11 +22,11 @@ every sandboxed process: not even `__future__`, so some annotations have quotes.
     --no-namespaces, --no-pids, --no-landlock
                          do not try what the machine does not have
 
-Paths are absolute, without symbolic links: a link that appears in one meanwhile is refused. Of two places, the inner
-one counts. There are two layers, and each suffices for files. In namespaces of its own, the program sees every file
-system read-only, with the writable places mounted back and the hidden ones covered; it sees no other processes, and it
-has its own /tmp and /dev. Landlock denies the same by path, and also signals to other programs, tracing them and their
-abstract sockets.
+Paths are absolute, without symbolic links: a link that appears in one later is refused. If two rules apply, the one for
+the inner place counts. There are two layers, and each suffices for files. In private namespaces, the program sees every
+file system read-only, with the writable places mounted back and the hidden ones covered; it sees no other processes,
+and it has its own /tmp and /dev. Landlock denies the same by path, and also signals to other programs, tracing them and
+their abstract sockets.
 """
 
 import _ctypes  # a third of the time that `ctypes` takes
@@ -49,7 +49,7 @@ NEW_PIDS = 0x20000000
 NEW_NETWORK = 0x40000000
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 LINGER = 0.5
-"""How long processes that the program leaves may still write its last output."""
+"""How long processes that the program leaves behind may still write its last output."""
 IGNORED_BY_PYTHON = (_signal.SIGPIPE, _signal.SIGXFSZ)
 SIGNALS = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP)
 
@@ -166,7 +166,7 @@ NO_SETUID_NO_DEVICES = 2 | 4
 
 
 def enter_namespaces(words: Words) -> None:
-    """Move this process into namespaces of its own, where it may mount and do nothing else more than before."""
+    """Move this process into new namespaces, where it may mount file systems but has no other new rights."""
     user, group = posix.getuid(), posix.getgid()
     flags = NEW_NAMESPACES | (NEW_NETWORK if "no-network" in words.flags else 0)
     # Inside another sandbox, /proc may be read-only. Then a new namespace would have no user ids.
@@ -192,7 +192,7 @@ def mount(source: str, target: str, kind: str, flags: int = 0, data: str = "") -
 
 
 def clone_tree(path: str, attributes: int = 0) -> int:
-    """A copy of what is mounted at a path, to be attached elsewhere."""
+    """A copy of the mount at a path, to be attached elsewhere."""
     place = open_place(path)
     tree = call(428, place, b"", CLONE_TREE, what=f"mount {path!r}")
     posix.close(place)
@@ -214,7 +214,7 @@ def set_attributes(place: int, attributes: int, flags: int = 0) -> None:
 
 
 def cover(path: str, options: str) -> None:
-    """Put an empty folder in memory over a path."""
+    """Mount an empty in-memory folder over a path."""
     place = open_place(path)
     check(mount("tmpfs", f"/proc/self/fd/{place}", "tmpfs", NO_SETUID_NO_DEVICES, options), f"cover {path!r}")
     posix.close(place)
@@ -274,9 +274,9 @@ def arrange_mounts(words: Words) -> None:
 
 
 def arrange_tmp(path: str, lower: int, size: str, *, is_empty: bool) -> None:
-    """Cover /tmp by one that shows what it has but keeps what is written there, in memory and to itself. The sockets of
-    other programs do not answer there. A program with a list of what it may read has an empty one. Where the kernel
-    makes no overlay, each file and folder is shown read-only in a new one."""
+    """Cover /tmp with one that shows its content but keeps writes private, in memory. Sockets of other programs do not
+    answer there. A program with a list of readable places gets an empty one. If the kernel has no overlays, each file
+    and folder is shown read-only in a new /tmp."""
     cover(path, f"mode=1777{size}")
     if is_empty:
         posix.close(lower)
@@ -305,7 +305,7 @@ def arrange_tmp(path: str, lower: int, size: str, *, is_empty: bool) -> None:
 
 
 def arrange_devices(devices: dict[str, int], size: str) -> None:
-    """Cover /dev by one with the devices that every program needs, and no disks and terminals of others."""
+    """Cover /dev with one that has the devices every program needs, without disks and other users' terminals."""
     cover("/dev", "mode=755")
     for path, tree in devices.items():
         make_mount_point(path, tree)
@@ -349,7 +349,7 @@ def raise_loopback() -> None:
 
 
 def drop_privileges() -> None:
-    """Give up what root has, what the user namespace has brought, and the keys of the session."""
+    """Drop root's privileges, those from the user namespace, and the keys of the session."""
     c("prctl", 38, 1, 0, 0, 0)  # no new privileges
     for number in range(64):
         if c("prctl", 24, number, 0, 0, 0) < 0:  # PR_CAPBSET_DROP; the end of the known ones
@@ -422,8 +422,8 @@ def restrict(words: Words, version: int, *, has_mounts: bool, has_network: bool)
 
 
 def spare(folder: str, without: list[str], ruleset: int, rights: int) -> None:
-    """Allow everything in a folder but some paths below it. Each entry of a folder around them needs a rule, of which
-    there may be thousands, so this does without `call`."""
+    """Allow everything in a folder except some paths below it. Each entry of a folder around them needs a rule. There
+    may be thousands of rules, so this does not use `call`."""
     outer = folder.rstrip("/") + "/"
     inner = [path for path in without if path.startswith(outer)]
     around = {path[len(outer) :].split("/", 1)[0] for path in inner}
@@ -461,7 +461,7 @@ def start(words: Words) -> "NoReturn":
 
 
 def prepare(words: Words) -> "NoReturn":
-    """Set up every layer, tell what is enforced, and start the program."""
+    """Set up every layer, report what is enforced, and start the program."""
     report: list[str] = []
     problems: list[str] = []
     has_mounts = has_namespaces = has_pids = "in-bubblewrap" in words.flags
@@ -558,15 +558,16 @@ def tell(words: Words, lines: list[str]) -> None:
 
 
 def ignore_signals() -> None:
-    """Signals go to the group; the program gets them as well, and decides."""
+    """Signals go to the whole group; the program gets them, too, and decides."""
     for number in SIGNALS:
         _signal.signal(number, _signal.SIG_IGN)
 
 
 def fork_first(words: Words) -> int | None:
-    """Make the first process of a namespace of process ids, which goes on, with a pipe to tell how the program ended.
-    The process outside waits and ends as the program ended; when it is killed, so is the first one, and with it all
-    others. Where that namespace or its /proc cannot be had, the process outside goes on without, and gets None."""
+    """Fork the first process of a new namespace of process ids. The child returns a pipe on which to report how the
+    program ended. The process outside waits and ends in the same way; if it is killed, so is the first process, and
+    with it all others. If the namespace or its /proc cannot be made, the process outside continues without it and gets
+    None."""
     inner, outer = posix.pipe()
     arguments = pack(NEW_PIDS, 0, 0, 0, _signal.SIGCHLD, 0, 0, 0)
     # The program may be asked to end before the process outside has ignored the signal, which would end them all.
@@ -600,7 +601,7 @@ def fork_first(words: Words) -> int | None:
 
 
 def reap(program: int, outer: int | None) -> "NoReturn":
-    """Tell how the program ended, and stay for a moment while processes it has left still write the last output. The
+    """Report how the program ended, and stay for a moment while processes that it has left write the last output. The
     first process of a namespace takes all others with it."""
     code = 0
     while True:

@@ -104,7 +104,7 @@ class ModelToolbox:
         if tool is None:
             return ToolOutput(f"unknown tool {name!r}; the tools are {', '.join(self.tools)}", is_error=True)
         if misfits := tool.arguments.misfits(arguments):
-            return ToolOutput(f"{name} was called wrongly: {'; '.join(misfits)}", is_error=True)
+            return ToolOutput(f"{name} was called with wrong arguments: {'; '.join(misfits)}", is_error=True)
         try:
             return ToolOutput(shorten(await tool.run(self, **arguments), LONGEST_RESULT))
         except CallRefused as refusal:

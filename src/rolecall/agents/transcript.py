@@ -88,7 +88,7 @@ class Transcript:
     # -- recording --
 
     def in_session(self, session: str) -> None:
-        """Set the agent's own session id and pass it on once, as soon as it is known."""
+        """Set the agent's own session id and report it once, as soon as it is known."""
         if session and session != self.session:
             self.session = session
             self._context.emit("session", {"session": session})

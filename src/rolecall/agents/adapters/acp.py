@@ -48,7 +48,7 @@ class Acp:
     This cannot be verified here."""
 
     can_resume: ClassVar[bool] = True
-    """Whether this agent really can is known once it has started; one that cannot reports the session as lost."""
+    """Whether this agent can is only known after it has started; an agent that cannot reports the session as lost."""
     can_fork: ClassVar[bool] = False
     deniable: ClassVar[frozenset[str]] = frozenset()
     """The default for an unknown command; an agent with a preset has its own set."""

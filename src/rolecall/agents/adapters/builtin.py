@@ -24,18 +24,19 @@ from rolecall.settings.settings import PROTOCOLS
 class Builtin:
     name: ClassVar[str] = "builtin"
     runs_in_sandbox: ClassVar[bool] = True
-    """Its commands do; its file tools, which run in our own process, refuse what the sandbox forbids."""
+    """Its commands run in the sandbox; its file tools, which run in Rolecall's process, refuse what the sandbox
+    forbids."""
     can_resume: ClassVar[bool] = True
     can_fork: ClassVar[bool] = True
     deniable: ClassVar[frozenset[str]] = frozenset(capabilities.CLASSES)
     """Every class of actions, because a denied tool is not offered."""
 
     model: str = ""
-    """The model, by the endpoint's name for it; better an alias of the configuration: `builtin:ALIAS`."""
+    """The endpoint's name of the model; preferably an alias of the configuration: `builtin:ALIAS`."""
     base_url: str = ""
     """The URL without a trailing /chat/completions or /messages."""
     api_key: str | None = field(default=None, repr=False)
-    """The key; better that of a provider in the configuration."""
+    """The key; preferably configure a provider with a key instead."""
     protocol: str = "openai"
     """The endpoint's protocol: `openai` (chat completions) or `anthropic` (messages)."""
     timeout: float | None = DEFAULT_TIMEOUT

@@ -76,11 +76,11 @@ class ClaudeReader(Reader):
         self._turns = 0
         self._blocked = ""
         self._resets = ""
-        """When the limit ends that the run has reached."""
+        """When the run's limit ends."""
         self._message = ""
         self._counted: set[str] = set()
         self._so_far = Usage()
-        """What the messages counted have used, while the run has no result."""
+        """The usage of the counted messages, while the run has no result."""
 
     def event(self, event: Json) -> None:
         message = event.part("message")

@@ -1,7 +1,7 @@
 """Any command as an agent: the prompt goes to its stdin, its stdout is the answer.
 
 The command is a list of arguments and never passes through a shell. If it exits with a status other than 0, its output
-is kept in the error. With status 75 it says that its provider has reached a limit.
+is kept in the error. Status 75 means that its provider has reached a limit.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Command:
         )  # fmt: skip
 
     def find_state(self, env: Mapping[str, str]) -> list[str]:  # noqa: ARG002 -- for subclasses
-        """The places that the program may write, whatever its role may."""
+        """The places that the program may write in every role."""
         return []
 
 

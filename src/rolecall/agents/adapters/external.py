@@ -3,8 +3,8 @@
 The program runs as `<command> <thread-id> <role>` in the work folder. An agent with `command` and `args` under `agents`
 in the configuration runs as in uwf: `<command> <args> --thread <thread-id> --role <role> --prompt <instruction>`. The
 whole prompt is also on stdin. The program opens the same store, puts a step and prints the step's id as the last line
-of its stdout, either alone or as `stepHash` in a JSON object. `rolecall.agentkit` does all of that for agents written
-in Python; others put a node with uwf's fields (start, prev, role, output, detail, agent). The engine checks the step.
+of its stdout, either alone or as `stepHash` in a JSON object. `rolecall.agentkit` does all this for agents written in
+Python; others put a node with uwf's fields (start, prev, role, output, detail, agent). The engine checks the step.
 """
 
 from __future__ import annotations

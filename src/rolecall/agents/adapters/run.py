@@ -21,21 +21,21 @@ from rolecall.workflow import command
 from rolecall.workflow.reply import render
 
 _SHORT = 2000
-"""Characters at the end of what it prints that are a field of its output."""
+"""How many characters at the end of its output become a field."""
 _LONG = 20_000
-"""Bytes at the beginning and the end of what it prints that are kept below its output, if they are more than that."""
+"""If it prints more than that, how many bytes of the beginning and the end are kept below the field."""
 
 
 @dataclass(frozen=True)
 class CheckedCommand(Command):
-    """A program that is run for its exit code."""
+    """A program whose exit code is the answer."""
 
     effects: ClassVar[str] = OUTSIDE
     """Evidence is never reused: the command runs each time."""
 
     @property
     def program(self) -> str:
-        """Its program, or an empty text if an earlier step decides it."""
+        """Its program; empty if an earlier step decides it."""
         return "" if "{{" in self.argv[0] else self.argv[0]
 
     async def __call__(self, _prompt: str, context: Context) -> Reply:
