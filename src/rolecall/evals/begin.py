@@ -1,4 +1,4 @@
-"""Begins or continues a run: stores the suite with its files, and finds the run that goes on with it."""
+"""Begins or continues a run: stores the suite with its files, and finds an unfinished run of it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from rolecall.workflow.playbook import Playbook
 
 
 class EvalPlan(NamedTuple):
-    """What a run of a suite will do."""
+    """The plan for a run of a suite."""
 
     suite: StoredSuite
     tasks: tuple[NodeId, ...]
-    """Those that are chosen."""
+    """The chosen tasks."""
     omitted: Mapping[str, Sequence[str]]
     """Files of tasks and judges that are not recorded, because they are too large or look like secrets."""
     going_on: EvalRun | None
@@ -37,10 +37,10 @@ class EvalPlan(NamedTuple):
     folder: str
     """The folder of the suite."""
     limits: Mapping[str, float]
-    """Those of the suite."""
+    """The limits of the suite."""
     is_fresh: bool
     first: int = 0
-    """How many times other runs have asked the same before."""
+    """How many times other runs have asked the same questions before."""
     hidden: tuple[str, ...] = ()
     """The folders of judges, which agents in a sandbox do not see."""
 
@@ -50,7 +50,8 @@ class EvalPlan(NamedTuple):
 
     @property
     def smallest_difference(self) -> float | None:
-        """The smallest difference in pass rate that this suite shows in four of five runs; None if it shows none."""
+        """The smallest difference in pass rate that this suite detects in four of five runs; None if it detects
+        none."""
         return find_smallest_difference(len(self.tasks), self.suite.repeat)
 
 
@@ -65,8 +66,8 @@ def plan(
     is_new: bool,
     first: int = 0,
 ) -> EvalPlan:
-    """Store a suite, and find out what a run of its tasks with one of the tags or ids in `only` has to do. `first` is
-    how many times other runs have asked the same before, whose answers it does not reuse."""
+    """Store a suite, and plan a run of its tasks with one of the tags or ids in `only`. `first` is how many times other
+    runs have asked the same questions before; their answers are not reused."""
     source, omitted = os.path.dirname(suite.path), dict[str, Sequence[str]]()
     found = list(find_tasks(store, trees, suite, cache, source))
 
@@ -144,7 +145,7 @@ def choose(tasks: Sequence[SomeTask], only: Sequence[str]) -> list[SomeTask]:
 def find_tasks(
     store: Store, trees: Trees, suite: Suite, cache: str, source: str
 ) -> Iterator[tuple[EvalTask, Snapshot | None]]:
-    """The tasks with their recorded files. All problems are found before one is raised."""
+    """The tasks with their recorded files. All problems are collected into one error."""
     problems, taken = list[str](), dict[str, Snapshot]()
     if suite.recorded is not None:
         yield from read_recorded(store, suite.recorded)
@@ -167,8 +168,8 @@ def find_tasks(
 
 
 def read_recorded(store: Store, recorded: Recorded) -> list[tuple[EvalTask, Snapshot | None]]:
-    """The newest recorded threads as tasks: what they were asked, and the files that they began with. Those to be
-    forked go on from before the first step of a role, with the files that it found."""
+    """The newest recorded threads as tasks: their prompts and first files. Threads to be forked continue from before
+    the first step of a role, with the files before that step."""
     found = list[tuple[EvalTask, Snapshot | None]]()
     named = [thread.find(store, ident) for ident in recorded.threads]
     for ref in named or tryout.read_recorded(store, recorded.workflow, since=recorded.since):
@@ -185,7 +186,7 @@ def read_recorded(store: Store, recorded: Recorded) -> list[tuple[EvalTask, Snap
                 files = tree.found if tree else step_files.find_left(store, ref, fork).files
             else:
                 files = step_files.find_left(store, ref, "start").files
-        except RolecallError:  # no role has worked on files, or they are not recorded
+        except RolecallError:  # no role has worked on files, or the files are not recorded
             continue
         task = EvalTask(ref.id, chain.start.prompt, TaskFiles(tree=files.tree), fork=fork)
         found.append((task, files))
@@ -210,8 +211,8 @@ def _find_open(
 
 
 def hold(store: Store, plan: EvalPlan, *, given: Mapping[str, float]) -> EvalRun:
-    """Start the run, or take over the unfinished one. `given` limits replace those that it has; a new run has those of
-    the suite. Raise Conflict if a living process runs it."""
+    """Start the run, or take over the unfinished one. `given` limits replace the run's limits; a new run starts with
+    the suite's limits. Raise Conflict if a living process runs it."""
     lease = holder.me("eval")
     if (run := plan.going_on) is None:
         limits = {**plan.limits, **given}

@@ -1,8 +1,8 @@
 """Finds the version of a workflow that broke a suite.
 
-The oldest and the newest version are run first. The question to each version between them is then: do the tasks pass
-that the newest has broken? What was answered is recorded (the ref `eval-bisect/<digest>`), and each question is a run,
-so that a search that was killed goes on.
+The oldest and the newest version are run first. For each version between them, the question is then: do the tasks pass
+that the newest version has broken? Each question is a run, and answers are recorded (in the ref
+`eval-bisect/<digest>`), so a killed search can continue.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _UNLIKELY = 0.01
 
 
 class Look(NamedTuple):
-    """What one run said of a version."""
+    """The answer of one run about a version."""
 
     version: int
     """Counted from 0, the oldest, which is good."""
@@ -57,7 +57,7 @@ class Look(NamedTuple):
 
 
 class SearchState(NamedTuple):
-    """What a search has learnt, as it is stored."""
+    """The stored form of a search's answers."""
 
     versions: tuple[str, ...]
     """The nodes of the workflow, oldest first."""
@@ -65,7 +65,7 @@ class SearchState(NamedTuple):
     """The run of the oldest and the newest version."""
     error: float
     tasks: tuple[str, ...]
-    """Those that mostly pass with the oldest version and not with the newest."""
+    """The tasks that mostly pass with the oldest version and not with the newest."""
     looks: tuple[Look, ...] = ()
 
     @property
@@ -80,9 +80,9 @@ class Bisected(NamedTuple):
     reason: str
     workflow: str
     versions: int
-    """How many versions there are, the two ends included."""
+    """The number of versions, including both ends."""
     tasks: tuple[str, ...]
-    """Those that broke."""
+    """The tasks that broke."""
     error: float
     """How often an answer is assumed to be wrong."""
     looks: tuple[Look, ...]
@@ -90,12 +90,12 @@ class Bisected(NamedTuple):
     bad: Version | None = None
     """The first bad version."""
     good: Version | None = None
-    """The one before it."""
+    """The version before it."""
     changes: tuple[WorkflowChange, ...] = ()
-    """What differs between the two."""
+    """The differences between the two."""
     diff: str = ""
     drift: tuple[str, ...] = ()
-    """Agents and programs that have changed since recorded runs passed what now fails."""
+    """Agents and programs that have changed since recorded runs passed the tasks that now fail."""
 
     @property
     def asked(self) -> int:
@@ -108,8 +108,8 @@ class Bisected(NamedTuple):
 
 
 def choose_versions(history: Sequence[Version], oldest: str, newest: str, name: str) -> list[Version]:
-    """The versions from one to another, oldest first, of a history that has the newest first. A version is named by the
-    beginning of its id or by its own `version`; without a name the first and the last are meant."""
+    """The versions from one to another, oldest first, from a history with the newest first. A version is named by the
+    beginning of its id or by its own `version`; the defaults are the first and the last."""
     known = list[Version]()
     for version in reversed(history):
         if not known or known[-1].node != version.node:
@@ -135,18 +135,18 @@ def choose_versions(history: Sequence[Version], oldest: str, newest: str, name: 
 
 
 class Bisection(NamedTuple):
-    """A search; every part that asks or loads is given by the caller."""
+    """A search; the caller supplies every part that asks or loads."""
 
     store: Store
     suite: Suite
     versions: Sequence[Version]
     load: Callable[[str], Playbook]
     plan: Callable[[Suite, Sequence[str], int], EvalPlan]
-    """(suite, ids of tasks or none for all, how often they were asked before) -> what to run."""
+    """(suite, ids of tasks or none for all, how often they were asked before) -> the plan of a run."""
     play: Callable[[EvalPlan], Awaitable[Report]]
     watch: Callable[[str, JsonObject], None]
     noise: float | None = None
-    """How often an answer is wrong; without it, it is estimated from the repeats of the ends."""
+    """How often an answer is wrong; by default estimated from the repeats at both ends."""
 
     async def find(self) -> Bisected:
         """Search until the answer is certain enough, or a run cannot be finished."""
@@ -194,7 +194,7 @@ class Bisection(NamedTuple):
         )
 
     def _suite_of(self, versions: Sequence[Version]) -> Suite:
-        """The suite with versions of the workflow as its variants, played as its first variant is."""
+        """The suite with versions of the workflow as its variants, each with the agents of the first variant."""
         own = self.suite.variants[0]
         books = {_label(one): self.load(one.node) for one in versions}
         variants = [
@@ -208,7 +208,7 @@ class Bisection(NamedTuple):
         return self.suite._replace(variants=tuple(variants), books=books)
 
     def _judge_ends(self, ends: Report) -> SearchState:
-        """Which tasks broke, how often an answer is wrong, and what the repeats of the newest version say."""
+        """The broken tasks, how often an answer is wrong, and the answers of the newest version's repeats."""
         sides = [Side(ends, variant) for variant in ends.variants]
         pairs, _ = pair_tasks(*sides)
         broken = tuple(task for task, (old, new) in pairs.items() if old.rate > 0.5 >= new.rate)
@@ -227,7 +227,7 @@ class Bisection(NamedTuple):
         return SearchState(nodes, ends.id, error, broken, tuple(looks))
 
     def _find_drift(self, ends: Report) -> list[str]:
-        """Agents that differ from those of recorded runs in which the oldest version passed what it now fails."""
+        """Agents that differ from the recorded runs in which the oldest version passed the tasks that it now fails."""
         oldest = ends.variants[0]
         failing = {task for task, tally in ends.tallies(oldest).items() if not tally.passed}
         found = dict[str, None]()
@@ -289,5 +289,5 @@ class Bisection(NamedTuple):
 
 
 def _label(version: Version) -> str:
-    """How a version is called: its own `version`, if it has one, and the beginning of its id."""
+    """The display name of a version: its own `version`, if it has one, and the beginning of its id."""
     return f"{version.version}@{version.node[:8]}" if version.version else version.node[:8]

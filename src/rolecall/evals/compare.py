@@ -1,4 +1,5 @@
-"""Compares two variants in pairs: what each task did under both, and whether the difference is more than chance."""
+"""Compares two variants in pairs: the result of each task under both, and whether the difference is more than
+chance."""
 
 from __future__ import annotations
 
@@ -55,9 +56,9 @@ class TaskChange(NamedTuple):
     base: Tally
     variant: Tally
     threads: tuple[str, str] | None = None
-    """A thread of each variant, with different verdicts; None if there are none."""
+    """A thread of each variant, with different verdicts; None if all verdicts agree."""
     parting: Parting | None = None
-    """Where these two part; None if their steps are not in this store."""
+    """Where these two diverge; None if their steps are not in this store."""
 
 
 class Comparison(NamedTuple):
@@ -73,20 +74,20 @@ class Comparison(NamedTuple):
     left_out: Mapping[str, str]
     """Tasks that are not compared, and why."""
     notes: tuple[str, ...]
-    """What to know before believing the figures."""
+    """Caveats about the figures."""
 
     def count(self, change: Change) -> int:
         return sum(task.change == change for task in self.tasks)
 
     def dump(self) -> JsonObject:
-        """The comparison as JSON has it."""
+        """The comparison in its JSON form."""
         shown: dict[str, Any] = to_json(self)
         return shown
 
 
 def find_pairs(store: Store, base: str, variant: str = "") -> list[tuple[Side, Side]]:
-    """What two names compare. A name is RUN or RUN:VARIANT. One run alone compares its first variant with the others;
-    two runs compare the variants that have the same name, or the only ones that they have."""
+    """The pairs of variants that two names compare. A name is RUN or RUN:VARIANT. One run alone compares its first
+    variant with the others; two runs compare the variants with the same name, or their only variants."""
     if not variant:
         old = _find_sides(store, base)
         if len(old) == 1:
@@ -101,7 +102,7 @@ def find_pairs(store: Store, base: str, variant: str = "") -> list[tuple[Side, S
 
 
 def match_variants(base: Sequence[Side], variants: Sequence[str]) -> list[tuple[Side, str]]:
-    """Each variant with the base that it is compared with: the only one, or the one with its name."""
+    """Each variant with its base: the only variant of the base run, or the one with the same name."""
     if len(base) == 1:
         return [(base[0], variant) for variant in variants]
     known = {one.variant: one for one in base}
@@ -152,14 +153,15 @@ def compare(store: Store, trees: Trees, base: Side, variant: Side) -> Comparison
 
 
 def pair_tasks(base: Side, variant: Side) -> tuple[dict[str, Pair], dict[str, str]]:
-    """The tasks that are the same and have verdicts in both; and the others, with why they are left out."""
+    """The tasks that are the same and have verdicts in both, and the other tasks with the reason why they are left
+    out."""
     left_out = dict(_leave_out(base, variant))
     old, new = (side.report.tallies(side.variant) for side in (base, variant))
     return {task: Pair(old[task], tally) for task, tally in new.items() if task not in left_out}, left_out
 
 
 def _leave_out(base: Side, variant: Side) -> Iterator[tuple[str, str]]:
-    """The tasks that cannot be compared, and why."""
+    """The tasks that cannot be compared, with the reasons."""
     old, new = (_find_tasks(side.report) for side in (base, variant))
     judged = [side.report.tallies(side.variant) for side in (base, variant)]
     same = find_same(base.report, new.values())
@@ -174,7 +176,7 @@ def _leave_out(base: Side, variant: Side) -> Iterator[tuple[str, str]]:
 
 
 def find_same(report: Report, tasks: Iterable[StoredTask]) -> set[str]:
-    """Those of the tasks that a run has, too, with the same content."""
+    """The tasks that a run also has, with the same content."""
     known = _find_tasks(report)
     return {task.id for task in tasks if task.id in known and _content(known[task.id]) == _content(task)}
 

@@ -24,7 +24,7 @@ from rolecall.store.store import Store
 from rolecall.threads import kept_files
 
 _UPLOAD = "git -c uploadpack.allowAnySHA1InWant=true upload-pack"
-"""How a repository on this machine gives a commit that no branch ends in; nothing is written there."""
+"""Options with which a local repository serves a commit that no branch ends in; nothing is written there."""
 
 
 _EMPTY = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
@@ -42,7 +42,8 @@ _COMMITTER = {
 
 
 def take_folder(trees: Trees, folder: str, *, source: str) -> Snapshot:
-    """Record the files of a folder, whatever repository it is in. `source` is where our repository for it belongs."""
+    """Record the files of a folder, independent of the repository that it is in. `source` is the place of Rolecall's
+    repository for it."""
     with scratch.folder("rolecall-eval-") as place:
         copy = place / "files"
         shutil.copytree(folder, copy, symlinks=True, ignore=shutil.ignore_patterns(".git"))
@@ -72,8 +73,7 @@ def find_commit(task: EvalTask, cache: str) -> str:
 
 
 def _fetch(repository: str, commit: str, cache: str) -> str:
-    """A repository of ours with a commit and its history, and nothing else: an agent must not find the solution in a
-    later commit."""
+    """A repository with only a commit and its history: an agent must not find the solution in a later commit."""
     name = sha256(f"{repository}\0{commit}".encode()).hexdigest()[:24]
     ours = os.path.join(cache, f"{name}.git")
     if os.path.isdir(ours):
@@ -93,8 +93,8 @@ def _fetch(repository: str, commit: str, cache: str) -> str:
 
 
 def _copy(files: Snapshot, trees: Trees, cache: str) -> str:
-    """A repository of ours with recorded files, and nothing else: where they are recorded, an agent would find the
-    files of judges and of other tasks, too."""
+    """A repository with only these recorded files: the repository where they are recorded also has the files of judges
+    and of other tasks."""
     ours = os.path.join(cache, f"{files.tree}.git")
     if os.path.isdir(ours):
         return ours
@@ -143,7 +143,7 @@ def fill_from(folder: str, repository: str, commit: str, cache: str) -> None:
 
 
 def _begin_repository(folder: str, lender: str, ident: str) -> None:
-    """Make a folder a repository that borrows the objects of another, if one is given; `ident` is the id of one."""
+    """Make a folder a repository. It borrows the objects of another, if given; `ident` is the id of one of them."""
     git.run(folder, "init", "--quiet", "--template=", "--initial-branch=main", *_format_words(ident))
     if lender:
         alternates = os.path.join(folder, ".git", "objects", "info", "alternates")
@@ -174,7 +174,7 @@ async def set_up(folder: str, task: StoredTask, *, env: Mapping[str, str], cance
     except AgentError as error:
         raise UsageError(f"the setup of the task {task.id!r} cannot run: {error.message}") from error
     if ended.code or ended.ending != "completed":
-        said = "" if ended.stderr.strip() else ended.stdout.strip()[-500:]  # the reason has the other one
+        said = "" if ended.stderr.strip() else ended.stdout.strip()[-500:]  # the reason has the other stream
         raise UsageError(
             f"the setup of the task {task.id!r} failed: {ended.reason}{f': {said}' if said else ''}",
             hint=f"It was: {describe_command(task.setup)}",
@@ -184,7 +184,7 @@ async def set_up(folder: str, task: StoredTask, *, env: Mapping[str, str], cance
 async def prepare(
     folder: str, task: StoredTask, trees: Trees, cache: str, *, env: Mapping[str, str], cancel: Cancel
 ) -> None:
-    """Make a folder with the files of a task and run its setup there, unless that has been done."""
+    """Make a folder with the files of a task and run its setup there, unless it is already done."""
     ready = f"{folder}.ready"
     if os.path.exists(ready):
         return
@@ -206,7 +206,7 @@ def clear(folder: str) -> None:
 
 
 async def apply_answer(folder: str, answer: KnownAnswer, *, env: Mapping[str, str], cancel: Cancel) -> None:
-    """Change the files of a task as a known answer does. Raise UsageError if that fails."""
+    """Apply a known answer to the files of a task. Raise UsageError if that fails."""
     if answer.folder:
         await asyncio.to_thread(shutil.copytree, answer.folder, folder, symlinks=True, dirs_exist_ok=True)
     if answer.patch:

@@ -1,6 +1,6 @@
 """Decides whether a run is worse than a base, at its end or as soon as the answer is clear.
 
-A base is a run, or a name under which one was saved: the ref `eval-base/<name>`.
+A base is a run, or the name of a saved run: the ref `eval-base/<name>`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Decision = Literal["passed", "worse", "undecided"]
 
 
 class Gated(NamedTuple):
-    """What a gate says about a run."""
+    """The verdict of a gate on a run."""
 
     decision: Decision
     reason: str
@@ -73,7 +73,7 @@ def find_base(store: Store, name: str) -> list[Side]:
 
 
 def list_bases(base: Sequence[Side], suite: StoredSuite, tasks: Sequence[str]) -> dict[str, dict[str, Tally]]:
-    """What each variant of a suite is compared with: the verdicts of its base on the chosen tasks that are the same."""
+    """The base of each variant of a suite: the base's verdicts on those chosen tasks that are the same."""
     found = dict[str, dict[str, Tally]]()
     chosen = [task for task in suite.tasks if task.node in tasks]
     for old, variant in match_variants(base, [one.name for one in suite.variants]):
@@ -89,14 +89,14 @@ def list_bases(base: Sequence[Side], suite: StoredSuite, tasks: Sequence[str]) -
 
 @dataclass(frozen=True)
 class Early:
-    """Looks during a run whether its answer is clear."""
+    """Checks during a run whether the answer is already clear."""
 
     run: EvalRun
     bases: Mapping[str, Mapping[str, Tally]] | None = None
-    """The verdicts that each variant is compared with, by task; without it, those of the first variant."""
+    """The verdicts of each variant's base, by task; by default the first variant is the base."""
 
     def __call__(self, results: Sequence[Result]) -> str:
-        """Why the rest of the run need not run, in words; empty if it must. A gate is decided by one worse variant."""
+        """Why the rest of the run is unnecessary, in words; empty if it is needed. One worse variant decides a gate."""
         answers = self.find_answers(results)
         clear = {name: one for name, one in answers.items() if one.answer}
         is_worse = self.bases is not None and any(one.answer == "worse" for one in clear.values())
@@ -109,9 +109,9 @@ class Early:
         return f"stopped early: {', '.join(told)}"
 
     def find_answers(self, results: Sequence[Result]) -> dict[str, EarlyAnswer]:
-        """What is known of each variant, from results in the order in which they came. A task counts when all its
-        threads have a result. All variants together are wrongly called different in one of twenty runs at most; a gate
-        takes half of that, and leaves the rest to the test at its end."""
+        """The evidence about each variant, from results in the order in which they arrived. A task counts when all its
+        threads have a result. At most one in twenty runs wrongly calls a variant different; a gate spends half of this
+        error here and leaves the rest to its final test."""
         cells = {cell.number: cell for cell in self.run.cells}
         ended: dict[str, dict[str, Tally]] = {variant.name: {} for variant in self.run.suite.variants}
         place, of_cell = dict[tuple[str, str], int](), dict[tuple[str, str], list[str]]()
@@ -140,8 +140,8 @@ class Early:
 
 
 def decide(store: Store, trees: Trees, base: Sequence[Side], run: EvalRun, early: Early | None) -> Gated:
-    """Whether a run is worse than its base. Of runs that are as good, at most one in twenty is called worse, with all
-    their variants together."""
+    """Whether a run is worse than its base. Counting all variants together, at most one in twenty equally good runs is
+    called worse."""
     report = Report(run)
     pairs = [(old, Side(report, variant)) for old, variant in match_variants(base, report.variants)]
     alpha = ALPHA / len(pairs) / (2 if early else 1)

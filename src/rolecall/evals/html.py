@@ -32,7 +32,7 @@ from rolecall.workflow import registry
 
 SIGNS = {"passed": "✓", "failed": "✗", "infrastructure": "⚠", "": "…"}
 _MOST_TEXT = 150_000
-"""How many characters all prompts of a page have together at most, and all reasons, so that it can be mailed."""
+"""The most characters of all prompts of a page together, and of all reasons, so that the page can be mailed."""
 _LONGEST_PROMPT, _LONGEST_REASON, _LONGEST_TITLE = 4000, 500, 100
 _COLOURS = 8
 _WORDS = {"passed": "passed", "failed": "failed", "infrastructure": "not judged", "open": "not run"}
@@ -83,7 +83,7 @@ class PageSection(NamedTuple):
 
 
 def make_page(store: Store, report: Report, *, mask: Mask, base: str = "") -> str:
-    """A run as one page that can be mailed and opened anywhere. Differences are those from the variant `base`."""
+    """A run as one page that can be mailed and opened anywhere. Differences are relative to the variant `base`."""
     figures = Figures(store, report, mask=mask, link=lambda cell: f"#c{cell.number}", base=base)
     title = mask.text(f"{report.name}: {figures.describe_counts()}")
     parts = [f"<h1>{safe(mask.text(report.name))}</h1>", f'<p class="small">{figures.describe_status()}</p>']
@@ -94,7 +94,7 @@ def make_page(store: Store, report: Report, *, mask: Mask, base: str = "") -> st
 
 
 class Figures:
-    """The parts of the page of a run. `link` gives the address of a thread; threads that are `running` have one before
+    """The parts of the page of a run. `link` returns the address of a thread; `running` threads have an address before
     they have a result."""
 
     def __init__(
@@ -124,7 +124,7 @@ class Figures:
         return safe(self._mask.text(str(text)))
 
     def list_sections(self) -> list[PageSection]:
-        """What was found."""
+        """The findings."""
         return [
             PageSection("Variants", self._show_variants()),
             PageSection(f"Differences from {self.base}", self._show_differences()),
@@ -165,7 +165,7 @@ class Figures:
         return _table(headings, rows, numbers=2)
 
     def _show_amounts(self) -> str:
-        """What a thread and a pass cost, in money, tokens and minutes, with 95 % intervals."""
+        """The cost of a thread and of a pass, in money, tokens and minutes, with 95 % intervals."""
         headings = ["variant", *(f"{name} per {what}" for what in ("thread", "pass") for name in AMOUNTS)]
         rows = [
             [
@@ -221,7 +221,7 @@ class Figures:
     # -- cost and quality --
 
     def _plot(self) -> str:
-        """Pass rates over what a thread costs, or over its tokens or minutes if no cost is known."""
+        """Pass rates over the cost of a thread, or over its tokens or minutes if no cost is known."""
         for key in AMOUNTS:
             means = {
                 one.variant: estimate_mean(self._report.amounts(one.variant, key).values())
@@ -379,7 +379,7 @@ class Figures:
             return ""
 
     def _list_players(self, variant: str) -> list[str]:
-        """Who played which role, with the versions of their programs."""
+        """The agent of each role, with the version of its program."""
         found: dict[str, None] = {}
         for cell in self._report.cells:
             if cell.variant == variant:
@@ -409,7 +409,7 @@ class Figures:
         return PageSection("Threads", "".join(parts))
 
     def render_tasks(self) -> Iterator[tuple[StoredTask, str]]:
-        """Each task, and what it asks for and begins with as HTML."""
+        """Each task, with its prompt and first files as HTML."""
         longest = min(_LONGEST_PROMPT, _MOST_TEXT // max(1, len(self._tasks)))
         for task in self._tasks:
             files = f"tree {task.files.tree}" if task.files else ""
@@ -505,7 +505,7 @@ def _choose_ticks(most: float) -> tuple[float, list[float]]:
 
 
 def _spread(wanted: Sequence[float], *, least: float, low: float, high: float) -> list[float]:
-    """Places for labels near the ascending `wanted` ones, at least so far apart."""
+    """Positions for labels near the ascending `wanted` positions, with a minimum distance."""
     places = list[float]()
     for place in wanted:
         places.append(max(place, low if not places else places[-1] + least))

@@ -1,9 +1,7 @@
-"""Judges: they look at the result of a thread and say whether it passes.
-
-A command runs in a fresh checkout of the files that the thread left, with the judge's own files in place of whatever
-has their name there, without the agents' environment, and in a sandbox where the kernel has one. Its exit code is the
-verdict. A judge that cannot start, crashes or runs out of time says nothing about the result: that is counted as
-infrastructure.
+"""Judges: they decide whether the result of a thread passes. A command runs in a fresh checkout of the files that the
+thread left. The judge's own files replace files with the same name. The command does not get the agents' environment,
+and runs in a sandbox if the kernel supports one. Its exit code is the verdict. A judge that cannot start, crashes or
+runs out of time says nothing about the result: that is counted as infrastructure.
 """
 
 from __future__ import annotations
@@ -54,15 +52,15 @@ class Site(NamedTuple):
 
     trees: Trees
     environment: Mapping[str, str]
-    """Ours. A judge gets its PATH, and the sandbox hides the secrets in its home."""
+    """Rolecall's environment. A judge gets its PATH, and the sandbox hides the secrets in its home."""
     private: tuple[str, ...]
-    """Our own places, which the sandbox hides."""
+    """Rolecall's own places, which the sandbox hides."""
     layers: Layers
     """What the kernel can enforce here; outside Linux, nothing."""
 
 
 class Judged(NamedTuple):
-    """What is judged: the result of a thread, or a known answer."""
+    """The subject of a judge: the result of a thread, or a known answer."""
 
     task: str
     prompt: str
@@ -74,8 +72,8 @@ class Judged(NamedTuple):
 
 
 async def judge_command(stored: StoredJudge, judged: Judged, site: Site, *, cancel: Cancel) -> Verdict:
-    """Run a command judge in a folder of its own, which is all that it can write, without a network and without our
-    environment."""
+    """Run a command judge in its own folder, without a network and without Rolecall's environment. It can write only
+    that folder."""
     judge = stored.judge
     async with _ran(stored, judged, site, judge.seconds, cancel) as (ended, report):
         return _read_verdict(judge, ended, report)
@@ -122,8 +120,8 @@ async def _ran(
 
 
 async def find_writes(stored: StoredJudge, judged: Judged, site: Site, *, cancel: Cancel) -> str:
-    """What a command judge tried to write outside its folder, as it complained; empty if it did not. It is asked about
-    files that no agent has changed, for a short time, and its verdict does not matter."""
+    """The complaint of a command judge that it may not write outside its folder; empty if it makes none. The judge runs
+    for a short time on unchanged files, and its verdict does not matter."""
     seconds = min(stored.judge.seconds, _TRIAL_SECONDS)
     async with _ran(stored, judged, site, seconds, cancel) as (ended, _):
         found = _REFUSED.search(f"{ended.stderr}\n{ended.stdout}")
@@ -131,7 +129,7 @@ async def find_writes(stored: StoredJudge, judged: Judged, site: Site, *, cancel
 
 
 def _lay_out(stored: StoredJudge, files: Snapshot, trees: Trees, work: Path) -> None:
-    """Check out the result, then the judge's files in place of whatever has their name there."""
+    """Check out the result, then replace files that have the same name as the judge's files."""
     trees.check_out(files, str(work))
     if stored.files is None:
         return
@@ -196,7 +194,7 @@ def judge_expression(judge: Judge, judged: Judged) -> Verdict:
 
 
 class Vote(NamedTuple):
-    """What the agent of a judge said once; a `problem` is infrastructure."""
+    """One vote of a judge's agent; a `problem` is infrastructure."""
 
     has_passed: bool = False
     score: float = 0.0
@@ -207,7 +205,7 @@ class Vote(NamedTuple):
 
 
 def question_of(judged: Judged) -> str:
-    """The task of the agent that judges: what was asked, and what was answered."""
+    """The prompt of the judging agent: the task and its answer."""
     output = json.dumps(judged.output, indent=2, ensure_ascii=False, sort_keys=True)
     parts = [
         "Judge the result of a task. The files of the result are in this folder.",

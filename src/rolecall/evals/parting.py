@@ -1,4 +1,4 @@
-"""Finds the first step at which two threads that were asked the same part."""
+"""Finds the first step at which two threads with the same task diverge."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _MOST_CHARACTERS = 40
 
 
 class Parting(NamedTuple):
-    """The first step with another result. If there is none, `step` is None and only the judges differ."""
+    """The first step with a different result. If no step differs, `step` is None and only the judges differ."""
 
     step: int | None
     role: str
     part: str
     """The first part of the step's key that differs, as `thread why` names it; empty if it was asked the same."""
     asked: str
-    """What differs in what it was asked and given, in words."""
+    """The differences in its prompt and files, in words."""
     answered: str
-    """What differs in its result, in words."""
+    """The differences in its result, in words."""
 
     def __str__(self) -> str:
         if self.step is None:
@@ -35,7 +35,7 @@ class Parting(NamedTuple):
 
 
 def find_parting(store: Store, trees: Trees, base: str, variant: str) -> Parting | None:
-    """Where the chains that end in these nodes part; None if they are not in this store."""
+    """Where the chains that end in these nodes diverge; None if they are not in this store."""
     try:
         chains = [
             [step for step in reversed(list(Chain(store, head))) if step.role != FORK]
@@ -57,7 +57,7 @@ def find_parting(store: Store, trees: Trees, base: str, variant: str) -> Parting
 
 
 def _compare_results(was: Step, now: Step) -> str:
-    """What differs in the results of two steps, in words; empty if they are the same."""
+    """The differences between the results of two steps, in words; empty if they are the same."""
     old, new = (describe_step(step.past) for step in (was, now))
     if old[1] != new[1]:
         both = [value if isinstance(value, dict) else {"output": value} for value in (old[1], new[1])]

@@ -1,4 +1,4 @@
-"""Says before any run what a suite can show. Pure, like `statistics.py`."""
+"""Computes before any run what a suite can detect. Pure, like `statistics.py`."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ from statistics import NormalDist
 from rolecall.evals.statistics import ALPHA
 
 BASE_RATE = 0.7
-"""The pass rate from which a difference is looked for."""
+"""The pass rate of the base for which a difference is computed."""
 POWER = 0.8
-"""How likely a suite should show a difference that exists."""
+"""The probability with which a suite should detect an existing difference."""
 _STEPS = 40
 
 
 def find_smallest_difference(tasks: int, repeats: int = 1) -> float | None:
-    """The smallest drop in pass rate that a comparison by task shows with a probability of `POWER`; None if it would
-    not even show the largest one that is possible.
-
-    What is assumed: a share of the tasks changes from always to never passing, and that share is the difference. On
-    the others nothing changes, and two runs have different verdicts half as often as coin tosses at the base rate
-    would. Repeats reduce only this second part. The result follows from the normal approximation to the exact test,
-    corrected for its steps.
+    """The smallest drop in pass rate that a comparison by task detects with a probability of `POWER`; None if it would
+    not even detect the largest possible drop. The model: a share of the tasks changes from always to never passing, and
+    that share is the difference. The other tasks do not change, and two runs of them have different verdicts half as
+    often as coin tosses at the base rate would. Repeats reduce only this second part. The result follows from the
+    normal approximation to the exact test, corrected for its steps.
     """
     noise = BASE_RATE * (1 - BASE_RATE)
     for_alpha, for_power = map(NormalDist().inv_cdf, (1 - ALPHA / 2, POWER))

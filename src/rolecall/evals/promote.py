@@ -1,4 +1,4 @@
-"""Makes a task of a recorded thread."""
+"""Turns a recorded thread into a task."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rolecall.workflow.yaml import includer, read_text
 class Promoted(NamedTuple):
     task: str
     file: str
-    """The file of tasks that has it now."""
+    """The file of tasks that now has it."""
     folder: str
     """The folder with the files that it begins with."""
 
@@ -38,8 +38,8 @@ def find_tasks_file(suite: str) -> str:
 
 
 def promote(store: Store, trees: Trees, ref: ThreadRef, file: str, *, name: str, tags: list[str]) -> Promoted:
-    """Append a task to a file of tasks: what a thread was asked, with a copy of the files that it began with, which is
-    written beside the file. The copy stands alone, whatever becomes of the thread."""
+    """Append a task to a file of tasks: a thread's prompt and first files. The files are copied into a folder beside
+    the file, so that the task does not depend on the thread."""
     if os.path.exists(file):
         tasks, problems = read_tasks(file)
         errors = [problem for problem in problems if "there are no tasks" not in problem.message]
@@ -56,6 +56,6 @@ def promote(store: Store, trees: Trees, ref: ThreadRef, file: str, *, name: str,
     task = {"id": name, "prompt": prompt, "files": name} | ({"tags": tags} if tags else {})
     with open(file, "a+", encoding="utf-8") as out:
         out.seek(max(0, out.tell() - 1))
-        is_broken = out.read() not in ("", "\n")  # its last line has no end
+        is_broken = out.read() not in ("", "\n")  # its last line has no line break
         out.write(("\n" if is_broken else "") + json.dumps(task, ensure_ascii=False) + "\n")
     return Promoted(name, file, folder)

@@ -1,7 +1,8 @@
 """Finds what broke a suite among the runs that the store has: a program, a model, an agent or the workflow.
 
-An older program cannot be installed and asked again, but what it did is recorded with its version. Runs that were made
-alike are one makeup; the makeups are searched in the order in which they were first seen, and nobody is asked.
+An older program cannot be installed and run again, but its results are recorded with its version. Runs with the same
+workflow, agents and programs form one makeup. The makeups are searched in the order in which they were first seen,
+without asking agents.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rolecall.store.store import Store
 
 
 class Player(NamedTuple):
-    """Who played a role: the agent with its options, such as the model, and the version of its program."""
+    """The player of a role: the agent with its options, such as the model, and the version of its program."""
 
     role: str
     agent: str
@@ -27,19 +28,19 @@ class Player(NamedTuple):
 
 
 class Makeup(NamedTuple):
-    """What runs had in common."""
+    """The parts that several runs have in common."""
 
     workflow: str
-    """The node of its version."""
+    """The node of the workflow's version."""
     players: tuple[Player, ...]
     run: str
-    """The first run that was made like this."""
+    """The first run with this makeup."""
     at: int
     """When that began, in milliseconds."""
 
 
 class Traced(NamedTuple):
-    """What the recorded runs say about where a suite broke."""
+    """The evidence in recorded runs about where a suite broke."""
 
     status: Literal["found", "not broken", "uncertain"]
     reason: str
@@ -51,7 +52,7 @@ class Traced(NamedTuple):
     """How often an answer is assumed to be wrong."""
     certainty: float | None = None
     bad: Makeup | None = None
-    """The first bad one."""
+    """The first bad makeup."""
     good: Makeup | None = None
     """The one before it."""
     changes: tuple[str, ...] = ()
@@ -65,7 +66,7 @@ class Traced(NamedTuple):
 def trace(
     store: Store, plan: EvalPlan, *, oldest: str = "", newest: str = "", noise: float | None = None
 ) -> Traced:
-    """Find the first bad makeup of the plan's suite, as its first variant is played, from one run to another. Runs
+    """Find the first bad makeup of the plan's suite, with its first variant, from one run to another. Runs
     count if they had the same judges and some of the same tasks. `noise` is how often an answer is wrong."""
     first, last = (find_run(store, name).at if name else None for name in (oldest, newest))
     variant = plan.suite.variants[0].name
@@ -113,7 +114,7 @@ def trace(
 
 
 def compare(good: Makeup, bad: Makeup) -> Iterable[str]:
-    """Say what differs between two makeups, a line each."""
+    """Describe the differences between two makeups, a line each."""
     if good.workflow != bad.workflow:
         yield f"the workflow is {bad.workflow}, was {good.workflow}"
     yield from compare_players(good.players, bad.players)
@@ -124,7 +125,7 @@ def list_players(cells: Iterable[CellResult]) -> tuple[Player, ...]:
 
 
 def compare_players(then: Sequence[Player], later: Sequence[Player]) -> Iterable[str]:
-    """Say how those who played differ, a line each."""
+    """Describe how the players differ, a line each."""
     for role in sorted({one.role for one in (*then, *later)}):
         was, now = ([one for one in players if one.role == role] for players in (then, later))
         for what, at in (("agent", 1), ("program", 2)):

@@ -1,7 +1,7 @@
 """What an evaluation stores: suites, tasks, judges, runs, verdicts and results, each as a node, and the ref of a run.
 
 A run is the ref `eval/<id>`. Its target is the newest result, or the run itself before the first, and each result names
-the one before it, so that a bundle of one node has all of them. Which thread a cell has follows from the run.
+the one before it, so that a bundle of one node has all of them. The thread of a cell is derived from the run.
 """
 
 from __future__ import annotations
@@ -205,22 +205,22 @@ class Result(NamedTuple):
     reason: str = ""
     score: float | None = None
     usage: Mapping[str, float] = {}
-    """What the thread has used in this run."""
+    """The usage of the thread in this run."""
     saved: Mapping[str, float] = {}
-    """What its reused steps had used before."""
+    """The earlier usage of its reused steps."""
     agents: Sequence[Mapping[str, str]] = ()
     """Who played which role: `role`, `agent` and `version`."""
 
 
 class Calibration(NamedTuple):
-    """How often a judge agrees with verdicts that are known."""
+    """How often a judge agrees with known verdicts."""
 
     judge: str
     agreed: int
     total: int
     """Examples on which it gave a verdict."""
     wrong: tuple[int, ...] = ()
-    """The numbers of the examples, from 1, on which it does not agree."""
+    """The numbers of the examples, from 1, on which it disagrees."""
     usage: Mapping[str, float] = {}
     votes: Sequence[str] = ()
 
@@ -246,12 +246,12 @@ class EvalRun:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether every role is asked, also where an earlier run has the answer."""
+        """Whether every role is asked, even if an earlier run has the answer."""
         return bool(self._payload.get("fresh"))
 
     @property
     def first(self) -> int:
-        """How many times other runs have asked the same before, so that it does not reuse their answers."""
+        """How many times other runs have asked the same questions before, so that it does not reuse their answers."""
         return int(self._payload.get("first", 0))
 
     @property
@@ -271,7 +271,7 @@ class EvalRun:
 
     @property
     def is_early(self) -> bool:
-        """Whether it is done although threads are left, because the answer was clear."""
+        """Whether it is done with threads left, because the answer was clear."""
         return bool(self.ref.state.get("early"))
 
     @property
@@ -349,7 +349,7 @@ def sum_amounts(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 class JudgeFiles(NamedTuple):
-    """A judge with its files and those of its examples, recorded."""
+    """A judge with its recorded files and the files of its examples."""
 
     judge: Judge
     files: Snapshot | None

@@ -1,4 +1,4 @@
-"""What a run has found, as values: its cells, and a summary of each variant."""
+"""The results of a run, as values: its cells, and a summary of each variant."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class CellResult(NamedTuple):
     head: str | None = None
     """The last step of the thread."""
     paid: Mapping[str, float] = {}
-    """What was used in this run: `cost`, `tokens`, `minutes`, …"""
+    """The usage in this run: `cost`, `tokens`, `minutes`, …"""
     used: Mapping[str, float] = {}
-    """The same with what its reused steps had used when their agents were asked."""
+    """The same, including the original usage of reused steps."""
     agents: Sequence[Mapping[str, str]] = ()
 
     @property
@@ -66,15 +66,15 @@ class Summary(NamedTuple):
     """How likely `repeat` runs all pass."""
     score: Mean | None
     used: Mapping[str, float]
-    """What all its threads have used: `cost`, if an agent reported any, `tokens` and `minutes`."""
+    """The usage of all its threads: `cost`, if an agent reported any, `tokens` and `minutes`."""
     per_run: Mapping[str, Mean]
     """The same for each thread with a verdict."""
     per_pass: Mapping[str, Mean]
-    """The same for each thread that passed: what all have used, divided by how many passed."""
+    """The same for each pass: the usage of all threads, divided by the number of passes."""
 
 
 class Report:
-    """A run as other machines see it, too: everything is in its nodes."""
+    """A run, read from its nodes alone, so that other machines get the same result."""
 
     def __init__(self, run: EvalRun) -> None:
         self.id = run.id
@@ -114,26 +114,26 @@ class Report:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many cells have which outcome, and how many are `open`."""
+        """The number of cells for each outcome, and of `open` cells."""
         found = {outcome: sum(cell.outcome == outcome for cell in self.cells) for outcome in OUTCOMES}
         return {**found, "open": len(self.cells) - sum(found.values())}
 
     @cached_property
     def paid(self) -> dict[str, float]:
-        """What the run itself has used, its judges included."""
+        """The usage of the run itself, including its judges."""
         of_judges = [verdict.usage for cell in self.cells for verdict in cell.verdicts]
         of_judges += [one.usage for one in self.calibrations.values()]
         return sum_amounts([*(cell.paid for cell in self.cells), *of_judges])
 
     def describe_paid(self) -> str:
-        """What the run itself has used, in words."""
+        """The usage of the run itself, in words."""
         paid, ms = self.paid, round(self.paid.get("minutes", 0) * 60_000)
         told = [money(paid["cost"])] if paid.get("cost") else []
         told += [f"{paid['tokens']:,.0f} tokens"] if paid.get("tokens") else []
         return ", ".join([*told, *([duration(ms)] if ms else [])]) or "nothing"
 
     def tallies(self, variant: str) -> dict[str, Tally]:
-        """Of each task: how many of its threads have passed, and how many have a verdict."""
+        """For each task: how many of its threads have passed, and how many have a verdict."""
         found: dict[str, Tally] = {}
         for cell in self.cells:
             if cell.variant == variant and cell.is_judged:
@@ -142,8 +142,8 @@ class Report:
         return found
 
     def amounts(self, variant: str, key: str) -> dict[str, list[float]]:
-        """Of each task: how much of `cost`, `tokens` or `minutes` each judged thread has used, or its `score`. Threads
-        for which it is not known are left out."""
+        """For each task: the `cost`, `tokens`, `minutes` or `score` of each judged thread. Threads with an unknown
+        amount are left out."""
         found: dict[str, list[float]] = {}
         for cell in self.cells:
             value = cell.score if key == "score" else cell.used.get(key)
@@ -184,7 +184,7 @@ class Report:
         )
 
     def dump(self) -> JsonObject:
-        """The report as JSON has it."""
+        """The report in its JSON form."""
         return {
             "eval": self.id,
             "suite": self.name,
@@ -206,7 +206,7 @@ class Report:
 
 
 def to_json(value: Any) -> Any:
-    """A value as JSON has it: tuples and dataclasses with names as objects."""
+    """The JSON form of a value: tuples with names and dataclasses become objects."""
     if hasattr(value, "_asdict"):
         return to_json(value._asdict())
     if hasattr(value, "__dataclass_fields__"):

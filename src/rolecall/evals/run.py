@@ -1,8 +1,8 @@
 """Runs a suite: one thread for each variant, task and repeat, and the verdicts of the judges.
 
-The run is stored before the first thread starts, and the ids of its threads follow from it. So a run that was
-interrupted or killed continues: finished threads are found again, answers that have arrived are not asked for again,
-and only verdicts that were not recorded are given again.
+The run is stored before the first thread starts, and the ids of its threads follow from it. So an interrupted or killed
+run can continue: finished threads are found again, recorded answers are not asked for again, and only unrecorded
+verdicts are repeated.
 """
 
 from __future__ import annotations
@@ -74,19 +74,19 @@ class Runner:
     cancel: Cancel
     at_once: int = 4
     stop: Callable[[Sequence[Result]], str] | None = None
-    """Says of the results so far, in the order in which they came, why the rest need not run; empty if it must."""
+    """(results so far, in the order in which they arrived) -> why the rest need not run; empty if it must."""
     _results: dict[int, Result] = field(default_factory=dict)
     _engines: dict[str | None, Engine] = field(default_factory=dict)
     _used: dict[int, Mapping[str, float]] = field(default_factory=dict)
-    """What each thread has used, by the number of its cell."""
+    """The usage of each thread, by the number of its cell."""
     _judging: dict[str, Mapping[str, float]] = field(default_factory=dict)
-    """What the votes of judges have used, by thread."""
+    """The usage of judges' votes, by thread."""
     _since: dict[int, float] = field(default_factory=dict)
     """When the current step of a running thread began."""
     _halt: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def play(self) -> EvalRun:
-        """Run what is left, until everything has a verdict, a limit is reached or the run is interrupted."""
+        """Run the rest, until everything has a verdict, a limit is reached or the run is interrupted."""
         results = self.run.read_results()
         self._results = dict(sorted(results.items(), key=lambda one: one[1].at))
         self._used = {number: result.usage for number, result in results.items()}
@@ -105,7 +105,7 @@ class Runner:
         except UsageError:
             if results:
                 self._set(lease=None)
-            else:  # as if it had never begun
+            else:  # as if it had never started
                 self.store.move(self.run.ref.name, self.run.ref)
                 shutil.rmtree(self._folder(""), ignore_errors=True)
             raise
@@ -148,8 +148,8 @@ class Runner:
             raise UsageError(f"nothing was run:{listed}")
 
     async def _try_judges(self, cell: Cell) -> list[str]:
-        """Ask the command judges about untouched files, to find those that write elsewhere. The sandbox would keep them
-        from it, but then they might call every result bad."""
+        """Ask the command judges about untouched files, to find those that write elsewhere. The sandbox would block
+        these writes, but then they might fail every result."""
         folder, task, problems = self._folder(str(cell.number)), cell.task, list[str]()
         for stored in self.run.suite.judges:
             if stored.judge.command:
@@ -207,7 +207,7 @@ class Runner:
         self.run.ref = draft.commit(durable=True)[0]
 
     def _find_answer(self) -> str:
-        """Why the rest need not run, in words; empty if it must."""
+        """Why the rest is unnecessary, in words; empty if it is needed."""
         return self.stop([*self._results.values()]) if self.stop else ""
 
     def _find_reached(self) -> str:
@@ -219,7 +219,7 @@ class Runner:
         return ""
 
     def spent(self) -> dict[str, float]:
-        """What the threads of the run have used so far."""
+        """The usage of the run's threads so far."""
         total = sum_amounts([*self._used.values(), *self._judging.values()])
         now = monotonic()
         under_way = sum(now - since for since in self._since.values()) / 60
@@ -280,7 +280,7 @@ class Runner:
         self.watch("cell", describe_result(cell, result))
 
     async def _run_thread(self, cell: Cell) -> str:
-        """Run the thread of a cell until it stops, after starting it if it is new. Return why it cannot run."""
+        """Run the thread of a cell until it stops; start it first if it is new. Return why it cannot run."""
         ref = read_thread(self.store, cell.thread)
         if ref is None:
             folder = await self._prepare(cell)
@@ -390,7 +390,7 @@ class Runner:
     async def _ask_agent(
         self, stored: StoredJudge, judged: Judged, place: str, title: str, repeat: int = 0
     ) -> Verdict:
-        """Let the agent of a judge vote, as often as it is to. `place` names what is judged."""
+        """Let the agent of a judge vote, as often as the judge says. `place` identifies the judged result."""
         votes = []
         for number in range(stored.judge.votes):
             votes.append(
@@ -405,7 +405,7 @@ class Runner:
         return judge.count_votes(stored.judge, votes)
 
     async def _vote(self, stored: StoredJudge, judged: Judged, place: str, title: str, repeat: int) -> Vote:
-        """Let the agent of a judge vote once, in a thread of its own with a fresh copy of the result."""
+        """Let the agent of a judge vote once, in a new thread with a fresh copy of the result."""
         ident, folder = member_id(self.run.at, 0, f"{self.run.node}/{place}"), self._folder(place)
         ref = read_thread(self.store, ident)
         if ref is None:
@@ -440,7 +440,7 @@ class Runner:
         self.watch("member", {"number": 0, "thread": ident, "kind": kind, "body": body})
 
     async def _calibrate(self) -> None:
-        """Ask the agents that judge about answers whose verdicts are known, unless this run has done so."""
+        """Ask the judging agents about answers with known verdicts, unless this run has already done so."""
         known = self.run.read_calibrations()
         for stored in self.run.suite.judges:
             judge_name, examples = stored.judge.name, stored.judge.examples
@@ -488,13 +488,13 @@ class Runner:
 
 
 def name_deciding(suite: StoredSuite) -> list[str]:
-    """The names of the judges that decide: those with `gate`, or all of them if none has it."""
+    """The names of the deciding judges: the judges with `gate`, or else all of them."""
     gates = [one.judge.name for one in suite.judges if one.judge.gate]
     return gates or [one.judge.name for one in suite.judges]
 
 
 def read_judged(store: Store, ref: ThreadRef, task: str, prompt: str) -> Judged:
-    """What judges see of a thread that has ended."""
+    """The parts of an ended thread that judges see."""
     steps = [step for step in reversed(list(Chain(store, ref.head))) if not step.role.startswith("$")]
     if not steps:
         raise NotFound("no role has answered")
@@ -504,7 +504,7 @@ def read_judged(store: Store, ref: ThreadRef, task: str, prompt: str) -> Judged:
 
 
 def used_by(store: Store, ref: ThreadRef, fork: str = "") -> dict[str, float]:
-    """What a thread has used since `fork`, failed attempts included. What nobody has reported since is left out."""
+    """The usage of a thread since `fork`, including failed attempts. Unreported amounts are left out."""
     used: Mapping[str, float] = views.card(store, ref).get("usage", {})
     before = _totals_at(store, fork)
     return {
@@ -513,7 +513,7 @@ def used_by(store: Store, ref: ThreadRef, fork: str = "") -> dict[str, float]:
 
 
 def saved_by(store: Store, ref: ThreadRef, fork: str = "") -> dict[str, float]:
-    """What the steps of a thread that were reused since `fork` had used where their agents were asked."""
+    """The original usage of the steps that a thread has reused since `fork`."""
     before = _totals_at(store, fork).get("saved", {})
     saved = {
         key: value - before.get(key, 0)
@@ -530,13 +530,13 @@ def saved_by(store: Store, ref: ThreadRef, fork: str = "") -> dict[str, float]:
 
 
 def _totals_at(store: Store, node: str) -> JsonObject:
-    """What a chain had used at a step; nothing at its start."""
+    """The usage of a chain up to a step; nothing at its start."""
     last = Chain(store, node).last if node else None
     return last.payload["totals"] if last else {}
 
 
 def list_agents(store: Store, ref: ThreadRef) -> list[dict[str, str]]:
-    """Who played which role of a thread, with the versions of their programs."""
+    """The player of each role of a thread, with the version of its program."""
     found: dict[tuple[str, str, str], None] = {}
     for step in Chain(store, ref.head):
         if step.parts is not None:
@@ -548,7 +548,7 @@ def list_agents(store: Store, ref: ThreadRef) -> list[dict[str, str]]:
 
 
 def describe_result(cell: Cell, result: Result) -> JsonObject:
-    """The result of a cell, for people who watch the run."""
+    """The result of a cell, for watchers of the run."""
     return {
         "number": cell.number,
         "variant": cell.variant.name,

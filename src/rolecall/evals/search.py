@@ -17,7 +17,8 @@ _MOST_ANSWERS = 101
 
 
 def count_needed(error: float) -> int:
-    """How many answers about one version it takes until their majority is wrong in at most one of a hundred cases."""
+    """How many answers about one version are needed so that their majority is wrong in at most one of a hundred
+    cases."""
     for answers in range(1, _MOST_ANSWERS, 2):
         wrong = range(answers // 2 + 1, answers + 1)
         if sum(comb(answers, n) * error**n * (1 - error) ** (answers - n) for n in wrong) <= 0.01:
@@ -26,7 +27,7 @@ def count_needed(error: float) -> int:
 
 
 def estimate_error(wrong: int, answers: int) -> float:
-    """How often an answer is wrong, if so many were, with one more of each kind for what was not seen."""
+    """How often an answer is wrong, estimated from these counts, with one more of each kind for unseen cases."""
     return min(0.45, (wrong + 1) / (answers + 2))
 
 
@@ -57,8 +58,8 @@ class Search:
 
     @cached_property
     def mistakes(self) -> tuple[int, ...]:
-        """How many of the answers are wrong if a version is the first bad one; the last number is for there being
-        none."""
+        """For each version, how many answers are wrong if it is the first bad one; the last number is for the case that
+        all are good."""
         passes, failures_over_passes = 0, [0] * self.versions
         for version, passed in self.told:
             passes += passed
@@ -67,7 +68,8 @@ class Search:
 
     @cached_property
     def chances(self) -> tuple[float, ...]:
-        """How likely each version is the first bad one; the last number is for there being none."""
+        """The probability of each version being the first bad one; the last number is for the case that all are
+        good."""
         odds, fewest = self.error / (1 - self.error), min(self.mistakes)
         weights = [odds ** (mistakes - fewest) for mistakes in self.mistakes]
         total = sum(weights)
@@ -75,7 +77,7 @@ class Search:
 
     @property
     def answer(self) -> int:
-        """The version that is most likely the first bad one; `versions` if most likely all are good."""
+        """The version that is most likely the first bad one; `versions` if all are most likely good."""
         return max(range(self.versions + 1), key=self.chances.__getitem__)
 
     @property

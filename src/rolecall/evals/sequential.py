@@ -16,17 +16,17 @@ from typing import Literal
 from rolecall.evals.statistics import ALPHA, Pair
 
 STAKES = (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95)
-"""The shares of the capital that are bet, each by a gambler of its own; their mean is the e-value."""
+"""The shares of the capital that are bet, each by a separate gambler; the mean of their capitals is the e-value."""
 
 
 @dataclass(frozen=True)
 class EarlyAnswer:
-    """What is known after some tasks."""
+    """The evidence after some tasks."""
 
     answer: Literal["better", "worse"] | None
     """How the variant compares with the base; None while it is open."""
     e_value: float
-    """The evidence for a difference when the answer became clear, otherwise now."""
+    """The evidence for a difference at the time the answer became clear, otherwise now."""
     tasks: int
     """After how many tasks the answer became clear, otherwise how many there are."""
 

@@ -2,8 +2,8 @@
 same figures each time.
 
 The unit is the task, not the run: five repeats of one task say less than one run of five tasks, so an interval that
-counted every run as independent would be too narrow. All intervals are about tasks like these, not only about these.
-`tests/evals/test_coverage.py` simulates suites and checks what is promised here.
+counted every run as independent would be too narrow. All intervals generalise to similar tasks.
+`tests/evals/test_coverage.py` simulates suites and checks these promises.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any, Literal, NamedTuple
 from rolecall.errors import UsageError
 
 ALPHA = 0.05
-"""How often a test may report a difference where there is none."""
+"""How often a test may report a difference that does not exist."""
 RESAMPLES = 1000
 NOTHING_SHARED = "No task has a verdict of both variants, so there is nothing to compare."
 _Z = NormalDist().inv_cdf(0.975)
-"""For intervals that contain the true value in 95 % of cases."""
+"""The level of intervals that contain the true value in 95 % of cases."""
 _SEED = 20
 _MOST_DRAWS = 2_000_000
 _MOST_ADDITIONS = 5_000_000
@@ -41,7 +41,7 @@ class Interval(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """Of one task: how many runs passed, and how many have a verdict. Estimates leave out tasks without one."""
+    """For one task: how many runs passed, and how many have a verdict. Estimates leave out tasks without a verdict."""
 
     passed: int
     runs: int
@@ -52,7 +52,7 @@ class Tally(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """One task as two variants did it. A comparison leaves a task out if one of them has no run with a verdict."""
+    """One task's runs under two variants. A comparison leaves a task out if one variant has no run with a verdict."""
 
     base: Tally
     variant: Tally
@@ -79,7 +79,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Difference:
-    """How much higher the variant is than the base, and how often chance alone would give such a difference."""
+    """How much higher the variant is than the base, and how often chance alone would produce such a difference."""
 
     value: float
     interval: Interval | None
@@ -130,7 +130,7 @@ def estimate_pass_every(tallies: Iterable[Tally], k: int) -> float | None:
 
 
 def estimate_mean(runs: Iterable[Sequence[float]]) -> Mean | None:
-    """The mean of a score or an amount, given the runs of each task; None if there are none. The interval is a
+    """The mean of a score or an amount, given the runs of each task; None without runs. The interval is a
     bootstrap of tasks: it draws as many tasks as there are, with replacement, many times, and takes the range of the
     means. The range is a little wider than the percentiles, as a t interval is wider than a normal one."""
     values = [fmean(of_task) for of_task in runs if of_task]
@@ -138,7 +138,7 @@ def estimate_mean(runs: Iterable[Sequence[float]]) -> Mean | None:
 
 
 def estimate_per_pass(amounts: Sequence[Sequence[float]], tallies: Sequence[Tally]) -> Mean | None:
-    """What one solved task costs, in money, tokens or minutes: the sum over all runs, failed ones included, divided by
+    """The cost of one solved task, in money, tokens or minutes: the sum over all runs, failed ones included, divided by
     the number of runs that passed. None if none passed, or if the amount of a run is unknown. The interval is a
     bootstrap of tasks; it is None if so few passed that the upper end is unknown."""
     totals = [math.fsum(of_task) for of_task in amounts]

@@ -60,11 +60,11 @@ _UNITS = {"m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
 
 class Variant(NamedTuple):
-    """One of the ways that are compared."""
+    """One of the compared variants."""
 
     name: str
     workflow: str
-    """A name, a path or an id, as the suite has it."""
+    """A name, a path or an id, as written in the suite."""
     agent: str | None = None
     """Plays every role."""
     agents: Mapping[str, str] = {}
@@ -72,7 +72,7 @@ class Variant(NamedTuple):
 
 
 class Example(NamedTuple):
-    """An answer whose verdict is known, to see how often a judge agrees."""
+    """An answer with a known verdict, to measure how often a judge agrees."""
 
     prompt: str
     verdict: str
@@ -89,7 +89,7 @@ class Judge(NamedTuple):
     name: str
     command: tuple[str, ...] = ()
     files: str = ""
-    """A folder that is laid over the result for the command, and that no agent sees."""
+    """A folder that is copied over the result for the command, and that no agent sees."""
     seconds: float = SECONDS
     megabytes: int = MEGABYTES
     network: bool = False
@@ -99,9 +99,9 @@ class Judge(NamedTuple):
     rubric: str = ""
     votes: int = 1
     calibrate: str = ""
-    """A file with answers whose verdicts are known."""
+    """A file of answers with known verdicts."""
     examples: tuple[Example, ...] = ()
-    """What that file has."""
+    """The content of that file."""
     gate: bool = False
     """Whether it decides; if no judge of the suite does, all decide."""
 
@@ -118,7 +118,7 @@ class Recorded(NamedTuple):
     """In milliseconds."""
     most: int = 100
     fork: str = ""
-    """The role before whose first step they are forked; without it, only what they were asked is taken."""
+    """They are forked before the first step of this role; by default only their prompts and files are used."""
     threads: tuple[str, ...] = ()
     """The ids of the threads, if they are named."""
 
@@ -144,7 +144,7 @@ class Suite(NamedTuple):
         return tuple(judge for judge in self.judges if judge.gate) or self.judges
 
     def answers(self, kind: str, task: EvalTask) -> KnownAnswer | None:
-        """The `reference` or the `cheat` of a task: its own, or that of the suite."""
+        """The `reference` or the `cheat` of a task: its own, or the suite's."""
         own: KnownAnswer | None = getattr(task, kind) or getattr(self, kind)
         return own.paths_for(task.id) if own else None
 
@@ -323,7 +323,7 @@ class _Reader:
                 )
 
     def complete(self, suite: Suite, at: At) -> Suite:
-        """Read the tasks and the workflows, and report what does not fit together."""
+        """Read the tasks and the workflows, and report contradictions between them."""
         tasks, place = suite.tasks, at / "tasks"
         if self._tasks_file:
             tasks, problems = read_tasks(self._tasks_file)
@@ -407,7 +407,7 @@ class _Reader:
 
 
 class _SuiteForm(Record[Suite]):
-    """The form of a suite, completed with what it names."""
+    """The form of a suite, completed with the files that it names."""
 
     def __init__(self, reader: _Reader, fields: Mapping[str, Field | Form[Any]]) -> None:
         super().__init__(reader.make, "a suite", fields)
@@ -419,7 +419,7 @@ class _SuiteForm(Record[Suite]):
 
 
 def _combine(folder: str, workflows: Sequence[str], variants: Mapping[str, JsonObject]) -> Iterator[Variant]:
-    """Each variant with each workflow; a variant that names a workflow has only that one."""
+    """Each variant with each workflow; a variant that names a workflow is combined only with that one."""
     for name, given in (variants or {"": {}}).items():
         own = given.get("workflow")
         for workflow in (own,) if own else workflows:

@@ -1,4 +1,4 @@
-"""The tasks of a suite: what is asked, and the files that it begins with.
+"""The tasks of a suite: their prompts and first files.
 
 A file of tasks has one JSON object on each line:
 
@@ -41,7 +41,7 @@ class TaskFiles(NamedTuple):
 
 
 class KnownAnswer(NamedTuple):
-    """A known answer to a task, which stands for the work of the agents: files, a patch or a command, and an output.
+    """A known answer to a task, in place of the agents' work: files, a patch or a command, and an output.
     In a path, `{task}` stands for the id of the task."""
 
     folder: str = ""
@@ -64,7 +64,7 @@ class EvalTask(NamedTuple):
     reference: KnownAnswer | None = None
     cheat: KnownAnswer | None = None
     fork: str = ""
-    """The step of a recorded thread, or its start, from which the thread of this task goes on."""
+    """The step or start of a recorded thread from which the thread of this task continues."""
 
 
 class Words(Form[tuple[str, ...]]):
@@ -101,7 +101,7 @@ class Existing(Form[str]):
 
 
 def describe_command(words: Sequence[str]) -> str:
-    """A command as a suite has it: the line for the shell, or its words."""
+    """A command as written in the suite: the line for the shell, or its words."""
     return words[2] if len(words) == 3 and [*words[:2]] == ["sh", "-c"] else join(words)
 
 
@@ -220,6 +220,6 @@ def read_lines(one: Form[T], path: str) -> tuple[list[tuple[int, T]], list[Probl
 
 
 def find_duplicates(tasks: Sequence[EvalTask]) -> dict[int, int]:
-    """The positions of tasks whose id an earlier one has, with the position of that one."""
+    """The positions of tasks with the id of an earlier task, each with the earlier position."""
     seen = dict[str, int]()
     return {at: first for at, task in enumerate(tasks) if (first := seen.setdefault(task.id, at)) != at}
