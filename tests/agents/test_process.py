@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
+from uuid import uuid4
 
 import pytest
 
@@ -151,6 +152,7 @@ def test_a_run_is_told_from_one_of_the_same_name_in_another_run(tmp_path: Path) 
     assert {path for path, pids in found.items() if pids == own} == {
         thread, here, f"{here}/{thread}", next(reversed(found)),
     }  # fmt: skip
+    assert found[f"there/{thread}"] == found[f"{here[1:]}/{thread}"] == []
 
 
 def test_a_flood_of_100_mb_keeps_head_and_tail_and_says_what_it_dropped(
