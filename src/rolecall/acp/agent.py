@@ -63,14 +63,14 @@ _MOST_SESSIONS = 64
 """How many sessions can be at work at once."""
 _LONGEST_MESSAGE = 50 * 1024 * 1024
 _CONFIGURED = "configured"
-"""The choice of an agent that leaves it to the workflow and the configuration."""
+"""The choice that leaves the agent to the workflow and the configuration."""
 
 
 def serve(defaults: Defaults) -> None:
     """Answer an editor on standard input and output until it closes its end."""
     if not (_is_stream(0) and _is_stream(1)):
         raise UsageError("standard input and output must be pipes", hint="An editor starts this command.")
-    # Nothing that an agent or a workflow prints may get between two messages.
+    # Output of agents and workflows must not get between two messages.
     source, sink = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -117,7 +117,7 @@ async def _serve(defaults: Defaults, source: int, sink: int) -> None:
 
 
 class _Lines:
-    """Messages as lines of JSON. The SDK ends at one that has not the form of a message; here it is answered."""
+    """Messages as lines of JSON. The SDK ends at a malformed message; this class answers it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -133,12 +133,14 @@ class _Lines:
                 if not (line := await self._reader.readline()):
                     return None
                 message = json.loads(line)
-            except (ValueError, RecursionError):  # it is no JSON, or too long
+            except (ValueError, RecursionError):  # it is not JSON, or too long
                 await self._refuse(RequestError.parse_error())
                 continue
             if not _is_message(message):
                 await self._refuse(RequestError.invalid_request())
-            elif "id" in message or not str(message.get("method")).startswith("$/"):  # those may be ignored
+            elif "id" in message or not str(message.get("method")).startswith(
+                "$/"
+            ):  # notifications may be ignored
                 return dict(message)
 
     async def _refuse(self, error: RequestError) -> None:
@@ -172,7 +174,7 @@ class RolecallAgent:
         self._connection = connection
 
     async def stop(self) -> None:
-        """Stop everything that runs; the threads can be continued."""
+        """Stop all running threads; they can be continued."""
         await asyncio.gather(*(asyncio.to_thread(one.cancel) for one in self._sessions.values()))
 
     async def initialize(
@@ -181,7 +183,7 @@ class RolecallAgent:
         forms = client_capabilities.elicitation if client_capabilities else None
         self._can_fill_forms = forms is not None and forms.form is not None
         return InitializeResponse(
-            protocol_version=PROTOCOL_VERSION,  # the only one there is
+            protocol_version=PROTOCOL_VERSION,  # the only one that exists
             agent_info=Implementation(name="rolecall", title="Rolecall", version=__version__),
             agent_capabilities=AgentCapabilities(
                 load_session=True,
@@ -321,7 +323,7 @@ class RolecallAgent:
         ]
 
     class _report:
-        """Turns an error of ours into one of the protocol, which the editor shows."""
+        """Turns a Rolecall error into a protocol error, which the editor shows."""
 
         def __enter__(self) -> None:
             pass

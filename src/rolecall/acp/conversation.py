@@ -1,7 +1,7 @@
-"""A session of an editor: a thread, what it asks, and the threads that follow when it has ended.
+"""An editor's session: a thread, its questions, and the threads that follow it.
 
-The session has the id of its first thread. Everything runs in a Python thread of its own, because a store may be used
-only in the one that opened it, and because code of a workflow must not keep the editor's messages waiting.
+The session has the id of its first thread. Everything runs in a separate Python thread, because a store may only be
+used in the Python thread that opened it, and because a workflow's code must not delay the editor's messages.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class Defaults(NamedTuple):
-    """What the command line says about every session."""
+    """The command line's settings for every session."""
 
     workflow: str
     agent: str | None = None
@@ -61,7 +61,7 @@ class Cancelled(Exception):
 
 @dataclass
 class PromptTurn:
-    """What happened in answer to one prompt."""
+    """The outcome of one prompt."""
 
     is_cancelled: bool = False
     used: dict[str, int] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class Conversation:
         self._run: Run | None = None
         self._request: Future[Any] | None = None
         self._chosen = ""
-        """The status that a person has chosen, while it still needs words."""
+        """The status that a person has chosen, while its text is still missing."""
 
     # -- what the editor asks for --
 
@@ -129,7 +129,7 @@ class Conversation:
         return turn
 
     def cancel(self) -> None:
-        """Stop what runs, and wait until it has; the thread can be continued."""
+        """Stop the thread, and wait until it has stopped; it can be continued."""
         self._cancelled.set()
         if (request := self._request) is not None:
             request.cancel()
@@ -137,7 +137,7 @@ class Conversation:
             run.stop()
 
     def replay(self) -> None:
-        """Show everything that was said and done."""
+        """Show the whole history."""
         with self.open() as rolecall:
             last = None
             for last in self._list_threads(rolecall):
@@ -172,7 +172,9 @@ class Conversation:
             self._show(updates.name_session(thread.state.title))
         else:
             if (thread.summary().get("pending") or {}).get("answered"):
-                self._follow(thread, turn, steps=1)  # what has arrived is kept, and not asked for again
+                self._follow(
+                    thread, turn, steps=1
+                )  # answers that have arrived are kept and not asked for again
             if command == "/merge":
                 merged = thread.merge_folder()
                 return self._say(f"Merged {merged.get('branch', '')}.")
@@ -207,13 +209,14 @@ class Conversation:
                 view.take(event.kind, event.body)
             view.end()
         finally:
-            self._run.stop()  # also if the editor is gone
+            self._run.stop()  # even if the editor is gone
             self._run = None
 
     # -- questions --
 
     def _ask(self, thread: Thread) -> bool:
-        """Ask the person whose turn it is, if the editor has a form for that. Return whether the thread can go on."""
+        """Ask the person whose turn it is, if the editor has a form for that. Return whether the thread can
+        continue."""
         asked = thread.asking
         question = asked.question()
         onward = asked.continuation
@@ -253,7 +256,7 @@ class Conversation:
         return True
 
     def _choose(self, asked: Thread, due: Next, question: Question, statuses: tuple[str, ...]) -> str:
-        """Let the person choose a status; empty if they do not."""
+        """Let the person choose a status; empty without a choice."""
         message = _word_question(question, due)
         if self._can_fill_forms:
             schema = {
@@ -283,8 +286,8 @@ class Conversation:
         return status
 
     def _fill(self, message: str, form: JsonObject, known: JsonObject) -> JsonObject:
-        """Let the person fill in the fields of a form that are not known; empty if they do not, or if the editor or
-        the protocol has no form for them."""
+        """Let the person fill in the unknown fields of a form; empty if they decline, or if the editor or the protocol
+        has no form for these fields."""
         if not self._can_fill_forms:
             return {}
         fields = {name: make_field(item) for name, (item, *_) in Shape(form).declared.items()}
@@ -306,7 +309,7 @@ class Conversation:
     # -- speaking --
 
     def _say_standing(self, thread: Thread) -> None:
-        """Say what the thread waits for, or how it has ended."""
+        """Show what the thread waits for, or how it has ended."""
         state, asked = thread.state, thread.asking
         if thread.has_ended:
             told = [f"{thread.status}: {state.reason}"] if state.reason else []
@@ -433,7 +436,8 @@ class _View:
             self._take_member(str(body["thread"]), body)
 
     def end(self) -> None:
-        """Close what an interrupted step has left open, and show who is at work or which person is awaited."""
+        """Close calls that an interrupted step has left open, and show which role is working or waiting for a
+        person."""
         self._speak(self._prose.flush())
         self._end_call(is_failed=True)
         role, is_at_work = self._thread.role or "", self._thread.status == "running"
@@ -481,7 +485,7 @@ class _View:
             self._show(*(updates.end_call(ident, result) for ident, result in told if result.strip()))
         if changes := updates.show_changes(step, self._thread.file_versions(step)):
             self._show(changes)
-        asks_live = is_live and status_of(step.output) == SUSPEND  # then the question follows by itself
+        asks_live = is_live and status_of(step.output) == SUSPEND  # then the question follows anyway
         answer = step.body.strip() if asks_live else updates.word_answer(step)
         if answer and not self._prose.has_shown(answer):
             self._speak(f"\n\n{answer}\n" if self._has_spoken else f"{answer}\n")
@@ -491,12 +495,13 @@ class _View:
             self._show(updates.count(self._thread.totals(), self._thread.summary()["limits"]))
 
     def _take_member(self, ident: str, body: JsonObject) -> None:
-        """Show a member of a group as one tool call: several at once cannot speak in one conversation."""
+        """Show a member of a group as one tool call, because several members cannot speak in one conversation at
+        once."""
         kind, about = body["kind"], body["body"]
         if ident not in self._members:
             self._members.add(ident)
             title = str(about.get("title") or self._thread.rolecall.thread(ident).state.title)
-            shown = updates.shorten_title(title)  # it begins with the role and the number
+            shown = updates.shorten_title(title)  # the title begins with the role and the number
             self._show(start_tool_call(ident, shown, kind="think", status="in_progress"))
         if kind == "over":
             self._members.discard(ident)
@@ -525,7 +530,7 @@ def _word_question(question: Question, due: Next) -> str:
 
 
 def _word_output(step: Step) -> str:
-    """What a person has answered."""
+    """A person's answer."""
     status = next((str(step.output[key]) for key in ("$status", "status") if key in step.output), "")
     return "\n\n".join(filter(None, (status, updates.word_answer(step)))) or "…"
 

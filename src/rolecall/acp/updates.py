@@ -58,12 +58,12 @@ Update = (
 )
 
 UNLIMITED = 1_000_000_000
-"""The size that is reported for a thread without a limit on tokens: the protocol requires one, and an editor warns when
-little is left."""
+"""The reported size of a thread without a limit on tokens: the protocol requires a size, and editors warn when little
+of it is left."""
 _LONGEST_RESULT = 4_000
 _LONGEST_TITLE = 200
 _PATHS = ("file_path", "path", "notebook_path", "filePath", "target_file")
-"""The argument that has the file, in the tools of different agents."""
+"""The names that different agents' tools give to the argument with the file."""
 _KINDS: Mapping[str, ToolKind] = {
     "edit": "edit",
     "write": "edit",
@@ -107,7 +107,7 @@ def name_session(title: str) -> SessionInfoUpdate:
 
 
 def count(used: Mapping[str, float], limits: Mapping[str, float]) -> UsageUpdate:
-    """What the thread has used, of its limit on tokens."""
+    """The usage of the thread, relative to its limit on tokens."""
     cost = Cost(amount=used["cost"], currency="USD") if used.get("cost") else None
     size = int(limits.get("tokens") or UNLIMITED)
     return UsageUpdate(session_update="usage_update", used=int(used.get("tokens", 0)), size=size, cost=cost)
@@ -123,12 +123,12 @@ class Prose:
 
     def __init__(self) -> None:
         self._rest = ""
-        """What may belong to a block: the line `---`, or the beginning of a line."""
+        """Text that may belong to a block: the line `---`, or the beginning of a line."""
         self._is_inside = False
         self._squeezed = ""
 
     def feed(self, text: str) -> str:
-        """Return what can be shown of the text so far."""
+        """Return the part of the text that can already be shown."""
         shown = []
         self._rest += text
         while self._rest:
@@ -183,18 +183,18 @@ def word_heading(role: str) -> str:
 
 
 class Progress:
-    """Which roles have answered, and which is at work."""
+    """The roles that have answered, and the role at work."""
 
     def __init__(self, workflow: Workflow) -> None:
         self._workflow = workflow
         self._statuses: dict[str, str] = {}
         self.current = ""
         self.remark = ""
-        """How far the role at work is, if a group plays it."""
+        """The progress of the role at work, if a group plays it."""
 
     @property
     def has_team(self) -> bool:
-        """Whether more than one role is not played by a person, so that people need to know who speaks."""
+        """Whether agents play more than one role, so that people need to know who speaks."""
         return sum(role.agent != HUMAN for role in self._workflow.roles.values()) > 1
 
     def start(self, role: str) -> None:
@@ -228,7 +228,7 @@ class Progress:
 
 
 def make_field(schema: JsonObject) -> JsonObject | None:
-    """The field of a form for a value with this schema; None if the protocol has none."""
+    """The form field for a value with this schema; None if the protocol has no such field."""
     choices = schema.get("enum")
     is_choice = isinstance(choices, Sequence) and all(isinstance(one, str) for one in choices)
     match schema.get("type", "string" if is_choice else None):

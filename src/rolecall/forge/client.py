@@ -1,7 +1,8 @@
 """The parts of the HTTP interfaces of GitHub and GitLab that a job needs: comments, rights, and requests for a merge.
 
-A temporary failure (429, 5xx, a used-up rate limit, a broken connection) is tried again. What creates something looks
-first whether an earlier try has created it. No redirect is followed, because it would get the token.
+A temporary failure (429, 5xx, a used-up rate limit, a broken connection) is tried again. A request that creates
+something first checks whether an earlier try has created it. Redirects are not followed, because they would get the
+token.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _DEVELOPER = 30
 
 
 class Unavailable(StorageError):
-    """The forge could not be reached, or failed in a way that may pass."""
+    """The forge could not be reached, or failed temporarily."""
 
     def __init__(self, message: str, pause: float | None) -> None:
         super().__init__(message, hint="Run the job again; nothing that was saved is lost.")
@@ -105,7 +106,7 @@ class Http:
             raise Unavailable(f"{what} failed: {error}", None) from error
 
     def retry(self, action: Callable[[], Any]) -> Any:
-        """Do something that may be done again."""
+        """Send a request that may be repeated, and retry it after temporary failures."""
         for number in range(1, _TRIES + 1):
             try:
                 return action()
@@ -121,11 +122,11 @@ class Http:
         return answer
 
     def put(self, method: str, path: str, body: JsonObject) -> Any:
-        """Change something: doing it twice is the same as doing it once."""
+        """Send an idempotent change."""
         return self.retry(lambda: self.send(method, path, body)).value
 
     def pages(self, path: str) -> Iterator[JsonObject]:
-        """The entries of a list, page by page."""
+        """The entries of a list, read page by page."""
         for page in range(1, _MOST_PAGES + 1):
             answer = self.get(f"{path}{'&' if '?' in path else '?'}per_page=100&page={page}")
             yield from answer.value
@@ -147,7 +148,8 @@ class Forge(Protocol):
         """Whether somebody may push to the project."""
 
     def comment(self, subject: Subject, text: str, *, mark: str, known: str) -> str:
-        """Write our comment, which begins with `mark`, and return its id. `known` is the id that it has, if any."""
+        """Write Rolecall's comment, which begins with `mark`, and return its id. `known` is the id of the existing
+        comment, if any."""
 
     def open_issue(self, title: str, text: str, *, mark: str) -> int:
         """Open an issue whose text begins with `mark`, unless it is open, and return its number."""
@@ -164,7 +166,7 @@ class GitHub:
         self._owner = project.partition("/")[0]
 
     def may_write(self, person: Person) -> bool:
-        # Not the author's association: a member of an organisation need not be allowed to write.
+        # Not the author's association: a member of an organisation may lack write access.
         try:
             found = self._http.get(f"{self._at}/collaborators/{quote(person.name, safe='')}/permission")
         except NotFound:
@@ -236,7 +238,7 @@ def open_forge(job: Job, **options: Any) -> Forge:
 def _create(
     http: Http, path: str, body: JsonObject, found: Callable[[], Iterator[JsonObject]], mark: str = ""
 ) -> JsonObject:
-    """What is `found` already, with a text that begins with `mark`; else what is created."""
+    """The existing entry in `found` whose text begins with `mark`, or else a new one."""
 
     def create() -> JsonObject:
         for one in found():
@@ -259,7 +261,7 @@ def _write(
     known: str,
     listed: str = "",
 ) -> str:
-    """Change our comment, or create it if it is not known or somebody has deleted it."""
+    """Change Rolecall's comment, or create it if it is unknown or was deleted."""
     if known:
         try:
             change(known)

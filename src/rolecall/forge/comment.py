@@ -1,4 +1,4 @@
-"""What people read on the forge about a thread: one comment, which every job brings up to date."""
+"""The comment about a thread on the forge, which every job updates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rolecall.workflow.model import STATUS_KEYS
 from rolecall.workflow.reply import Shape, render
 
 _MOST = 60_000
-"""GitHub takes comments of at most 65,536 characters."""
+"""GitHub accepts comments of at most 65,536 characters."""
 _MOST_TEXT = 8_000
 _MOST_STEPS = 20_000
 _MOST_FILES = 50
@@ -38,12 +38,12 @@ _SIGNS = {
 
 
 def mark_of(thread: Thread) -> str:
-    """The invisible first line of our comment about a thread."""
+    """The invisible first line of Rolecall's comment about a thread."""
     return f"{OUR_MARK} {thread.id} -->"
 
 
 def write(thread: Thread, *, job: str, note: str, branch: str, request: str, mask: Mask) -> str:
-    """The comment about a thread. `job` is the address of the job, `note` what it has to say besides, `request` the
+    """The comment about a thread. `job` is the address of the job, `note` an additional remark, `request` the
     address of the pull request or merge request."""
     state, status = thread.state, thread.status
     said = "waits for you" if thread.needs_person else status
@@ -86,7 +86,8 @@ def write(thread: Thread, *, job: str, note: str, branch: str, request: str, mas
 
 
 def _question(thread: Thread) -> str:
-    """What the thread asks: the words of a role, what a person's role is for, or why it cannot continue."""
+    """The thread's question: the text of a role, the purpose of a person's role, or the reason why it cannot
+    continue."""
     due, role = (question := thread.question()).due, question.role
     if due is None or role is None or thread.state.onward is not None:
         return thread.reason
@@ -125,8 +126,8 @@ def _fold(title: str, text: str) -> str:
 
 
 def quiet(text: str) -> str:
-    """Text that agents and others wrote, so that it does nothing on the forge: a line such as `/merge` would be carried
-    out by GitLab in our name, and `@name` would notify people."""
+    """Escape text by agents and others so that it has no effect on the forge: GitLab would carry out a line such as
+    `/merge` in Rolecall's name, and `@name` would notify people."""
     text = text.replace("<!--", "&lt;!--")
     text = re.sub(r"(?m)^([\s>*+-]*)/(?=\w)", "\\1\\\\/", text)
     return re.sub(r"(?<![\w`])@(?=\w)", "@\u200b", text)

@@ -1,4 +1,4 @@
-"""What happened on the forge, and what a job does about it. Pure, except that `read` reads the event's file."""
+"""Events on the forge, and what a job does about them. Pure, except that `read` reads the event's file."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from rolecall.store.canonical import JsonObject
 from rolecall.threads.thread import LIMITS
 
 MOST_BYTES = 16 * 1024**2
-"""A larger event is not read."""
+"""The largest event that is read."""
 LABEL = "rolecall"
-"""Starts a thread when an issue or merge request of GitLab gets it. On GitHub, the job has the condition."""
+"""The label that starts a thread for an issue or merge request on GitLab. On GitHub, the job has this condition."""
 OUR_MARK = "<!-- rolecall"
-"""Our comments begin with this, and are never taken for commands."""
+"""Rolecall's comments begin with this, and are never read as commands."""
 _NEEDS_RIGHTS = (
     *("push", "schedule", "workflow_dispatch", "repository_dispatch", "merge_group"),
     *("web", "api", "pipeline", "trigger"),
 )
-"""Events of GitHub and GitLab that only people cause who may write to the repository."""
+"""Events of GitHub and GitLab that only people with write access can cause."""
 COMMANDS = ("run", "answer", "resume", "kill")
 
 
@@ -43,7 +43,7 @@ class Subject(NamedTuple):
 
 
 class CommentCommand(NamedTuple):
-    """What a person asks for in a comment: `/rolecall VERB …`."""
+    """A person's command in a comment: `/rolecall VERB …`."""
 
     verb: str
     text: str = ""
@@ -52,18 +52,18 @@ class CommentCommand(NamedTuple):
 
 class ForgeEvent(NamedTuple):
     key: str
-    """Identifies the event, so that a job that is run again does not do it twice."""
+    """Identifies the event, so that a repeated job does not handle it twice."""
     subject: Subject | None = None
     by: Person | None = None
-    """Who caused it; None if that needs the right to write to the repository anyway."""
+    """Who caused it; None if causing it already requires write access."""
     task: str = ""
-    """Title and text of the issue or change, or what else the event says is to be done."""
+    """Title and text of the issue or change, or another task in the event."""
     target: str = ""
-    """The branch into which a change would go."""
+    """The target branch of a change."""
     comment: str | None = None
     """The text of a new comment; None for any other event."""
     ignored: str = ""
-    """Why nothing is done about it, whatever the thread's state."""
+    """Why the event is ignored, regardless of the thread's state."""
 
 
 class StartThread(NamedTuple):
@@ -136,7 +136,7 @@ def _read_github(job: Job, payload: JsonObject) -> ForgeEvent:
 
 
 def _read_gitlab(job: Job, payload: JsonObject) -> ForgeEvent:
-    """GitLab has no pipeline for a comment or an issue: a webhook triggers one and passes on what happened."""
+    """GitLab starts no pipeline for a comment or an issue: a webhook triggers one and passes the event on."""
     told = job.variables
     event = ForgeEvent(f"run-{job.run}", target=told.get("CI_DEFAULT_BRANCH", ""))
     if not payload:
@@ -178,7 +178,7 @@ def _read_gitlab(job: Job, payload: JsonObject) -> ForgeEvent:
 
 
 def _is_new_on_gitlab(payload: JsonObject) -> bool:
-    """Whether an issue or merge request was opened or got our label. Closing it, for example, asks for nothing."""
+    """Whether an issue or merge request was opened or got the label. Other changes, such as closing it, are ignored."""
     change = (payload.get("changes") or {}).get("labels") or {"previous": (), "current": ()}
     before, now = ({label["title"] for label in change[which]} for which in ("previous", "current"))
     return payload["object_attributes"].get("action") in ("open", "reopen") or LABEL in now - before
@@ -221,7 +221,7 @@ def parse_command(text: str) -> CommentCommand | None:
 
 
 class KnownThread(NamedTuple):
-    """What is known of the thread that was saved for the event's subject."""
+    """The facts about the thread saved for the event's subject."""
 
     thread: str
     has_ended: bool
@@ -229,13 +229,13 @@ class KnownThread(NamedTuple):
     is_told: bool
     handled: Sequence[str]
     is_this_run: bool
-    """Whether this run of the job, at an earlier try, has taken the thread over last."""
+    """Whether an earlier try of this job run was the last to take the thread over."""
 
 
 def decide(
     event: ForgeEvent, known: KnownThread | None, *, prompt: str = ""
 ) -> StartThread | Continue | Ignore:
-    """What to do about an event by somebody who may ask for it. `prompt` is the task that the job was given."""
+    """What to do about an event by an authorised person. `prompt` is the job's own task."""
     if event.ignored:
         return Ignore(event.ignored)
     if known is not None and event.key in known.handled:
@@ -245,7 +245,7 @@ def decide(
             return Ignore(
                 f"another job acts on this, in thread {known.thread}; if that job was lost, run it again"
             )
-        return Continue()  # the job was lost on the way
+        return Continue()  # the earlier job was lost
     task = "\n\n".join(part for part in (prompt.strip(), event.task) if part)
     if event.comment is not None:
         command = parse_command(event.comment)

@@ -1,7 +1,6 @@
-"""One job: read the event, bring the thread here, continue it until it ends or waits, tell people, save it.
-
-The thread is saved when the job has taken it over, after its steps, and in the end. So two jobs cannot act on the same
-comment, and a job that is lost loses at most the step it was taking.
+"""One job: read the event, fetch the thread, continue it until it ends or waits, update the comment, save the thread.
+The thread is saved when the job has taken it over, after its steps, and at the end. So two jobs cannot act on the same
+comment, and a lost job loses at most its current step.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ _TRIES = 3
 _PAUSE = 60.0
 """Seconds between two saves while a thread runs."""
 _LEASE = 90.0
-"""How long a lost job may seem to run the thread."""
+"""How long a lost job may still appear to run the thread."""
 _LONGEST_WAIT_MS = 300_000
-"""A job does not wait longer than this for the end of a provider's limit."""
+"""The longest wait of a job for the end of a provider's limit."""
 _MOST_HANDLED = 500
 _OUTPUTS = ("thread", "status", "branch", "request")
-"""What later steps of a job on GitHub can read."""
+"""Outputs for later steps of a job on GitHub."""
 
 Tell = Callable[[str], object]
 """Prints a line of the job's log."""
@@ -49,17 +48,17 @@ class Options(NamedTuple):
     agent: str | None = None
     limits: Mapping[str, float] = {}
     allowed: tuple[str, ...] = ()
-    """Who may start and continue threads; empty for everybody who may write to the repository."""
+    """Who may start and continue threads; empty for everybody with write access."""
     is_open: bool = False
-    """Whether anybody may start a thread; commands in comments stay with those who are allowed."""
+    """Whether anybody may start a thread; commands in comments are still restricted."""
     wants_request: bool = False
-    """Whether changes are pushed as a branch, and a pull request or merge request is opened in the end."""
+    """Whether to push changes as a branch and, at the end, open a pull request or merge request."""
     setup: str = ""
     """A command that prepares the folder in which the thread works."""
 
 
 class Done(NamedTuple):
-    """What became of a job."""
+    """The outcome of a job."""
 
     ignored: str = ""
     """Why nothing was done."""
@@ -74,7 +73,7 @@ class Done(NamedTuple):
 
 
 def run(job: Job, options: Options, *, checkout: str, tell: Tell, watch: Watch) -> Done:
-    """Do what the event of a job asks for."""
+    """Handle the event of a job."""
     happened = event.read(job)
     mask = config.mask()
     withhold_tokens()
@@ -107,7 +106,7 @@ def run(job: Job, options: Options, *, checkout: str, tell: Tell, watch: Watch) 
                 return Done(refusal)
             is_checked = True
         if note and known and not known.has_ended:
-            decision = event.Continue()  # which changes nothing but our comment
+            decision = event.Continue()  # this changes only the comment
         if isinstance(decision, event.Ignore):
             return Done(decision.reason)
         try:
@@ -122,11 +121,11 @@ def run(job: Job, options: Options, *, checkout: str, tell: Tell, watch: Watch) 
 
 
 class _Overtaken(Conflict):
-    """Another job has taken the thread over before this one had."""
+    """Another job has taken the thread over first."""
 
 
 def _refuse(happened: event.ForgeEvent, forge: Forge, options: Options) -> str:
-    """Why the person who caused the event may not; empty if they may."""
+    """Why the person who caused the event is not allowed to; empty if they are."""
     person = happened.by
     if person is None or (options.is_open and happened.comment is None):
         return ""
@@ -209,7 +208,7 @@ class _Run:
         )
 
     def _await_lease(self, thread: Thread) -> None:
-        """Wait until it is certain that the job which ran the thread before is gone."""
+        """Wait until the job that ran the thread before is certainly gone."""
         until = time.monotonic() + _LEASE
         while True:
             try:
@@ -220,7 +219,7 @@ class _Run:
                 time.sleep(1.0)
 
     def _obey(self, thread: Thread, command: event.CommentCommand | None) -> None:
-        """Do what a comment says. If that is not possible, our comment will say why."""
+        """Carry out a command from a comment. If that fails, Rolecall's comment says why."""
         person = self.happened.by
         if command is None or person is None:
             return
@@ -237,7 +236,7 @@ class _Run:
             self.tell(self.note)
 
     def _advance(self, rolecall: Rolecall, thread: Thread, record: SavedThread) -> SavedThread:
-        """Take steps until the thread ends or waits, and save it from time to time."""
+        """Take steps until the thread ends or waits, saving it from time to time."""
         if thread.state.is_over or thread.needs_person:
             return record
         saved_at, run = time.monotonic(), thread.run(agent=self.options.agent)
@@ -275,7 +274,7 @@ class _Run:
         if self.options.wants_request:
             try:
                 branch, request = self._publish(thread, record)
-            except RolecallError as error:  # its comment says so before the job fails
+            except RolecallError as error:  # its comment reports this before the job fails
                 failure, self.note = error, f"The changes could not be pushed: {error.explain()}"
         if self.subject is None and thread.needs_person:  # it needs a place for the answer
             title = self.mask.text(f"{state.name} waits: {state.title}")[:200]
@@ -312,7 +311,7 @@ class _Run:
         return done
 
     def _publish(self, thread: Thread, record: SavedThread) -> tuple[str, str]:
-        """Push what the thread has changed as a branch; once it is completed, ask for its merge."""
+        """Push the thread's changes as a branch; open a request for its merge when the thread is completed."""
         own = [folder for folder in thread.state.folders.values() if folder.branch and not folder.is_removed]
         folder = own[0].path if own else self.place.repository
         title = self.mask.text(thread.state.title)

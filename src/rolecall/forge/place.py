@@ -1,12 +1,11 @@
 """Where a thread works in a job, and how it gets from one job to the next.
 
-A job has an empty machine and loses it at the end. So what the next one needs is a commit under the ref
+A job starts on an empty machine and loses it at the end. So the next job's data is in a commit under the ref
 `refs/rolecall-ci/KEY` of the repository, where branches and their pipelines do not see it: the store with its recorded
-files as a bundle, and a record. Its parents are the commits that the thread works on, so they come along. Each save
-replaces the commit, and a push names the one that it replaces: if two jobs save, the second one fails.
-
-The thread works in a clone beside its home, in a folder whose path is the same on every machine, because its steps
-record paths. The clone has no credentials.
+files as a bundle, and a record. Its parents are the commits that the thread works on, so these are fetched with it.
+Each save replaces the commit, and a push names the commit that it replaces: if two jobs save, the second push fails.
+The thread works in a clone beside its home. The folder's path is the same on every machine, because steps record paths.
+The clone has no credentials.
 """
 
 from __future__ import annotations
@@ -35,14 +34,14 @@ _BUNDLE = "store.tgz"
 _RECORD = "thread.json"
 _VERSIONS = "versions"
 _KEPT = ("config.yaml", ".env", "trusted")
-"""What a thread's home gets from the home of the job's user."""
+"""The files that a thread's home gets from the home of the job's user."""
 _TRIES = 3
 _SECONDS = 600.0
 """How long git may take to fetch or push."""
 
 
 class SavedThread(msgspec.Struct, frozen=True, kw_only=True):
-    """What a job tells the next one about a thread, beside its store."""
+    """The record that a job leaves for the next one about a thread, beside its store."""
 
     place: str
     """The name of the thread's folder."""
@@ -50,19 +49,19 @@ class SavedThread(msgspec.Struct, frozen=True, kw_only=True):
     has_ended: bool = False
     needs_person: bool = False
     is_told: bool = False
-    """Whether people were told about this state."""
+    """Whether the comment shows this state."""
     run: str = ""
-    """The run of the job that has taken it over last."""
+    """The job run that took it over last."""
     handled: tuple[str, ...] = ()
-    """The keys of the events that led here."""
+    """The keys of the handled events."""
     comment: str = ""
-    """The id of our comment."""
+    """The id of Rolecall's comment."""
     base: str = ""
-    """The commit that the thread began with."""
+    """The first commit of the thread."""
     target: str = ""
-    """The branch into which its changes would go."""
+    """The target branch of its changes."""
     head: str = ""
-    """The commit that is checked out, and the branch if one is."""
+    """The checked-out commit, and the branch, if any."""
     branch: str = ""
     branches: Mapping[str, str] = {}
     """The branches of threads and their commits."""
@@ -102,7 +101,7 @@ class Remote:
             }
 
     def fetch(self, key: str) -> Saved | None:
-        """What was saved last; None if nothing was. The checkout gets the commit."""
+        """The last save, whose commit is fetched into the checkout; None if nothing was saved."""
         ref = REFS + key
         if not self.find(ref):
             return None
@@ -126,7 +125,7 @@ class Remote:
         """Move a ref to a commit of a repository in which agents work. Raise Conflict if it is not at the commit that
         this one `replaces`; None stands for no ref."""
         lease = f"--force-with-lease={ref}:{replaces or ''}"
-        # The token is for the checkout alone: agents may have put another address into their repository.
+        # Only the checkout gets the token: agents may have put another address into their repository.
         objects = git.run(repository, "rev-parse", "--path-format=absolute", "--git-path", "objects").text
         for number in range(1, _TRIES + 1):
             done = git.ask(
@@ -135,7 +134,7 @@ class Remote:
                 env={**self._env, "GIT_ALTERNATE_OBJECT_DIRECTORIES": objects},
                 timeout=_SECONDS,
             )
-            if done.code == 0 or self.find(ref) == commit:  # the answer to an earlier try may have been lost
+            if done.code == 0 or self.find(ref) == commit:  # the reply to an earlier try may have been lost
                 return
             if "stale info" in done.text or "stale info" in done.err:
                 raise Conflict(
@@ -167,7 +166,7 @@ class Remote:
 
 
 def _without_login(address: str) -> str:
-    """An address without a name and password: GitLab puts the job's token there."""
+    """An address without user name and password, because GitLab puts the job's token there."""
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https"):
         return address
@@ -185,9 +184,9 @@ class JobPlace:
         self._remote = remote
         self._from = saved
         self._saved = {key: saved.commit} if saved else {}
-        """What was saved last under each key."""
+        """The last save under each key."""
         self._bundle, self._newest = os.path.join(folder, _BUNDLE), -1
-        """The bundle that was made last, and the number of the newest event in it."""
+        """The last bundle, and the number of its newest event."""
 
     def make(self, *, is_new: bool) -> Rolecall:
         """Make the clone and the home, with what was saved, and open the store. A thread that `is_new` begins with the
@@ -214,7 +213,7 @@ class JobPlace:
             git.run(repository, "update-ref", f"refs/heads/{name}", commit)
 
         config.set_variables({"ROLECALL_HOME": self.home})
-        # Workflows come from the checkout, which the event chose, and not from what a thread has made of it.
+        # Workflows come from the checkout, which the event chose, and not from the thread's changes.
         rolecall = Rolecall(os.path.join(self.home, "store.db"), folder=checkout)
         if saved:
             with tempfile.TemporaryDirectory(dir=self.home) as folder:
@@ -231,7 +230,7 @@ class JobPlace:
         return rolecall
 
     def save(self, rolecall: Rolecall, record: SavedThread, key: str) -> SavedThread:
-        """Save the thread for the next job that asks for `key`. Raise Conflict if another job has saved it."""
+        """Save the thread for the next job with this `key`. Raise Conflict if another job has saved it."""
         repository = self.repository
         listed = git.run(
             repository, "for-each-ref", "--format=%(refname:lstrip=2) %(objectname)", "refs/heads/rolecall/"
@@ -261,8 +260,8 @@ class JobPlace:
         return record
 
     def push_branch(self, folder: str, branch: str, message: str, *, base: str) -> bool:
-        """Push the files in a thread's folder, committed or not, as a branch whose last commit has this message. False
-        if they are those of `base`. Raise Conflict if the last commit of the branch is somebody else's."""
+        """Push the files in a thread's folder, committed or not, as a branch whose last commit has this message. Return
+        False if they equal the files of `base`. Raise Conflict if the last commit of the branch is somebody else's."""
         head, ref = git.commit(folder, "HEAD") or "", f"refs/heads/{branch}"
         commit = commit_folder(folder, folder, message, (head,))
         if git.ask(folder, "diff", "--quiet", commit, base).code == 0:
@@ -291,7 +290,7 @@ def commit_folder(repository: str, folder: str, title: str, parents: tuple[str, 
     with tempfile.TemporaryDirectory() as place:
         env = {"GIT_WORK_TREE": folder, "GIT_INDEX_FILE": os.path.join(place, "index")}
         env["GIT_DIR"] = git.run(repository, "rev-parse", "--absolute-git-dir").text
-        if repository == folder:  # so that what is tracked although it is ignored stays
+        if repository == folder:  # so that tracked files stay even if they are ignored
             git.run(folder, "read-tree", "HEAD", env=env)
         forced = () if repository == folder else ("--force",)
         git.run(folder, "add", "--all", *forced, ".", env=env)
@@ -303,7 +302,7 @@ def commit_folder(repository: str, folder: str, title: str, parents: tuple[str, 
 
 @contextmanager
 def open_place(job: Job, remote: Remote, key: str, saved: Saved | None) -> Iterator[JobPlace]:
-    """A new, empty folder for a thread, which is removed in the end."""
+    """A new, empty folder for a thread, removed at the end."""
     root, name = job.folder, saved.record.place if saved else os.urandom(8).hex()
     try:
         os.makedirs(root, mode=0o700, exist_ok=True)
@@ -320,7 +319,7 @@ def open_place(job: Job, remote: Remote, key: str, saved: Saved | None) -> Itera
         except BlockingIOError:
             raise Conflict(f"another job on this machine works in {folder}") from None
         try:
-            _remove(folder)  # left by a job that was killed: what it saved counts
+            _remove(folder)  # left by a killed job, whose last save counts
             os.mkdir(folder, 0o700)
             yield JobPlace(folder, remote, key, saved)
         finally:

@@ -1,1 +1,1 @@
-"""Threads as OpenTelemetry traces: a projection of what is recorded, so nothing here runs while a step is taken."""
+"""Threads as OpenTelemetry traces: a projection of the recorded steps, so nothing here runs during a step."""

@@ -1,7 +1,6 @@
-"""The names of OpenTelemetry's conventions for generative AI that our spans use, all in one place, and our own.
-
-The conventions are still in development. These are the names of one release, the last that was published as a whole;
-`SCHEMA` names it for readers of the spans.
+"""The names that spans use: those of OpenTelemetry's conventions for generative AI, and Rolecall's own. The conventions
+are still in development. The names are from the last release that was published as a whole; `SCHEMA` identifies it for
+readers of the spans.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from collections.abc import Mapping
 VERSION = "1.41.1"
 SCHEMA = f"https://opentelemetry.io/schemas/{VERSION}"
 
-# Operations, with which the names of spans begin.
+# Operations; the names of spans begin with them.
 INVOKE_WORKFLOW = "invoke_workflow"
 INVOKE_AGENT = "invoke_agent"
 EXECUTE_TOOL = "execute_tool"
 CHAT = "chat"
 HUMAN = "human"
-"""Our own: a person has answered. The conventions have no operation for that."""
+"""Rolecall's own: a person has answered. The conventions have no operation for that."""
 
 OPERATION = "gen_ai.operation.name"
 WORKFLOW = "gen_ai.workflow.name"

@@ -1,8 +1,9 @@
 """Follows the events of a store and sends each step to a collector when it is committed.
 
 The position is the ref `traces/<collector>`, so a service that starts again, or another machine, continues where the
-last one stopped. It moves after the collector has taken the spans: while the collector is away they wait in the store,
-where they are anyway, and after a crash some are sent twice, which changes nothing because their ids stay the same.
+last one stopped. It moves after the collector has accepted the spans. While the collector is unreachable, no spans are
+lost, because they are made from the store. After a crash some are sent twice, which is harmless because their ids stay
+the same.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from rolecall.traces.spans import Projection, Span
 
 _PAGE = 500
 _CLAIM_MS = 60_000
-"""How long other machines leave the events to the one that is sending them."""
+"""How long one machine keeps the task of sending before another may take over."""
 _LOOK = 1.0
-"""Seconds between two looks at the store."""
+"""Seconds between two checks of the store."""
 _LONGEST_PAUSE = 60.0
-"""Seconds between two tries at most, while the collector or the store is away."""
+"""The most seconds between two tries, while the collector or the store is unreachable."""
 
 
 class Stop(Protocol):
@@ -41,7 +42,7 @@ class Stop(Protocol):
 
 class Follower:
     def __init__(self, store: Store, collector: Collector, mask: Mask, say: Callable[[str], None]) -> None:
-        """`say` gets a sentence about each problem that begins, and an empty one when it has ended."""
+        """`say` gets a sentence about each new problem, and an empty text when the problem is over."""
         self._store = store
         self._collector = collector
         self._mask = mask
@@ -51,7 +52,7 @@ class Follower:
         self._me = os.urandom(8).hex()
 
     def run(self, stop: Stop) -> None:
-        """Send what is committed until `stop`; whatever fails is tried again."""
+        """Send commits until `stop`; failed sends are repeated."""
         pause = 0.0
         while not stop.wait(pause):
             try:
@@ -67,9 +68,9 @@ class Follower:
             self._say(problem)
 
     def look(self) -> bool:
-        """Send what the next page of events is about; return whether there may be more."""
+        """Send the spans for the next page of events; return whether there may be more."""
         ref = self._store.ref(self._name)
-        if ref is None:  # what was committed before can be exported by hand
+        if ref is None:  # earlier commits can be exported with `rolecall trace export`
             with suppress(Conflict):
                 self._store.move(self._name, None, state={"seq": self._store.newest_event()})
             return False
@@ -105,7 +106,7 @@ class Follower:
                         told.add(span.id)
                         yield span
             except NotFound:
-                pass  # it was deleted since
+                pass  # it has been deleted
             except Damaged as error:
                 self._note(f"a span is left out: {error.message}")
 
@@ -113,7 +114,7 @@ class Follower:
         """The spans that are complete with this event."""
         ref, spans = find(self._store, event.stream), list[Span]()
         if event.kind == "step":
-            # A person's message is a step without an event of its own.
+            # A person's message is a step without its own event.
             before = self._store.get(event.body["step"]).payload["prev"]
             while before and (step := self._store.get(before).payload)["role"] == PERSON:
                 spans += projection.record(ref, before)

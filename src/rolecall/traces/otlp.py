@@ -31,23 +31,23 @@ _LINE = 300
 
 
 class CollectorError(RolecallError):
-    """A collector could not be reached, or did not take what it was sent."""
+    """A collector could not be reached, or did not accept the spans."""
 
     def __init__(self, message: str, *, is_final: bool) -> None:
         super().__init__(message, hint="Look at the collector and its address.")
         self.is_final = is_final
-        """Whether it would refuse the same spans again, whatever happens to it."""
+        """Whether the collector would refuse the same spans again in any case."""
 
 
 class Sent(NamedTuple):
     spans: int = 0
     rejected: int = 0
-    """How many of them the collector did not take."""
+    """How many of them the collector did not accept."""
     reason: str = ""
 
 
 def encode(spans: Iterable[Span]) -> Iterator[JsonObject]:
-    """The requests for some spans, each of a size that a collector takes."""
+    """The requests for some spans, each small enough for a collector."""
     batch, size = list[JsonObject](), 0
     for span in spans:
         batch.append(_encode(span))
@@ -121,7 +121,7 @@ def send(
 
 
 def _read_address(text: str) -> str:
-    """Where spans are sent. The address may be without the path of the protocol."""
+    """The address to which spans are sent; the path of the protocol is added if it is missing."""
     try:
         parts = urlsplit(text)
         is_right = parts.port != 0 and parts.hostname and "@" not in parts.netloc and parts.path.isascii()
@@ -182,7 +182,7 @@ def _post(body: JsonObject, url: str, headers: Mapping[str, str]) -> Mapping[str
 
 
 class _NoRedirect(request.HTTPRedirectHandler):
-    """Keys are for the configured address alone."""
+    """Only the configured address may get the keys."""
 
     def redirect_request(self, *_arguments: Any, **_more: Any) -> None:
         return None

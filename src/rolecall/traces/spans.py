@@ -28,7 +28,7 @@ from rolecall.workflow.route import status_of
 Value = str | int | float | bool | Sequence[str]
 
 _LONGEST = 20_000
-"""How many characters of a text a span has, because collectors refuse large messages."""
+"""How many characters of a text a span contains; collectors refuse large messages."""
 _LONGEST_ERROR = 400
 _WITH_MODEL = frozenset({*PROGRAMS, "acp", "builtin"})
 """Adapters whose agents ask a model, so that each of their turns is a model's answer."""
@@ -46,13 +46,13 @@ class Span(NamedTuple):
     trace: str
     id: str
     parent: str
-    """Empty at the top of a trace."""
+    """Empty for the root of a trace."""
     name: str
     start: int
     end: int
     attributes: Mapping[str, Value]
     error: str | None = None
-    """What went wrong; None if nothing did."""
+    """The error; None on success."""
     links: Sequence[Link] = ()
     is_client: bool = False
     """Whether it is a call of another service."""
@@ -79,7 +79,7 @@ class Projection:
         self._places: dict[str, Link] = {}
 
     def thread(self, ref: ThreadRef) -> Iterator[Span]:
-        """The spans of everything that a thread has done so far, and of the threads that play its roles."""
+        """The spans of a thread so far, and of the threads that play its roles."""
         if not ref.state.member:
             yield self.top(ref)
         told = set[str]()
@@ -93,7 +93,7 @@ class Projection:
             yield from self.thread(member)
 
     def top(self, ref: ThreadRef) -> Span:
-        """The span of a whole thread, as far as it has come."""
+        """The span of a whole thread so far."""
         state, start = ref.state, thread_time(ref.id)
         last = Chain(self._store, ref.head).last
         ends = [self._store.get(node).payload.get("completed_at", start) for node in self._pending(ref)]
@@ -279,7 +279,7 @@ class Projection:
         return json.dumps(self._cut(value), ensure_ascii=False)
 
     def _cut(self, value: Any) -> Any:
-        """A value with each text in it masked and cut, in this order: half a secret is not recognised."""
+        """A value with each text first masked and then cut, because half a secret would not be recognised."""
         if isinstance(value, str):
             return self._mask.text(value)[:_LONGEST]
         if isinstance(value, Mapping):
@@ -372,13 +372,13 @@ def _span_of(thread: str, node: str, fields: JsonObject) -> str:
         return attempt_span(thread, fields["head"], fields.get("previous"))
     if "group" in fields:
         return group_span(thread, fields["group"])
-    if fields["role"] == PERSON:  # failed attempts may continue after it
+    if fields["role"] == PERSON:  # more failed attempts may follow it
         return part_span(thread_span(thread), node)
     return attempt_span(thread, fields["prev"] or fields["start"], fields.get("attempt"))
 
 
 def _identify(ref: ThreadRef, role: str, agent: str, step: Step | None) -> _Identity:
-    """The adapter, model and provider of the agent that was asked, as far as the records tell."""
+    """The adapter, model and provider of the agent that was asked, if recorded."""
     bound = ref.state.agents.get(role, {})
     adapter, _, argument = str(bound.get("spec") or agent).partition(":")
     words = re.match(r"(?:.*\s)?model=(\S+)|([^\s=]+)$", argument)
@@ -397,7 +397,7 @@ def _are_timed(calls: Sequence[Sequence[JsonObject]]) -> bool:
 
 def _time(calls: Sequence[Sequence[JsonObject]], period: _Period) -> Iterator[tuple[_Period, list[_Period]]]:
     """When the model was asked and when each tool ran, turn by turn. Between two calls the agent waited for its model.
-    Older records have no times, so theirs are spread over the attempt in their order."""
+    Older records have no times, so their turns are spread evenly over the attempt."""
     start, end = period
     if not _are_timed(calls):
         slots = sum(1 + len(turn) for turn in calls)
@@ -423,7 +423,7 @@ def _time(calls: Sequence[Sequence[JsonObject]], period: _Period) -> Iterator[tu
 def _message(
     role: str, text: str, parts: Sequence[JsonObject] = (), *, finish: str | None = None
 ) -> JsonObject:
-    """A message as the conventions write it; one that a model has written says why it ends."""
+    """A message in the form of the conventions; a model's message says why it ends."""
     said = [{"type": "text", "content": text}] if text else []
     return {"role": role, "parts": [*said, *parts], **({"finish_reason": finish} if finish else {})}
 
