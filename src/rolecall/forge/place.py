@@ -126,7 +126,8 @@ class Remote:
         this one `replaces`; None stands for no ref."""
         lease = f"--force-with-lease={ref}:{replaces or ''}"
         # Only the checkout gets the token: agents may have put another address into their repository.
-        objects = git.run(repository, "rev-parse", "--path-format=absolute", "--git-path", "objects").text
+        objects = git.run(repository, "rev-parse", "--git-path", "objects").text
+        objects = os.path.abspath(os.path.join(repository, objects))
         for number in range(1, _TRIES + 1):
             done = git.ask(
                 self.checkout,
