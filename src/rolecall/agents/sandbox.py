@@ -29,8 +29,9 @@ from rolecall.workflow.model import Sandbox
 SECRET_PLACES = (
     ".ssh", ".aws", ".azure", ".gnupg", ".kube", ".docker", ".netrc", ".npmrc", ".pypirc", ".password-store",
     ".git-credentials", ".config/git/credentials", ".config/gh", ".config/glab-cli", ".config/hub",
-    ".config/gcloud", ".config/containers/auth.json", ".config/rclone", ".config/op", ".pgpass", ".my.cnf", ".mylogin.cnf",
-    ".s3cfg", ".cache/huggingface/token", ".cache/huggingface/stored_tokens", ".vault-token", ".local/share/keyrings", ".local/share/kwalletd", ".pki",
+    ".config/gcloud", ".config/containers/auth.json", ".config/rclone", ".config/op", ".pgpass", ".my.cnf",
+    ".mylogin.cnf", ".s3cfg", ".cache/huggingface/token", ".cache/huggingface/stored_tokens", ".vault-token",
+    ".local/share/keyrings", ".local/share/kwalletd", ".pki",
     ".cargo/credentials.toml", ".terraform.d", ".mozilla", ".thunderbird", ".config/google-chrome", ".config/chromium",
     ".config/BraveSoftware", ".config/microsoft-edge", ".config/vivaldi", ".config/opera", "snap/firefox",
     ".claude", ".claude.json", ".codex", ".gemini", ".qwen", ".cursor", ".config/github-copilot", ".copilot",
