@@ -1066,7 +1066,7 @@ def check_limits(limits: Mapping[str, float], roles: Collection[str]) -> None:
         if not isinstance(value, (int, float)) or not 0 < value < float("inf"):
             raise UsageError(
                 f"the limit {name} must be a number above 0, not {value!r}",
-                hint="Leave it out for no limit.",
+                hint="Omit it for no limit.",
             )
 
 

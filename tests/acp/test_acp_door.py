@@ -206,7 +206,7 @@ def test_a_decision_of_which_one_status_needs_words_is_offered_and_never_guessed
 
             await say("Fix the sum")
             assert [option.option_id for option in editor.asked[0][1]] == ["ship", "again"]
-            assert "Now say more about `again`" in editor.texts()
+            assert "Now write the text for `again`" in editor.texts()
             await say("the name is wrong")
             assert "Fixed it again." in editor.texts() and len(editor.asked) == 2
             await say("looks good to me")
@@ -293,7 +293,7 @@ def test_what_is_wrong_is_said_in_the_conversation(project: Path) -> None:
             assert reply.stop_reason == "end_turn" and "nowhere" in editor.texts()
             for text in ("/continue", "/limit", " "):
                 await connection.prompt(session_id=session.session_id, prompt=[text_block(text)])
-            assert "there is nothing yet for /continue" in editor.texts()
+            assert "/continue has nothing to act on yet" in editor.texts()
             assert "the message has no text" in editor.texts()
             with pytest.raises(RequestError):
                 await connection.load_session(cwd=str(project), session_id="nobody", mcp_servers=[])

@@ -413,7 +413,7 @@ def test_the_program_asks_the_model_with_a_stand_in_for_the_key(
         "http_proxy": "http://192.0.2.1:1",
     }
     *answers, last = run(program(ASK), tmp_path, policy, env=env).stdout.splitlines()
-    refusal = "401 rolecall: a request to this address needs the key that the program was given"
+    refusal = "401 rolecall: a request to this address needs the key from the program's environment"
     assert answers == ["200", "200", refusal, refusal]
     seen = json.loads(last)
     assert seen["has_key"] is False
@@ -426,7 +426,7 @@ def test_the_program_asks_the_model_with_a_stand_in_for_the_key(
         ("/v1/messages", None, f"Bearer {KEY}"),
     ]
     assert {headers["x-kept"] for _, headers in secure.site.seen} == {"yes"}
-    assert "keys: a stand-in for MODEL_KEY" in policy.enforced
+    assert "keys: a placeholder for MODEL_KEY" in policy.enforced
 
     # The stand-in is worthless elsewhere.
     done = subprocess.run(
@@ -809,7 +809,7 @@ def test_landlock_alone_allows_tcp_only_to_the_proxy(
         "Permission denied",
     ]
     assert f"network: TCP only through the proxy (Landlock {layers.landlock})" in policy.enforced
-    assert any(line.startswith("missing: the network cannot be taken away") for line in policy.enforced)
+    assert any(line.startswith("missing: the network cannot be blocked") for line in policy.enforced)
 
 
 KILLED = """

@@ -527,8 +527,7 @@ def test_without_user_namespaces_a_role_without_a_network_is_refused(home: Path)
     *_, output, reason = on_machine(prepare, "echo started", home / "work", network="none")
     assert output == ""
     assert (
-        "was not started, because of its sandbox: the network cannot be taken away without namespaces"
-        in reason
+        "was not started, because of its sandbox: the network cannot be blocked without namespaces" in reason
     )
 
 

@@ -111,7 +111,7 @@ def test_a_person_and_the_lead_take_turns(rolecall: Rolecall, talk: Talk, projec
     pane.press("Enter")
     pane.expect("Ctrl-C stops it")
     pane.press("C-c")
-    pane.expect("Enter lets it try again, or say something else.")
+    pane.expect("Press Enter to let it try again, or write something else.")
     pane.expect_prompt("› ")
     pane.type("Not so fast")
     pane.press("Enter")
@@ -169,7 +169,7 @@ def test_a_conversation_goes_on_after_its_process_was_killed(rolecall: Rolecall,
     pane.expect("ended with 137")
 
     pane = talk("--continue")
-    screen = pane.expect("Enter lets it try again")
+    screen = pane.expect("Press Enter to let it try again")
     assert "› Why does the job hang?\n\nWhich way do you want?\n\n› Go on\n" in screen
     pane.expect_prompt("› ")
     pane.press("Enter")
@@ -234,7 +234,7 @@ def test_an_agent_that_fails_leaves_the_conversation_open(talk: Talk, project: P
     fails = {"fail": {"ending": "failed", "reason": "the model is not there"}, "again": [LAST]}
     (project / "script.json").write_text(json.dumps({"roles": {"lead": [fails]}}))
     pane = talk(*AGENT, "Hello")
-    screen = pane.expect("Enter lets it try again, or say something else.")
+    screen = pane.expect("Press Enter to let it try again, or write something else.")
     assert "the model is not there" in screen
     pane.expect_prompt("› ")
     pane.press("Enter")
@@ -285,13 +285,13 @@ def test_a_narrow_terminal_outside_a_project_is_enough(
     pane.expect_prompt("› ")
     pane.type("/board")
     pane.press("Enter")
-    pane.expect("nothing is at work, and nothing waits\n  for you\n")
+    pane.expect("nothing runs, and nothing waits for you\n")
     pane.expect_prompt("› ")
     pane.type("Go on")
     pane.press("Enter")
     pane.expect("It will take a while and")
     pane.press("C-c")
-    pane.expect("Enter lets it try again, or say\nsomething else.")
+    pane.expect("Press Enter to let it try again, or\nwrite something else.")
     pane.expect_prompt("› ")
     pane.press("C-d")
     pane.expect("ended with 0")
@@ -319,7 +319,7 @@ def test_a_pipe_takes_one_message_and_gets_the_answer(rolecall: Rolecall) -> Non
     assert thread["title"] == "Why does the job hang?"
 
     done = rolecall("lead", "--thread", thread["thread"], check=2)  # it is our turn
-    assert "the Lead waits for your words" in done.stderr
+    assert "the Lead waits for your message" in done.stderr
     assert "nothing was said" in rolecall("lead", check=2).stderr
 
 

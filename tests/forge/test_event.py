@@ -118,7 +118,7 @@ def test_what_was_done_is_not_done_again_unless_the_job_was_lost() -> None:
 def test_an_event_without_a_task_needs_a_prompt(tmp_path: Path) -> None:
     event = read_payload(tmp_path, "github", "schedule", REPOSITORY)
     assert event.subject is None and event.by is None
-    with pytest.raises(UsageError, match="says nothing"):
+    with pytest.raises(UsageError, match="does not name a task"):
         decide(event, None)
     assert decide(event, None, prompt="Tidy up.") == StartThread("Tidy up.")
     given = {"inputs": {"prompt": "This."}, **REPOSITORY}

@@ -264,7 +264,7 @@ def test_a_gate_that_lets_unplanned_edits_pass_is_seen(machine: Machine) -> None
     _, *words = shlex.split(hooks["PreToolUse"][0]["hooks"][0]["command"])
     hooks["PreToolUse"][0]["hooks"][0]["command"] = f"{silent} {shlex.join(words[:-3])} || exit 0"
     machine.edit(machine.settings, hooks=hooks)
-    seen = "the hook PreToolUse let an edit pass that nobody had planned"
+    seen = "the hook PreToolUse let an unplanned edit pass"
     assert seen in machine.doctor(check=1)["problem"]
     machine.run("config", "set", "project.unplannedEdits", "off")
     assert seen not in machine.doctor(check=1)["problem"]

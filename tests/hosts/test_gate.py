@@ -158,7 +158,7 @@ def test_the_tools_of_tasks_go_by_what_an_agent_may(
 def test_what_is_leads_is_no_agents(project: Path, tool: str) -> None:
     name = f"mcp__rolecall__{tool}"
     for who in (ENGINEER, HostCaller("general-purpose", "g")):
-        assert f"{tool} is Lead's" in ask(project, who, HostToolCall(name)).block
+        assert f"Only Lead may use {tool}" in ask(project, who, HostToolCall(name)).block
     assert ask(project, LEAD, HostToolCall(name)) == HostAnswer()
 
 

@@ -291,7 +291,7 @@ def test_a_damaged_file_is_refused_and_nothing_is_written(machine: Machine) -> N
     machine.settings.write_text('{"hooks": ')
     before = machine.files()
     told = machine.run("install", "claude", check=2)
-    assert "settings.local.json: it is not JSON, and was left as it is" in told
+    assert "settings.local.json: it is not JSON, and was left unchanged" in told
     assert machine.files() == before
     machine.run("uninstall", "claude", check=2)
 

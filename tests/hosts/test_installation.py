@@ -307,12 +307,12 @@ def test_a_file_of_ours_that_was_changed_by_hand_is_kept_and_named(place: Place)
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
-@pytest.mark.parametrize("words", ["wrote this file; once changed by hand it is left alone.", "made this,"])
+@pytest.mark.parametrize("words", ["wrote this file; a file changed by hand is left alone.", "made this,"])
 def test_what_an_older_version_wrote_was_not_changed_by_hand_whatever_its_words_and_line_ends(
     place: Place, line_end: str, words: str
 ) -> None:
     place.install()
-    text = place.agent.read_text().replace("wrote this file; once changed by hand it is left alone.", words)
+    text = place.agent.read_text().replace("wrote this file; a file changed by hand is left alone.", words)
     place.agent.write_bytes(text.replace("\n", line_end).encode())
     place.pieces[3] = place.pieces[3]._replace(text=TEXT.replace("test", "try"))  # type: ignore[call-arg]
     assert place.install()["tester.md"] == "changed"

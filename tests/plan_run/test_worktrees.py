@@ -148,7 +148,7 @@ def test_uncommitted_changes_in_the_same_file_are_left_alone(crew: Crew, project
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--worktrees",), "would be without .nexus"),
+        (("--worktrees",), "would lack .nexus"),
         (("--check", "make"), "Add --worktrees"),
         (("--worktrees", "--check", "'"), "--check cannot be read"),
     ],

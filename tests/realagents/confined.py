@@ -139,7 +139,7 @@ class Confined:
         assert ("52042" if network == "all" else "62042") in said
         assert "42042" in said
         assert all(KEY in str(turn.headers) for turn in model.turns)
-        assert f"keys: a stand-in for {self.key}" in policy.enforced
+        assert f"keys: a placeholder for {self.key}" in policy.enforced
         assert ("network: a namespace" in policy.enforced) == (network == "none")
 
 

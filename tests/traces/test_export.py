@@ -282,7 +282,7 @@ def test_a_collector_that_is_away_or_refuses_is_named(rolecall: Rolecall, tmp_pa
         partly = rolecall("trace", "export", ident, "--otlp", collector.url)
     gone = rolecall("trace", "export", ident, "--otlp", collector.url)
     assert refused.returncode == 5 and "answered 403: who are you" in refused.stderr
-    assert partly.returncode == 1 and "2 were not taken: too old" in partly.stdout
+    assert partly.returncode == 1 and "2 were not accepted: too old" in partly.stdout
     assert gone.returncode == 5 and "cannot be reached" in gone.stderr
 
 

@@ -310,7 +310,7 @@ class RolecallAgent:
             return {entry.name: rolecall.describe(entry) or "" for entry in entries}
 
         workflows = {session.workflow: "", **await self._call(session.folder, list_workflows)}
-        names = {_CONFIGURED: "as the workflow and the configuration say"}
+        names = {_CONFIGURED: "from the workflow and the configuration"}
         names |= dict.fromkeys(config.load().get("agents") or {}, "")
         names |= dict.fromkeys([session.agent] if session.agent else [], "")
         env = config.environment()

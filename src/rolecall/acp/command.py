@@ -33,7 +33,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help=f"the workflow that answers: its name, path or id (default: {LEAD})",
     )
     parser.add_argument(
-        "--agent", metavar="NAME", help="the agent that plays every role, instead of those the roles name"
+        "--agent", metavar="NAME", help="the agent that plays every role, instead of the roles' own agents"
     )
     parser.add_argument(
         "--limit",

@@ -164,7 +164,7 @@ class Conversation:
             raise UsageError("the message has no text", hint="Write what to do; images are left out.")
         if thread is None:
             if command[:1] == "/" and command[1:] in updates.COMMANDS:
-                raise UsageError(f"there is nothing yet for {command}", hint="Write what to do.")
+                raise UsageError(f"{command} has nothing to act on yet", hint="Write what to do.")
             limits = self._defaults.limits
             thread = rolecall.talk(
                 text, workflow=self.workflow, agent=self.agent, limits=limits, ident=self.id
@@ -332,7 +332,7 @@ class Conversation:
             shape = Shape(question.role.schema)
             how = f"Begin your answer with {' or '.join(f'`{one}:`' for one in shape.statuses)}"
             if self._chosen:
-                how = f"Now say more about `{self._chosen}`"
+                how = f"Now write the text for `{self._chosen}`"
             return self._say(
                 f"{words}\n\n{how if shape.statuses else 'Answer'}, or write its fields as JSON."
             )

@@ -87,7 +87,7 @@ _KINDS: Mapping[str, ToolKind] = {
 """The kind of a tool, by a part of its name."""
 
 COMMANDS = {
-    "continue": "go on without a message, or try again",
+    "continue": "continue without a message, or try again",
     "limit": "raise a limit, for example `/limit cost=20`",
     "merge": "merge the branch of the latest thread into yours",
 }

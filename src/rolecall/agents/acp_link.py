@@ -74,7 +74,7 @@ class Wire:
             await self._talk.write(text.encode("utf-8", "replace") + b"\n")
         except OSError as error:
             if "method" in message:  # a response that nobody reads does not matter
-                raise ConnectionError("the agent does not read its input any more") from error
+                raise ConnectionError("the agent no longer reads its input") from error
 
     async def receive(self) -> Json | None:
         """Return the next request or response, or None at the end of the output."""

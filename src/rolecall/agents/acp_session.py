@@ -94,7 +94,7 @@ async def exchange(link: AcpLink, reader: AcpReader, wanted: Wanted, prompt: str
         ending: Ending = "killed" if exit.ending == "killed" else "failed"
         return reader.answer(ending, f"{exit.reason}{more}", hint=exit.hint)
     except ValidationError as error:
-        return reader.answer("failed", f"{wanted.agent} does not keep to the protocol: {error}"[:2000])
+        return reader.answer("failed", f"{wanted.agent} violates the protocol: {error}"[:2000])
     except RequestError as error:
         reason = f"{wanted.agent}: {_explain(error)}"
         if error.code == _SIGNED_OUT:

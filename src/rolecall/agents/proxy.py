@@ -118,7 +118,9 @@ class Proxy:
 
     def describe(self) -> list[str]:
         """What the step records."""
-        keys = [f"keys: a stand-in for {each.key_env}" for each in self._endpoints.values() if each.key_env]
+        keys = [
+            f"keys: a placeholder for {each.key_env}" for each in self._endpoints.values() if each.key_env
+        ]
         return [*([f"network: a proxy for {self._list_hosts()}"] if self._hosts else []), *keys]
 
     def choose_variables(self) -> dict[str, str]:
@@ -252,7 +254,9 @@ class Proxy:
         given = [value.rpartition(" ")[2] for name, value in headers if name.lower() in _CREDENTIALS]
         stand_in = next((word for word in given if word in self._endpoints), None)
         if stand_in is None:
-            raise RequestRefused(401, "a request to this address needs the key that the program was given")
+            raise RequestRefused(
+                401, "a request to this address needs the key from the program's environment"
+            )
         endpoint, exchanged = self._endpoints[stand_in], []
         for name, value in headers:
             scheme, space, word = value.rpartition(" ")
@@ -414,7 +418,7 @@ async def _refuse(
 def _check_path(target: str, base: str) -> None:
     path = unquote(target.partition("?")[0]).replace("\\", "/")
     if not f"{path}/".startswith(f"{base}/") or not {".", ".."}.isdisjoint(path.split("/")):
-        raise RequestRefused(404, f"this address has only what is below {base or '/'}")
+        raise RequestRefused(404, f"this address only serves paths below {base or '/'}")
 
 
 def _split(address: str) -> tuple[str, int]:

@@ -489,7 +489,7 @@ def prepare(words: Words) -> "NoReturn":
                 raise_loopback()
             report.append("network: a namespace")
         else:
-            problems.append(f"the network cannot be taken away without namespaces{why}")
+            problems.append(f"the network cannot be blocked without namespaces{why}")
             words.forward = None
     limit(words, report, problems)
     posix.chdir(words.folder)  # again, because something else may be mounted there now

@@ -126,7 +126,7 @@ _PATH = _text("Path of the file, relative to the work folder.")
     "the first line of the result then says which.",
     ["path"],
     path=_PATH,
-    first_line={"type": "integer", "minimum": 1, "description": "Where to begin. Default: 1."},
+    first_line={"type": "integer", "minimum": 1, "description": "The first line to read. Default: 1."},
     lines={"type": "integer", "minimum": 1, "description": "How many lines."},
 )
 async def read_file(box: ModelToolbox, path: str, first_line: int = 1, lines: int = _MOST_LINES) -> str:
@@ -176,7 +176,7 @@ async def list_files(box: ModelToolbox, pattern: str = "*") -> str:
 @_tool(
     "Find the lines that match a regular expression, as `path:line: text`.",
     ["pattern"],
-    pattern=_text("Searched for in each line by itself.", minLength=1, maxLength=_LONGEST_PATTERN),
+    pattern=_text("Each line is searched separately.", minLength=1, maxLength=_LONGEST_PATTERN),
     files=_text("Which files, as for list_files. Default: all, `**/*`.", maxLength=_LONGEST_PATTERN),
 )
 async def search(box: ModelToolbox, pattern: str, files: str = "**/*") -> str:
@@ -221,8 +221,8 @@ async def write_file(box: ModelToolbox, path: str, content: str) -> str:
     "Replace a piece of a text file in the work folder. The piece must occur exactly once in the file.",
     ["path", "old", "new"],
     path=_PATH,
-    old=_text("The piece as it is in the file, with its spaces and line breaks.", minLength=1),
-    new=_text("What comes in its place."),
+    old=_text("The exact piece of the file, with its spaces and line breaks.", minLength=1),
+    new=_text("The text that replaces it."),
 )
 async def edit_file(box: ModelToolbox, path: str, old: str, new: str) -> str:
     text = (await asyncio.to_thread(box.folder.read, path)).decode("utf-8")

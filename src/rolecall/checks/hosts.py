@@ -199,7 +199,7 @@ class _Scope(NamedTuple):
         if done.returncode != 0:
             return f"ended with {done.returncode}: {' '.join(done.stderr.split())[:_LONGEST_QUOTE]}"
         if event in _BEFORE_TOOLS and blocks_edits and not module.is_refusal(done.stdout):
-            return "let an edit pass that nobody had planned"
+            return "let an unplanned edit pass"
         return ""
 
     def _why_not(self, words: Sequence[str]) -> str:

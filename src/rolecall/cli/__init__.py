@@ -24,7 +24,7 @@ NOUNS = {
     "new": ("rolecall.cli.new", "list ready-made workflows, copy one into the project"),
     "try": ("rolecall.cli.run", "run a workflow with the agents that are installed"),
     "run": ("rolecall.cli.run", "start threads of a workflow and follow them"),
-    "lead": ("rolecall.cli.lead", "talk with the Lead, who plans, starts work and reports"),
+    "lead": ("rolecall.cli.lead", "talk with the Lead, which plans, starts work and reports"),
     "serve": ("rolecall.cli.serve*", "run queued threads: the service, its status, its log"),
     "web": ("rolecall.web.command", "open a page that shows and steers threads"),
     "fleet": ("rolecall.cli.fleet", "show the machines that share a database"),

@@ -69,7 +69,7 @@ def agents_table(findings: Iterable[AgentFinding]) -> str:
     "rolecall agents list\nrolecall agents list claude --options\nrolecall agents list --restrictions",
     argument("agents", "NAME", "only these adapters (default: all)", nargs="*"),
     flag("--options", "show the options of each, with their types"),
-    flag("--restrictions", "show which restrictions each can be held to"),
+    flag("--restrictions", "show which restrictions can be enforced for each"),
 )
 def list_agents(options: Namespace) -> Reply:
     known: dict[str, Any] = {cast.name: cast.agent for cast in (*known_agents(), *preset_agents())}
@@ -145,7 +145,7 @@ def _enforced_text(restrictions: Mapping[str, bool]) -> str:
 
 @verb(
     "agents test",
-    "ask an agent one short question, which costs money where its model does",
+    "ask an agent one short question; this costs money if its model does",
     "rolecall agents test claude\nrolecall agents test claude:haiku --yes",
     argument("agent", "NAME", "an adapter, a spec such as claude:opus, or an alias"),
     flag("--yes", "do not ask first; this may cost money"),
@@ -162,7 +162,7 @@ def test(options: Namespace) -> Reply | int:
         raise UsageError(f"{cast.name} cannot be tried alone", hint=hint)
     check_present(cast.agent, env=env, folder=Path.cwd())
     if not options.yes:
-        question = f"This asks {cast.name} one short question, which costs money where its model does. Go on?"
+        question = f"This asks {cast.name} one short question, which costs money if its model does. Continue?"
         if not confirm(question, "Add --yes to continue without being asked."):
             tell("nothing was asked")
             return 1

@@ -74,7 +74,7 @@ CWD = argument("--cwd", "DIR", "the work folder (default: this one)")
 AGENT = argument(
     "--agent",
     "NAME",
-    "the agent that plays every role, instead of those the roles name",
+    "the agent that plays every role, instead of the roles' own agents",
     type=parse_agent,
 )
 LIMIT = argument(
@@ -88,8 +88,8 @@ LIMIT = argument(
 
 RUN = (flag("--run", "continue at once, as `thread run` does"), AGENT)
 REUSE = either(
-    flag("--reuse", "take over finished steps of other threads that had the same prompt, agent and files"),
-    flag("--fresh", "ask every role, whatever the workflow says about reuse"),
+    flag("--reuse", "reuse finished steps of other threads with the same prompt, agent and files"),
+    flag("--fresh", "ask every role, even if the workflow allows reuse"),
 )
 
 

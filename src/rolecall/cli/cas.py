@@ -92,7 +92,7 @@ def put_text(options: Namespace) -> Reply:
 
 @verb(
     "cas has",
-    "tell whether a node is stored (exit code 1: no)",
+    "check whether a node is stored (exit code 1: no)",
     "rolecall cas has 95ST8MZ0QTKP9",
     _NODE,
     STORE,

@@ -14,10 +14,10 @@ from rolecall.store import bundle, verify
 from rolecall.store.collect import collect
 from rolecall.threads import kept_files
 
-_KEEP_GOING = flag("--keep-going", "take the intact nodes when some are damaged (exit code 4)")
+_KEEP_GOING = flag("--keep-going", "copy the intact nodes if some are damaged (exit code 4)")
 
 
-@verb("cas reindex", "rebuild everything derived from the nodes", "rolecall cas reindex", STORE)
+@verb("cas reindex", "rebuild all data derived from the nodes", "rolecall cas reindex", STORE)
 def reindex(options: Namespace) -> Reply:
     progress = ProgressLine("reindexed")
     with open_store(options.store, create=False) as store:
@@ -76,7 +76,7 @@ def _duration(text: str) -> int:
     argument(
         "--grace",
         "TIME",
-        "spare what was put since, e.g. 90s, 30m, 1h (default), 2d",
+        "keep what was put since, e.g. 90s, 30m, 1h (default), 2d",
         type=_duration,
         default=3_600_000,
     ),
@@ -126,8 +126,8 @@ def gc(options: Namespace) -> Reply:
     "write everything, or a part, to a bundle or a folder",
     "rolecall cas export backup.tgz\nrolecall cas export part.tar 25FJ",
     argument("path", "PATH", "a new file (.tgz compresses), or a folder (ends in /)"),
-    argument("nodes", "ID", "only what is reachable from these", nargs="*"),
-    flag("--no-files", "leave out the files that steps recorded"),
+    argument("nodes", "ID", "only nodes reachable from these", nargs="*"),
+    flag("--no-files", "without the files that steps recorded"),
     _KEEP_GOING,
     STORE,
 )
@@ -149,11 +149,11 @@ def export(options: Namespace) -> Reply:
 
 @verb(
     "cas import",
-    "take over a bundle or a folder",
+    "import a bundle or a folder",
     "rolecall cas import backup.tgz\nrolecall cas import ~/.uncaged/workflow",
     argument("path", "PATH", "a bundle, or a folder in the files layout"),
     flag("--repair", "replace nodes that are damaged here and intact there"),
-    flag("--no-files", "leave out the files that steps recorded"),
+    flag("--no-files", "without the files that steps recorded"),
     _KEEP_GOING,
     STORE,
 )
@@ -175,7 +175,7 @@ def import_bundle(options: Namespace) -> Reply:
 def _reply_copied(copied: bundle.Copied, what: str) -> Reply:
     problems = [problem._asdict() for problem in copied.problems]
     lines = [f"{copied.nodes} nodes, {copied.refs} refs and {copied.events} events {what}"]
-    lines += [f"kept as it is here: {name}" for name in copied.kept]
+    lines += [f"kept unchanged here: {name}" for name in copied.kept]
     lines += [f"{problem['kind']}: {problem['node']} {problem['text']}" for problem in problems]
     is_damaged = any(problem["kind"] in ("damaged", "container", "missing") for problem in problems)
     shown = copied._asdict() | {"problems": problems, "kept": list(copied.kept)}

@@ -41,7 +41,7 @@ from rolecall.settings import forge
         action="append",
         default=[],
     ),
-    flag("--open", "let events that anybody caused start a thread; comments still need --allow"),
+    flag("--open", "let events caused by anybody start a thread; comments still need --allow"),
     flag(
         "--request", "push changes as a branch, and open a pull or merge request when the thread is completed"
     ),

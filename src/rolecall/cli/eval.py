@@ -81,8 +81,8 @@ LIMITS: tuple[Argument, ...] = (
 )
 SELECTION: tuple[Argument, ...] = (
     *LIMITS,
-    flag("--fresh", "ask every role, also where an earlier run has the answer"),
-    flag("--new", "begin a new run, although an earlier one is not finished"),
+    flag("--fresh", "ask every role, even if an earlier run has the answer"),
+    flag("--new", "begin a new run even if an earlier one is unfinished"),
     flag("--stop-early", "start no further threads once the answer is clear"),
 )
 """The options of commands that run a suite."""
@@ -93,7 +93,7 @@ SELECTION: tuple[Argument, ...] = (
 
 @verb(
     "eval run",
-    "run a suite: a thread for each variant, task and repeat; continues a run that was interrupted",
+    "run a suite: a thread for each variant, task and repeat; continues an interrupted run",
     "rolecall eval run evals/fix-bug.yaml\nrolecall eval run evals/fix-bug.yaml --only quick --limit cost=5",
     SUITE,
     *SELECTION,
@@ -240,7 +240,7 @@ def _short_end(reason: str, limit: int) -> str:
 
 @verb(
     "eval show",
-    "show what a run has found",
+    "show the results of a run",
     "rolecall eval show\nrolecall eval show 4J2Q --as html -o run.html",
     _RUN,
     flag("--cells", "list each thread with its verdicts"),
@@ -444,11 +444,11 @@ def export(options: Namespace) -> Reply:
 
 @verb(
     "eval promote",
-    "make a task of a thread: append it to a file of tasks, with the files that it began with",
+    "turn a thread into a task: append it to a file of tasks, with its first files",
     "rolecall eval promote 9S8N --tasks evals/tasks.jsonl\nrolecall eval promote 9S8N --suite evals/fix-bug.yaml",
     argument("thread", "THREAD", "a thread's id, or a part of it that no other id contains"),
-    argument("--tasks", "FILE", "the file of tasks (default: that of --suite, or tasks.jsonl)"),
-    argument("--suite", "SUITE", "the suite whose file of tasks gets it"),
+    argument("--tasks", "FILE", "the file of tasks (default: the file of --suite, or tasks.jsonl)"),
+    argument("--suite", "SUITE", "append it to the file of tasks of this suite"),
     argument(
         "--id", "NAME", "the id of the task (default: the workflow's name and the end of the thread's id)"
     ),

@@ -47,7 +47,7 @@ def _noise(text: str) -> float:
         default="",
     ),
     argument("--to", "VERSION", "a bad version or run (default: the newest)", dest="newest", default=""),
-    flag("--recorded", "search the recorded runs of the suite, and ask nobody"),
+    flag("--recorded", "search the recorded runs of the suite, without asking agents"),
     argument(
         "--noise",
         "SHARE",

@@ -40,7 +40,7 @@ _WIDTH = 78
     argument(
         "variant",
         "VARIANT",
-        "what is compared with it, named the same way (default: the other variants of BASE)",
+        "the variant to compare with it, named the same way (default: the other variants of BASE)",
         nargs="?",
         default="",
     ),
@@ -60,7 +60,7 @@ def compare(options: Namespace) -> Reply:
     "rolecall eval gate evals/fix-bug.yaml --against main\n"
     "rolecall eval gate evals/fix-bug.yaml --against 4J2Q:opus --stop-early",
     SUITE,
-    argument("--against", "BASE", "a name that --save has given, a run, or RUN:VARIANT"),
+    argument("--against", "BASE", "a name given with --save, a run, or RUN:VARIANT"),
     argument(
         "--save", "NAME", "save the complete run as a base under this name, unless --against finds it worse"
     ),
@@ -97,13 +97,13 @@ def gate(options: Namespace) -> int:
     fewest = min(one.difference.tasks for one in gated.comparisons)
     if 2.0**-fewest * len(gated.comparisons) > ALPHA:
         tasks = plural(fewest, "task")
-        warn(f"with {tasks} this gate can never fail: chance explains even that all of them broke")
+        warn(f"with {tasks} this gate can never fail: even if all of them broke, that could be chance")
     return 0
 
 
 @verb(
     "eval experiment",
-    "fork recorded threads before a role, and let each go on in two variants; only what follows is asked and paid",
+    "fork recorded threads before a role and continue each in two variants; you pay only for what follows",
     "rolecall eval experiment evals/fix-bug.yaml --fork reviewer --agent reviewer=claude:model=haiku\n"
     "rolecall eval experiment evals/fix-bug.yaml --fork reviewer --workflow new.yaml --since 30d --stop-early",
     argument("suite", "SUITE", "the suite that names the workflow and the judges"),
@@ -115,13 +115,17 @@ def gate(options: Namespace) -> int:
         "--since", "TIME", "only threads since then, such as 30d or 2026-01-31", type=parse_time, default=0
     ),
     argument(
-        "--most", "N", "at most so many threads, the newest (default: 100)", type=between(1), default=100
+        "--most",
+        "N",
+        "at most this many threads, the newest first (default: 100)",
+        type=between(1),
+        default=100,
     ),
-    argument("--workflow", "FILE", "the changed workflow, compared with that of the suite"),
+    argument("--workflow", "FILE", "the changed workflow, compared with the suite's workflow"),
     argument(
         "--agent",
         "ROLE=AGENT",
-        "another agent for a role, compared with that of the suite; may be repeated",
+        "another agent for a role, compared with the suite's agent; may be repeated",
         type=pair,
         action="append",
         default=[],

@@ -20,7 +20,7 @@ from rolecall.settings import config
     argument(
         "--database --store",
         "URL",
-        "the fleet's database (default: that of the machine in this home, or the configured store)",
+        "the fleet's database (default: the database of this home's machine, or the configured store)",
         dest="store",
     ),
 )

@@ -65,7 +65,7 @@ def word_outlook(outlook: Outlook) -> str:
         ]
         lines.append("✓ " + " · ".join(filter(None, facts)))
     if outlook.asks is None:
-        lines.append(f"nobody would be asked: {outlook.reason}")
+        lines.append(f"no agent would be asked: {outlook.reason}")
         return "\n".join(lines)
     lines.append(f"{outlook.asks} would be asked: {outlook.reason}")
     known = f"{plural(outlook.threads, 'earlier thread')} of this workflow"

@@ -178,7 +178,7 @@ def init(options: Namespace) -> Reply:
         "example": {"workflow": start.workflow, "agent": start.agent or "command:printf", "run": run},
     }
     lines = [f"project in {folder}"]
-    for key, what in (("made", "made"), ("kept", "there already, left as it is")):
+    for key, what in (("made", "made"), ("kept", "already exists, left unchanged")):
         if shown[key]:
             lines.append(f"  {what}: {', '.join(shown[key])}")
     if start.agent is None:

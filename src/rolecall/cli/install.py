@@ -55,7 +55,7 @@ _HOST = (
         flag("--user", "for every project of this user"),
     ),
     flag("--dry-run", "show the difference and write nothing"),
-    flag("--force", "also files that were changed by hand or were there before"),
+    flag("--force", "also replace files that were changed by hand or existed before"),
 )
 
 

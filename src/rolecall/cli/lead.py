@@ -38,7 +38,7 @@ Ctrl-C stops the Lead's turn; an empty line then lets it continue. Ctrl-D leaves
 
 @verb(
     "lead",
-    "talk with the Lead: your agent, who plans, decides with you, starts work and reports",
+    "talk with the Lead: your agent, which plans, decides with you, starts work and reports",
     "rolecall lead\n"
     "rolecall lead '[plan] Move the upload to a queue' --agent claude\n"
     "rolecall lead --continue\n"
@@ -47,7 +47,7 @@ Ctrl-C stops the Lead's turn; an empty line then lets it continue. Ctrl-D leaves
         "prompt", "PROMPT", "the first words; standard input follows them unless it is a terminal", nargs="?"
     ),
     either(
-        flag("--continue", "take up the latest conversation of this folder", dest="goes_on"),
+        flag("--continue", "continue the latest conversation of this folder", dest="goes_on"),
         argument("--thread", "THREAD", "take up this conversation"),
     ),
     LIMIT,
@@ -127,7 +127,7 @@ def _say_once(options: Namespace, rolecall: Rolecall, thread: Thread | None) -> 
     if thread.notice:
         tell(f"⚠ {thread.notice}")
     if thread.state.status == Status.SUSPENDED and not text:
-        raise UsageError("the Lead waits for your words", hint="Write them behind `rolecall lead`.")
+        raise UsageError("the Lead waits for your message", hint="Write them behind `rolecall lead`.")
     number = _take_turn(options, thread, View())
     problem = _explain(thread)
     spoken = [words for is_person, words in messages(thread) if not is_person]
@@ -216,7 +216,7 @@ class LeadConversation:
         """Say why the Lead has not finished its turn, and how it can."""
         self._is_stopped = thread.role == "lead"
         if thread.status == "completed":
-            say(paint(fold("This conversation has ended; what you say next begins another."), "dim"))
+            say(paint(fold("This conversation has ended; your next message begins another."), "dim"))
         elif self._is_stopped:
             is_elsewhere = thread.status == Status.RUNNING
             stopped = (
@@ -225,7 +225,7 @@ class LeadConversation:
                 else "The Lead's last turn was stopped."
             )
             why = _explain(thread) or stopped
-            how = fold("Enter lets it try again, or say something else.")
+            how = fold("Press Enter to let it try again, or write something else.")
             say(f"{fold_lines(f'⚠ {why}')}\n{paint(how, 'dim')}")
         say("")
 

@@ -121,7 +121,7 @@ class Board:
         shown = [
             line for name, lines in parts.items() if lines for line in (name, *(f"  {one}" for one in lines))
         ]
-        return shown or ["nothing is at work, and nothing waits for you"]
+        return shown or ["nothing runs, and nothing waits for you"]
 
     def list_waiting(self) -> list[JsonObject]:
         """The threads of this project that wait for a person, newest first, as `Thread.entry` describes them."""

@@ -18,7 +18,7 @@ _MOST_CHARACTERS = 200
 
 @verb(
     "memory add",
-    "keep a lesson, in a note of its own or in the one on its subject",
+    "keep a lesson, in a new note or in the existing one on its subject",
     "rolecall memory add retry-limits --category external -m 'The API answers 429 after 60 calls a minute.'\n"
     "rolecall memory add queue-order --into retry-limits notes.md\n"
     "git log -1 --format=%B | rolecall memory add release-steps -",
@@ -28,7 +28,7 @@ _MOST_CHARACTERS = 200
     argument("--category", None, "what kind of lesson it is; begins the name", choices=note_name.CATEGORIES),
     either(
         argument("--into", "NOTE", "put the text into this note, under a heading"),
-        flag("--new", "make a new note even if one is on the subject"),
+        flag("--new", "make a new note even if one on the subject exists"),
     ),
     PROJECT,
 )
@@ -130,7 +130,7 @@ def merge(options: Namespace) -> Reply:
 
 @verb(
     "memory gc",
-    "show what may be forgotten and why, or delete it by a commit that can be undone",
+    "show which notes may be deleted and why, or delete them by a commit that can be undone",
     "rolecall memory gc\nrolecall memory gc --delete retry-limits",
     either(
         argument("--delete", "NAME", "delete these, each by a commit", nargs="+"),

@@ -30,7 +30,7 @@ _LINE = 200
 
 @verb(
     "notify",
-    "send a trial notification in every way that `notify` in the configuration names",
+    "send a trial notification in every way configured under `notify`",
     "rolecall notify",
 )
 def notify(_options: Namespace) -> Reply:

@@ -108,7 +108,7 @@ def help_screen() -> str:
     for group, commands in SCREEN.items():
         known = [name for name in commands if name.split()[0] in NOUNS]
         lines += [f"{'' if at else group:17}{name:15}{commands[name]}" for at, name in enumerate(known)]
-    more = f"""`{program()}` alone says what waits for you, what runs and what comes next.
+    more = f"""`{program()}` alone shows what waits for you, what runs and what to do next.
 `{program()} COMMAND --help` explains a command, `{program()} help all` lists all."""
     return "\n".join([*lines, "", _epilog(EXAMPLES), "", more])
 

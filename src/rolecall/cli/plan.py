@@ -24,7 +24,7 @@ _ISSUE = argument("issue_id", "ID", "the issue", type=int)
     argument(
         "--research",
         "TEXT",
-        "what was found out before planning; @FILE reads a file, - standard input",
+        "the research before planning; @FILE reads a file, - standard input",
         required=True,
     ),
     PROJECT,
@@ -98,7 +98,7 @@ def _update(options: Namespace, action: str, **arguments: Any) -> Reply:
     _ISSUE,
     argument("decision", "TEXT", "what was decided, and why; @FILE reads a file, - standard input"),
     flag("--again", "replace an earlier decision"),
-    argument("--agent", "AGENT", "an agent that was asked", action="append"),
+    argument("--agent", "AGENT", "an agent that was consulted", action="append"),
     argument("--advice", "AGENT=TEXT", "what an agent advised", action="append", type=pair),
     argument("--agent-id", "AGENT=ID", "the id of an agent's instance", action="append", type=pair),
     PROJECT,

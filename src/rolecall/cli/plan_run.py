@@ -88,7 +88,7 @@ class CastRole(NamedTuple):
     AGENT,
     flag(
         "--worktrees",
-        "do each task in a git worktree of its own, and merge it into the project when it is done",
+        "do each task in its own git worktree, and merge it into the project when it is done",
     ),
     argument("--check", "COMMAND", "with --worktrees: must succeed after each merge, or the merge is undone"),
     flag("--dry-run", "show who would do what in which order; run nothing"),
@@ -114,7 +114,7 @@ def run(options: Namespace) -> int:
     if options.worktrees:
         if not git.read_index(project, ".nexus"):
             raise UsageError(
-                "the worktrees of tasks would be without .nexus, because it is not in git",
+                "the tasks' worktrees would lack .nexus, because it is not in git",
                 hint="Commit it: `git add .nexus && git commit`.",
             )
         merge.check_ready(project)

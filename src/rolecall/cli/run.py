@@ -45,7 +45,7 @@ _ARGUMENTS = (
     ),
     either(
         flag("--detach", "queue it for the service, print its id"),
-        flag("--dry", "start nothing: say which steps would be reused and what the rest may cost"),
+        flag("--dry", "start nothing: show which steps would be reused and what the rest may cost"),
     ),
     argument(
         "--priority",
@@ -76,7 +76,7 @@ def run(options: Namespace) -> int:
 
 @verb(
     "try",
-    "run a workflow, even a ready-made one, at once; installed agents play the roles that name none",
+    "run a workflow, even a ready-made one, at once; installed agents play the roles without an agent",
     "rolecall try answer-question -p 'How does a request reach the handler?'\n"
     "rolecall try fix-test -p 'The test of the login fails' --limit cost=2",
     *_ARGUMENTS,

@@ -178,7 +178,7 @@ def show_changes(options: Namespace) -> Reply:
 def merge(options: Namespace) -> Reply:
     with open_thread(options, ask="merging changes your branch") as thread:
         merged = thread.merge_folder()
-    text = f"{merged['into']} has everything of {merged['branch']} already"
+    text = f"{merged['into']} already has everything from {merged['branch']}"
     if merged["merged"]:
         text = f"{merged['branch']} is merged into {merged['into']}: {merged['head']}"
     return Reply({"thread": thread.id, **merged}, text)
@@ -189,7 +189,7 @@ def merge(options: Namespace) -> Reply:
     "remove a thread's own work folders and its branch",
     "rolecall thread folder remove 01M7F72S\nrolecall thread folder remove 01M7F72S --force",
     THREAD,
-    flag("--force", "also what is neither committed nor merged"),
+    flag("--force", "also remove work that is neither committed nor merged"),
     STORE,
 )
 def remove(options: Namespace) -> Reply:
@@ -225,11 +225,11 @@ def prune(options: Namespace) -> Reply:
 
 @verb(
     "thread import",
-    "take over threads that the predecessor wrote",
+    "import threads from the predecessor",
     "rolecall thread import ~/.uncaged/workflow",
     argument("folder", "DIR", "the storage folder of uwf, with threads.yaml in it"),
-    argument("--cas", "DIR", "where its nodes are, when not (only) in DIR/cas"),
-    flag("--keep-going", "take the intact nodes when some are damaged"),
+    argument("--cas", "DIR", "where its nodes are, if not (only) in DIR/cas"),
+    flag("--keep-going", "import the intact nodes if some are damaged"),
     flag("--config", "also import providers, models, agents and keys that are not set here"),
     STORE,
 )
@@ -253,7 +253,7 @@ def import_folder(options: Namespace) -> Reply:
         "config": settings,
     }
     lines = [f"{len(done.threads)} threads, {len(done.workflows)} workflows and {done.nodes} nodes imported"]
-    lines += [f"kept as it is here: {name}" for name in done.kept]
+    lines += [f"kept unchanged here: {name}" for name in done.kept]
     lines += [f"not imported: {unread.name}: {unread.reason}" for unread in done.unread]
     lines += [f"{problem.kind}: {problem.node} {problem.text}" for problem in done.problems]
     for what, keys in (settings or {}).items():

@@ -50,7 +50,7 @@ Entry = dict[str, Any]
 
 @verb(
     "thread show",
-    "print a thread's status and what it has used",
+    "print a thread's status and usage",
     "rolecall thread show 01M7F72S\nrolecall thread show 01M7F72S --members",
     THREAD,
     flag("--members", "also every member of its groups"),
@@ -337,7 +337,7 @@ def _fields_text(output: Any) -> str:
     "rolecall thread read 01M7F72S\nrolecall thread read 01M7F72S --quota 20000",
     THREAD,
     argument("--quota", "N", "characters (default 4000)", type=between(0), default=4000),
-    argument("--before", "STEP", "only what came before this step, by id or number"),
+    argument("--before", "STEP", "only steps before this one, by id or number"),
     flag("--start", "with --before: show the task as well"),
     flag("--members", "show the members of groups in full"),
     STORE,
@@ -360,12 +360,12 @@ def read_thread(options: Namespace) -> Reply | int:
 
 @verb(
     "thread step-details",
-    "print everything that is known about a step",
+    "print all details of a step",
     "rolecall thread step-details 8M0Q8N9CMRCR1",
     argument(
         "step",
         "STEP",
-        "a step's or an attempt's id, THREAD#N, or THREAD: its last (default: that of this folder's latest thread)",
+        "the id of a step or an attempt, THREAD#N, or THREAD for its last (default: this folder's latest thread)",
         nargs="?",
     ),
     flag("--prompt", "show the agent's prompt"),
@@ -382,10 +382,10 @@ def show_step(options: Namespace) -> Reply:
 
 @verb(
     "thread diff",
-    "show what a thread changed in files, or where two threads part",
+    "show what a thread changed in files, or where two threads diverge",
     "rolecall thread diff\nrolecall thread diff 01M7F72S --at 2..5\nrolecall thread diff 01M7F72S 01M7F80A",
     argument("one", "THREAD", "a thread (default: the latest of this folder)", nargs="?"),
-    argument("other", "THREAD", "another thread: show where they part", nargs="?"),
+    argument("other", "THREAD", "another thread: show where they diverge", nargs="?"),
     flag("--files", "with two threads: how their files differ"),
     argument("--at", "STEP|A..B", "what one step or attempt changed, or what changed after A up to B"),
     argument("--role", "ROLE", "what each step of this role changed"),
@@ -433,7 +433,7 @@ def _patch_text(parts: Iterable[JsonObject]) -> str:
 
 @verb(
     "thread why",
-    "say why a step was reused, or what differs from the nearest earlier step",
+    "explain why a step was reused, or how it differs from the nearest earlier step",
     "rolecall thread why 01M7F72S\nrolecall thread why 01M7F72S --at 3",
     THREAD,
     argument("--at", "STEP", "a step's id or number (default: the last)"),

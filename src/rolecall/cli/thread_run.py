@@ -113,7 +113,7 @@ def start(options: Namespace) -> None:
     argument("--at", "STEP|N|start", "where (default: at the thread's head)"),
     argument("--workflow -w", "NAME", "continue with another workflow or version"),
     argument("-p --prompt", "TEXT", "continue with another task; @FILE and - read it"),
-    flag("--keep-files", "continue with the files as they are now, not in a folder of its own"),
+    flag("--keep-files", "continue with the current files, not in a new folder"),
     AGENT,
     REUSE,
     STORE,
@@ -135,7 +135,7 @@ def fork(options: Namespace) -> None:
         for place in places:
             tell(f"the files of the step are in {place}")
         if thread.state.steps and not places and not options.keep_files:
-            note = "the files of this step are not recorded, so the fork has the files as they are now"
+            note = "the files of this step are not recorded, so the fork has the current files"
             tell(f"note: {note}")
         onward = in_this_store(options, thread.continuation or "")
         shown = {
@@ -275,7 +275,7 @@ def kill(options: Namespace) -> Reply:
 
 @verb(
     "thread watch",
-    "print the events of a thread as they happen, in whichever process",
+    "print the events of a thread as they happen, in any process",
     "rolecall thread watch 01M7F72S\nrolecall thread watch 01M7F72S --follow --format json",
     THREAD,
     flag("--follow", "do not stop when it is suspended, only when it ends"),

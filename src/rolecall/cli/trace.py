@@ -37,7 +37,7 @@ def _parse_address(text: str) -> str:
         type=_parse_address,
     ),
     argument(
-        "--as", None, "print the requests, one a line, and send nothing", choices=("json",), dest="kind"
+        "--as", None, "print the requests, one per line, and send nothing", choices=("json",), dest="kind"
     ),
     flag("--content", "include prompts, answers, tool arguments and results"),
     STORE,
@@ -45,7 +45,7 @@ def _parse_address(text: str) -> str:
 def export(options: Namespace) -> Reply | int:
     with Rolecall(options.store, create=False) as rolecall:
         if options.since is not None and options.threads:
-            raise UsageError("name threads, or say --since, not both")
+            raise UsageError("name threads or give --since, not both")
         if options.since is None:
             threads = [find_thread(rolecall, name) for name in options.threads or [None]]
         else:  # those that play a role of another are part of its trace
@@ -68,5 +68,5 @@ def export(options: Namespace) -> Reply | int:
         sent = rolecall.export_traces(threads, collector)
     shown = {"threads": len(threads), **sent._asdict()}
     text = f"sent {plural(sent.spans, 'span')} of {plural(len(threads), 'thread')}"
-    text += f"; {sent.rejected:,} were not taken: {sent.reason}" if sent.rejected else ""
+    text += f"; {sent.rejected:,} were not accepted: {sent.reason}" if sent.rejected else ""
     return Reply(shown, text, code=1 if sent.rejected else 0)

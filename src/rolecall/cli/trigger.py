@@ -63,7 +63,7 @@ def _moment(text: str | None) -> str:
 
 @verb(
     "trigger fire",
-    "start the thread of a trigger now, whatever its schedule, dedupe key and cool-down say",
+    "start the thread of a trigger now, regardless of its schedule, dedupe key and cool-down",
     'rolecall trigger fire hello/morning\nrolecall trigger fire pushed --data \'{"body": {"id": 7}}\'',
     _TRIGGER,
     argument(

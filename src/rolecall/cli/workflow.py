@@ -118,7 +118,7 @@ def list_workflows(options: Namespace) -> Reply | None:
 
 @verb(
     "workflow validate",
-    "report everything that is wrong with workflows; nothing is stored",
+    "report all problems of workflows; nothing is stored",
     "rolecall workflow validate solve-issue.yaml\nrolecall workflow validate",
     argument("workflows", "WORKFLOW", "files or names (default: all of the project)", nargs="*"),
     STORE,
@@ -258,7 +258,7 @@ def list_versions(options: Namespace) -> Reply:
     if not versions:
         raise NotFound(
             f"no workflow {options.name!r} has been put",
-            hint="`rolecall workflow list` shows what there is; `workflow put FILE` adds a version.",
+            hint="`rolecall workflow list` shows all names; `workflow put FILE` adds a version.",
         )
     rows = [
         {"hash": one.node, "timestamp": one.at, "version": one.version, "current": one.is_current}

@@ -91,7 +91,7 @@ def list_outdated(options: Namespace) -> Reply:
 
 @verb(
     "workflow update",
-    "show how workflows differ from their sources, and take the sources' versions",
+    "show how workflows differ from their sources, and update them",
     "rolecall workflow update\nrolecall workflow update review-api --ref v3",
     _NAMES,
     argument("--ref", "REF", "switch to this branch, tag or commit"),
@@ -103,7 +103,7 @@ def update(options: Namespace) -> Reply | int:
         chosen = [one for one in found if one.can_update]
         left = [one for one in found if not one.can_update and one.state != "current"]
         for one in left:
-            tell(f"{paint('left as it is:', 'yellow')} {one.name}, {_explain(one)}")
+            tell(f"{paint('left unchanged:', 'yellow')} {one.name}, {_explain(one)}")
         if chosen:
             for one in chosen:  # their next run shows what they may do then
                 assert one.offered is not None  # noqa: S101 - it can be updated

@@ -16,7 +16,7 @@ from rolecall.threads.tryout import Divergence, Trial
 
 @verb(
     "workflow try",
-    "walk recorded threads through an edited workflow; nobody is asked and nothing is stored",
+    "walk recorded threads through an edited workflow; no agent is asked and nothing is stored",
     "rolecall workflow try .workflows/fix-bug.yaml\n"
     "rolecall workflow try fix-bug --on 30d\n"
     "rolecall workflow try ./fix-bug-2.yaml 01M7F72S 7Z8C --json",

@@ -92,7 +92,7 @@ def find_pairs(store: Store, base: str, variant: str = "") -> list[tuple[Side, S
         old = _find_sides(store, base)
         if len(old) == 1:
             raise UsageError(
-                f"there is nothing to compare with {old[0].name}",
+                f"nothing can be compared with {old[0].name}",
                 hint=Hint("Name another run", "list_evals"),
             )
         return [(old[0], one) for one in old[1:]]

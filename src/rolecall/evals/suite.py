@@ -307,7 +307,7 @@ class _Reader:
         for key in judge.keys() - allowed - {kinds[0], "gate"}:
             (at / key).report(f"{key!r} does not go with a judge that is a {kinds[0]}", key=True)
         if kinds == ["agent"] and "rubric" not in judge:
-            at.report(f"'rubric' is missing in {at}", "Say what makes a result good.", key=True)
+            at.report(f"'rubric' is missing in {at}", "Describe what makes a result good.", key=True)
         rubric = judge.get("rubric", "")
         if os.path.isfile(os.path.join(self._folder, rubric)):
             hint = f"Write `rubric: !include {rubric}` for what it says."

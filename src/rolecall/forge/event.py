@@ -164,7 +164,7 @@ def _read_gitlab(job: Job, payload: JsonObject) -> ForgeEvent:
             event = event._replace(ignored="a comment was edited")
         about, kind = noted, "issue" if "issue" in payload else "merge_request"
     if kind not in ("issue", "merge_request"):
-        return event._replace(ignored=f"nothing is done about an event of the kind {kind!r}")
+        return event._replace(ignored=f"this job ignores events of the kind {kind!r}")
     if event.comment is None and not _is_new_on_gitlab(payload):
         event = event._replace(
             ignored=f"the {kind.replace('_', ' ')} is not new and did not get the label {LABEL}"
@@ -213,7 +213,7 @@ def parse_command(text: str) -> CommentCommand | None:
         limits[name], line = float(amount), line[found.end() :]
     words = "\n".join(part for part in (line.strip(), rest.strip()) if part)
     if verb == "answer" and not words:
-        raise UsageError("`/rolecall answer` is without an answer", hint="Write it after the word.")
+        raise UsageError("`/rolecall answer` needs an answer", hint="Write it after the word.")
     return CommentCommand(verb, words, limits)
 
 
@@ -265,7 +265,7 @@ def decide(
         return Continue()
     if not task.strip():
         raise UsageError(
-            "the event says nothing that could be done",
+            "the event does not name a task",
             hint=Hint("Say what to do", "name_task"),
         )
     return StartThread(task)

@@ -277,7 +277,7 @@ class JobPlace:
             )
             if who != ours or not trailer.strip():
                 raise Conflict(
-                    f"somebody else has pushed to {branch}, so it was left as it is",
+                    f"somebody else has pushed to {branch}, so it was left unchanged",
                     hint="Merge, rename or delete that branch, then run this job again.",
                 )
             if new == old:

@@ -56,7 +56,7 @@ def read_text(path: str) -> str | None:
     try:
         return None if data is None else data.decode()
     except UnicodeDecodeError as exc:
-        raise UsageError(f"{path} is not UTF-8 (byte {exc.start}) and was left as it is") from exc
+        raise UsageError(f"{path} is not UTF-8 (byte {exc.start}) and was left unchanged") from exc
 
 
 def check_target(path: str, root: str) -> None:

@@ -126,7 +126,7 @@ def _refuse_by_capability(
         return f"Only Lead starts agents, and {name} is not Lead. Say in your report what else is to be done."
     for tool, classes, is_for_lead in _own_actions(call):
         if is_for_lead and (is_agent or restrictions(words)):
-            return f"{tool} is Lead's, and {name} is not Lead. Report what you found; Lead decides."
+            return f"Only Lead may use {tool}, and {name} is not Lead. Report what you found; Lead decides."
         if word := _denier(words, classes):
             return f"{tool} is denied to {name} by {word}. Report to Lead instead."
     is_edit = bool(edited) or (not call.writes and not set(FILES).isdisjoint(call.classes))

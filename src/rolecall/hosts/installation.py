@@ -183,7 +183,7 @@ def parse(path: str, text: str | None) -> Any:
         return {} if text is None else json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"{path}: it is not {kind}, and was left as it is: {error}",
+            f"{path}: it is not {kind}, and was left unchanged: {error}",
             hint="Correct the file and try again.",
         ) from None
 
@@ -206,7 +206,7 @@ def _dump(path: str, document: Any, before: str | None) -> str | None:
         text = json.dumps(document, ensure_ascii=False, indent=indent[1] if indent else 2, allow_nan=False)
         text.encode()
     except ValueError as error:  # a lone surrogate, or a number too large for a float
-        raise UsageError(f"{path}: it cannot be written as JSON, and was left as it is: {error}") from None
+        raise UsageError(f"{path}: it cannot be written as JSON, and was left unchanged: {error}") from None
     return f"{text}\n" if document else None
 
 
@@ -287,7 +287,7 @@ def _delete(document: Any, keys: Sequence[str]) -> None:
 
 # -- files of our own --
 
-_SIGNATURE = "rolecall install wrote this file; once changed by hand it is left alone. sha256:"
+_SIGNATURE = "rolecall install wrote this file; a file changed by hand is left alone. sha256:"
 _SIGNED = re.compile(r"^(?:#|//) rolecall install .*sha256:([0-9a-f]{64})\r?\n", re.MULTILINE)
 """The line with the hash, in the wording of any version."""
 
@@ -310,7 +310,7 @@ def _put_own_file(text: str | None, piece: OwnFile, *, force: bool) -> tuple[str
     if text is None or text == wanted or force or is_unchanged(text):
         return wanted, ""
     if _SIGNED.search(text):
-        return text, "changed by hand, so it stays as it is; --force replaces it"
+        return text, "changed by hand, so it stays; --force replaces it"
     raise UsageError(
         f"{piece.path}: this file exists and is not Rolecall's",
         hint=Hint("Rename it, or replace it", "force"),

@@ -72,12 +72,12 @@ def servers_off(env: Mapping[str, str], folder: Path, ours: Collection[str]) -> 
             raise UsageError(
                 f"the tool servers that {str(path)!r} gives codex cannot be switched off for a role with"
                 f" restrictions: the file cannot be read: {error}",
-                hint="Correct the file, or take the restriction away.",
+                hint="Correct the file, or remove the restriction.",
             ) from error
         if servers and path.name == _MANAGED:  # overrides every setting of a call
             raise UsageError(
                 f"codex cannot be held to the role's restrictions here: {str(path)!r} prescribes tool servers",
-                hint="Give the role another agent, or take the servers out of that file.",
+                hint="Give the role another agent, or remove the servers from that file.",
             )
         found = {**{name: servers.part(name) for name in servers}, **found}
 

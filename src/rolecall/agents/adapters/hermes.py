@@ -79,7 +79,7 @@ class HermesReader(Reader):
         if used := self.usage():
             self.transcript.uses(used)
         if figures.get("completed") is False:
-            return self.answer("limit", "it stopped at a limit of its own before it was done")
+            return self.answer("limit", "it stopped at one of its own limits before it was done")
         return self.answer()
 
 
@@ -108,7 +108,7 @@ class Hermes(Program):
         if not left:
             raise UsageError(
                 "the agent 'hermes' cannot be denied files and the shell at once: it reads its prompt with them",
-                hint="Give the role another agent, or take one of the restrictions away.",
+                hint="Give the role another agent, or remove one of the restrictions.",
             )
         if denied:
             argv += ["--toolsets", ",".join((*left, *_HARMLESS))]

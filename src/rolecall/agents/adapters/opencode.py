@@ -141,7 +141,7 @@ class OpenCodeReader(Reader):
         if self._reason in _REASONS and exit.code == 0:
             return self.answer(_REASONS[self._reason], "" if self._reason == "stop" else self._reason)
         if self._rejected and exit.code == 0:
-            return self.answer("interrupted", f"nobody was there to permit the tool {self._rejected!r}")
+            return self.answer("interrupted", f"nobody could permit the tool {self._rejected!r}")
         return self.no_answer(exit)
 
 

@@ -39,7 +39,7 @@ class Subworkflow:
 
     async def __call__(self, prompt: str, context: Context) -> Reply:
         if context.play is None:
-            raise AgentError("a workflow can only play a role where there is an engine")
+            raise AgentError("a workflow can only play a role inside an engine")
         if context.cancel.is_set():
             raise AgentError(f"{self.name} was cancelled before it started", ending="interrupted")
         played = await context.play(self.workflow, prompt, context.session)
