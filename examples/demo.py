@@ -32,11 +32,11 @@ def main() -> None:
 
 def show(demo: Demo) -> None:
     demo.make_project()
-    demo.say("A repository with a failing test, and a workflow: plan, develop, review until it is green.")
+    demo.say("A failing test, and a workflow: plan, develop, review until it is green.")
     demo.tests(green=False)
     demo.rolecall("workflow", "graph", "fix-bug")
 
-    demo.say("Start a thread and let it run. Every step is committed before the next one begins.")
+    demo.say("Start a thread and run it. Each step is committed before the next begins.")
     agent = ("--agent", "scripted:script.yaml")
     thread = demo.new_thread("thread", "start", "fix-bug", "-p", "add(2, 3) must be 5", *agent)
     demo.rolecall("thread", "run", thread)
@@ -46,7 +46,7 @@ def show(demo: Demo) -> None:
     demo.rolecall("thread", "read", thread)
     demo.rolecall("thread", "show", thread)
 
-    demo.say("Fork it at the rejection: another thread on the same steps, at the price of one ref.")
+    demo.say("Fork it at the rejection: another thread that shares the steps before it.")
     demo.rolecall("thread", "steps", thread)
     fork = demo.new_thread("thread", "fork", thread, "--at", "3")
     demo.rolecall("thread", "run", fork)
@@ -54,18 +54,18 @@ def show(demo: Demo) -> None:
 
     demo.say("To try it on your own:")
     print('  export PATH="$PWD/.venv/bin:$PATH"')
-    print("  cp -r examples/demo ~/calc && cd ~/calc && git init -q      # the repository of this demo")
-    print("  rolecall doctor                                            # which agents you have")
+    print("  cp -r examples/demo ~/calc && cd ~/calc && git init -q   # the demo's files")
+    print("  rolecall doctor                                          # your agents")
     print("  rolecall run fix-bug -p 'add(2, 3) must be 5' --agent claude")
-    demo.say(f"The threads of this demo are in {PLACE} until the next run. To see them in a browser:")
+    demo.say(f"Until the next run, the demo's threads are in {PLACE}.\nTo see them in a browser:")
     print("  make demo-web")
 
 
 def show_eval(demo: Demo) -> None:
     demo.make_project()
-    demo.say("A suite: 24 wrong functions, two developers, and a judge with cases that no agent sees.")
+    demo.say("A suite: 24 wrong functions, two developers, a judge with hidden cases.")
     print((HERE / "evals" / "suite.yaml").read_text(encoding="utf-8"))
-    demo.say("Prove the judge before money is spent: what must pass passes, what must fail fails.")
+    demo.say("Prove the judge first: what must pass passes, what must fail fails.")
     demo.rolecall("eval", "check", "suite.yaml", "--only", "roman", "--only", "title")
     demo.say("Run it: a thread for each developer and task.")
     demo.rolecall("eval", "run", "suite.yaml")
