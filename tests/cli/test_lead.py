@@ -273,6 +273,20 @@ def test_without_an_agent_it_says_what_run_says(rolecall: Rolecall, talk: Talk) 
     assert " ".join(said.split()) in " ".join(screen.split())
 
 
+def test_without_an_agent_it_says_so_before_anything_is_written(talk: Talk) -> None:
+    pane = talk()
+    pane.expect("You talk with the Lead")
+    screen = pane.expect("no agent is named for the role 'lead'")
+    pane.expect_prompt("› ")
+    pane.type("/board")
+    pane.press("Enter")
+    pane.expect("nothing is at work")
+    pane.expect_prompt("› ")
+    pane.press("C-d")
+    pane.expect("ended with 0")
+    assert screen.index("You talk with the Lead") < screen.index("no agent is named")
+
+
 def test_a_narrow_terminal_outside_a_project_is_enough(
     rolecall: Rolecall, talk: Talk, project: Path, tmp_path: Path
 ) -> None:

@@ -167,6 +167,12 @@ class LeadConversation:
                     "You talk with the Lead of this project. /help explains keys, tags and commands.", "dim"
                 )
             )
+            try:  # before anything is written that nobody can answer; /board and /answer work without an agent
+                lead_book = self._rolecall.load_workflow("lead").playbook
+                for _, error in self._rolecall.missing_agents(lead_book, self._options.agent):
+                    report(error)
+            except RolecallError as error:
+                report(error)
         text = self._options.prompt or ""
         while True:
             try:
