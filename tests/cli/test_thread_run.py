@@ -709,7 +709,7 @@ def test_a_terminal_asks_for_the_fields_one_by_one_and_checks_each_at_once(flow:
         ("count (optional): integer (Enter: leave it out): ", "many"),
         ("count (optional): integer (Enter: leave it out): ", ""),
         ("urgent\r\n  1) true\r\n  2) false\r\n1 to 2 (Enter: leave it out): ", "2"),
-        ("Your report (an empty line ends it; Enter: none):", "First.\nSecond.\n"),
+        ("Your report (optional; end it with an empty line):", "First.\nSecond.\n"),
     ):
         terminal.expect(question)
         terminal.type(answer + "\n")
@@ -772,7 +772,7 @@ def test_a_question_of_an_agent_is_asked_on_a_terminal(flow: Flow) -> None:
     ident = flow.start(flow.script([ASKS, DONE]))
     flow.thread("run", ident, check=7)
     terminal = Terminal("thread", "answer", ident, "--run", home=flow.rolecall.home)
-    terminal.expect("Your answer (an empty line ends it):")
+    terminal.expect("Your answer (end it with an empty line):")
     assert "# Fix the bug" in terminal.seen and terminal.seen.count("Which database?") == 1
     terminal.type("\n")
     terminal.expect("An answer is needed.")

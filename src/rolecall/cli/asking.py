@@ -80,7 +80,7 @@ def confirm(question: str, otherwise: str) -> bool:
 
 def ask_text(question: str, *, is_required: bool) -> str:
     """Return the lines before the first empty one."""
-    tell(f"{question} (an empty line ends it{'' if is_required else '; Enter: none'}):")
+    tell(f"{question} ({'' if is_required else 'optional; '}end it with an empty line):")
     while True:
         lines: list[str] = []
         while line := _read_line().rstrip("\n"):

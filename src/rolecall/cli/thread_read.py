@@ -23,6 +23,7 @@ from rolecall.cli.output import (
     between,
     colored_diff,
     colored_status,
+    columns_of_terminal,
     format_of,
     plural,
     printable,
@@ -80,6 +81,7 @@ def _card_text(card: JsonObject) -> str:
     for role, agent in card["agents"].items():
         players.setdefault(agent, []).append(role)
     pending = card["pending"]
+    room = columns_of_terminal() - 13
     facts = [
         ("thread", card["thread"]),
         ("title", card["title"]),
@@ -91,7 +93,12 @@ def _card_text(card: JsonObject) -> str:
         ("reused", report.reuse_total(card["usage"].get("saved"))),
         ("head", card["head"]),
         ("limits", ", ".join(f"{key} {report.amount(value)}" for key, value in card["limits"].items())),
-        ("agents", "; ".join(f"{', '.join(roles)}: {short(agent, 60)}" for agent, roles in players.items())),
+        (
+            "agents",
+            f"\n{'':13}".join(
+                short(f"{', '.join(roles)}: {agent}", room) for agent, roles in players.items()
+            ),
+        ),
         ("asked now", f"{pending['agent']} as {pending['role']}" if pending else ""),
         ("members", _group_text(card["group"]) if "group" in card else ""),
         ("run by", card["lease"]["holder"] if card["lease"] else ""),
