@@ -36,7 +36,7 @@ def task(title: str = "Add a counter", **fields: Any) -> dict[str, Any]:
         ("engineer", {"title": "Add type hints to the parser"}, "", "it changes types only"),
         ("engineer", {"title": "Fix a typo in a comment"}, "", "it changes text beside the code"),
         ("engineer", {"title": "Update the README"}, "", "it changes text beside the code"),
-        ("engineer", {"context": "docs_only.coherent"}, "", "docs_only.coherent: nothing of it runs"),
+        ("engineer", {"context": "docs_only.coherent"}, "", "docs_only.coherent: it contains no code to run"),
         (
             "writer",
             {"context": "docs_only.independent: own subject"},

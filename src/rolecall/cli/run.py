@@ -87,7 +87,7 @@ def try_workflow(options: Namespace) -> int:
 
 def _name_agents(loaded: LoadedWorkflow) -> LoadedWorkflow:
     """Give agents that are ready here to the roles for which neither the workflow nor the configuration names one."""
-    from rolecall.checks.choose import (  # imports adapters, which `run` does without
+    from rolecall.checks.choose import (  # imports adapters, which `run` does not need
         choose,
         find_programs,
         open_roles,

@@ -47,8 +47,8 @@ def take(folder: str) -> FolderState:
 
 
 def take_rest(folder: str, omitted: Iterable[str]) -> FolderState:
-    """What a snapshot of the folder does not have: which commit and branch are checked out, and the files that it
-    leaves out; of a nested repository, those that are not committed."""
+    """The state that a snapshot of the folder lacks: the checked-out commit and branch, and the files left out of the
+    snapshot; in a nested repository, the uncommitted files."""
     top = find_top(folder)
     head = ""
     if root_around(top) == top:

@@ -1,4 +1,4 @@
-"""Run a decided plan: each task becomes a thread of a workflow that is built from the task and the catalogue.
+"""Run a plan whose issues are decided: each task becomes a thread of a workflow built from the task and the catalogue.
 
 `assignment.py` decides who does a task and who checks it, `taskflow.py` builds the workflow, `schedule.py` decides
 which tasks can start now, and `runner.py` runs them. The first three are pure. Everything that a thread can do

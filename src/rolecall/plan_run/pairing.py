@@ -74,7 +74,7 @@ def pair(task: Task, *, owner: str, checks: Iterable[float] = ()) -> TaskPair:
             return TaskPair("", "it is a small change of text")
         return TaskPair(checker, "its acceptance says what a reader finds")
     if documents:
-        return TaskPair("", f"{documents}: nothing of it runs")
+        return TaskPair("", f"{documents}: it contains no code to run")
     asked = [point.strip(" -*\t") for point in re.split(r"[\n;.]", task["acceptance"])]
     others = [point for point in asked if point and not _TESTS_PASS.match(point)]
     is_pure = _PURE.search(f"{title}\n{task.get('approach', '')}")

@@ -62,8 +62,8 @@ def export_to(
     progress: Progress = lambda _: None,
     add_files: AddFiles | None = None,
 ) -> Copied:
-    """Write everything, or the nodes reachable from `nodes`, or from `refs` together with these refs, to a bundle file
-    or a folder. `add_files` adds what else belongs to the copied nodes."""
+    """Write a store to a bundle file or a folder: everything, only the nodes reachable from `nodes`, or `refs` with the
+    nodes reachable from them. `add_files` adds the files that belong to the copied nodes."""
     if os.path.isdir(path) or path.endswith("/"):
         with Store(FilesBackend(path), now=store.now) as target:
             copied = _copy(store, target, nodes, refs, keep_going=keep_going, progress=progress)

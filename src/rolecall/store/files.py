@@ -141,7 +141,7 @@ class FilesBackend:
             os.utime(temporary, ns=(stamp, stamp))
             stamp += 1000
         if durable:  # a ref may be about to point at nodes that were put without waiting
-            if len(self._unsynced) > _MANY_UNSYNCED:  # one by one takes milliseconds for each
+            if len(self._unsynced) > _MANY_UNSYNCED:  # syncing each one separately takes milliseconds
                 os.sync()
             else:
                 for path in self._unsynced:

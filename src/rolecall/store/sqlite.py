@@ -83,7 +83,7 @@ class SqliteBackend(SqlTables):
         "id, CAST(type AS TEXT), CAST(data AS BLOB),"
         " CASE typeof(created) WHEN 'integer' THEN created END, CAST(refs AS TEXT), CAST(sha256 AS BLOB)"
     )
-    # A put time lost to damage never becomes old.
+    # If damage has lost a node's put time, the node never counts as old.
     _put_at = f"CASE typeof(put_at) WHEN 'integer' THEN put_at ELSE {1 << 62} END"
 
     def __init__(self, path: str, *, create: bool = True, durability: Durability = "heads") -> None:

@@ -359,7 +359,7 @@ class Machine:
         if is_new or name == machines.POLICY:
             self._begin(self._reach.ask(self._read_policy))
         kind = name.partition("/")[0]
-        # A deleted slot makes room; an updated queue entry has its folders now.
+        # A deleted slot frees capacity; the folders of an updated queue entry are ready.
         if is_new or what in ("leads", "INSERT") or (what, kind) in (("DELETE", "slot"), ("UPDATE", "queue")):
             self.wake()
         ident = name[-THREAD_ID_LENGTH:]  # refs of the queue and of slots end in a thread's id
