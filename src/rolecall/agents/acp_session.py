@@ -80,7 +80,7 @@ async def exchange(link: AcpLink, reader: AcpReader, wanted: Wanted, prompt: str
         reader.counted_before = link.counted.get(session)
         link.listen(reader, session)
         text = prompt.encode("utf-8", "replace").decode("utf-8")
-        # The protocol's own field for it: a process that serves several steps was started in the span of the first one.
+        # In the request, not the environment: a process that serves several steps has the first step's span there.
         about = {"traceparent": span} if (span := reader.context.env.get(TRACEPARENT)) else {}
         response = await link.connection.prompt(session_id=session, prompt=[text_block(text)], **about)
     except SessionLost as error:

@@ -1,5 +1,6 @@
-"""Decides which programs run in a sandbox, and with which policy on this machine. `sandbox.py` is imported only for
-those programs.
+"""Decides which programs run in a sandbox, and with which policy on this machine.
+
+`sandbox.py` is imported only for those programs.
 """
 
 from __future__ import annotations

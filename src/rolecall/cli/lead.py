@@ -167,7 +167,7 @@ class LeadConversation:
                     "You talk with the Lead of this project. /help explains keys, tags and commands.", "dim"
                 )
             )
-            try:  # before anything is written that nobody can answer; /board and /answer work without an agent
+            try:  # before the person writes to a missing agent; /board and /answer work without one
                 lead_book = self._rolecall.load_workflow("lead").playbook
                 for _, error in self._rolecall.missing_agents(lead_book, self._options.agent):
                     report(error)

@@ -1,7 +1,9 @@
-"""Judges: they decide whether the result of a thread passes. A command runs in a fresh checkout of the files that the
-thread left. The judge's own files replace files with the same name. The command does not get the agents' environment,
-and runs in a sandbox if the kernel supports one. Its exit code is the verdict. A judge that cannot start, crashes or
-runs out of time says nothing about the result: that is counted as infrastructure.
+"""Judges: they decide whether the result of a thread passes.
+
+A command runs in a fresh checkout of the files that the thread left. The judge's own files replace files with the same
+name. The command does not get the agents' environment, and runs in a sandbox if the kernel supports one. Its exit code
+is the verdict. A judge that cannot start, crashes or runs out of time says nothing about the result: that is counted as
+infrastructure.
 """
 
 from __future__ import annotations

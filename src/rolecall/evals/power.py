@@ -16,10 +16,12 @@ _STEPS = 40
 
 def find_smallest_difference(tasks: int, repeats: int = 1) -> float | None:
     """The smallest drop in pass rate that a comparison by task detects with a probability of `POWER`; None if it would
-    not even detect the largest possible drop. The model: a share of the tasks changes from always to never passing, and
-    that share is the difference. The other tasks do not change, and two runs of them have different verdicts half as
-    often as coin tosses at the base rate would. Repeats reduce only this second part. The result follows from the
-    normal approximation to the exact test, corrected for its steps.
+    not even detect the largest possible drop.
+
+    The model: a share of the tasks changes from always to never passing, and that share is the difference. The other
+    tasks do not change, and two runs of them have different verdicts half as often as coin tosses at the base rate
+    would. Repeats reduce only this second part. The result follows from the normal approximation to the exact test,
+    corrected for its steps.
     """
     noise = BASE_RATE * (1 - BASE_RATE)
     for_alpha, for_power = map(NormalDist().inv_cdf, (1 - ALPHA / 2, POWER))

@@ -1,4 +1,5 @@
 """One job: read the event, fetch the thread, continue it until it ends or waits, update the comment, save the thread.
+
 The thread is saved when the job has taken it over, after its steps, and at the end. So two jobs cannot act on the same
 comment, and a lost job loses at most its current step.
 """

@@ -4,6 +4,7 @@ A job starts on an empty machine and loses it at the end. So the next job's data
 `refs/rolecall-ci/KEY` of the repository, where branches and their pipelines do not see it: the store with its recorded
 files as a bundle, and a record. Its parents are the commits that the thread works on, so these are fetched with it.
 Each save replaces the commit, and a push names the commit that it replaces: if two jobs save, the second push fails.
+
 The thread works in a clone beside its home. The folder's path is the same on every machine, because steps record paths.
 The clone has no credentials.
 """

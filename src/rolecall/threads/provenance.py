@@ -1,8 +1,9 @@
-"""Proves where a commit comes from: the step that its trailers name, and everything before that step. A commit that
-Rolecall makes from a thread's work names the step in its trailers, with the seal of that step (`seal.py`). A commit
-that an agent makes has no trailers; the step records it, and a later merge seals the step. A proof checks that the seal
-is right, that a step left exactly the files of the commit, and that a merge contains only what its parents had. It
-needs the store, or a proof file and the repository.
+"""Proves where a commit comes from: the step that its trailers name, and everything before that step.
+
+A commit that Rolecall makes from a thread's work names the step in its trailers, with the seal of that step
+(`seal.py`). A commit that an agent makes has no trailers; the step records it, and a later merge seals the step. A
+proof checks that the seal is right, that a step left exactly the files of the commit, and that a merge contains only
+what its parents had. It needs the store, or a proof file and the repository.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """A thread's own folders: a git worktree on its own branch, or a copy of the folder it was started in.
 
-The workflow decides which of them a role works in (`workdir`). A fork begins with the files of its step: they are
-written into its worktree and its copy, and its roles that share a folder work in `fork`, a worktree or a plain folder
-of its own, instead of the folder where the first thread was started.
+The workflow decides which of them a role works in (`workdir`). A fork begins with the files of its step, which are
+written into its worktree and its copy. Roles of the fork that share a folder work in `fork`, a worktree or a plain
+folder, instead of the folder where the first thread was started.
 
 The paths are written to the thread's state, under `folders`, before anything is made, so that a crash leaves no unknown
 folder and the next step makes what is missing. A marker file beside a folder shows that it is complete. A folder in
-which a role has worked is never made again, and is removed only at a person's request. `handover.py` shows, merges and
+which a role has worked is never recreated, and is only removed if a person asks for it. `handover.py` shows, merges and
 removes the work in it.
 """
 

@@ -1,6 +1,7 @@
-"""The names that spans use: those of OpenTelemetry's conventions for generative AI, and Rolecall's own. The conventions
-are still in development. The names are from the last release that was published as a whole; `SCHEMA` identifies it for
-readers of the spans.
+"""The names that spans use: those of OpenTelemetry's conventions for generative AI, and Rolecall's own.
+
+The conventions are still in development. The names are from the last release that was published as a whole; `SCHEMA`
+identifies it for readers of the spans.
 """
 
 from __future__ import annotations

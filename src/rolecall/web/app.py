@@ -401,7 +401,7 @@ class _SecureHeaders:
 
 
 def _project_folder(folder: str) -> str:
-    """The project around a folder; outside git the folder itself, so that threads can be seen anyway."""
+    """The project around a folder, or outside git the folder itself, so that its threads can still be shown."""
     try:
         return project_paths.find(folder)
     except RolecallError:

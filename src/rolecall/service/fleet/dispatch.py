@@ -193,7 +193,9 @@ class Dispatcher:
                 return False
             if name in self.running_here:  # its worker has just died, and the machine is about to count that
                 return False
-            if lease.get("host") == holder.process(os.getpid())["host"]:  # perhaps an earlier process here
+            if (
+                lease.get("host") == holder.process(os.getpid())["host"]
+            ):  # perhaps an earlier process of this machine
                 asyncio.run(recovery.end_runs(self.store, name))
             reason = f"{holder.describe(lease)}, which ran it, is gone"
             moved = queue.count_crash(self.store, place, reason, is_loss=True, seen=ref)
