@@ -306,7 +306,7 @@ class Rolecall:
         Args:
             workflow: a name, a path, an id, a `Workflow`, or what `load_workflow` returned.
             agent: plays every role.
-            agents: play single roles, by role, whatever `agent` says.
+            agents: play single roles, by role; they override `agent`.
             limits: on `steps`, `turns`, `tokens`, `cost` or `minutes`; reaching one suspends the thread.
             folder: its work folder, if not that of this `Rolecall`.
             priority: queues it for the service with this priority, 0 to 9.
@@ -1362,8 +1362,8 @@ class Thread:
     # -- steering --
 
     def choose_reuse(self, reuse: bool | None) -> None:
-        """Decide about the next steps, in whichever process: True takes over finished steps with the same key, except
-        where the workflow says `reuse: false`; False asks every role; None changes nothing."""
+        """Decide about the next steps in any process: True reuses finished steps with the same key, except for roles
+        with `reuse: false`; False asks every role; None changes nothing."""
         lifecycle.choose_reuse(self._store, self._ref, reuse)
 
     def resume(

@@ -513,7 +513,7 @@ def test_a_model_that_hands_a_long_task_over_ends_its_turn_and_is_woken_at_the_e
         watchdog = threading.Timer(BOUND, child.kill)
         watchdog.start()
         [handed] = results(list(_turn(child, "Write the front page.")))
-        assert "It goes on by itself, even after this session" in handed
+        assert "It continues in the background, even after this session" in handed
         gate.write_text("go\n")
         assert child.stdout is not None and child.stdin is not None
         ended = next(event for event in map(json.loads, child.stdout) if event["type"] == "result")

@@ -200,7 +200,7 @@ class LeadConversation:
                 return self._leave()
 
     def _turn(self, said: str) -> bool:
-        """Say something, or let a stopped turn continue; return whether the conversation goes on."""
+        """Send a message, or let a stopped turn continue; return whether the conversation continues."""
         number = 0
         try:
             if said:

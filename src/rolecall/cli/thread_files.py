@@ -234,7 +234,7 @@ def prune(options: Namespace) -> Reply:
     STORE,
 )
 def import_folder(options: Namespace) -> Reply:
-    from rolecall.threads.import_uwf import has_config, take_config  # the other verbs do without
+    from rolecall.threads.import_uwf import has_config, take_config  # the other verbs do not need it
 
     progress = ProgressLine("imported")
     with Rolecall(options.store) as rolecall:

@@ -288,8 +288,8 @@ async def _wait_for(folder: str, is_stopped: Callable[[], bool]) -> AsyncIterato
 
 
 def _undo_unchecked(folder: str) -> str:
-    """Undo a merge whose check has not passed, wherever it was interrupted. If others changed the merged files
-    meanwhile, keep their version on a branch and return its name."""
+    """Undo a merge whose check has not passed, wherever it was interrupted. If others have since changed the merged
+    files, keep their version on a branch and return its name."""
     after = git.commit(folder, _UNCHECKED)
     if after is None:
         return ""
@@ -381,5 +381,5 @@ def _hunks(text: str) -> Iterator[str]:
 
 
 def _readable(text: str) -> str:
-    """Text from git that can be stored, whatever bytes it has."""
+    """Text from git in a form that can be stored, even if its bytes are not valid UTF-8."""
     return os.fsencode(text).decode("utf-8", "replace")

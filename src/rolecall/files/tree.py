@@ -50,7 +50,7 @@ SECRETS = (
         "*.kdbx",
     ),
 )
-"""Names of files that are left out, whatever the folder; `.env.example` and the like are kept."""
+"""Names of files that are left out in every folder; `.env.example` and similar names are kept."""
 _HARMLESS = ("*.example", "*.sample", "*.template", "*.dist")
 _SMALL = 500
 """A folder with at most this many entries is looked at without git."""
@@ -513,7 +513,7 @@ def _look_at(folder: str, private: tuple[str, ...]) -> str:
                         waiting.append(entry.path)
                     elif entry.name == ".git" and os.path.dirname(entry.path) != folder:
                         return ""  # a nested repository, whose commit is not seen here
-    except OSError:  # unreadable, or deleted meanwhile
+    except OSError:  # unreadable, or just deleted
         return ""
     is_settled = newest < began - _TICK_NS
     return sha256(os.fsencode(repr(sorted(seen)))).hexdigest() if is_settled else ""

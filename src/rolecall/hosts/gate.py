@@ -1,8 +1,8 @@
 """The gates before every tool call: each gives a reason to block it, or none.
 
-The capability gate holds a catalogue agent to its restrictions, whatever the tool is called; no agent that Lead started
-may plan, decide or start others. The unplanned-edit gate refuses edits of the project's files while no task is planned.
-In addition, only our tools may write to `.nexus/state/`.
+The capability gate applies a catalogue agent's restrictions to tools of every name; no agent that Lead started may
+plan, decide or start others. The unplanned-edit gate refuses edits of the project's files while no task is planned. In
+addition, only our tools may write to `.nexus/state/`.
 
 This runs at every call, so it locks, writes and parses nothing: it only resolves paths and checks whether the task file
 exists. Effects that cannot be predicted are not blocked; docs/hooks.md describes them.

@@ -60,7 +60,7 @@ def wait(project: str, text: str) -> str:
 
 
 def _describe(store: Store, thread: str) -> str:
-    """What has become of a thread; empty while it goes on."""
+    """The outcome of a thread; empty while it runs."""
     ref = read_thread(store, thread)
     if ref is None:
         return f"Thread {thread}, which was handed over, no longer exists."

@@ -178,7 +178,7 @@ def _run(place: ToolContext, caller: Caller, thread: Thread, *, wait: bool, deta
             return {**shown, **({"problem": assigned.problem} if assigned.problem else {})}
         return {
             **shown,
-            "more": "It goes on by itself, even after this session. thread_wait waits for its end",
+            "more": "It continues in the background, even after this session. thread_wait waits for its end",
         }
     _follow(caller, thread.run())
     return _show(thread, detail=detail)

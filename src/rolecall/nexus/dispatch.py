@@ -65,7 +65,7 @@ class Tool(NamedTuple):
     is_for_lead: bool = False
     """Whether the tool plans or decides, which no role may do, regardless of its restrictions."""
     needs: str = ""
-    """The state file that the tool needs. If it is missing, that is the reply, whatever the arguments are."""
+    """The state file that the tool needs. If it is missing, the reply says so before the arguments are checked."""
 
 
 def _needed(kind: Kind, description: str, *choices: str) -> Argument:

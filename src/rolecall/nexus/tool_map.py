@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rolecall.nexus import dispatch
 
 LEAD_ONLY = tuple(f"nx_{name}" for name, tool in dispatch.TOOLS.items() if tool.is_for_lead)
-"""No agent of the catalogue plans or decides; that is reserved for Lead, whatever the capabilities are."""
+"""No agent of the catalogue plans or decides; that is reserved for Lead, regardless of capabilities."""
 
 TOOL_NAMES: Mapping[str, str] = {
     "claude": "mcp__rolecall__{}",

@@ -18,7 +18,7 @@ from rolecall.service.policy import ServicePolicy, StartRate
 
 DAY_MS = 86_400_000
 MEMBERS = ""
-"""The name under which members of groups are counted, whatever their workflow."""
+"""The name under which group members of all workflows are counted."""
 
 
 @dataclass(frozen=True)

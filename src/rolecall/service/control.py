@@ -189,7 +189,7 @@ def bound(home: str) -> Iterator[socket.socket]:
 
 
 def ask(home: str, question: JsonObject) -> JsonObject:
-    """The service's answer to a question; empty if the service has ended meanwhile or is about to."""
+    """The service's answer to a question; empty if the service has ended or is about to."""
     pipe = connect(home)
     if pipe is None:
         raise NotFound(f"no service is running in {home}", hint=Hint("Start it", "start_service"))

@@ -182,7 +182,7 @@ class Supervisor:
         except Exception as error:  # the cause may pass, and running threads continue
             self._trouble("store", f"no work is taken: {_message(error)}")
             self._read_at = now + _LATER_MS
-            self._has_news = False  # wait until then, and answer requests meanwhile
+            self._has_news = False  # wait until then, answering requests
             return self._read_at
         self._read_at = min(filter(None, (self._read_at, verdict.look_again_at)))
         resting = (held for held in self._held.values() if held.task is None and held.rests(now))

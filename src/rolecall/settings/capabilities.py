@@ -106,8 +106,8 @@ def check_allowed(restrictions: Iterable[str], action: str, classes: Collection[
 
 
 def check_lead(restrictions: Iterable[str], action: str) -> None:
-    """Refuse actions of the lead (plan, decide, add rules, delete notes) to a process with restrictions. Such a process
-    plays a role, so it is not the lead, whatever the restrictions are."""
+    """Refuse actions of the lead (plan, decide, add rules, delete notes) to a process with any restriction: it plays a
+    role, so it is not the lead."""
     word = next((word for word in restrictions if word in RESTRICTIONS), "")
     if word:
         raise UsageError(f"{action} is for the lead, and this role is held to {word}", hint=_TO_THE_LEAD)

@@ -148,7 +148,7 @@ def trees_folder(address: str, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def _folder_of_store(environ: Mapping[str, str], name: str, address: str) -> str:
-    from hashlib import sha256  # most commands do without it
+    from hashlib import sha256  # most commands do not need it
 
     return os.path.join(home(environ), name, sha256(address.encode()).hexdigest()[:16])
 

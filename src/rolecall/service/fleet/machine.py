@@ -187,7 +187,7 @@ class Machine:
         while True:
             try:
                 await work()
-            except Exception as error:  # the loop must survive, whatever the error
+            except Exception as error:  # the loop must survive every error
                 why = error if isinstance(error, RolecallError | OSError) else repr(error)
                 self._trouble(name, f"{name}: {why}")
                 await asyncio.sleep(1.0)

@@ -102,8 +102,8 @@ def fire(
     hint: str = "",
     request: Request | None = None,
 ) -> str:
-    """Start the thread of a trigger now, whatever its schedule, dedupe key and cool-down say; return its id. `hint` is
-    the advice if its prompt names values that the signal lacks; `request` is that of `Rolecall.start`."""
+    """Start the thread of a trigger now, regardless of its schedule, dedupe key and cool-down; return its id. `hint` is
+    the advice if its prompt names values that the signal lacks; `request` is as in `Rolecall.start`."""
     mask, store = config.mask(), rolecall.store
     loaded = rolecall.load_workflow(trigger.workflow, is_kept=True)
     node = loaded.id or rolecall.put(loaded.playbook)

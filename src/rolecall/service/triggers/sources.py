@@ -183,7 +183,7 @@ def _walk(folder: str, patterns: Sequence[str], since: int) -> Iterator[tuple[st
             for name in files:
                 path = os.path.relpath(os.path.join(place, name), folder)
                 if fits(path):
-                    with suppress(OSError):  # removed meanwhile, or a broken link
+                    with suppress(OSError):  # just removed, or a broken link
                         yield path, os.stat(os.path.join(place, name)), place in moved
 
 
