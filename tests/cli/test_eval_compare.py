@@ -145,7 +145,7 @@ def test_runs_of_different_suites_are_compared_on_what_they_share(project: Proje
     failed = project("compare", first, project.json("show")["eval"], check=2)
     assert "have no task in common that both judged" in failed.stderr
     assert "has no variant 'none'" in project("compare", f"{first}:none", second, check=2).stderr
-    assert "nothing to compare with" in project("compare", first, check=2).stderr
+    assert "nothing can be compared with" in project("compare", first, check=2).stderr
 
 
 def test_a_comparison_says_the_same_on_another_machine(project: Project, tmp_path: Path) -> None:
