@@ -280,7 +280,7 @@ def test_without_an_agent_it_says_so_before_anything_is_written(talk: Talk) -> N
     pane.expect_prompt("› ")
     pane.type("/board")
     pane.press("Enter")
-    pane.expect("nothing is at work")
+    pane.expect("nothing runs, and nothing waits for you")
     pane.expect_prompt("› ")
     pane.press("C-d")
     pane.expect("ended with 0")

@@ -275,7 +275,9 @@ def test_a_restricted_session_is_held_at_the_gate_also_outside_of_a_run(project:
     said = answer(hook(project, "pre_tool_use", WRITE, env=env))
     assert "denied to this role by no_file_edit" in said["block"]
     decide = {"session": "s", "tool": "nx_plan_decide", "input": {}}
-    assert "nx_plan_decide is Lead's" in answer(hook(project, "pre_tool_use", decide, env=env))["block"]
+    assert (
+        "Only Lead may use nx_plan_decide" in answer(hook(project, "pre_tool_use", decide, env=env))["block"]
+    )
 
 
 def test_the_mode_of_the_configuration_counts(project: Path, tmp_path: Path) -> None:

@@ -280,7 +280,7 @@ def show_passages(options: Namespace) -> Reply:
     found = [each for each in reader.of_file(path) if line is None or each.start <= line <= each.end]
     if not found:
         where = f"line {line} of {path}" if line else path
-        raise UsageError(f"no file of {where} is indexed", hint="`rolecall knowledge show` lists what is.")
+        raise UsageError(f"nothing of {where} is indexed", hint="`rolecall knowledge show` lists what is.")
     rows = [
         {"start": each.start, "end": each.end, "trail": list(each.trail), "text": each.text} for each in found
     ]
