@@ -97,12 +97,15 @@ class Chaos:
         assert service is not None
         os.kill(service.pid, signal.SIGSTOP)
         os.waitpid(service.pid, os.WUNTRACED)
+        ends = False
         try:
             is_hit = self.hit(kind, service.pid)
+            ends = is_hit and kind in ("service", "all")
         finally:
-            os.kill(service.pid, signal.SIGCONT)
+            # It must not go on before it is killed, because it could start threads that were not looked at.
+            os.kill(service.pid, signal.SIGKILL if ends else signal.SIGCONT)
         self.done[kind] += is_hit
-        if is_hit and kind in ("service", "all"):
+        if ends:
             self.bell.__exit__()
             self.service.kill()
             self.start()
