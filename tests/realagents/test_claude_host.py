@@ -396,7 +396,7 @@ def test_no_agent_sets_others_to_work_whoever_brought_it_along(host: Host) -> No
     spawned, messaged, planned, added = [text for text in results(events) if "PASS" not in text]
     assert "Only Lead starts agents" in spawned
     assert "Only Lead starts agents" in messaged
-    assert "nx_plan_start is Lead's" in planned
+    assert "Only Lead may use nx_plan_start" in planned
     assert "nx_task_add is denied to the agent general-purpose" in added
     assert not (host.work / ".nexus" / "state" / "tasks.json").exists()
 

@@ -263,7 +263,7 @@ def test_an_agent_is_held_to_its_capabilities(host: Hosted, model: ModelServer) 
         "Changing a.txt is denied to the agent architect by no_file_edit",
         "Changing b.txt is denied to the agent architect by no_file_edit",
         "nx_task_add is denied to the agent architect by no_task_create",
-        "nx_plan_start is Lead's",
+        "Only Lead may use nx_plan_start",
         "Only Lead starts agents",
     ):
         assert reason in last
