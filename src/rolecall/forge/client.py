@@ -175,21 +175,18 @@ class GitHub:
 
     def comment(self, subject: Subject, text: str, *, mark: str, known: str) -> str:
         comments = f"{self._at}/issues/{subject.number}/comments"
-        change = lambda ident: self._http.put("PATCH", f"{self._at}/issues/comments/{ident}", {"body": text})  # noqa: E731
-        return _write(self._http, comments, {"body": text}, change, mark=mark, known=known)
+        edit = ("PATCH", f"{self._at}/issues/comments")
+        return _write(self._http, comments, {"body": text}, edit, mark=mark, known=known)
 
     def open_issue(self, title: str, text: str, *, mark: str) -> int:
-        found = lambda: self._http.pages(f"{self._at}/issues?state=open")  # noqa: E731
-        return int(
-            _create(self._http, f"{self._at}/issues", {"title": title, "body": text}, found, mark)["number"]
-        )
+        issues, body = f"{self._at}/issues", {"title": title, "body": text}
+        return int(_create(self._http, issues, body, f"{issues}?state=open", mark)["number"])
 
     def open_request(self, request: ChangeRequest) -> str:
         body = {"title": request.title, "body": request.text}
         asked = urlencode({"state": "open", "head": f"{self._owner}:{request.branch}"})
         new = {**body, "head": request.branch, "base": request.target}
-        found = lambda: self._http.pages(f"{self._at}/pulls?{asked}")  # noqa: E731
-        made = _create(self._http, f"{self._at}/pulls", new, found)
+        made = _create(self._http, f"{self._at}/pulls", new, f"{self._at}/pulls?{asked}")
         if made["body"] != request.text:
             self._http.put("PATCH", f"{self._at}/pulls/{made['number']}", body)
         return str(made["html_url"])
@@ -211,21 +208,21 @@ class GitLab:
     def comment(self, subject: Subject, text: str, *, mark: str, known: str) -> str:
         kind = "issues" if subject.kind == "issue" else "merge_requests"
         notes = f"{self._at}/{kind}/{subject.number}/notes"
-        change = lambda ident: self._http.put("PUT", f"{notes}/{ident}", {"body": text})  # noqa: E731
         listed = f"{notes}?sort=asc&order_by=created_at"
-        return _write(self._http, notes, {"body": text}, change, mark=mark, known=known, listed=listed)
+        return _write(
+            self._http, notes, {"body": text}, ("PUT", notes), mark=mark, known=known, listed=listed
+        )
 
     def open_issue(self, title: str, text: str, *, mark: str) -> int:
-        found = lambda: self._http.pages(f"{self._at}/issues?state=opened")  # noqa: E731
-        body = {"title": title, "description": text}
-        return int(_create(self._http, f"{self._at}/issues", body, found, mark)["iid"])
+        issues, body = f"{self._at}/issues", {"title": title, "description": text}
+        return int(_create(self._http, issues, body, f"{issues}?state=opened", mark)["iid"])
 
     def open_request(self, request: ChangeRequest) -> str:
         body = {"title": request.title, "description": request.text}
         asked = urlencode({"state": "opened", "source_branch": request.branch})
         new = {**body, "source_branch": request.branch, "target_branch": request.target}
-        found = lambda: self._http.pages(f"{self._at}/merge_requests?{asked}")  # noqa: E731
-        made = _create(self._http, f"{self._at}/merge_requests", new, found)
+        requests = f"{self._at}/merge_requests"
+        made = _create(self._http, requests, new, f"{requests}?{asked}")
         if made["description"] != request.text:
             self._http.put("PUT", f"{self._at}/merge_requests/{made['iid']}", body)
         return str(made["web_url"])
@@ -235,13 +232,11 @@ def open_forge(job: Job, **options: Any) -> Forge:
     return (GitHub if job.forge == "github" else GitLab)(job.api, job.project, job.token, **options)
 
 
-def _create(
-    http: Http, path: str, body: JsonObject, found: Callable[[], Iterator[JsonObject]], mark: str = ""
-) -> JsonObject:
-    """The existing entry in `found` whose text begins with `mark`, or else a new one."""
+def _create(http: Http, path: str, body: JsonObject, listed: str, mark: str = "") -> JsonObject:
+    """The existing entry of the list at `listed` whose text begins with `mark`, or else a new one."""
 
     def create() -> JsonObject:
-        for one in found():
+        for one in http.pages(listed):
             if str(one.get("body") or one.get("description") or "").startswith(mark):
                 return one
         made: JsonObject = http.send("POST", path, body).value
@@ -255,21 +250,23 @@ def _write(
     http: Http,
     path: str,
     body: JsonObject,
-    change: Callable[[str], object],
+    edit: tuple[str, str],
     *,
     mark: str,
     known: str,
     listed: str = "",
 ) -> str:
-    """Change Rolecall's comment, or create it if it is unknown or was deleted."""
+    """Change Rolecall's comment, or create it if it is unknown or was deleted. `edit` is the method that changes
+    comments and the path before their ids."""
+    method, place = edit
     if known:
         try:
-            change(known)
+            http.put(method, f"{place}/{known}", body)
             return known
         except NotFound:
             pass
-    made = _create(http, path, body, lambda: http.pages(listed or path), mark)
+    made = _create(http, path, body, listed or path, mark)
     ident = str(made["id"])
     if made["body"] != body["body"]:
-        change(ident)
+        http.put(method, f"{place}/{ident}", body)
     return ident
