@@ -25,6 +25,8 @@ _OURS = [sys.executable, "-c", "from rolecall.__main__ import command; command()
 _START = {"topic": "Storage", "issues": ["Which format?"], "research_summary": "Read."}
 _TASK = {"title": "Write it", "owner": None, "context": "c" * 200, "acceptance": "a" * 100}
 _STARTUP_TARGET = 4.0
+_READ = 64 * 1024
+"""How many bytes the client reads at once: as many as hosts on Node do."""
 
 
 class Contender(NamedTuple):
@@ -74,7 +76,12 @@ class Server:
         self._count = 0
         self._owner = contender.owner
         self.child = subprocess.Popen(
-            contender.command, cwd=project, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ
+            contender.command,
+            bufsize=_READ,
+            cwd=project,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environ,
         )
         about = {"name": "bench", "version": "1"}
         self._ask("initialize", {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": about})
