@@ -44,7 +44,7 @@ BELOW = {
     "forge": {"threads", "workflow", "store"},
     "service": {"threads", "workflow"},  # its queue, slots and costs are refs of the store
 }
-"""Who reads and changes threads through `api.py` alone, and the rooms from which they import only values."""
+"""Who reads and changes threads through `api/` alone, and the rooms from which they import only values."""
 VALUES = {
     # types, constants and texts of threads
     "rolecall.threads.casting": "*",  # chooses an agent from the configuration, without a store

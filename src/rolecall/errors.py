@@ -55,7 +55,7 @@ class Hint(str):
         return (self.advice, self.code), {"before": self.before, **self.arguments}
 
     def call(self) -> str:
-        """The action as Python: a verb of `api.py` such as `rc.thread('01…').fork()`, or its arguments if there is
+        """The action as Python: a verb of `api/` such as `rc.thread('01…').fork()`, or its arguments if there is
         none."""
         if verb := CALLS.get(self.code):
             return verb.format_map({name: repr(value) for name, value in self.arguments.items()})

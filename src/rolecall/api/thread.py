@@ -1,0 +1,888 @@
+"""`Thread`, a handle whose properties read the store each time, so they are up to date even if another process moved
+the thread; `Run` and `Crew` run threads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from time import sleep
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from rolecall.api.lazy import Module, import_later
+from rolecall.errors import Conflict, Hint, InvalidPayload, NotFound, RolecallError, UsageError
+from rolecall.settings import config
+
+if TYPE_CHECKING:
+    import asyncio
+    import dataclasses
+    import queue
+    import threading
+
+    from rolecall import api
+    from rolecall.agents.protocol import Cancel
+    from rolecall.api import Rolecall
+    from rolecall.files import merge, tree
+    from rolecall.hosts.lead import conversation
+    from rolecall.store import holder
+    from rolecall.store.backend import StoredEvent
+    from rolecall.store.canonical import JsonObject
+    from rolecall.store.ids import ThreadId
+    from rolecall.store.store import Store
+    from rolecall.threads import (
+        casting,
+        commit,
+        compose,
+        handover,
+        html_report,
+        killing,
+        lease,
+        lifecycle,
+        report,
+        requests,
+        seal,
+        setup,
+        step_files,
+        tail,
+        thread,
+        turn,
+        views,
+        why,
+    )
+    from rolecall.threads import state as states
+    from rolecall.threads.engine import Engine, Outcome
+    from rolecall.threads.setup import Cast, Watch
+    from rolecall.threads.state import ThreadRef, ThreadState
+    from rolecall.threads.thread import Chain, Step
+    from rolecall.traces import spans as projection
+    from rolecall.workflow import (
+        model,
+        registry,
+        reply,
+        route,
+    )
+    from rolecall.workflow.playbook import Playbook
+    from rolecall.workflow.python import Workflow
+else:
+    _LATER = {
+        "": "asyncio dataclasses queue threading",
+        "rolecall.": "api",
+        "rolecall.files.": "tree",
+        "rolecall.hosts.lead.": "conversation",
+        "rolecall.store.": "holder",
+        "rolecall.threads.": "casting commit compose handover html_report killing lease lifecycle report"
+        " requests seal setup step_files tail thread turn views why",
+        "rolecall.workflow.": "model registry reply route",
+    }
+    globals().update(import_later(_LATER))
+    states = Module("rolecall.threads.state")
+    projection = Module("rolecall.traces.spans")
+
+Folder = str | os.PathLike[str]
+
+EARLIER = "\n\n---\n\nThis continues a conversation, in which another thread came before."
+"""Ends the words with which a person continues a conversation whose thread has ended; what follows is about it."""
+_NEXT = "next/"
+_FOLLOWED_WITHIN = 1.0
+_LONGEST_RECAP = 4_000
+
+
+class Event(NamedTuple):
+    """An event in a running thread. Kinds are `step`, `text`, `tool_call`, `usage`, `suspended`, …"""
+
+    thread: str
+    kind: str
+    body: Mapping[str, Any] = {}
+
+    def __str__(self) -> str:
+        shown = ("role", "agent", "status", "name", "reason", "error", "text")
+        words = [str(self.body[key]) for key in shown if self.body.get(key)]
+        return " · ".join([self.kind, *words])
+
+
+class Question(NamedTuple):
+    """What a thread needs next: the output of `due`, or a text if `due` is None."""
+
+    due: route.Next | None
+    role: model.Role | None
+    """The definition of the role that is due."""
+    task: str
+    is_asked: bool
+    """Whether a role suspended the thread with a question."""
+    before: Step | None
+    """The latest step of a role."""
+
+    @property
+    def takes_words(self) -> bool:
+        """Whether any words are an answer, so that a person need not choose or fill in fields."""
+        return self.role is None or isinstance(reply.from_words("…", self.role.schema), reply.ParsedReply)
+
+
+def own_words(text: str) -> str:
+    """What a person said, of a text to which `talk` or `say` has added what a role should know."""
+    return conversation.detach(text).partition(EARLIER)[0]
+
+
+def check_limits(limits: Mapping[str, float], roles: Collection[str]) -> None:
+    if not isinstance(limits, Mapping):
+        raise UsageError(f"limits are a mapping, not {limits!r}", hint='For example {"cost": 2}.')
+    for name, value in limits.items():
+        role, _, kind = name.rpartition(".")
+        if kind not in thread.LIMITS or (role and role not in roles):
+            raise UsageError(
+                f"unknown limit {name!r}",
+                hint=f"Limits are {', '.join(thread.LIMITS)}, of one role ROLE.steps; roles: {', '.join(roles)}.",
+            )
+        if not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+            raise UsageError(
+                f"the limit {name} must be a number above 0, not {value!r}",
+                hint="Omit it for no limit.",
+            )
+
+
+class Thread:
+    """One run of a workflow. Properties read the store; methods such as `resume` change it."""
+
+    def __init__(self, rolecall: Rolecall, ident: ThreadId) -> None:
+        self.rolecall = rolecall
+        self.id = ident
+        self.notice = ""
+        """What a person should know about the words that they said last, such as a misspelt tag."""
+
+    def __repr__(self) -> str:
+        return f"<Thread {self.id} {self.status}>"
+
+    @property
+    def _store(self) -> Store:
+        return self.rolecall.store
+
+    # -- facts --
+
+    @property
+    def status(self) -> str:
+        """`idle`, `queued`, `running`, `waiting` for members, `suspended`, `crashed`, `completed`, `failed`, …"""
+        return views.status_of(self._store, self._ref).value
+
+    @property
+    def state(self) -> ThreadState:
+        """The facts that do not require reading its steps: title, folders, agents, limits, lease, …"""
+        return self._ref.state
+
+    @property
+    def head(self) -> str:
+        """The id of the last step, or of the start."""
+        return self._ref.head
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state.has_ended
+
+    @property
+    def role(self) -> str | None:
+        """The next role, or the role that waits for a person; None if the thread has ended."""
+        return views.role_of(self._store, self._ref)
+
+    @property
+    def reason(self) -> str:
+        """Why it is suspended, failed or killed."""
+        return self.state.reason
+
+    @property
+    def needs_person(self) -> bool:
+        """Whether nothing happens until a person acts: it is suspended, or waits for members that are."""
+        return views.needs_person(self._store, self._ref)
+
+    @property
+    def continuation(self) -> Hint | None:
+        """The action that continues it, as a code with arguments; None if it has ended."""
+        ref = self._ref
+        # A lease that this process could not release, for example on a full disk, keeps nobody from running it.
+        is_ours = holder.process(os.getpid()).items() <= ref.state.lease.items()
+        is_held = not is_ours and views.status_of(self._store, ref) == states.Status.RUNNING
+        return thread.continuation(ref, is_held=is_held)
+
+    @property
+    def prompt(self) -> str:
+        return self._chain.start.prompt
+
+    @property
+    def workflow(self) -> str:
+        """The id of the workflow version it follows."""
+        return self._chain.start.workflow
+
+    @property
+    def steps(self) -> list[Step]:
+        """Every step so far, oldest first: `role`, `agent`, `output`, `body`, `prompt`, `id`, `number`."""
+        return list(self._chain)[::-1]
+
+    @property
+    def session(self) -> str:
+        """The session of the agent that is being asked now; empty between questions."""
+        known = states.read_note(self._store, self.id)
+        return known.note.session if known else ""
+
+    @property
+    def members(self) -> list[Thread]:
+        """The members of its latest group that were started, in the order of their numbers."""
+        found = views.groups(self._store, self._ref)[-1:]
+        return [Thread(self.rolecall, one["id"]) for group in found for one in group["members"] if one["id"]]
+
+    @property
+    def usage(self) -> Mapping[str, float]:
+        """Steps, turns, tokens, cost and minutes so far, including failed attempts. Amounts that no agent reported are
+        missing rather than zero."""
+        return {key: value for key, value in self.summary()["usage"].items() if key not in ("roles", "saved")}
+
+    def entry(self) -> views.View:
+        """A short description of the thread, as `rolecall thread list --json` prints it."""
+        return views.entry(self._store, self._ref)
+
+    def summary(self) -> views.View:
+        """The state of the thread, as `rolecall thread show --json` prints it."""
+        return views.card(self._store, self._ref)
+
+    def groups(self) -> list[views.View]:
+        """The groups that played a role, each with its members."""
+        return views.groups(self._store, self._ref)
+
+    def current_group(self) -> views.View | None:
+        """The group that plays a role now, with its members."""
+        return views.current_group(self._store, self._ref)
+
+    def totals(self) -> views.View:
+        """What the thread has used, from its newest step alone."""
+        return views.totals(self._store, self._ref)
+
+    def step_page(self, *, before: str | None = None, limit: int = 100) -> views.View:
+        """The newest `limit` steps, newest first, or those before the step with the id `before`."""
+        return views.step_page(self._store, self._ref, before=before, limit=limit)
+
+    def step_entries(self) -> list[views.View]:
+        """The start and all steps, oldest first, as `rolecall thread steps --json` prints them."""
+        ref, chain = self._ref, self._chain
+        steps = [views.step_entry(step, number) for step, number in views.number_steps(ref, chain)]
+        return [views.start_entry(self._store, chain.start), *reversed(steps)]
+
+    def result(self) -> views.View | None:
+        """The last answer, the files that agents reported, and the usage; None if no role has answered yet."""
+        return views.result(self._store, self._ref)
+
+    @property
+    def _ref(self) -> ThreadRef:
+        return thread.find(self._store, self.id)
+
+    def _ref_at(self, head: str | None) -> ThreadRef:
+        ref = self._ref
+        if head is not None and ref.head != head:
+            hint = Hint("See it", "show_thread", thread=self.id)
+            raise Conflict(f"thread {self.id} has moved on", hint=hint)
+        return ref
+
+    @property
+    def _chain(self) -> Chain:
+        return thread.Chain(self._store, self._ref.head)
+
+    @property
+    def _playbook(self) -> Playbook:
+        return registry.load_node(self._store, self.workflow)
+
+    @property
+    def _trees(self) -> tree.Trees:
+        return tree.Trees(config.trees_folder(self._store.backend.address))
+
+    # -- running --
+
+    def run(self, *, steps: int | None = None, agent: str | None = None, reuse: bool | None = None) -> Run:
+        """Run the thread in the background until it ends, waits for a person, or has taken `steps` steps. Iterate over
+        the result to follow it, or call `wait()` to wait for its end. `agent` plays every role in this run; `reuse` is
+        that of `choose_reuse`."""
+        self._check_begin(agent, steps)
+        self.choose_reuse(reuse)
+        return Run(self, steps, agent)
+
+    def step(self, *, agent: str | None = None, reuse: bool | None = None) -> Thread:
+        """Take one step and wait for it."""
+        self.run(steps=1, agent=agent, reuse=reuse).wait()
+        return self
+
+    async def arun(
+        self,
+        *,
+        steps: int | None = None,
+        agent: str | None = None,
+        reuse: bool | None = None,
+        cancel: asyncio.Event | None = None,
+    ) -> AsyncIterator[Event]:
+        """Like `run`, but for a running event loop: yield events as they happen. Setting `cancel` stops the agent, and
+        so does leaving the loop early, although only when the event loop is free; `contextlib.aclosing` waits for it.
+        """
+        self._check_begin(agent, steps)
+        self.choose_reuse(reuse)
+        events: asyncio.Queue[Event | None] = asyncio.Queue()
+        stop = asyncio.Event() if cancel is None else cancel
+
+        async def play() -> None:
+            try:
+                tell = lambda kind, body: events.put_nowait(Event(self.id, kind, body))  # noqa: E731
+                await self.advance(watch=tell, cancel=stop, steps=steps, agent=agent, needs_all=False)
+            finally:
+                events.put_nowait(None)
+
+        playing = asyncio.create_task(play())
+        try:
+            while (event := await events.get()) is not None:
+                yield event
+        finally:
+            stop.set()
+            await playing
+
+    async def advance(
+        self,
+        *,
+        watch: Watch,
+        cancel: Cancel,
+        steps: int | None = None,
+        agent: str | None = None,
+        needs_all: bool = True,
+        is_served: bool = False,
+        lease_ms: int | None = None,
+    ) -> str | None:
+        """Take steps in this event loop and return the id of the last one, or None. `watch` is called with the kind and
+        the body of each event before anything else happens. If it `needs_all`, a role without a usable agent is an
+        error, even if its turn would come later. A worker of the service says that the thread `is_served`, so that
+        members of groups are queued, and how long its lease lasts unless it is renewed."""
+        state, last = self.state, None
+        if state.status == states.Status.SUSPENDED:
+            return None
+        engine = compose.engine(
+            self._store,
+            agent=agent or state.agent,
+            folder=state.cwd,
+            watch=watch,
+            is_served=is_served,
+            lease_ms=lease_ms or holder.LEASE_MS,
+        )
+        # An agent named for this run overrides those that the thread started with.
+        engine = dataclasses.replace(engine, keeps_agents=not agent)
+        if needs_all:
+            _check_agents(engine.playbook(state.workflow), state, agent)
+        try:
+            async for outcome in engine.run(self.id, cancel=cancel, steps=steps, waits=not is_served):
+                last = outcome.took or last
+        finally:
+            await engine.close()
+        return last
+
+    def agent_of(self, role: str) -> str:
+        """The name of the agent that plays a role, `human` for a person. Raise an error if no agent can."""
+        state, book = self.state, self._playbook
+        if role in book.functions:
+            return "python"
+        bound = book._replace(bound=state.agents)
+        return casting.cast(config.load(), bound, role, override=state.agent).name
+
+    def _check_begin(self, agent: str | None, steps: int | None) -> None:
+        """Raise an error now if a run could not take its first step."""
+        if steps is not None and (not isinstance(steps, int) or steps < 1):
+            raise UsageError(
+                f"steps must be a whole number above 0, not {steps!r}", hint="Leave it out for all steps."
+            )
+        lease.refuse_ended(self._ref)
+        state = self.state
+        if state.status != states.Status.SUSPENDED:
+            _check_agents(self._playbook, state, agent)
+
+    def events(self, *, after: int = 0) -> Iterator[StoredEvent]:
+        """The recorded events with a number (`seq`) above `after`."""
+        while found := self._store.events(self.id, after=after, limit=500):
+            yield from found
+            after = found[-1].seq
+
+    def tail(self, *, members: bool = False) -> Iterator[Event | None]:
+        """The recorded events from the first on, and None whenever there are no more of them yet. With `members`, also
+        those of the members of its groups, as the kind `member` that a run in this process tells of them."""
+        for told in tail.follow_events(self._store, self.id, members=members):
+            yield Event(self.id, *told) if told else None
+
+    def watch(self, *, after: int = 0) -> Iterator[Event]:
+        """Yield the events that any process records for the thread, until it ends or waits for a person."""
+        while True:
+            ref = self._ref  # read before the events, so that they include those that led to this state
+            for event in self.events(after=after):
+                yield Event(self.id, event.kind, event.body)
+                after = event.seq
+            is_over = ref.state.is_over or views.needs_person(self._store, ref)
+            if is_over or views.status_of(self._store, ref) == states.Status.CRASHED:
+                return
+            sleep(0.2)
+
+    # -- steering --
+
+    def choose_reuse(self, reuse: bool | None) -> None:
+        """Decide about the next steps in any process: True reuses finished steps with the same key, except for roles
+        with `reuse: false`; False asks every role; None changes nothing."""
+        lifecycle.choose_reuse(self._store, self._ref, reuse)
+
+    def resume(
+        self,
+        text: str | None = None,
+        *,
+        limits: Mapping[str, float] | None = None,
+        agent: str | None = None,
+        reuse: bool | None = None,
+        is_run_here: bool = False,
+        by: Mapping[str, str] | None = None,
+        head: str | None = None,
+    ) -> Thread:
+        """Continue a suspended thread: with a message to the role that waits, with higher limits, or to try again. If
+        `agent` is given, it plays every role from now on; `reuse` is that of `choose_reuse`; `by` says who did, for the
+        record; `head` is that of `answer`. If the service ran the thread before, the service continues it, unless
+        `is_run_here`."""
+        if limits:
+            check_limits(limits, self._store.get(self.workflow).payload["roles"])
+        if agent:
+            agent = self.rolecall._agent(agent, self._playbook)
+        ref = lifecycle.resume(
+            self._store,
+            self._ref_at(head),
+            mask=config.mask(),
+            answer=text,
+            limits=limits,
+            agent=agent,
+            bind=casting.binder(agent) if agent else None,
+            reuse=reuse,
+            is_run_here=is_run_here,
+            by=by,
+        )
+        lifecycle.tell_service(ref)
+        return self
+
+    def give_to_service(self, *, priority: int = 0) -> Thread:
+        """Queue an idle thread for the service."""
+        lifecycle.tell_service(lifecycle.give_to_service(self._store, self._ref, priority=priority))
+        return self
+
+    def write_message(self, title: str) -> str:
+        """The message of a commit with the thread's work: a title, and trailers that lead to its newest step."""
+        nowhere = states.WorkFolder("", "", "")
+        return handover.work_of(self._ref, nowhere, seal.Sealer(self._store)).write_message(title)
+
+    def refuse_running(self) -> None:
+        """Raise `Conflict` while a process runs the thread."""
+        lifecycle.refuse_running(self._store, self._ref)
+
+    def question(self) -> Question:
+        """What the thread needs next, to show it to a person."""
+        chain = self._chain
+        now = turn.Turn(self.id, chain, self._playbook, self.state.folders)
+        way = turn.next_of(now)
+        before = next((step for step in chain if step.role not in (thread.PERSON, thread.FORK)), None)
+        if isinstance(way, route.Next):
+            return Question(way, now.role(way.role), now.task, False, before)
+        return Question(None, None, now.task, isinstance(way, route.Suspended), before)
+
+    def answer(
+        self,
+        output: JsonObject,
+        body: str = "",
+        *,
+        is_run_here: bool = False,
+        by: Mapping[str, str] | None = None,
+        head: str | None = None,
+    ) -> Thread:
+        """Play the role as a person: `output` must fit its schema. `by` says who did, for the record. If the thread is
+        not at `head` any more, which is the id of the step that the person saw last, raise `Conflict`."""
+        ref = commit.answer(
+            self._store,
+            self._ref_at(head),
+            self._playbook,
+            output,
+            body=body,
+            mask=config.mask(),
+            is_run_here=is_run_here,
+            by=by,
+        )
+        lifecycle.tell_service(ref)
+        return self
+
+    @property
+    def asking(self) -> Thread:
+        """The thread whose question a person answers to continue this one: itself, or the thread or the member that
+        plays its role."""
+        waiting = [self.rolecall.thread(asks)] if (asks := self.state.asks) else []
+        if self.state.status == states.Status.WAITING:
+            waiting = [member for member in self.members if member.needs_person]
+        return waiting[0].asking if waiting else self
+
+    def say(
+        self,
+        text: str,
+        *,
+        by: Mapping[str, str] | None = None,
+        head: str | None = None,
+        is_run_here: bool = False,
+    ) -> Thread:
+        """Continue a conversation with a person's words. If it is the turn of a person, they become the output of that
+        role (see `from_words`); an error says what the role must deliver if they do not fit. Otherwise the role that
+        waits, or that was interrupted, is called again with them. If the thread has ended, they start a thread of the
+        same workflow, which learns how this one ended, and which is returned. The other arguments are those of
+        `answer`."""
+        if not text.strip():
+            raise UsageError("nothing was said", hint="Write what the role needs to know.")
+        if (asked := self.asking) is not self:
+            self._ref_at(head)
+            asked.say(text, by=by, is_run_here=is_run_here)
+            return self.resume(is_run_here=is_run_here) if self.state.asks else self
+        if self.state.name == conversation.WORKFLOW:
+            heard = conversation.receive(self.state.cwd or self.rolecall.folder, self.id, text)
+            self.notice, text = heard.notice, conversation.attach(text, heard.context)
+        if self.has_ended:
+            return self._follow_up(text)
+        question = self.question()
+        due, role = question.due, question.role
+        if due is None or role is None or not self._is_played_by_person(due.role):
+            return self.resume(text, by=by, head=head, is_run_here=is_run_here)
+        given = reply.from_words(text, role.schema)
+        if isinstance(given, reply.ReplyProblem):
+            listed = "".join(f"\n  {misfit}" for misfit in given.misfits)
+            raise InvalidPayload(
+                f"this does not say what {due.role} must deliver: {given.reason}{listed}",
+                given.misfits,
+                hint=Hint("See the fields and an example", "show_question", thread=self.id),
+            )
+        return self.answer(given.output, given.body, is_run_here=is_run_here, by=by, head=head)
+
+    def leave(self) -> str:
+        """End a person's part in a conversation with the Lead until they say more; return what is unfinished in the
+        project, in a sentence."""
+        is_lead = self.state.name == conversation.WORKFLOW
+        return conversation.leave(self.state.cwd or self.rolecall.folder, self.id) if is_lead else ""
+
+    @property
+    def next(self) -> Thread | None:
+        """The thread that words have started after this one had ended."""
+        ref = self._store.ref(f"{_NEXT}{self.id}")
+        return self.rolecall.thread_if_any(ref.state["thread"]) if ref else None
+
+    def _follow_up(self, text: str) -> Thread:
+        if (there := self.next) is not None:
+            return there.say(text)
+        state, chain = self.state, self._chain
+        last = next((step for step in chain if not step.role.startswith("$")), None)
+        told = [f"{last.role} answered:", last.body or report.pretty(last.output)] if last else []
+        parts = ["Its task was:", chain.start.prompt, *told, *([state.reason] if state.reason else [])]
+        earlier = "\n\n".join(report.shorten(part.strip(), _LONGEST_RECAP) for part in parts)
+        return self.rolecall.start(
+            self.workflow,
+            f"{text}{EARLIER} It is {state.status}. {earlier}",
+            agent=state.agent,
+            limits={**chain.start.limits, **state.limits},
+            folder=chain.start.cwd,
+            also=lambda ident, draft: draft.move(f"{_NEXT}{self.id}", None, state={"thread": ident}),
+        )
+
+    def _is_played_by_person(self, role: str) -> bool:
+        with suppress(RolecallError):  # a missing agent is reported when the role is called
+            return self.agent_of(role) == setup.HUMAN
+        return False
+
+    def fork(
+        self,
+        *,
+        at: int | str | None = None,
+        workflow: str | Workflow | None = None,
+        prompt: str | None = None,
+        agent: str | None = None,
+        keep_files: bool = False,
+        reuse: bool | None = None,
+        request: requests.Request | None = None,
+    ) -> Thread:
+        """Create a thread that shares the steps up to `at` (a number, an id or `"start"`; by default the head), in a
+        folder of its own with the files of that step. With `keep_files` it has the files as they are now. `reuse` and
+        `request` are those of `Rolecall.fork`."""
+        return self.rolecall.fork(
+            self.id,
+            at=at,
+            workflow=workflow,
+            prompt=prompt,
+            agent=agent,
+            keep_files=keep_files,
+            reuse=reuse,
+            request=request,
+        )
+
+    def kill(self, reason: str = "killed by a program") -> killing.Killed:
+        """End the thread for good, and stop the process that runs it and its agent. The result names that process."""
+        return killing.kill(self._store, self._ref, reason, mask=config.mask())
+
+    # -- reading --
+
+    def diff(self, other: Thread) -> views.View:
+        """The last common step of two threads, and the differences in prompts and outputs after it."""
+        return views.difference(self._store, self._ref, other._ref)
+
+    def read(self, *, max_chars: int = 10_000, before: str | None = None) -> str:
+        """Prompts, actions and answers as Markdown: the newest steps that fit, or those before the step `before`."""
+        return str(self.read_page(max_chars=max_chars, before=before)["text"])
+
+    def read_page(
+        self,
+        *,
+        max_chars: int,
+        before: str | None = None,
+        with_start: bool = False,
+        with_members: bool = False,
+        phrase: Callable[[Hint], str] = Hint.call,
+    ) -> views.View:
+        """What `read` returns as `text`, with the step that the next page ends before. The task is part of the first
+        page, and of others `with_start`; `with_members` adds what the members of groups answered; `phrase` words how to
+        read more."""
+        return views.read(
+            self._store,
+            self._ref,
+            quota=max_chars,
+            before=before,
+            with_start=with_start or before is None,
+            with_members=with_members,
+            phrase=phrase,
+        )
+
+    def export(
+        self,
+        format: Literal["html", "markdown"] = "html",
+        *,
+        limit: int | None = 2000,
+        files: bool = False,
+        warn: Callable[[str], object] = lambda _text: None,
+        phrase: Callable[[Hint], str] = Hint.call,
+    ) -> str:
+        """A report of the whole thread as one self-contained page or as Markdown. Texts are cut after `limit`
+        characters; None shows everything. `files` adds what each step changed in files, as a diff. `warn` is called
+        with anything that could not be shown; `phrase` words how to continue the thread."""
+        if format not in ("html", "markdown"):
+            raise UsageError(f"{format!r} is not a format of reports", hint="Name html or markdown.")
+        card, steps = views.gather(self._store, self._ref)
+        mask = config.mask()  # files are recorded as they are
+        if files:
+            steps, card["attempts"] = (
+                list(step_files.add_diffs(self._store, self._trees, entries, warn, mask=mask))
+                for entries in (steps, card["attempts"])
+            )
+        if card["continue"]:
+            card["continue"] = phrase(card["continue"])
+        if format == "markdown":
+            return report.markdown(card, steps, limit=limit)
+        return html_report.page(self._store, self._ref, card, steps, mask=mask, limit=limit, warn=warn)
+
+    def spans(self, *, content: bool = False) -> Iterator[projection.Span]:
+        """The thread as the spans of a trace: its steps and failed attempts, turns and tool calls, and the threads that
+        play its roles. They have prompts, answers and tool results only with `content`."""
+        return projection.Projection(self._store, config.mask(), content=content).thread(self._ref)
+
+    # -- the files of its steps --
+
+    def file_changes(self, *, newest: int | None = None) -> list[views.View]:
+        """The files that each step changed, with lines added and removed, oldest first; of the `newest` steps if given.
+        Steps that changed none are left out."""
+        return views.file_changes(self._store, self._ref, newest)
+
+    def file_versions(
+        self, step: Step, *, most: int = 20, longest: int = 200_000
+    ) -> list[step_files.FileVersions]:
+        """The first text files that a step changed, each as the step found it and as it left it, without those that
+        are longer than `longest` bytes. Empty if the files are not on this machine."""
+        folder, mask = step.payload.get("cwd") or self._chain.start.cwd, config.mask()
+        try:
+            found = list(step_files.read_versions(self._trees, step, folder, most=most, longest=longest))
+        except NotFound:
+            return []
+        return [
+            one._replace(
+                before=one.before and mask.text(one.before), after=one.after and mask.text(one.after)
+            )
+            for one in found
+        ]
+
+    def check_out(self, folder: Folder, *, at: int | str | None = None) -> views.View:
+        """Write the files that a step left into a new or empty folder; `at` is a number, an id or `"start"`, by default
+        the last step."""
+        place = os.path.abspath(folder)
+        return step_files.check_out(self._store, self._trees, self._ref, place, _name_step(at))
+
+    def diff_files(
+        self,
+        other: Thread | None = None,
+        *,
+        at: int | str | None = None,
+        role: str | None = None,
+        path: str | None = None,
+        lines: int | None = None,
+    ) -> list[views.View]:
+        """What the thread changed in its files, as a list of files and as a patch. `at` is a step, or `"A..B"` for what
+        changed after step A up to step B; with `role`, there is one entry for each step of that role. With `other`, how
+        the last files of that thread differ from the last files of this one. The patch has all files, or only `path`,
+        or only the first files with up to this many changed `lines`; the others are then `omitted`."""
+        excerpt = step_files.Excerpt(path, lines)
+        if other is None:
+            return step_files.compare(
+                self._store, self._trees, self._ref, at=_name_step(at), role=role, excerpt=excerpt
+            )
+        if at is not None or role is not None:
+            raise UsageError("two threads are compared by their last files, without `at` and `role`")
+        return step_files.compare_threads(self._store, self._trees, self._ref, other._ref, excerpt)
+
+    def blame(
+        self, path: str, *, lines: tuple[int, int] | None = None, at: int | str | None = None
+    ) -> views.View:
+        """The step, role, agent and prompt behind each line of a file, or behind the `lines` from the first to the
+        second. `path` begins at the top of the work tree; `at` is a step, by default the last."""
+        return step_files.trace_lines(
+            self._store, self._trees, self._ref, path, lines=lines, at=_name_step(at)
+        )
+
+    def why(self, at: int | str | None = None) -> views.View:
+        """Why a step, by default the last, was reused or not: the first part of its key that differs from the nearest
+        earlier step, in words under `text`."""
+        return why.explain(self._store, self._trees, self._ref, _name_step(at))
+
+    # -- its own folders --
+
+    def folders(self) -> list[views.View]:
+        """The thread's own work folders and the changes in them."""
+        return [handover.show(kind, folder) for kind, folder in self.state.folders.items()]
+
+    def changed_files(self) -> list[str] | None:
+        """The files that differ in the thread's own folders; None if it has none, or git cannot tell."""
+        changed: list[list[str] | None] = []
+        with suppress(RolecallError):  # the repository is gone or broken
+            changed = [handover.changed_files(folder) for folder in self.state.folders.values()]
+        if all(files is None for files in changed):
+            return None
+        return list(dict.fromkeys(file for files in changed for file in files or ()))
+
+    def diff_folders(self) -> str:
+        """The changes in the thread's own work folders as a patch."""
+        kept = {kind: folder for kind, folder in self.state.folders.items() if not folder.is_removed}
+        if not kept:
+            raise UsageError(f"thread {self.id} has no folder of its own")
+        return "".join(handover.diff(kind, folder) for kind, folder in kept.items())
+
+    def merge_folder(self) -> views.View:
+        """Merge the thread's branch into the branch that is checked out where the thread was started."""
+        return handover.merge(self._store, self._ref)
+
+    async def queue_merge(
+        self, check: Sequence[str] = (), *, cancel: Cancel | None = None
+    ) -> merge.Merged | merge.SetAside:
+        """Merge the thread's worktree into the folder it was started in, one thread at a time. If that conflicts, or
+        the command `check` fails in the folder afterwards, the folder is as it was, and the conflict is returned."""
+        env = config.environment()
+        return await handover.queue_merge(self._store, self._ref, check, env=env, cancel=cancel)
+
+    def remove_folders(self, *, force: bool = False) -> views.View:
+        """Remove the thread's own folders and branch. Work that exists nowhere else is removed only with `force`."""
+        return handover.remove(self._store, self._ref, force=force)
+
+
+def _name_step(at: int | str | None) -> str | None:
+    return None if at is None else str(at)
+
+
+def _check_agents(book: Playbook, state: ThreadState, agent: str | None) -> None:
+    """Raise an error if a role of a thread has no usable agent; `agent`, if given, plays every role."""
+    if agent:
+        casting.check_name(agent)
+    bound = {} if agent else state.agents
+    casting.refuse_miscast(book._replace(bound=bound), agent or state.agent)
+
+
+class Crew:
+    """Agents that stay connected while they take steps of several threads in this process."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def cast(self, book: Playbook, role: str) -> Cast:
+        """The agent that plays a role. Raise an error if it is unknown or missing."""
+        return self._engine.cast(book, role)
+
+    async def step(self, name: str, *, watch: Watch, cancel: Cancel) -> Outcome:
+        """Take one step of a thread. If its agent has reached a limit, wait until the limit ends."""
+        engine = dataclasses.replace(self._engine, watch=watch)
+        return [outcome async for outcome in engine.run(name, cancel=cancel, steps=1)][-1]
+
+    async def close(self) -> None:
+        await self._engine.close()
+
+
+class Run:
+    """A run of a thread in the background of this process, which begins at once.
+
+    Iterate over it to get its events. Leaving the loop early stops the agent; the thread can be run again later.
+    """
+
+    def __init__(self, of: Thread, steps: int | None, agent: str | None = None) -> None:
+        self.thread = of
+        self._steps = steps
+        self._agent = agent
+        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._error: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ready, self._over, self._followed = threading.Event(), threading.Event(), threading.Event()
+        self._worker = threading.Thread(target=self._work, name=f"rolecall-{of.id}")
+        self._worker.start()
+        self._ready.wait()
+
+    def __iter__(self) -> Iterator[Event]:
+        self._followed.set()
+        try:
+            while (event := self._events.get()) is not None:
+                yield event
+        finally:
+            self.stop()
+        self._raise()
+
+    def wait(self) -> Thread:
+        """Wait until the run has stopped; Ctrl-C stops it."""
+        self._followed.set()
+        try:
+            while not self._over.wait(1.0):
+                pass  # Ctrl-C just before would else be noticed at the end only
+        finally:
+            self.stop()
+        self._raise()
+        return self.thread
+
+    def stop(self) -> None:
+        """Ask the agent to stop, and wait until it has."""
+        if self._loop is not None:  # otherwise none could be made
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._cancel.set)
+        self._over.wait()  # `join` counts a thread as ended once Ctrl-C has interrupted it
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _work(self) -> None:
+        try:
+            asyncio.run(self._play())
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._ready.set()
+            self._events.put(None)
+            self._over.set()
+        if self._error and not self._followed.wait(_FOLLOWED_WITHIN):
+            raise self._error  # shows the error of a run that nobody follows
+
+    async def _play(self) -> None:
+        self._loop, self._cancel = asyncio.get_running_loop(), asyncio.Event()
+        self._ready.set()
+        ident = self.thread.id
+        tell = lambda kind, body: self._events.put(Event(ident, kind, body))  # noqa: E731
+        # A connection may be used only in the Python thread that opened it.
+        with api.Rolecall(self.thread.rolecall._url, folder=self.thread.rolecall.folder) as rolecall:
+            await Thread(rolecall, ident).advance(
+                watch=tell, cancel=self._cancel, steps=self._steps, agent=self._agent, needs_all=False
+            )
