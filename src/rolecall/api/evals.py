@@ -93,7 +93,8 @@ class Evals:
         self, path: Folder, *, only: Sequence[str] = (), is_fresh: bool = False, is_new: bool = False
     ) -> begin.EvalPlan:
         """Store a suite and say what a run of it will do. `only` chooses tasks by tags or ids; `is_fresh` asks every
-        role, also where an earlier run has the answer; `is_new` does not continue an unfinished run."""
+        role, even if an earlier run has the answer; `is_new` starts a new run instead of continuing an unfinished
+        one."""
         if not settings.keeps_trees(config.load()):
             raise UsageError(
                 "files are not recorded, so nothing could be judged",
@@ -135,10 +136,10 @@ class Evals:
         is_new: bool = False,
     ) -> begin.EvalPlan:
         """Say what an experiment will do: recorded threads are forked before the first step of a role, with the files
-        that it found, and go on in each variant. A suite names the workflow and the judges. If another version of the
-        `workflow` or other `agents` of roles are given, the variants are `current` (the first of the suite) and
-        `changed`; otherwise those of the suite. Without `threads`, those of the workflow that began at `since` or
-        later are taken, at `most` so many."""
+        that it found, and each variant continues a fork. A suite names the workflow and the judges. If another version
+        of the `workflow` or other `agents` of roles are given, the variants are `current` (the first of the suite) and
+        `changed`; otherwise those of the suite. The default for `threads` is up to `most` threads of the workflow that
+        began at `since` or later."""
         near = api.Rolecall(self._rolecall.store, folder=os.path.dirname(os.path.abspath(path)))
         # An edited copy beside the original may have any name.
         given = self._rolecall.load_workflow(workflow, has_any_name=True) if workflow else None
@@ -239,7 +240,7 @@ class Evals:
         watch: Watch = lambda _kind, _body: None,
         cancel: Cancel | None = None,
     ) -> bisect.Bisected:
-        """Find the version of the suite's workflow that broke the suite, among those that were put under its name, from
+        """Find the version of the suite's workflow that broke the suite, among the stored versions of its name, from
         `oldest` to `newest`. `noise` is how often an answer of the suite is wrong; by default it is estimated from
         repeats. `limits` apply to each run. A call with the same arguments continues a search."""
         read = self.read(path)
@@ -269,7 +270,7 @@ class Evals:
         only: Sequence[str] = (),
     ) -> recorded.Traced:
         """Find what broke the suite among its recorded runs, from the run `oldest` to `newest`: a program, a model, an
-        agent or a version of the workflow. Nobody is asked. `noise` and `only` are those of `bisect`."""
+        agent or a version of the workflow. No agent is asked. `noise` and `only` are the same as for `bisect`."""
         found = self._plan(self.read(path), only)
         return recorded.trace(self._rolecall.store, found, oldest=oldest, newest=newest, noise=noise)
 
@@ -280,7 +281,8 @@ class Evals:
     async def check(
         self, path: Folder, *, only: Sequence[str] = (), cancel: Cancel | None = None
     ) -> list[check.JudgedAnswer]:
-        """Ask the judges of a suite about its references and cheats; no agent is asked. `only` is that of `plan`."""
+        """Ask the judges of a suite about its references and cheats; no agent is asked. `only` is the same as for
+        `plan`."""
         return await check.check(
             self.read(path),
             self._rolecall.store,
@@ -312,12 +314,12 @@ class Evals:
         return html.Figures(store, report, mask=config.mask(), link=link, base=base, running=running)
 
     def runs(self) -> list[records.EvalRun]:
-        """All runs, newest first, without what they have found."""
+        """All runs, newest first, without their findings."""
         store = self._rolecall.store_if_any
         return records.list_runs(store) if store else []
 
     def find(self, name: str = "") -> records.EvalRun:
-        """A run by its id or a part of it, without what it has found."""
+        """A run by its id or a part of it, without its findings."""
         return records.find_run(self._rolecall.store, name)
 
     def reports(self) -> Iterator[results.Report]:
@@ -341,7 +343,8 @@ class Evals:
     def promote(
         self, thread: Thread, tasks: Folder, *, name: str = "", tags: Sequence[str] = ()
     ) -> promote.Promoted:
-        """Make a task of a thread: append it to the file `tasks`, with a copy of the files that it began with."""
+        """Make a task from a thread: append it to the file `tasks`, with a copy of the files that the thread began
+        with."""
         ref = thread._ref
         ident = name or f"{ref.state.name}-{ref.id[-6:]}".lower()
         file = os.path.abspath(tasks)

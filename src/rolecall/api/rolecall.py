@@ -114,9 +114,9 @@ def reader(store: str | None = None, *, folder: Folder = ".") -> Rolecall:
 
 
 _OVERDUE_MS = 60_000
-"""How long after the end of a provider's limit a thread that waited for it counts as abandoned."""
+"""How long after a provider's limit has ended a thread that waited for it counts as abandoned."""
 _MOST_IDLE = 500
-"""How many idle threads are looked at for that."""
+"""How many idle threads are checked for this."""
 
 
 class LoadedWorkflow(NamedTuple):
@@ -146,8 +146,8 @@ class Rolecall:
         create: bool = True,
         is_lazy: bool = False,
     ) -> None:
-        """`store` is an address or a store that is already open. Without `create`, a store that does not exist is an
-        error; if `is_lazy`, only when the store is first needed."""
+        """`store` is an address or an open store. Unless `create` is set, a missing store is an error, with `is_lazy`
+        only once the store is needed."""
         self.folder = os.path.abspath(folder)
         self._creates = create
         self._is_closed = False
@@ -226,8 +226,7 @@ class Rolecall:
             sessions: for roles that begin in a session of an earlier thread: its `thread`, `step` and `tier`.
             reuse: True takes over finished steps with the same key, except where the workflow says `reuse: false`;
                 False asks every role; None leaves it to the workflow.
-            ident: its id, which `new_id` has returned.
-            also: adds to the transaction that creates the thread.
+            ident: its id, an earlier result of `new_id`. also: adds to the transaction that creates the thread.
             request: if an earlier one with the same key has created a thread, that thread is returned.
         """
         loaded = self.load_workflow(workflow)
@@ -279,9 +278,9 @@ class Rolecall:
         limits: Mapping[str, float] | None = None,
         ident: str | None = None,
     ) -> Thread:
-        """Start a conversation with a person's words, by default with the Lead; `Thread.say` continues it. Tags in
-        words to the Lead are carried out, and the Lead learns where the project stands, as in a host. The other
-        arguments are those of `start`."""
+        """Start a conversation with a person's words, by default with the Lead; `Thread.say` continues it. As in a
+        host, tags in words to the Lead are carried out, and the Lead is shown the state of the project. The other
+        arguments are the same as for `start`."""
         loaded = self.load_workflow(workflow)
         agent = self._agent(agent, loaded.playbook)
         if not agent:  # before a thread is made or a tag carried out
@@ -319,8 +318,8 @@ class Rolecall:
         folder: Folder | None = None,
         reuse: bool | None = None,
     ) -> dry_run.Outlook:
-        """Which first steps of a thread would be reused, and what the rest may use. The arguments are those of
-        `start`; nobody is asked, no thread is started and nothing is written to the store."""
+        """Which first steps of a thread would be reused, and what the remaining ones may use. The arguments are the
+        same as for `start`; no agent is asked, no thread is started and nothing is written to the store."""
         loaded = self.load_workflow(workflow)
         check_limits(limits or {}, loaded.playbook.workflow.roles)
         agent = self._agent(agent, loaded.playbook)
@@ -348,8 +347,8 @@ class Rolecall:
         return Thread(self, thread.find(self.store, name).id)
 
     def latest_thread(self, *, is_waiting: bool = False) -> Thread | None:
-        """The thread that was started last in this folder, or in one above it in the same repository; with
-        `is_waiting`, the last of those that wait for a person or for the end of a limit."""
+        """The latest thread that was started in this folder, or in a folder above it in the same repository; with
+        `is_waiting`, the latest that waits for a person or for the end of a limit."""
         place = os.path.realpath(self.folder)
         folders, root = [place], repository.root_around(place) or place
         while place != root:
@@ -376,7 +375,7 @@ class Rolecall:
         after: str | None = None,
         members: bool = False,
     ) -> Iterator[Thread]:
-        """List threads, newest first; the arguments are those of `entries`."""
+        """List threads, newest first; the arguments are the same as for `entries`."""
         for entry in self.entries(
             status=status,
             workflow=workflow,
@@ -401,9 +400,9 @@ class Rolecall:
         look: Callable[[str], bool] | None = None,
     ) -> Iterator[views.View]:
         """Describe threads as `Thread.entry` does, newest first, with any status unless `status` is given. `since` and
-        `before` limit their start times, in milliseconds; the list begins after the thread `after`. With `members`,
-        those of groups too. `look` is called with the id of each thread before it is looked at, also of those that are
-        then left out; the list ends when it returns False."""
+        `before` limit their start times, in milliseconds; the list begins after the thread `after`. `members` includes
+        the members of groups. `look` is called with the id of each thread before the thread is read, even if it is then
+        left out; the list ends when `look` returns False."""
         given = {status} if isinstance(status, str) else status
         wanted = set(states.Status if given is None else given)
         if unknown := wanted - set(states.Status):
@@ -427,9 +426,9 @@ class Rolecall:
         return store.newest_event() if store else 0
 
     def waiting(self) -> Iterator[views.View]:
-        """Threads in which nothing happens until a person acts, newest first: suspended ones, members of groups
-        included, and crashed ones; then those that nobody runs although the limit of their provider has ended. Left out
-        are threads that wait for another, and members whose group has ended."""
+        """Threads that need a person, newest first: suspended ones, including members of groups, and crashed ones; then
+        those that no process runs although the limit of their provider has ended. Threads that wait for another thread
+        and members whose group has ended are left out."""
         for entry in self.entries(status=("suspended", "crashed"), members=True):
             state = self.thread(entry["thread"]).state
             parent = self.thread_if_any(state.parent) if state.member and state.parent else None
@@ -442,8 +441,8 @@ class Rolecall:
 
     def set_aside(self) -> Iterator[views.View]:
         """Members of groups and tasks of `plan run` whose work could not be merged, newest first: the entries of their
-        threads with the `branch` that has it, the `reason`, and the `conflict`. Only those of the repository of the
-        folder, and only until another branch has the work or the branch is gone."""
+        threads with the `branch` that has the work, the `reason`, and the `conflict`. Only threads in this folder's
+        repository are listed, and only until another branch has the work or the branch is gone."""
         store = self.store_if_any
         if store is None:
             return
@@ -453,7 +452,7 @@ class Rolecall:
 
     def near_limits(self, *, share: float = 0.8, seconds: float = 1.0) -> views.View:
         """Threads that have not ended and have used this share of a limit, the one nearest to its limit first. If
-        `seconds` do not suffice to look at all of them, older ones are left out, and `more` is true."""
+        `seconds` are not enough to read all of them, older ones are left out, and `more` is true."""
         until, found, has_more = monotonic() + seconds, list[views.View](), False
         open_ones = sorted({*states.Status} - {*states.ENDED, states.Status.DAMAGED})
         for entry in self.entries(status=open_ones):
@@ -480,7 +479,7 @@ class Rolecall:
 
     def spend(self, *, since: int, seconds: float = 2.0) -> views.View:
         """What threads that moved after `since` (milliseconds) used, by day, workflow, role and agent. Steps without a
-        reported cost are counted apart. If `seconds` do not suffice, `left` threads are counted by the next call."""
+        reported cost are counted separately. If `seconds` are not enough, the next call counts the `left` threads."""
         store = self.store_if_any
         if store is None:
             return {"since": since, "threads": 0, "completed": 0, "left": 0, "rows": []}
@@ -489,7 +488,7 @@ class Rolecall:
 
     def cost(self, *, since: int, by: str = "workflow") -> spending.SpendingSummary:
         """What was used after `since` (milliseconds), by local `day`, `workflow`, `role`, `agent` or `thread`;
-        reported, estimated and unknown costs apart. All threads are counted, however long that takes."""
+        reported, estimated and unknown costs are separate. All threads are counted, however long that takes."""
         if by not in spending.GROUPINGS:
             raise UsageError(f"costs cannot be listed by {by!r}", hint=f"By {', '.join(spending.GROUPINGS)}.")
         ledger, store = spending.Ledger(since), self.store_if_any
@@ -511,9 +510,9 @@ class Rolecall:
         return thread.Step(self.store, self.store.get(ident))
 
     def prove(self, commit: str, *, bundle: Folder | None = None) -> provenance.Proof:
-        """Where a commit of the repository around the folder comes from: its steps, agents, checks and people, and
-        whether all of that is as it was. `bundle` is a proof file (`Proof.sealed.dump()`), which is used instead of the
-        store. Raise `NotFound` if no step is known that made the commit."""
+        """Where a commit of this folder's repository comes from: its steps, agents, checks and people, and whether
+        their records are intact. `bundle` is a proof file (`Proof.sealed.dump()`), which is used instead of the store.
+        Raise `NotFound` if no known step made the commit."""
         if bundle is not None:
             given = seal.read_chain(os.fspath(bundle))
             return provenance.prove(self.folder, commit, store=None, given=given)
@@ -534,9 +533,9 @@ class Rolecall:
         request: requests.Request | None = None,
     ) -> Thread:
         """Create a thread that shares the steps of another up to a step. `name` is a thread, `THREAD#N` or a step's id;
-        `at` is a number, an id or `"start"` in that thread, by default its head. It works in a folder of its own with
-        the files of that step, or, with `keep_files`, with the files as they are now. `reuse` and `request` are those
-        of `start`; if the next role is a group, its members are reused by default."""
+        `at` is a number, an id or `"start"` in that thread, by default its head. The new thread works in a folder of
+        its own with the files of that step, or, with `keep_files`, with the files as they are now. `reuse` and
+        `request` are the same as for `start`; if the next role is a group, its members are reused by default."""
         node, source = views.step_named(self.store, name, None if at is None else str(at))
         loaded = None if workflow is None else self.load_workflow(workflow)
         if agent:
@@ -577,7 +576,7 @@ class Rolecall:
         keep_going: bool = False,
         progress: Callable[[int], None] = lambda _count: None,
     ) -> import_uwf.Imported:
-        """Import the threads and workflows of a uwf folder; `cas` names its folder of nodes if that is elsewhere. With
+        """Import the threads and workflows of a uwf folder; `cas` is its folder of nodes if that is elsewhere. With
         `keep_going`, damaged nodes are left out instead of raising an error."""
         return import_uwf.import_threads(
             self.store, os.fspath(folder), cas=cas, keep_going=keep_going, progress=progress
@@ -585,7 +584,7 @@ class Rolecall:
 
     def collector(self, url: str | None = None, *, content: bool | None = None) -> settings.Collector | None:
         """The configured collector of traces, or the one at `url`; only the configured one gets headers. `content` says
-        whether it gets prompts, answers and tool results; None leaves that to the configuration."""
+        whether the collector gets prompts, answers and tool results; None leaves that to the configuration."""
         known = settings.collector(config.load(), config.environment(), url)
         return known if known is None or content is None else known._replace(content=content)
 
@@ -594,7 +593,7 @@ class Rolecall:
         return otlp.encode(span for one in threads for span in one.spans(content=content))
 
     def export_traces(self, threads: Iterable[Thread], collector: settings.Collector) -> otlp.Sent:
-        """Send threads as traces to a collector. Doing it again sends the same spans, so it is harmless."""
+        """Send threads as traces to a collector. Repeating the call is harmless, because it sends the same spans."""
         found = (span for one in threads for span in one.spans(content=collector.content))
         return otlp.send(found, collector)
 
@@ -602,7 +601,8 @@ class Rolecall:
         self, collector: settings.Collector, *, stop: threading.Event, say: Callable[[str], None]
     ) -> None:
         """Send each step to a collector when it is committed, by any process, until `stop` is set. The position is kept
-        in the store. `say` gets a sentence about each problem, and an empty one when it has ended."""
+        in the store. `say` is called with a sentence about each problem, and with an empty text when the problem is
+        over."""
         follow.Follower(self.store, collector, config.mask(), say).run(stop)
 
     def export(self, path: Folder) -> bundle.Copied:
@@ -616,9 +616,9 @@ class Rolecall:
         return bundle.import_from(self.store, os.fspath(path), take_files=take_files)
 
     def restore_folders(self) -> list[str]:
-        """Make the work folders of all threads that have not ended as their last steps left them, after they came to
-        this machine in a bundle, and return the folders. The paths must be those of the other machine, and the commits
-        that threads work on must be there. Files in those folders are replaced."""
+        """After a bundle was imported on this machine, make the work folders of all threads that have not ended, with
+        the files that their last steps left, and return the folders. The paths must be those of the other machine, and
+        the commits that threads work on must be there. Files in those folders are replaced."""
         place = config.trees_folder(self.store.backend.address)
         unfinished = [ref for ref in states.read_threads(self.store) if not ref.state.has_ended]
         return workfolder.bring_back(self.store, sorted(unfinished, key=lambda ref: ref.id), place)
@@ -649,15 +649,17 @@ class Rolecall:
         return registry.list_entries(self.store_if_any, folder=self.folder)
 
     def gallery(self) -> list[WorkflowEntry]:
-        """The workflows that come with Rolecall and can be started from anywhere, unless one here has the same name."""
+        """The workflows that come with Rolecall and can be started from any folder, unless a workflow here has the same
+        name."""
         return registry.gallery_entries(self.workflows())
 
     def stored_workflows(self) -> list[str]:
-        """The names under which a workflow was put."""
+        """The names of the stored workflows."""
         return [ref.name.partition("/")[2] for ref in self.store.refs("workflow/")]
 
     def describe(self, entry: WorkflowEntry) -> str | None:
-        """Describe a workflow of the list, or say why it cannot be read; None for Python, whose code is not run."""
+        """Describe an entry of `workflow_entries`, or say why it cannot be read; None for a workflow in Python, whose
+        code is not run."""
         try:
             if entry.node is not None:
                 return str(registry.workflow_node(self.store, entry.node).payload.get("description", ""))
@@ -676,12 +678,12 @@ class Rolecall:
         return registry.read_node(self.store, ident)[0]
 
     def versions(self, name: str) -> list[Version]:
-        """The versions that were put under a name, newest first."""
+        """The stored versions of a name, newest first."""
         store = self.store_if_any
         return registry.history(store, name) if store else []
 
     def count_versions(self, name: str) -> int:
-        """How many versions were put under a name; none of them is read."""
+        """How many versions a name has; their contents are not read."""
         store = self.store_if_any
         return len(store.history(registry.ref_name(name))) if store else 0
 
@@ -756,8 +758,8 @@ class Rolecall:
         return checked.playbook
 
     def _load_version(self, name: str) -> Playbook:
-        """Load a workflow by its name, path or id, or one of the versions that were put under a name: NAME@PREVIOUS is
-        the newest that differs from the current one, NAME@ID one whose id begins so."""
+        """Load a workflow by its name, path or id, or a stored version of a name: NAME@PREVIOUS is the newest one that
+        differs from the current one, NAME@ID the one whose id begins with ID."""
         base, at, wanted = name.rpartition("@")
         if not at or registry.is_path(name):
             return self.load_workflow(name).playbook
@@ -777,20 +779,20 @@ class Rolecall:
     # -- workflows of other projects --
 
     def add_workflows(self, source: str, names: Sequence[str] = ()) -> tuple[dict[str, Pin], list[str]]:
-        """Take workflows from a folder or a git repository, `SOURCE` or `SOURCE#REF`, into this project. Return where
-        each comes from, and the names that the source also has. Nothing of it runs."""
+        """Copy workflows from a folder or a git repository, `SOURCE` or `SOURCE#REF`, into this project. Return where
+        each comes from, and the names that the source also has. None of their code runs."""
         return packs.add(self.folder, source, names)
 
     def compare_workflows(self, names: Sequence[str] = (), *, ref: str | None = None) -> list[PackComparison]:
-        """Compare workflows of packs, by default all, with what their sources have now."""
+        """Compare workflows of packs, by default all, with the current contents of their sources."""
         return packs.compare(self.folder, names, ref=ref)
 
     def update_workflows(self, chosen: Sequence[PackComparison]) -> None:
-        """Replace workflows by what their sources have."""
+        """Replace workflows with the versions of their sources."""
         packs.update(self.folder, chosen)
 
     def powers(self, name: str) -> list[Powers]:
-        """What a workflow file may do, and what the files may do that belong to it or play its roles. No code runs."""
+        """What a workflow file may do, including the files that belong to it or play its roles. No code runs."""
         found: dict[str, Powers] = {}
         waiting = [self.find_file(name)]
         while waiting:
@@ -833,14 +835,14 @@ class Rolecall:
         return found
 
     def _files_of(self, names: Sequence[str]) -> Iterator[str]:
-        """The files that workflows are named by; one that is stored or missing has none."""
+        """The files with the given workflow names; a workflow that is stored or missing has none."""
         for name in names:
             with suppress(RolecallError):  # reported at the role's turn
                 if path := registry.find(self.store_if_any, name, folder=self.folder).path:
                     yield path
 
     def define(self, name: str) -> WorkflowDefinition:
-        """Read a workflow without what is needed to run it; a stored one runs no code."""
+        """Read a workflow only to look at it, without what is needed to run it; for a stored one, no code runs."""
         found = self.find_workflow(name)
         if found.path is None:
             node = registry.workflow_node(self.store, str(found.node))
@@ -853,8 +855,8 @@ class Rolecall:
         return WorkflowDefinition(book.workflow, node, found.path)
 
     def check(self, workflow: str | Workflow) -> Checked:
-        """Check a workflow by the current rules: every problem, and its playbook unless one is an error; that of a file
-        in Python lacks the functions. Positions in a stored workflow are those of its YAML."""
+        """Check a workflow by the current rules: return every problem, and the playbook unless a problem is an error;
+        the playbook of a file in Python lacks the functions. Positions in a stored workflow refer to its YAML."""
         if not isinstance(workflow, str):
             book, problems = python.check(workflow, name=None, python=_address_of(workflow))
             return registry.Checked(book, tuple(problems))
@@ -883,7 +885,7 @@ class Rolecall:
         since: int = 0,
         runs_code: bool = False,
     ) -> Iterator[tryout.Trial]:
-        """Walk recorded threads through an edited workflow, without asking anybody: by default those of the workflow
+        """Walk recorded threads through an edited workflow, without asking any agent: by default those of the workflow
         with the same name that began at `since` (in milliseconds) or later. A workflow in Python that is given by its
         name or its file is refused unless it `runs_code`."""
         found = self.find_workflow(workflow) if isinstance(workflow, str) else None
@@ -962,7 +964,7 @@ class Rolecall:
 
 
 def _address_of(workflow: Workflow) -> str:
-    """The address at which another process can load a workflow object, or a guess if it has none."""
+    """The address from which another process can load a workflow object, or a guess if it has none."""
     if not isinstance(workflow, python.Workflow):
         raise UsageError(
             f"a workflow is a name, a path as text, an id or a Workflow, not {workflow!r}",

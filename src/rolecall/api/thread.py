@@ -81,7 +81,7 @@ else:
 Folder = str | os.PathLike[str]
 
 EARLIER = "\n\n---\n\nThis continues a conversation, in which another thread came before."
-"""Ends the words with which a person continues a conversation whose thread has ended; what follows is about it."""
+"""Separates a person's words, which continue a conversation whose thread has ended, from the summary of that thread."""
 _NEXT = "next/"
 _FOLLOWED_WITHIN = 1.0
 _LONGEST_RECAP = 4_000
@@ -119,7 +119,7 @@ class Question(NamedTuple):
 
 
 def own_words(text: str) -> str:
-    """What a person said, of a text to which `talk` or `say` has added what a role should know."""
+    """The person's own words in a text to which `talk` or `say` has added information for a role."""
     return conversation.detach(text).partition(EARLIER)[0]
 
 
@@ -189,7 +189,7 @@ class Thread:
 
     @property
     def needs_person(self) -> bool:
-        """Whether nothing happens until a person acts: it is suspended, or waits for members that are."""
+        """Whether it needs a person: it is suspended, or waits for members that are."""
         return views.needs_person(self._store, self._ref)
 
     @property
@@ -295,7 +295,7 @@ class Thread:
     def run(self, *, steps: int | None = None, agent: str | None = None, reuse: bool | None = None) -> Run:
         """Run the thread in the background until it ends, waits for a person, or has taken `steps` steps. Iterate over
         the result to follow it, or call `wait()` to wait for its end. `agent` plays every role in this run; `reuse` is
-        that of `choose_reuse`."""
+        the same as for `choose_reuse`."""
         self._check_begin(agent, steps)
         self.choose_reuse(reuse)
         return Run(self, steps, agent)
@@ -399,8 +399,8 @@ class Thread:
             after = found[-1].seq
 
     def tail(self, *, members: bool = False) -> Iterator[Event | None]:
-        """The recorded events from the first on, and None whenever there are no more of them yet. With `members`, also
-        those of the members of its groups, as the kind `member` that a run in this process tells of them."""
+        """The recorded events from the first on, and None whenever there are no more yet. `members` includes the events
+        of the members of its groups, as the kind `member` that a run in this process reports."""
         for told in tail.follow_events(self._store, self.id, members=members):
             yield Event(self.id, *told) if told else None
 
@@ -435,9 +435,9 @@ class Thread:
         head: str | None = None,
     ) -> Thread:
         """Continue a suspended thread: with a message to the role that waits, with higher limits, or to try again. If
-        `agent` is given, it plays every role from now on; `reuse` is that of `choose_reuse`; `by` says who did, for the
-        record; `head` is that of `answer`. If the service ran the thread before, the service continues it, unless
-        `is_run_here`."""
+        `agent` is given, it plays every role from now on; `reuse` is the same as for `choose_reuse`; `by` records who
+        resumed it; `head` is the same as for `answer`. If the service ran the thread before, the service continues it,
+        unless `is_run_here`."""
         if limits:
             check_limits(limits, self._store.get(self.workflow).payload["roles"])
         if agent:
@@ -490,8 +490,8 @@ class Thread:
         by: Mapping[str, str] | None = None,
         head: str | None = None,
     ) -> Thread:
-        """Play the role as a person: `output` must fit its schema. `by` says who did, for the record. If the thread is
-        not at `head` any more, which is the id of the step that the person saw last, raise `Conflict`."""
+        """Play the role as a person: `output` must fit its schema. `by` records who answered. `head` is the id of the
+        last step that the person saw; raise `Conflict` if the thread has moved on since."""
         ref = commit.answer(
             self._store,
             self._ref_at(head),
@@ -522,10 +522,10 @@ class Thread:
         head: str | None = None,
         is_run_here: bool = False,
     ) -> Thread:
-        """Continue a conversation with a person's words. If it is the turn of a person, they become the output of that
-        role (see `from_words`); an error says what the role must deliver if they do not fit. Otherwise the role that
+        """Continue a conversation with a person's words. If it is a person's turn, the words become the output of that
+        role (see `from_words`); if they do not fit, an error says what the role must deliver. Otherwise the role that
         waits, or that was interrupted, is called again with them. If the thread has ended, they start a thread of the
-        same workflow, which learns how this one ended, and which is returned. The other arguments are those of
+        same workflow, which is told how this one ended and is returned. The other arguments are the same as for
         `answer`."""
         if not text.strip():
             raise UsageError("nothing was said", hint="Write what the role needs to know.")
@@ -560,7 +560,7 @@ class Thread:
 
     @property
     def next(self) -> Thread | None:
-        """The thread that words have started after this one had ended."""
+        """The thread that `say` started after this one had ended."""
         ref = self._store.ref(f"{_NEXT}{self.id}")
         return self.rolecall.thread_if_any(ref.state["thread"]) if ref else None
 
@@ -599,7 +599,7 @@ class Thread:
     ) -> Thread:
         """Create a thread that shares the steps up to `at` (a number, an id or `"start"`; by default the head), in a
         folder of its own with the files of that step. With `keep_files` it has the files as they are now. `reuse` and
-        `request` are those of `Rolecall.fork`."""
+        `request` are the same as for `Rolecall.fork`."""
         return self.rolecall.fork(
             self.id,
             at=at,
@@ -682,15 +682,15 @@ class Thread:
     # -- the files of its steps --
 
     def file_changes(self, *, newest: int | None = None) -> list[views.View]:
-        """The files that each step changed, with lines added and removed, oldest first; of the `newest` steps if given.
-        Steps that changed none are left out."""
+        """The files that each step changed, with lines added and removed, oldest first; with `newest`, only of that
+        many steps. Steps that changed no files are left out."""
         return views.file_changes(self._store, self._ref, newest)
 
     def file_versions(
         self, step: Step, *, most: int = 20, longest: int = 200_000
     ) -> list[step_files.FileVersions]:
-        """The first text files that a step changed, each as the step found it and as it left it, without those that
-        are longer than `longest` bytes. Empty if the files are not on this machine."""
+        """The first text files that a step changed, each as the step found it and as it left it, except files longer
+        than `longest` bytes. Empty if the files are not on this machine."""
         folder, mask = step.payload.get("cwd") or self._chain.start.cwd, config.mask()
         try:
             found = list(step_files.read_versions(self._trees, step, folder, most=most, longest=longest))
@@ -719,9 +719,9 @@ class Thread:
         lines: int | None = None,
     ) -> list[views.View]:
         """What the thread changed in its files, as a list of files and as a patch. `at` is a step, or `"A..B"` for what
-        changed after step A up to step B; with `role`, there is one entry for each step of that role. With `other`, how
-        the last files of that thread differ from the last files of this one. The patch has all files, or only `path`,
-        or only the first files with up to this many changed `lines`; the others are then `omitted`."""
+        changed after step A up to step B; with `role`, there is one entry for each step of that role. With `other`, the
+        differences between the last files of this thread and those of the other. The patch has all files, or only
+        `path`, or only the first files with up to this many changed `lines`; the others are then `omitted`."""
         excerpt = step_files.Excerpt(path, lines)
         if other is None:
             return step_files.compare(
@@ -752,7 +752,7 @@ class Thread:
         return [handover.show(kind, folder) for kind, folder in self.state.folders.items()]
 
     def changed_files(self) -> list[str] | None:
-        """The files that differ in the thread's own folders; None if it has none, or git cannot tell."""
+        """The changed files in the thread's own folders; None if it has no folder, or git cannot tell."""
         changed: list[list[str] | None] = []
         with suppress(RolecallError):  # the repository is gone or broken
             changed = [handover.changed_files(folder) for folder in self.state.folders.values()]
@@ -774,8 +774,8 @@ class Thread:
     async def queue_merge(
         self, check: Sequence[str] = (), *, cancel: Cancel | None = None
     ) -> merge.Merged | merge.SetAside:
-        """Merge the thread's worktree into the folder it was started in, one thread at a time. If that conflicts, or
-        the command `check` fails in the folder afterwards, the folder is as it was, and the conflict is returned."""
+        """Merge the thread's worktree into the folder it was started in, one thread at a time. If the merge conflicts,
+        or the command `check` then fails in the folder, the merge is undone, and the conflict is returned."""
         env = config.environment()
         return await handover.queue_merge(self._store, self._ref, check, env=env, cancel=cancel)
 
@@ -847,7 +847,7 @@ class Run:
         self._followed.set()
         try:
             while not self._over.wait(1.0):
-                pass  # Ctrl-C just before would else be noticed at the end only
+                pass  # otherwise a Ctrl-C just before would be noticed only at the end
         finally:
             self.stop()
         self._raise()
