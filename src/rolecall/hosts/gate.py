@@ -1,10 +1,10 @@
 """The gates before every tool call: each gives a reason to block it, or none.
 
 The capability gate applies a catalogue agent's restrictions to tools of every name; no agent that Lead started may
-plan, decide or start others. The unplanned-edit gate refuses edits of the project's files while no task is planned. In
-addition, only our tools may write to `.nexus/state/`.
+plan, decide or start others. The unplanned-edit gate refuses edits of the project's files while no task is planned.
+Only our tools may write to `.nexus/state/`.
 
-This runs at every call, so it locks, writes and parses nothing: it only resolves paths and checks whether the task file
+Gates run at every call, so they lock, write and parse nothing: they only resolve paths and check whether the task file
 exists. Effects that cannot be predicted are not blocked; docs/hooks.md describes them.
 """
 

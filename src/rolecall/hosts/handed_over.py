@@ -1,7 +1,7 @@
-"""Threads that a host's model handed over and does not wait for: each has a note below `.nexus/state`, and what tells
-the model of its end removes the note, so that the model hears of it once.
+"""Threads that a host's model handed over without waiting for them. Each has a note below `.nexus/state`, which is
+removed when the model is told of the thread's end, so the model is told once.
 
-Hooks look for notes with every message, so the store is opened (`thread_news.py`) only while there are some.
+Hooks look for notes with every message, and open the store (`thread_news.py`) only if there are any.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _MOST = 50
 
 
 def note(project: str, thread: str, store: str, *, problem: str = "") -> None:
-    """Note that a thread was handed over, and why it could not be run, if so. Without hooks there is no `.nexus`
-    folder, and nobody would read the note."""
+    """Note that a thread was handed over, and, if it could not be run, why. Without hooks there is no `.nexus` folder,
+    and no hook would read the note."""
     if not os.path.isdir(project_paths.nexus(project)):
         return
     with state_file.hold_lock(project):
@@ -40,7 +40,7 @@ def forget(project: str, thread: str) -> bool:
 
 
 def list_noted(project: str) -> list[str]:
-    """The threads that were handed over and of which the model has not heard."""
+    """The threads that were handed over and whose end the model has not been told."""
     with suppress(OSError):
         return sorted(os.listdir(project_paths.ours(project, _FOLDER)))[:_MOST]
     return []

@@ -75,7 +75,7 @@ class Kit(NamedTuple):
 
 
 def load(host: str, *, with_tags: bool = True) -> Kit:
-    """Load the kit for a host; tags are needed only for messages that may contain some."""
+    """Load the context of a host's hooks; tags are needed only for messages that may contain some."""
     # Two installations of the same version may differ in wording, so each has its own cache.
     cache = os.path.join(config.cache_folder(), f"hooks-{host}-{crc32(os.fsencode(__file__)):08x}.json")
     try:
@@ -104,7 +104,7 @@ def load(host: str, *, with_tags: bool = True) -> Kit:
 
 
 def load_own(host: str) -> Kit:
-    """Load the kit of our own catalogue, ignoring the configuration."""
+    """Load the context for our own catalogue, ignoring the configuration."""
     return _kit(import_module("rolecall.hosts.hook_compile").compile_own(host), with_tags=True)
 
 

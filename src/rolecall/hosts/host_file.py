@@ -23,7 +23,7 @@ ONLY_PROJECTS = (
     "Hooks act in every git repository that you open, except your home: a session that begins in one creates its"
     " .nexus folder, and from then on edits need a task."
 )
-"""What everyone who installs for all projects must know, for any host."""
+"""The note for people who install for all projects, in any host."""
 _UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
 """Characters that JSON allows in strings, but YAML parsers treat as line breaks or refuse."""
 _HEAD = re.compile(r"---\r?\n(.*?)^---\r?$", re.DOTALL | re.MULTILINE)

@@ -1,7 +1,7 @@
 """Install Rolecall in Claude Code, Codex and OpenCode, and uninstall it again.
 
-Each host module lists the pieces it needs (`pieces`), all made from one `Setup`. Nothing is recorded between install
-and uninstall. Our own files carry a line with a hash, so that a file that was edited by hand is noticed and kept. In a
+Each host module lists the pieces it needs (`pieces`), all made from one `Setup`. No record is kept between install and
+uninstall. Our own files have a line with a hash, which reveals a file that was edited by hand and must be kept. In a
 JSON or TOML file shared with others, our part is a named member or an entry that starts our command.
 
 `plan_install` and `plan_removal` only read and return changes; `file_change` shows and makes them.
@@ -58,14 +58,14 @@ class Items(NamedTuple):
     is_ours: Callable[[Any], bool]
     """Whether an entry is ours, from any version."""
     has_ours: Callable[[Any], bool] = lambda _: False
-    """Whether somebody put our command into an entry of their own, which they must remove themselves."""
+    """Whether somebody put our command into an entry of their own; only they can remove it."""
 
 
 Piece: TypeAlias = OwnFile | FileMember | Items
 
 
 class Wiring(NamedTuple):
-    """Everything of ours that should be installed in a host."""
+    """Everything that we install in a host."""
 
     pieces: Sequence[Piece]
     sweeps: Sequence[str] = ()
@@ -101,7 +101,7 @@ def plan_removal(wiring: Wiring, *, force: bool = False) -> list[FileChange]:
 
 
 def is_present(wiring: Wiring) -> bool:
-    """Whether anything of ours is installed in the host, as far as its files are readable."""
+    """Whether any piece of ours is installed in the host, as far as its files are readable."""
     changes, _ = _plan(wiring, is_removal=True, force=False)
     return any(change.is_change or change.note for change in changes)
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 HOSTS = ("claude", "codex", "opencode")
 LEAD = "lead"
-"""Our own Lead, for whom Rolecall itself is the host: it has a wording and no events."""
+"""Our own Lead, whose host is Rolecall itself: it has a wording and no events."""
 THREAD_END = "ThreadEnd"
 """Our name for the hook that waits for threads that a tool call handed over, and wakes the model at their end."""
 

@@ -29,7 +29,7 @@ def count_tokens(text: str) -> int:
 
 
 def fit(lines: Iterable[str], budget: int) -> str:
-    """As many of the lines as fit into `budget` tokens, and the number of lines left out."""
+    """The first lines that fit into `budget` tokens, and the number of lines left out."""
     kept: list[str] = []
     left, all_lines = budget * 4 - 40, list(lines)
     for line in all_lines:

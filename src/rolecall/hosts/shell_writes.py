@@ -1,8 +1,8 @@
 """Find the files a shell command visibly writes, the notes it prints, and our own commands that it runs.
 
-This is for an early, friendly message; a sandbox is what enforces. The command is split into words by `shlex`.
-Redirections count, and so do a few plain programs that write the files they name, also after `cd` and inside `bash -c`.
-Nothing is run and nothing raises: parts that cannot be understood are left out. docs/hooks.md lists them.
+This gives an early, friendly message; only a sandbox enforces restrictions. The command is split into words by `shlex`.
+Redirections count, as do a few plain programs that write the files they name, also after `cd` and inside `bash -c`. No
+command is run and no error is raised: parts that cannot be understood are left out. docs/hooks.md lists them.
 """
 
 from __future__ import annotations

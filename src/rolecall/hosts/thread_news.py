@@ -1,4 +1,4 @@
-"""What a model hears of the threads that it handed over. Imported only while there are some."""
+"""Tell a model about the threads that it handed over. Imported only while there are any."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def take(project: str, threads: Sequence[str]) -> list[str]:
 
 
 def wait(project: str, text: str) -> str:
-    """Wait for the threads that are named in a text and were handed over; return the news of them. Empty if something
-    else has told the model, or if the host has ended, whose next session hears of them."""
+    """Wait for the threads that are named in a text and were handed over; return the news about them. Empty if the
+    model has been told otherwise, or if the host has ended, whose next session will be told."""
     host = host_process()
     named = [thread for thread in handed_over.list_noted(project) if thread in text]
     news: list[str] = []

@@ -251,7 +251,8 @@ def _compare(at: str, what: str, expected: Fields, document: Any) -> Iterator[Ca
 
 
 def _find_misfit(name: str, data: bytes, case: Case) -> str:
-    """Why a written file does not have the form that the contract gives it; empty if it has, or is of no such kind."""
+    """Why a written file violates its form in the contract; empty if it fits, or if the contract defines no form for
+    it."""
     try:
         if name in documented.FILES:
             return "".join(documented.file_misfits(name, json.loads(data)))

@@ -60,7 +60,7 @@ class Tool(NamedTuple):
     description: str
     parameters: Mapping[str, Argument] = {}
     denied_as: tuple[str, ...] = ()
-    """Its classes of actions: a restriction that denies one of them denies the tool."""
+    """Its classes of actions; a restriction that denies one of them denies the tool."""
     is_reader: bool = False
     is_for_lead: bool = False
     """Whether the tool plans or decides, which no role may do, regardless of its restrictions."""

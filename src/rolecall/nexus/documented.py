@@ -1,6 +1,6 @@
 """Every field of replies and state files as closed types, which a conformance run checks them against.
 
-A fixture names the fields it looks at, so it cannot notice an undocumented one. The tools do not use these types.
+A fixture names the fields it checks, so it cannot notice an undocumented one. The tools do not use these types.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Conformance fixtures: cases in JSON that contain calls of tools and their expected results.
 
 Loading reports every mistake of an author with its file and place; no file is skipped silently. The format is that of
-nexus-core 0.10.0. Where its own fixtures go beyond its schema, so do we: the content of a file may be an array. We add
-two things: a string is the literal text of a file, so that a case can have a damaged file or a git branch; and the
-eight events of our hooks, which have a reply, are allowed besides its three events. `conformance` runs the cases.
+nexus-core 0.10.0. Where its own fixtures go beyond its schema, so do we: the content of a file may be an array. There
+are two additions: a string is the literal text of a file, for cases with a damaged file or a git branch; and the eight
+events of our hooks, which have a reply, are allowed besides its three events. `conformance` runs the cases.
 """
 
 from __future__ import annotations

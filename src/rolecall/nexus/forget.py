@@ -1,4 +1,4 @@
-"""Remove notes of a project by `git rm` and a commit whose message has the command that restores each of them.
+"""Remove notes of a project by `git rm` and a commit whose message has the command that restores each note.
 
 A note is removed only if git has it exactly as it is on disk; otherwise the error says what to do first. The commit
 contains only the named notes, whatever the user has staged. A process that is killed before the commit leaves a staged

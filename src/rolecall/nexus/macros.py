@@ -3,8 +3,8 @@
 A value is a bare word, a placeholder (`<which one>`), a quoted text (with the escapes `\\"`, `\\\\`, `\\n` and `\\t`),
 a list (`[a, "b c", <more of them>, {label: "x", description: "y"}]`) or a heredoc: `key=>>NAME`, the text starting on
 the next line, then `<<NAME` alone on a line. The `}}` may be on the heredoc's first line, before the text, or after its
-last. A heredoc's text is literal. Everything outside of macros is text, and so is `{{` without a letter after it,
-unless a name and `key=` follow after blanks, which is an error.
+last. A heredoc's text is literal. Everything outside of macros is text, including `{{` without a letter after it; but
+`{{`, blanks, a name and `key=` are an error.
 
 The vocabulary defines the primitives and their keys, and the catalogue the names that values may use. The functions
 passed to `expand` turn a primitive into a host's wording; `prose` is for a host without mechanisms of its own.
@@ -321,8 +321,8 @@ class _Parser:
 
 
 def prose(tags: Mapping[str, Tag]) -> Render:
-    """The texts for a host without its own mechanisms, so that nothing is skipped silently. Progress and access records
-    are for a display and a hook; a host without those has nothing to do."""
+    """The texts for a host without its own mechanisms; without them, macros would be skipped silently. Progress and
+    access records are for a display and a hook, so such a host does nothing for them."""
 
     def activate(arguments: Arguments) -> str:
         skill, mode = str(arguments["skill"]), str(arguments.get("mode", ""))

@@ -88,7 +88,7 @@ def new_rule(name: str) -> str:
 
 
 def from_text(text: str) -> str:
-    """A name for a new note, made from the first meaningful words; "" if too few words are suitable."""
+    """A name for a new note, made from the first meaningful words of a text; "" if too few words are suitable."""
     words = [word for word in similarity.telling_words(text[:1_000]) if re.fullmatch("[a-z0-9]+", word)]
     passing = set(_passing(words))
     kept = [word for word in words if word not in passing and not word.isdigit() and word not in CATEGORIES]

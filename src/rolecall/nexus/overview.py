@@ -1,7 +1,5 @@
-"""Read plan and tasks quickly, for hooks: without msgspec, whose import takes longer than the rest.
-
-An ordinary file is read directly. For one with anything unusual, the caller uses `tools`, which checks every field and
-reports problems.
+"""Read plan and tasks quickly for hooks, without msgspec, whose import takes longer than the rest. Ordinary files are
+read directly. For any other file, the caller uses `tools`, which checks every field and reports problems.
 """
 
 from __future__ import annotations

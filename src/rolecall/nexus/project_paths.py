@@ -40,7 +40,7 @@ _harness = HARNESS
 
 
 def use_harness(name: str) -> None:
-    """From now on, keep the hooks' files under this harness name."""
+    """Keep the hooks' files under this harness name from now on."""
     global _harness
     if not is_harness_id(name):
         raise UsageError(

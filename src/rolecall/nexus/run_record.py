@@ -26,11 +26,11 @@ _LONGEST_LOCK = 1_000
 class TaskRun(NamedTuple):
     thread: str
     is_settled: bool = False
-    """Whether the thread is done and the task list shows it. If the task is pending again, somebody reopened it."""
+    """Whether the thread is done and the task list says so. A task that is then pending again was reopened."""
     redoes: tuple[float, ...] = ()
     """Tasks that this one has checked and rejected; their work is done again in this thread."""
     is_planned: bool = False
-    """Whether the thread is yet to be created: recorded first, so that every thread belongs to a known task."""
+    """Whether the thread has yet to be created. It is recorded before, so that every thread belongs to a known task."""
 
 
 def key(task: Task) -> str:

@@ -1,8 +1,8 @@
 """Tags in a user's message: `[plan:auto] ...` activates a skill, `[d] ...` is carried out at once.
 
 A tag counts at the start of a line or of a list item, outside fenced and indented code. Its text extends to the end of
-the paragraph or to the next tag; adjacent tags share it. Unknown tags are left alone, and one that is close to a known
-tag is pointed out. The caller carries out what a tag asks for.
+the paragraph or to the next tag; adjacent tags share it. Unknown tags are ignored, but one that resembles a known tag
+is reported. The caller carries out the tags.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def status(task: Task, can_begin: Collection[float]) -> str:
 
 
 def ids(numbers: Iterable[float]) -> str:
-    """Ids in short form, for use within a line: runs as 3-7, and not hundreds of them."""
+    """Ids in a short form for a line of text: runs are written as 3-7, and long lists are cut."""
     runs: list[list[float]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][-1] + 1:
@@ -62,7 +62,7 @@ def to_text(tasks: Sequence[Task]) -> str:
 
 
 def _waves(tasks: Sequence[Task]) -> Iterator[tuple[str, list[Task]]]:
-    """Tasks grouped by the earliest time they can be done; those that never can come last."""
+    """Tasks grouped into waves that can be done one after another; tasks that can never be done come last."""
     waits_for = {number: set(task["deps"]) for number, task in enumerate(tasks)}
     followers: dict[float, list[int]] = {}
     for number, deps in waits_for.items():

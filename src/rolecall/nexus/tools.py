@@ -234,7 +234,7 @@ def task_add(
         file = state.load_tasks(project) or state.TaskFile(goal="", decisions=[], tasks=[])
         task.id = _next_id(file.tasks)
         topic = ""
-        with suppress(Damaged):  # the goal of the tasks is the topic of their plan, if it can be read
+        with suppress(Damaged):  # the default goal of the tasks is the topic of their plan, if it can be read
             plan = None if goal or file.goal else state.load_plan(project)
             topic = plan.topic if plan else ""
         longer = state.replace(

@@ -28,12 +28,12 @@ class BookingBackend:
     backend: Backend
     slot: Slot
     host: str
-    """Is charged with the costs."""
+    """The name under which costs are booked."""
     note: Callable[[str, Any], None]
-    """Gets the new `lease` of the thread with each commit that moves it, and `event` with the id of each thread that
-    has new events."""
+    """Called with `lease` and the thread's new lease after each commit that moves the thread, and with `event` and the
+    id of each thread that has new events."""
     _agent_ended: str = ""
-    """How the agent of the last attempt ended, if a signal ended it."""
+    """How the agent of the last attempt ended, if a signal killed it."""
 
     def __getattr__(self, verb: str) -> Any:
         return getattr(self.backend, verb)
@@ -128,7 +128,7 @@ class BookingBackend:
                 events.append(NewEvent(self.slot.thread, "suspended", body))
             return after
         if state.status == Status.IDLE and state.until is not None and state.service is not None:
-            # It gives its slot back, and queues behind those that may run before then.
+            # It frees its slot and waits behind threads that may run before then.
             return state._replace(
                 status=Status.QUEUED, service=QueuePlace(state.service.priority, state.until)
             )

@@ -1,7 +1,7 @@
 """How other processes find and talk to the service of a home: a lock that names its holder, and a socket beside it.
 
 The socket carries no work. A process that queues, kills or resumes a thread writes that into the store and then pokes
-the service, which only makes it look sooner. Messages are lines of JSON, in both directions:
+the service, which makes it read the store sooner. Messages are lines of JSON, in both directions:
 
     {"do": "poke", "thread": ID}     look at the store; the thread is optional
     {"do": "follow", "thread": ID}   reply with an empty line for each new event of the thread, or of any without ID
@@ -79,7 +79,8 @@ def errors_path(home: str) -> str:
 
 
 def without_password(address: str) -> str:
-    """An address without its password, for comparison and for files; it may remove too much, but never too little."""
+    """An address without its password, for comparison and for files. It may remove too much, but never leaves a part of
+    the password."""
     if not address.startswith(_POSTGRES):
         return address
     shorter = re.sub(r"(?<=://)([^:@/?]*):.*@", r"\1@", address)
@@ -110,7 +111,7 @@ class Lock:
         os.pwrite(self._file, json.dumps(known).encode(), 0)
 
     def is_in_place(self) -> bool:
-        """Whether other processes still see our lock; they do not if the home was deleted or replaced."""
+        """Whether other processes still see our lock, which they do not after the home was deleted or replaced."""
         try:
             return os.path.samestat(os.stat(self._path), os.fstat(self._file))
         except OSError:

@@ -20,9 +20,9 @@ _MOST_UNREAD = 4096
 @dataclass
 class Door:
     poke: Callable[[str], object]
-    """Gets a thread's id or an empty string."""
+    """Called with a thread's id or an empty string."""
     stop: Callable[[bool], object]
-    """Gets whether to finish the running steps."""
+    """Called with whether to finish the running steps."""
     answers: Mapping[str, Answer]
     _server: asyncio.Server | None = None
     _followers: dict[str, set[asyncio.StreamWriter]] = field(default_factory=dict)

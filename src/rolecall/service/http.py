@@ -1,8 +1,8 @@
 """An HTTP server: where it listens, and who may call it. The application decides what to answer.
 
-On loopback everyone on this machine may call; elsewhere callers need a token. A web page can point its own domain name
-at this machine (DNS rebinding), but the Host header still has that name, so it must be one of ours. A numeric address
-cannot be rebound, so a server on all addresses accepts any.
+On loopback, every process on this machine may call; elsewhere callers need a token. A web page can point its own domain
+name at this machine (DNS rebinding), but the Host header still has that name, so the server accepts only its own names
+there. A numeric address cannot be rebound, so a server on all addresses accepts any.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def serve(
     tell: Callable[[str], None],
     asks_token: bool = True,
 ) -> None:
-    """Serve clients until a signal arrives. `options` has host, port, token_env and allow_host; `tell` gets the address
-    once it can be reached; `extra` names our extra that installs the packages needed. Without `asks_token`, the
-    application lets callers in itself, and only Host and Origin are checked here."""
+    """Serve clients until a signal arrives. `options` has host, port, token_env and allow_host; `tell` is called with
+    the address once it can be reached; `extra` is the name of our extra that installs the required packages. Without
+    `asks_token`, the application itself checks callers, and only Host and Origin are checked here."""
     host, token = LOOPBACK if options.host is None else options.host, read_token(options)
     names = []
     for name in options.allow_host:
@@ -77,7 +77,7 @@ def serve(
 
 
 def read_token(options: Namespace) -> str | None:
-    """The token that callers need, from the variable that the options name; outside loopback a long one is needed."""
+    """The token that callers need, from the variable that the options name; outside loopback it must be long."""
     host, token = LOOPBACK if options.host is None else options.host, None
     if options.token_env is not None:
         token = config.environment().get(options.token_env, "").strip()
@@ -213,7 +213,7 @@ class Guard:
         return self._is_everywhere and _number(address.host) is not None
 
     def _is_our_page(self, origin: str, host: Address) -> bool:
-        """Whether a page may call. On loopback, pages of other local servers may, too."""
+        """Whether a page may call. On loopback, pages of other local servers may call, too."""
         scheme, _, rest = origin.lower().partition("://")
         page = parse_address(rest)
         if page is None or scheme not in ("http", "https"):

@@ -36,7 +36,7 @@ class WorkflowPolicy:
     concurrency: int = 1
     """How many threads of the workflow may run at once."""
     overflow: Overflow = "queue"
-    """What happens to a thread beyond that: it waits, or it is discarded."""
+    """What happens to a thread beyond that: it waits or is discarded."""
     max_queue: int | None = None
     """How many may wait; beyond that, the oldest thread of the lowest priority is discarded. None for no limit."""
     priority: int = 0

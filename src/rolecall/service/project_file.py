@@ -55,7 +55,7 @@ class ProjectFile:
     triggers: tuple[Trigger, ...] = ()
     hooks: Hooks = field(default_factory=Hooks)
     knowledge: knowledge.KnowledgeSettings | None = None
-    """None if the file has no such section; then `knowledge.yaml` may have the settings."""
+    """None if the file has no such section; the settings may then be in `knowledge.yaml`."""
 
 
 class ProjectReading(NamedTuple):
@@ -121,7 +121,7 @@ def _empty(folder: str) -> ProjectFile:
 
 
 def _name_of(folder: str) -> str:
-    """A folder's name, with characters replaced that a project's name cannot have."""
+    """A folder's name, without the characters that a project's name cannot have."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(folder)).strip("-.")
     return name[:60] if _NAME.fullmatch(name[:60]) else "project"
 

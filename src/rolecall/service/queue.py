@@ -2,7 +2,8 @@
 
 `queue/<workflow>/…` is a waiting thread; `slot/<workflow>/<thread>` is an admitted one that has neither ended nor begun
 to wait for a person; `rate/<agent>` keeps recent call times, and `spend/<day>/<host>` the cost of a day. Every verb
-here is one transaction together with the thread's own ref, so a crash never leaves a thread in two places or in none.
+here changes them and the thread's own ref in one transaction, so a crash never leaves a thread in two places or in
+none.
 
 The number of reads depends on how many threads may run, not on how many wait. `admission.py` decides which threads are
 admitted. `lifecycle.py` puts threads into the queue, as it does everything that people do to threads.
@@ -71,7 +72,7 @@ def standing(
     for workflow in waiting_workflows(store):
         rule, prefix = policy.of(workflow), f"queue/{workflow}/"
         free = min(room, max(0, rule.concurrency - admitted.get(workflow, 0)))
-        if has_groups:  # whose members are admitted even if their workflow is busy
+        if has_groups:  # its members are admitted even if their workflow is busy
             free = room
         may_overflow = rule.overflow == "drop" or (
             rule.max_queue is not None
@@ -105,7 +106,7 @@ def waiting_workflows(store: Store) -> Iterator[str]:
 
 
 def lengths(store: Store) -> dict[str, int]:
-    """How many threads of each workflow wait; reads the names of all of them."""
+    """How many threads of each workflow wait. Reads the name of every waiting thread."""
     names = store.backend.names("queue/")
     return dict(Counter(match[1] for name in names if (match := _ENTRY.fullmatch(name))))
 
@@ -254,7 +255,7 @@ def wake_parents(store: Store, *, now: int) -> tuple[list[Slot], int | None]:
             continue
         slot, draft = Slot(ref.state.name, ref.id, now), store.draft()
         name = thread.slot_name(slot.workflow, slot.thread)
-        if store.ref(name) is not None:  # the process that let it wait has not ended yet
+        if store.ref(name) is not None:  # the process that made it wait has not ended yet
             continue
         order = {"order": group.state["order"]} if "order" in group.state else {}
         draft.move(name, None, state={"since": now, **order})

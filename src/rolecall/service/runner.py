@@ -1,5 +1,5 @@
-"""Who runs a thread that a person started or continued on the page, or that a host handed over: the service if one
-serves the store, else a child process that outlives this one."""
+"""Run a thread that a person started or continued on the page, or that a host handed over: in the service if one serves
+the store, else in a child process that outlives this one."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Assignment(NamedTuple):
 
 
 class ThreadRunner:
-    """Starts `rolecall thread run` for threads that no service runs. `tell` gets a thread's id and why it could not be
-    run; it is called in another Python thread."""
+    """Starts `rolecall thread run` for threads that no service runs. `tell` is called in another Python thread, with a
+    thread's id and the reason why it could not be run."""
 
     def __init__(
         self, store: str | None, *, tell: Callable[[str, str], None] = lambda _id, _text: None
@@ -38,7 +38,7 @@ class ThreadRunner:
         self._store = store
         self._tell = tell
         self._running: dict[str, bool] = {}
-        """Threads whose process this server started and is still running, and whether to run them once more afterwards:
+        """Threads with a running process that this server started, and whether to run them again afterwards, because
         they were continued when that process may have been about to end."""
         self._lock = threading.Lock()
         self._problems: dict[str, str] = {}
@@ -50,7 +50,7 @@ class ThreadRunner:
             return dict(self._problems)
 
     def carry_on(self, thread: Thread) -> Assignment:
-        """Have a thread run if it can. If that fails, what was recorded stays recorded."""
+        """Run a thread if it can run. If that fails, everything recorded before stays."""
         with self._lock:
             self._problems.pop(thread.id, None)
         try:
@@ -107,7 +107,7 @@ class ThreadRunner:
         threading.Thread(target=attend, name=f"run-{ident}", daemon=True).start()
 
     def _end(self, ident: str) -> bool:
-        """Note that the process of a thread has ended, and return whether it is wanted once more."""
+        """Note that the process of a thread has ended, and return whether to start it again."""
         with self._lock:
             return self._running.pop(ident)
 

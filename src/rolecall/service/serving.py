@@ -154,7 +154,7 @@ def of_project(
     its policy."""
 
     async def project(supervisor: Supervisor) -> None:
-        # By this mark, leftovers of a killed service are found. A home has one service at a time.
+        # This mark identifies leftovers of a killed service. A home has one service at a time.
         mark = f"triggers-{sha256(config.home().encode()).hexdigest()[:16]}"
         await end_leftovers(mark)
         address = config.full_store_address(store_url)
@@ -197,7 +197,7 @@ def of_project(
 
 def of_page(folder: str, *, store_url: str | None, port: int) -> Companion:
     """The companion that serves the web page on a port, 0 for a free one. The page has a process of its own, which ends
-    with the service. What it prints goes into the log, except its sign-in links: others may read the log."""
+    with the service. Its output goes into the log, except sign-in links, because others may read the log."""
 
     async def page(supervisor: Supervisor) -> None:
         words = ["web", "--no-open", "--with-stdin", "--port", str(port), "--project", folder]
@@ -233,7 +233,7 @@ def of_page(folder: str, *, store_url: str | None, port: int) -> Companion:
 
 def of_traces(*, store_url: str | None) -> Companion | None:
     """The companion that sends each step to the configured collector; None without one. It works in a Python thread
-    with a connection of its own, so a collector that is slow or away delays nothing."""
+    with a connection of its own, so a slow or unavailable collector delays nothing."""
     with Rolecall(store_url, create=False, is_lazy=True) as rolecall:
         collector = rolecall.collector()
     if collector is None:
@@ -268,7 +268,8 @@ def of_traces(*, store_url: str | None) -> Companion | None:
 
 
 def of_no_project(folder: str) -> Companion:
-    """The companion of a service outside a project. It logs that, because a project created later goes unnoticed."""
+    """The companion of a service outside a project. It logs this, because the service does not notice a project that is
+    created later."""
 
     async def no_project(supervisor: Supervisor) -> None:
         name = project_file.FILE

@@ -1,8 +1,7 @@
 """The service of one home: reads the store, decides which threads run, and runs each step in its own process.
 
 It runs no agent and no user code. Its state is in the store: if it is killed at any moment and started again, it
-continues with the threads that have slots and those that wait. In memory it keeps only which of its slots a worker is
-busy with.
+continues with the threads that have slots and those that wait. In memory it keeps only which slots have a busy worker.
 
 Top to bottom: life cycle, looks at the store, steps, requests.
 """
@@ -54,7 +53,7 @@ class _Held:
     """Why its next step is not being taken."""
 
     def rests(self, now: int) -> bool:
-        """Whether to leave it alone for now."""
+        """Whether to take no step for now."""
         return now < self.not_before <= now + _LATER_MS
 
 
@@ -84,7 +83,7 @@ class Supervisor:
         self._has_news = True
         """Whether threads may have arrived or ended, or a slot become free."""
         self._read_at = 0
-        """When to read the store even if nothing reports a change."""
+        """When to read the store next if nothing reports a change."""
         self._poked: set[str] = set()
         self._door = Door(
             poke=self.wake, stop=lambda finish: self.stop(finish=finish), answers={"status": self.status}
@@ -306,7 +305,7 @@ class Supervisor:
         held.is_ready = status == Status.IDLE
         held.trouble = ""
         if status not in (Status.IDLE, Status.RUNNING):
-            if status != Status.WAITING:  # which happens as often as a member ends
+            if status != Status.WAITING:  # this happens whenever a member ends
                 why = f": {ref.state.reason}" if ref and ref.state.reason else ""
                 self.log(f"{slot.thread} is {status}{why}")
             self._let_go(held)

@@ -34,7 +34,7 @@ from rolecall.store.store import Store
 
 @dataclass(frozen=True)
 class StepOrder:
-    """A step to take. Always short, so that it is sent in one piece."""
+    """A step to take. Short enough to be sent in one piece."""
 
     thread: str
     workflow: str
@@ -91,7 +91,7 @@ _outside: Mapping[str, str] = {}
 _warm: Store | None = None
 """The store of the warm-up or of the last step, kept for the types that it has compiled."""
 _MODULES = ("threads.members", *(f"agents.adapters.{name}" for name in ("command", "claude", "codex")))
-"""What many steps import, beyond those of the trial step."""
+"""Modules that many steps import in addition to those of the trial step."""
 _WORKFLOW = """\
 name: warm-up
 description: Is played once, in a store that is thrown away.

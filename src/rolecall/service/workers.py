@@ -1,8 +1,8 @@
 """Steps in their own processes, from the service's side: start one, read its notes, end it, report how it ended.
 
-While a step runs, it has a process to itself. A process whose step ended well takes another step later; one that was
-told to end, or whose step failed, never does. The caller decides what the end of a step means for the thread. Nothing
-here knows queues or policies, so a fleet uses the same code.
+Each step has a process to itself while it runs. A process whose step succeeded takes another step later; a process that
+was told to end, or whose step failed, does not. The caller decides what the end of a step means for the thread. Nothing
+here depends on queues or policies, so a fleet uses the same code.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class WorkerExit(NamedTuple):
     """How the process of a step ended."""
 
     report: Mapping[str, str] | None
-    """Its own report, empty if all went well; None if it died first."""
+    """Its own report, empty after a success; None if it died first."""
     code: int | None = None
     """Its exit status, negative for a signal; None if unknown."""
     output: str = ""
@@ -63,7 +63,7 @@ class Worker:
         self.limits = limits
         self.pid = 0
         self.is_told_to_end = False
-        """Whether it was sent a signal, which it may not have received yet."""
+        """Whether a signal was sent to it; it may not have received the signal yet."""
         self.notes = 0
         """How many notes of its step have arrived."""
         self._zygote = zygote
@@ -102,7 +102,8 @@ class Worker:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether it can take another step: its last one ended well and left the thread, and nobody told it to end."""
+        """Whether it can take another step: its last one succeeded and released the thread, and it was not told to
+        end."""
         return self._report == {} and not (self._has_lease or self.is_told_to_end or self.has_ended)
 
     def stop(self, *, grace: float = GRACE) -> None:
@@ -179,8 +180,8 @@ class Workers:
     async def step(
         self, order: StepOrder, *, limits: WorkerLimits, heard: Callable[[str, Any], None]
     ) -> WorkerExit:
-        """Take one step of a thread in its own process and wait for its end. Whatever happens, nothing that it started
-        is left when this returns. `heard` gets its notes: `event` with the id of a thread, and `lease`."""
+        """Take one step of a thread in its own process and wait for its end. When this returns, no process that the
+        step started is left. `heard` is called with its notes: `event` with the id of a thread, and `lease`."""
         while True:
             worker = self._take_idle(limits)
             is_new = worker is None
@@ -197,7 +198,7 @@ class Workers:
             if ended.report is not None:
                 return ended
             if is_new or worker.notes or worker.is_told_to_end:
-                break  # otherwise it died before it read the order
+                break  # otherwise it died before reading the order
         # Only its own processes: another machine on this host may have the thread by now.
         await end_leftovers(add_mark(self._environ, order.thread)[RUN_VARIABLE])
         return ended
@@ -247,7 +248,7 @@ class _Pipe:
             data = os.read(self._ours, 65536)
         except BlockingIOError:
             return False
-        except ConnectionResetError:  # it died before it read an order
+        except ConnectionResetError:  # it died before reading an order
             data = b""
         if not data:
             asyncio.get_running_loop().remove_reader(self._ours)

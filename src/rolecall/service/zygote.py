@@ -2,12 +2,12 @@
 
     python -m rolecall.service.zygote CONTROL ENTRY
 
-CONTROL is the number of a socket to the service, ENTRY the module whose `run` takes a step. A line of JSON with its
-limits orders a worker, and carries the socket for its orders and notes and the pipe for its output; one answer has its
-process id, and a later one its exit status. The zygote takes no step itself and has one thread, so it is safe to fork.
-If the service dies, it ends its workers.
+CONTROL is the number of a socket to the service, ENTRY the module whose `run` takes a step. A worker is ordered by a
+line of JSON with its limits, which comes with the socket for its orders and notes and the pipe for its output. One
+answer has its process id, and a later one its exit status. The zygote takes no step itself and has one thread, so it is
+safe to fork. If the service dies, it ends its workers.
 
-A worker takes one step after another, but only while each leaves it as it was; otherwise it ends. On Linux, processes
+A worker takes one step after another as long as each step leaves it unchanged; otherwise it ends. On Linux, processes
 that a step leaves behind become children of its worker, however they detached themselves, and of the zygote when the
 worker ends. They are ended before the service learns of the step's end.
 """
@@ -39,11 +39,12 @@ _BROKEN = 70
 _CPU_SPARE = 5
 """Seconds of processor time between SIGXCPU and SIGKILL."""
 _MOST_STEPS, _MOST_SECONDS, _MOST_KB = 50, 5.0, 64 * 1024
-"""After so many steps, so much processor time or so much more memory, a worker ends: its limits are those of a step."""
+"""After this many steps, this much processor time or this much additional memory, a worker ends, because its limits are
+meant for a single step."""
 _HARMLESS = {"rolecall", "jsonata", *sys.stdlib_module_names}
 """Packages that a step may import and leave behind."""
 _THREAD_PATIENCE = 1.0
-"""Seconds in which the threads of a step that has ended may end too."""
+"""Seconds to wait for the Python threads of a step that has ended."""
 
 
 def main() -> None:
@@ -185,7 +186,7 @@ class _Zygote:
             os._exit(code)
 
     def _take_steps(self, line: int) -> None:
-        """Take a step for each order, until one does not end well or leaves something behind."""
+        """Take a step for each order, until one fails or leaves something behind."""
         modules, memory = set(sys.modules), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         with open(line, "rb", closefd=False) as orders:
             for number, order in enumerate(orders, 1):
@@ -203,8 +204,8 @@ class _Zygote:
 
 
 def _is_clean(modules: set[str]) -> bool:
-    """Whether nothing of a step is left in this process: no thread, no child, and no code of a user, which may have
-    changed anything. `modules` are those that were imported before."""
+    """Whether a step left nothing in this process: no Python thread, no child, and no user code, which may have changed
+    anything. `modules` were imported before the step."""
     deadline = time.monotonic() + _THREAD_PATIENCE
     for thread in threading.enumerate():
         if thread is not threading.main_thread():
@@ -213,7 +214,7 @@ def _is_clean(modules: set[str]) -> bool:
     if threading.active_count() > 1 or added - _HARMLESS:
         return False
     try:
-        while os.waitpid(-1, os.WNOHANG)[0]:  # a process of an agent that ended after the agent
+        while os.waitpid(-1, os.WNOHANG)[0]:  # a process of an agent, which outlived the agent
             pass
     except ChildProcessError:
         return True

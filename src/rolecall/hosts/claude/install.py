@@ -112,7 +112,7 @@ def _server(command: tuple[str, ...]) -> JsonObject:
 def _hooks(setup: HostSetup) -> Iterator[Items]:
     for event in EVENTS:
         line = shlex.join(setup.hook_command(PROGRAM, event))
-        if event != "SessionEnd":  # there, a failing hook is how the person gets a message
+        if event != "SessionEnd":  # at this event, only the output of a failing hook reaches the person
             # Exit code 2 would block everything; only at 127 does Claude Code report that an action was not checked.
             line += " || exit 127"
         more = []

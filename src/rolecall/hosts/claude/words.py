@@ -1,7 +1,5 @@
-"""The wording of skill bodies for Claude Code, which refers to its own tools.
-
-The question tool exists only in interactive sessions, and the progress list only in some releases, so the wording
-allows for both to be missing.
+"""The wording of skill bodies for Claude Code, which refers to its own tools. The question tool exists only in
+interactive sessions, and the progress list only in some releases, so the wording works without them.
 """
 
 from rolecall.hosts.wording import Wording

@@ -1,6 +1,7 @@
-"""A person's words to the Lead, as a host hands them on: tags are carried out, and what the Lead should know is added.
+"""A person's words to the Lead, as a host would pass them on: tags are carried out, and the information that the Lead
+needs is added.
 
-The session is the thread of the conversation. What is added is in a block below the words, which doors do not show.
+The session is the thread of the conversation. The addition is a block below the words, which doors do not show.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def receive(folder: str, session: str, text: str, *, is_new: bool = False) -> Ho
 
 
 def leave(folder: str, session: str) -> str:
-    """End the session until the person comes back; return what is unfinished, in a sentence."""
+    """End the session until the person comes back; return a sentence about unfinished work."""
     project = _find_project(folder)
     if not project or not os.path.isdir(project_paths.nexus(project)):
         return ""
@@ -53,7 +54,7 @@ def leave(folder: str, session: str) -> str:
 
 
 def attach(text: str, context: str) -> str:
-    """The words with what the Lead should know."""
+    """The words with the information that the Lead needs."""
     return f"{text}{_OPEN}{context}{_CLOSE}" if context else text
 
 
@@ -63,7 +64,7 @@ def detach(text: str) -> str:
 
 
 def list_tags() -> dict[str, str]:
-    """What a person can type to activate a skill or to have something recorded, and what it does."""
+    """The tags that a person can type to activate a skill or record something, and what each does."""
     kit = hook_context.load(LEAD)
     return {
         **{tag.trigger: tag.description for tag in kit.tags.values()},
@@ -72,7 +73,7 @@ def list_tags() -> dict[str, str]:
 
 
 def _find_project(folder: str) -> str:
-    """The repository around a folder, if it can be a project; the home of a user cannot."""
+    """The repository around a folder, if it can be a project; a user's home cannot."""
     root = root_around(os.path.abspath(folder)) or ""
     is_home = os.path.realpath(root) == os.path.realpath(os.path.expanduser("~"))
     return root if root and not is_home and os.access(root, os.W_OK) else ""

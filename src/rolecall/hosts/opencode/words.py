@@ -1,6 +1,6 @@
 """The wording of skill bodies for OpenCode, which refers to its own tools.
 
-The question tool exists only in interactive sessions, so the wording allows for it to be missing.
+The question tool exists only in interactive sessions, so the wording works without it.
 """
 
 from rolecall.hosts.wording import Wording

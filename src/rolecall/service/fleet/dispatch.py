@@ -49,7 +49,7 @@ class Dispatcher:
     log: Callable[[str], object]
     agent_of: AgentOf
     running_here: Container[str] = ()
-    """The threads whose steps this machine runs, and settles itself when their processes end."""
+    """The threads whose steps this machine runs and will settle itself."""
     policy: ServicePolicy = field(default_factory=ServicePolicy)
     has_slots: bool = True
     """Whether the last sweep found threads with slots."""
@@ -160,8 +160,8 @@ class Dispatcher:
     # -- abandoned threads --
 
     def sweep(self) -> Admission:
-        """Order the next steps of all threads with slots that have no order or whose order is lost, and cancel the
-        orders of threads that have ended."""
+        """Order the next steps of all threads with slots whose order is missing or lost, and cancel the orders of
+        threads that have ended."""
         queue.wake_parents(self.store, now=self.store.now())  # in case nobody leads
         room = self._room()
         self.has_slots, self.lease_ends_at = bool(room.slots), None
@@ -172,7 +172,7 @@ class Dispatcher:
         standing = self.orders.standing(named)
         lost = []
         for slot in room.slots:
-            with suppress(Conflict):  # it is moving, so some process looks after it
+            with suppress(Conflict):  # it is moving, so some process is working on it
                 lost += [slot] if self._is_lost(slot, standing, room) else []
         return self._step(lost, room) if lost else Admission()
 

@@ -38,7 +38,7 @@ from rolecall.store.store import Store
 from rolecall.threads.state import read_thread
 
 _PATIENCE = 10.0
-"""Seconds that a stopping machine waits for the database; other machines find what it could not report."""
+"""Seconds that a stopping machine waits for the database; other machines find out the rest."""
 _ANSWER = 5.0
 """Seconds that a status request waits for the database."""
 _GLANCE, _REST = 0.25, 1.0
@@ -309,7 +309,7 @@ class Machine:
                 await self._has_facts.wait()
 
     async def _guard(self) -> None:
-        """Do the time-critical work, whether or not the database answers. Nothing here queries it."""
+        """Do the time-critical work, which does not need the database."""
         self._steps.end_what_is_over()
         reach = self._reach
         silence = "" if reach.is_heard() else f"the database has not answered for {reach.silent_for():.0f} s"
@@ -322,7 +322,7 @@ class Machine:
         await asyncio.sleep(_DISK)
 
     def _trouble(self, about: str, problem: str, *, is_steady: bool = False) -> None:
-        """Record or clear a problem and log it; with `is_steady`, changes to an existing problem are not news."""
+        """Record or clear a problem and log it; with `is_steady`, changes to an existing problem are not logged."""
         known = self.problems.get(about, "")
         if problem == known or (is_steady and problem and known):
             return
@@ -349,7 +349,7 @@ class Machine:
     # -- notifications --
 
     def _heard(self, news: str) -> None:
-        """Pass news on to the loop. Called on the line's thread."""
+        """Pass a notification on to the loop. Called on the line's thread."""
         with suppress(RuntimeError):  # the loop is closing
             self._loop.call_soon_threadsafe(self._note, news)
 

@@ -77,7 +77,7 @@ class FleetMember(NamedTuple):
     """The name of the system that it runs on."""
 
     def describe(self) -> JsonObject:
-        """The machine as plain values; of one that is gone, only what lasts."""
+        """The machine as plain values; if it is gone, only those that still hold."""
         now = self.facts if self.is_alive else Facts()
         return {
             "machine": self.name,
@@ -155,7 +155,7 @@ class Presence:
                     f"another machine has the name {self._name.removeprefix(_PREFIX)!r} now",
                     hint=Hint("Give this one a name of its own", "name_machine"),
                 )
-            with suppress(Conflict):  # an earlier call, to which the server took long, was faster
+            with suppress(Conflict):  # an earlier call, which the server answered late, came first
                 self._move(ref, facts)
                 return
 

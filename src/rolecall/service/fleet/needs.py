@@ -3,8 +3,8 @@
 A step runs only where its agent is installed. The machine that gets the order checks that as the engine does before a
 run, from its configuration and programs. The thread's work folder must also exist there, and so must the file of a
 workflow written in Python. A machine that lacks something reports it, and the order goes to another. A folder of the
-thread's own must be the newest copy. If the machine with that cannot take the step, one that can make the folder from
-the files in the store does.
+thread's own must be the newest copy. If the machine with that copy cannot take the step, a machine that can make the
+folder from the files in the store takes it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Need(NamedTuple):
     copies: tuple[Copy, ...] = ()
     places: tuple[MakeableFolder, ...] = ()
     host: str = ""
-    """Where the files in the thread's own folder are newest: a machine there takes the step if it can."""
+    """The host with the newest files of the thread's own folder; a machine there takes the step if it can."""
     instead_of: str = ""
     """What a machine with the thread's own folders would need, if no such machine can take the step."""
 
@@ -129,7 +129,7 @@ def find_need_elsewhere(store: Store, ref: ThreadRef, need: Need) -> Need | None
             return None
         source = folder.source if folder.branch or shared.state.get("git") else ""
         places.append(MakeableFolder(folder.path, source, folder.base))
-    # What members or another workflow have done in the folder so far is sent when they are all done.
+    # Changes by members or another workflow are sent once all of them are done.
     note, member = read_note(store, ref.id), next(read_members(store, ref.id), None)
     if not places or member or (note and note.note.by.startswith("workflow:")):
         return None
@@ -170,7 +170,7 @@ class Here:
         return self._lacks_agent(need.agent)
 
     def list_agents(self) -> list[str]:
-        """The agents with a name that are installed: those of the configuration, and those that need none."""
+        """The installed agents that have a name: those of the configuration, and those that need no program name."""
         names = dict.fromkeys([*(config.load().get("agents") or {}), *agents.PROGRAMS, "builtin"])
         return [name for name in names if not self._lacks_agent(name)]
 

@@ -33,7 +33,7 @@ _POOL = 4
 _POLL = 0.1
 """Seconds between two polls of a machine's queue."""
 _QUIET = 60.0
-"""Seconds during which the same log message is not repeated."""
+"""Seconds before the same log message is repeated."""
 _PROBED = 8
 """How many ids to look up at once."""
 _OVER = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]

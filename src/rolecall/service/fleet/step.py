@@ -142,7 +142,7 @@ class RunningStep:
     """Whether this machine ended it."""
 
     def note_lease(self, lease: JsonObject | None, *, now: int) -> None:
-        """Record how long the thread is ours, from the lease that the step has written."""
+        """Record until when the thread is ours, from the lease that the step has written."""
         self.token = lease["token"] if lease else self.token
         self.until = steady_ms() + lease["deadline"] - now if lease else None
 

@@ -1,4 +1,4 @@
-"""What a person does to the triggers of a project: look at them, fire one, pause and resume it."""
+"""Operations that a person performs on a project's triggers: list, fire, pause and resume."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Delivery:
         memories.save(self.store, self.project.name, trigger, ref, memory)
 
     def pass_over(self, trigger: Trigger, slot: int) -> None:
-        """Record that a planned time passed without a signal, so that it is not checked again."""
+        """Record that a planned time passed without a signal, to avoid checking it again."""
         ref, memory = self.recall(trigger)
         with suppress(Conflict):
             after = replace(memory, scheduled=max(slot, memory.scheduled), problem="")

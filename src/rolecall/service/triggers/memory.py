@@ -63,7 +63,7 @@ class Signal:
     """The digest of the value seen; if it is empty, every signal counts."""
     seen_at: int = 0
     is_by_hand: bool = False
-    """Whether a person asked for it; then only an error keeps it from starting a thread."""
+    """Whether a person asked for it; then only an error prevents it from starting a thread."""
 
 
 def ref_name(project: str, trigger: Trigger) -> str:
@@ -71,7 +71,7 @@ def ref_name(project: str, trigger: Trigger) -> str:
 
 
 def recall(store: Store, project: str, trigger: Trigger, *, now: int) -> tuple[Ref | None, TriggerMemory]:
-    """The ref and the memory. A trigger that is new, or that looks at something else now, starts from now."""
+    """The ref and the memory. A trigger that is new, or whose source has changed, starts from now."""
     ref = store.ref(ref_name(project, trigger))
     memory = from_state(ref.state) if ref is not None else TriggerMemory()
     looks_at = digest_of(repr((trigger.source, trigger.schedule)))

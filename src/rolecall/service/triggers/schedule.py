@@ -2,7 +2,7 @@
 
 Times are milliseconds of the wall clock. Times missed because nothing ran, or because the clock was set forward, are
 made up for only once. If the clock was set back, a time already handled is not handled again; if it was set back far,
-the schedule starts again.
+the schedule starts over.
 """
 
 from __future__ import annotations
