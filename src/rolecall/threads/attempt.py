@@ -197,8 +197,7 @@ class Attempt:
         return AgentAnswer(self.note.raw, self.note.session, self.note.step, is_unread=self.note.unread)
 
     async def read_begun_reuse(self) -> Mapping[str, str]:
-        """The finished step, and its thread, that a dead process was taking over; empty if there was no such
-        process."""
+        """The finished step, and its thread, that a process was taking over when it died; empty if there was none."""
         if not self._is_left_here() or not self.note.reused:
             return {}
         await self._remember_question()

@@ -1,6 +1,5 @@
-"""Predicts a thread without starting it: which of its first steps would be reused, and what the rest may use.
-
-Nobody is asked and nothing is written to the store. The thread is a chain in memory, made of finished steps found by
+"""Predicts a thread without starting it: which of its first steps would be reused, and what the remaining ones may use.
+No agent is asked and nothing is written to the store. The thread is a chain in memory, made of finished steps found by
 their keys. It ends before the first role that would be asked.
 """
 

@@ -59,7 +59,7 @@ class Forecast:
 
 UNKNOWN = Forecast()
 NOTHING = Forecast((Rest(0.0, 0.0, 0.0),))
-"""For a thread that ends or stops: nobody is asked."""
+"""For a thread that ends or stops: no agent is asked."""
 
 
 class Sum(NamedTuple):

@@ -1,5 +1,5 @@
-"""Requests that created a thread, so that a repeated request creates no second one: a reply may be lost, and a button
-may be pressed twice.
+"""Requests that created a thread. They prevent a repeated request, after a lost reply or a second press of a button,
+from creating another thread.
 
 The newest are kept in the ref `request/threads`, which moves in the transaction that creates the thread.
 """

@@ -133,7 +133,7 @@ _ADDED_TO_RECORDS: dict[str, Schema] = {
 RECORD_SCHEMAS = tuple(accumulate(_ADDED_TO_RECORDS.items(), _extend, initial=RECORD_SCHEMA))
 """Every type of a step's `detail`, oldest first."""
 TREE_SCHEMA = make_type("rolecall.tree", {"tree": _OBJECT})
-"""Recorded files that something else than a step names, such as a task of an evaluation."""
+"""Recorded files that are named by something other than a step, such as a task of an evaluation."""
 ATTEMPT_SCHEMA = make_type(
     "rolecall.attempt",
     {"start": _REF, "head": _REF, "role": _TEXT, "agent": _TEXT, "started_at": _INTEGER, "cwd": _TEXT},
@@ -253,7 +253,7 @@ def queue_name_of(ident: str, state: ThreadState) -> str:
 
 
 def queue_entry(state: ThreadState, entry: JsonObject) -> dict[str, Any]:
-    """What the queue knows of a thread besides its place, which is `entry` and what follows from its state."""
+    """What the queue knows about a thread besides its place: `entry`, and what follows from the thread's state."""
     known = {"member": bool(state.member), "until": state.until}
     return {**entry, **{key: value for key, value in known.items() if value}}
 
@@ -463,7 +463,7 @@ class Chain:
 
 
 class Reused(NamedTuple):
-    """The finished step that a step was taken over from."""
+    """The finished step from which a step was taken over."""
 
     step: str
     """The step whose agent was asked, even if it was taken over from one that was reused itself."""

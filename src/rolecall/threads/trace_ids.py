@@ -1,8 +1,8 @@
 """The ids of traces and spans, which follow from ids that are known before an agent is asked.
 
-So a process of the agent can be told under which span it works, and exporting a thread twice gives the same spans. A
-trace is everything that a thread has done, with the threads that play its roles. A span is one attempt at a step: it
-is identified by the thread, the head that the step extends, and the failed attempt before it.
+An agent's process can therefore be told its span, and exporting a thread twice gives the same spans. A trace is
+everything that a thread has done, with the threads that play its roles. A span is one attempt at a step: it is
+identified by the thread, the head that the step extends, and the failed attempt before it.
 """
 
 import xxhash

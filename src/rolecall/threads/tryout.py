@@ -1,9 +1,9 @@
-"""Walks recorded threads through an edited workflow, without asking anybody.
+"""Walks recorded threads through an edited workflow, without asking any agent.
 
 Routing and prompts are pure, so as long as nothing that a step depends on has changed, its recorded output is what the
 edited workflow would get. The walk ends at the first step that would be asked something else, or where the thread would
-take another way. A version of the workflow is compared with the edited one once, for all its threads: what is the same
-in both is not evaluated. Nothing is written, and only the functions of the edited workflow can be called.
+take another way. Each version of the workflow is compared with the edited one once for all its threads, and equal parts
+are not evaluated. Nothing is written, and only the functions of the edited workflow can be called.
 """
 
 from __future__ import annotations
@@ -43,11 +43,12 @@ from rolecall.workflow.route import Ended, Failed, Next, Route, Stuck, Suspended
 
 Kind = Literal["route", "role", "restrictions", "sandbox", "agent", "prompt", "folder", "group", "limit"]
 _OF_GROUP = ("roles", "join", "on_failure", "merge", "check")
-"""What decides how the results of a group's members become one; how many run at once and for how long does not."""
+"""The fields that decide how the results of a group's members are joined; the number that run at once and the deadline
+do not."""
 
 
 class StepChange(NamedTuple):
-    """One thing that differs at a step."""
+    """One difference at a step."""
 
     kind: Kind
     parts: tuple[str, ...] = ()
@@ -75,7 +76,7 @@ class Divergence(NamedTuple):
     """The first step at which a thread would continue differently."""
 
     step: int
-    """Its number; one more than the last step's if only what follows that step differs."""
+    """Its number, or the last step's number plus one if all steps are the same."""
     role: str | None
     """The role that took the step; None after the last step."""
     changes: tuple[StepChange, ...]
@@ -96,7 +97,7 @@ class Trial(NamedTuple):
     difference: Divergence | None = None
     """None if the thread would not differ."""
     forecast: Forecast = NOTHING
-    """What the rest may use, from the step that differs on."""
+    """What the remaining steps may use, beginning with the first difference."""
     problem: str = ""
     """Why the thread cannot be walked."""
 
@@ -111,7 +112,7 @@ class Tryout:
         self._histories: dict[str, PastThreads] = {}
 
     def walk(self, refs: Iterable[ThreadRef]) -> Iterator[Trial]:
-        """How each thread would fare. One that cannot be read has a `problem`."""
+        """The trial of each thread. A thread that cannot be read has a `problem`."""
         for ref in refs:
             state = ref.state
             trial = Trial(ref.id, state.title, state.status.value, state.steps or 0)
@@ -129,7 +130,7 @@ class Tryout:
         if found.asks is None:
             return NOTHING
         if any(change.kind == "agent" for change in found.changes):
-            return UNKNOWN  # what another agent uses is not in the past
+            return UNKNOWN  # nothing is known about what another agent uses
         name = ref.state.name
         if name not in self._histories:
             self._histories[name] = PastThreads(self._store, name)
@@ -170,7 +171,7 @@ class Tryout:
 
 
 class Edit:
-    """What differs between a version of a workflow and the edited one. What has been compared is kept."""
+    """The differences between a version of a workflow and the edited one. Results of comparisons are kept."""
 
     def __init__(self, old: Workflow, new: Playbook) -> None:
         self.old = Playbook(old)
@@ -199,7 +200,7 @@ class Edit:
         return self._routes[source]
 
     def changes_of(self, role: str) -> tuple[StepChange, ...]:
-        """What differs in the definition of a role, and of the roles of a team."""
+        """The differences in the definition of a role, and of the roles of a team."""
         if role not in self._roles:
             self._roles[role] = tuple(self._compare_role(role))
         return self._roles[role]
@@ -279,7 +280,7 @@ class StepPlace:
             old = self._edit.old.workflow
             has_location = any(edge.location for edge in old.graph.get(source, ()))
             if old.python is None and (now != was or has_location):
-                # What is recorded is masked and without the folder.
+                # The recorded prompt is masked and lacks the folder.
                 computed = next_of(self._old)
                 was = computed if isinstance(computed, Next) and computed.role == role else was
             if not isinstance(now, Next) or now.role != role:
@@ -302,7 +303,7 @@ class StepPlace:
         """Compare where the thread goes after its last step."""
         is_code = self._edit.old.workflow.python is not None
         if self._edit.routes_alike(source) or (is_code and self._ref.state.status != Status.COMPLETED):
-            return None  # in the second case only its code knows
+            return None  # in the second case only its code can tell
         was: Route = Ended() if is_code else next_of(self._old)
         now = next_of(self._new)
         if isinstance(was, Next) and isinstance(now, Next) and was.role == now.role:

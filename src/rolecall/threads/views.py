@@ -157,7 +157,7 @@ def current_group(store: Store, ref: ThreadRef) -> View | None:
 
 
 def needs_person(store: Store, ref: ThreadRef) -> bool:
-    """Whether nothing happens until a person acts: the thread is suspended, or it waits only for suspended members."""
+    """Whether the thread needs a person: it is suspended, or waits only for suspended members."""
     if ref.state.status != Status.WAITING:
         return ref.state.status == Status.SUSPENDED
     held = store.ref(group_name(ref.id))

@@ -28,7 +28,8 @@ sleep would overrun if the computer sleeps, too."""
 
 def find_limit_of(store: Store, error: RolecallError) -> Limit | None:
     """The limit that an agent's provider has reported, or for a role that another workflow plays, the one that its
-    thread waits for. Only the message of an `api_failure` is read: what agents and commands say may be about limits."""
+    thread waits for. Only the message of an `api_failure` is read, because texts of agents and commands may mention
+    limits, too."""
     if not isinstance(error, AgentError):
         return None
     if error.ending == "suspended" and error.session:
@@ -38,8 +39,8 @@ def find_limit_of(store: Store, error: RolecallError) -> Limit | None:
 
 
 def begin(setup: Setup, ref: ThreadRef, attempt: Attempt, until: int, reason: str) -> Outcome:
-    """Let the thread wait until the limit ends. An agent that reports limits again and again is asked less and less
-    often, down to once an hour, whatever times it names."""
+    """Let the thread wait until the limit ends. An agent that keeps reporting limits is asked less and less often, down
+    to once an hour, regardless of the times that it names."""
     store = setup.store
     pause = min(_SHORTEST_MS * 2 ** (attempt.tries - 1), _LONGEST_MS)
     until, reason = max(until, store.now() + pause), setup.mask.text(reason)

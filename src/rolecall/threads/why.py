@@ -128,7 +128,7 @@ def _find_earlier(store: Store, ref: ThreadRef, step: Step) -> Iterator[tuple[St
                 if is_finished and earlier.payload["completed_at"] <= before:
                     yield earlier, one.id
         except RolecallError:
-            continue  # its nodes are damaged, which reading the thread reports
+            continue  # its nodes are damaged; reading the thread reports this
 
 
 def _find_obstacle(store: Store, ref: ThreadRef, before: Step, after: Step) -> str:

@@ -44,7 +44,7 @@ class FilesAt(NamedTuple):
     place: str
     """The folder of our repositories, one of which has them."""
     at: int
-    """When they were like that."""
+    """The time of that state."""
 
 
 # -- the files of a step --
@@ -100,8 +100,8 @@ def plan(
     parent: WorkFolder | None = None,
     files: FilesAt | None = None,
 ) -> WorkFolder:
-    """Plan a folder for a new thread without making it. `parent` is the folder of the thread it is forked from, `files`
-    is what it begins with."""
+    """Plan a folder for a new thread without making it. `parent` is the folder of the thread that it is forked from,
+    `files` are those that it begins with."""
     if work is None:
         raise UsageError(
             f"the workflow works in a {kind}, and has no place to make it in",
@@ -150,7 +150,7 @@ def _plan_worktree(
         parent = None
     newest = f"refs/heads/{parent.branch}" if parent else "HEAD"
     base = git.commit(top, newest)
-    if files is not None:  # the commit that was checked out then, as far as its date tells
+    if files is not None:  # the commit that was checked out at that time, judging by its date
         older = git.ask(top, "rev-list", "-1", "--first-parent", f"--min-age={files.at // 1000}", newest)
         base = older.text or base
     if base is None:
@@ -235,8 +235,8 @@ def make(kind: str, folder: WorkFolder) -> None:
 
 
 def bring_back(store: Store, refs: Iterable[ThreadRef], place: str) -> list[str]:
-    """Make the folders of threads as their last steps left them, on a machine that got them and their recorded files in
-    a bundle, and return the folders. Parents come first. Commits must be there already."""
+    """Make the folders of threads as their last steps left them, on a machine that imported the threads and their
+    recorded files from a bundle, and return the folders. Parents come first. Commits must exist already."""
     newest: dict[str, tuple[FilesAt, str | None]] = {}
     for ref in refs:
         chain, folders = Chain(store, ref.head), ref.state.folders
@@ -272,7 +272,7 @@ def discard(folder: WorkFolder) -> None:
 
 
 def is_whole(folder: WorkFolder) -> bool:
-    """Whether a folder is there and complete."""
+    """Whether a folder exists and is complete."""
     return os.path.exists(_mark(folder)) and os.path.isdir(folder.path)
 
 
@@ -305,7 +305,8 @@ def is_newest(path: str, copy: str) -> bool:
 
 
 def find_newer(store: Store, thread: str, kind: str, folder: WorkFolder) -> str:
-    """Say where the newest copy of a thread's own folder is; empty if it is here, or there is one copy only."""
+    """Say where the newest copy of a thread's own folder is; empty if it is on this machine, or if there is only one
+    copy."""
     shared = store.ref(files_name(thread, kind)) if store.is_shared else None
     if shared is None or is_newest(folder.path, shared.state.get("copy", "")):
         return ""
@@ -313,8 +314,8 @@ def find_newer(store: Store, thread: str, kind: str, folder: WorkFolder) -> str:
 
 
 def find_owner(store: Store, ref: ThreadRef | None, path: str) -> tuple[str, str, WorkFolder] | None:
-    """The folder that contains a path, with its thread and its kind: a folder of the thread's own, or of those that it
-    works for."""
+    """The folder that contains a path, with its thread and its kind: an own folder of the thread, or of a thread that
+    it works for."""
     while ref is not None:
         for kind, folder in ref.state.folders.items():
             if not folder.is_removed and _is_in(path, folder.path):
@@ -401,8 +402,8 @@ def for_step(
     is_needed: bool = True,
 ) -> str:
     """Return the folder in which a role of this thread works. If `is_needed`, make it if it is missing and was never
-    used, and refuse an older copy than that of another machine. `location` is relative to it; a path into a folder of
-    the thread that this one was forked from means the same place in its own."""
+    used, and refuse it if another machine has a newer copy. `location` is relative to it; a path into a folder of the
+    thread that this one was forked from stands for the same place in this thread's own folder."""
     kind = "fork" if workdir == "shared" else workdir
     ref = read_thread(store, name)
     folder = ref.state.folders.get(kind) if ref else None

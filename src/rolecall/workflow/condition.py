@@ -197,7 +197,7 @@ def _run(expression: str, view: JsonObject, seconds: float, *, is_list: bool) ->
         return _plain(value) if is_list else bool(_jsonata().Jsonata.boolize(value))
     except _TooLong:
         raise UsageError(f"the condition {expression!r} was stopped after {seconds:g} s") from None
-    except Exception as exc:  # odd data can make the interpreter raise any Python error
+    except Exception as exc:  # unusual data can make the interpreter raise any Python error
         raise UsageError(f"the condition {expression!r} failed: {_describe(exc)}") from exc
 
 
@@ -274,7 +274,7 @@ def _parse(expression: str, has_output: bool = False) -> _Parsed:
         return _Parsed(None, exc.message, 0, ())
     except RecursionError:
         return _Parsed(None, "it nests too deep", 0, ())
-    except Exception as exc:  # odd text can make the parser raise any Python error
+    except Exception as exc:  # unusual text can make the parser raise any Python error
         location = getattr(exc, "location", -1)
         where = f" (at character {location})" if isinstance(location, int) and location > 0 else ""
         return _Parsed(None, f"it is not JSONata: {_describe(exc)}{where}", 0, ())

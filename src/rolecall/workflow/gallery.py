@@ -1,6 +1,6 @@
 """The workflows that come with Rolecall, in the folder `gallery` beside this file: one YAML file for each name.
 
-A name is looked for here last, after the project's folders and the stored workflows. Nothing is parsed here: each file
+A name is looked up here last, after the project's folders and the stored workflows. Nothing is parsed here: each file
 begins with the lines `name` and `description`.
 """
 

@@ -1,7 +1,7 @@
 """Finds problems in a workflow as a whole before it runs. Pure.
 
-It checks the value, however it was made, and reports positions as paths into it; `yaml.py` turns these into lines and
-columns. Whatever is certain to fail or to mislead is an error; whatever may be intended is a warning.
+It checks the value from any source and reports positions as paths into it; `yaml.py` turns these into lines and
+columns. A problem that is certain to fail or mislead is an error; one that may be intended is a warning.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ Resume = Literal["ephemeral", "bounded", "persistent"]
 Workdir = Literal["shared", "worktree", "copy"]
 """The folder a role works in: the one in which the thread was started, or one of the thread's own."""
 OnCrash = Literal["keep", "restore"]
-"""The files with which a step starts again whose process has died: as it left them, or as it found them."""
+"""The files with which a step starts again after its process has died: as the process left them, or as it found
+them."""
 
 
 class Limits(NamedTuple):
@@ -90,7 +91,7 @@ class Sandbox(NamedTuple):
     """What they may read, besides the work folder and what programs need to run. None: everything except secret
     places."""
     network: Literal["all", "none"] | tuple[str, ...] = "all"
-    """Whom they may connect to: everybody, nobody, or each `host:port` of a list."""
+    """Where they may connect to: anywhere, nowhere, or each `host:port` of a list."""
     env: tuple[str, ...] | None = None
     """The variables that they get besides the basic ones; a name may end with `*`. None: all except secret ones."""
     memory: int | None = None
@@ -173,7 +174,7 @@ class Role(NamedTuple):
     reuse: bool | None = None
     """Whether a finished step with the same key is taken over instead of asking; None uses the workflow's setting."""
     stand_in: str | None = None
-    """The agent that plays the role while its own has reached a limit of its provider; None: nobody, the thread
+    """The agent that plays the role while its own has reached a limit of its provider; None: no agent, so the thread
     waits."""
     sandbox: Sandbox | None = None
     """What its processes may reach; None uses the workflow's setting."""
@@ -217,8 +218,8 @@ def on_crash_of(workflow: Workflow, role: str) -> OnCrash:
 
 
 def reuse_of(workflow: Workflow, role: str, chosen: bool | None = None) -> bool | None:
-    """Whether the steps of a role are reused, or None if nobody says. `chosen` is what was asked for when the thread
-    was started or run; it does not overrule a workflow that forbids it."""
+    """Whether the steps of a role are reused, or None if this is not decided. `chosen` is the choice with which the
+    thread was started or run; it does not override a workflow that forbids reuse."""
     own = workflow.roles[role].reuse
     said = workflow.reuse if own is None else own
     return said if chosen is None or said is False else chosen
@@ -553,7 +554,7 @@ def schema_ids_of(payload: JsonObject) -> dict[str, str]:
 
 
 def from_payload(payload: JsonObject, schemas: Mapping[str, JsonObject]) -> Workflow:
-    """The workflow of a stored form; `schemas` has the roles' schemas by the ids of their nodes.
+    """The workflow from its stored form; `schemas` has the roles' schemas by the ids of their nodes.
 
     The predecessor's form is accepted as well: schemas under `frontmatter`, edges as a mapping from status to target.
     """

@@ -1,9 +1,9 @@
-"""Workflows that were taken from elsewhere: the lock file, what they may do, and whether somebody has looked at them.
+"""Workflows from other projects: the lock file, what they may do, and whether somebody has allowed them.
 
-The files of a pack lie in `.workflows` like the project's own. `.workflows/lock.yaml` says where each workflow comes
-from and pins it by the digest of its files: its one file, or everything in its folder. Before somebody has looked at
-what they may do, none of these files is started, loaded as code or given a key, by any command; the home remembers
-that by the digest, so a change asks again.
+The files of a pack are in `.workflows`, like the project's own. `.workflows/lock.yaml` says where each workflow comes
+from and pins it by the digest of its files: its one file, or everything in its folder. Until somebody has looked at
+what these files may do and allowed it, no command starts them, loads them as code or gives them a key. The home
+remembers the digest, so changed files must be allowed again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _HEADER = (
 
 
 class Untrusted(UsageError):
-    """Nobody here has looked at this version of a workflow of a pack."""
+    """Nobody here has allowed this version of a workflow of a pack."""
 
     def __init__(self, message: str, *, path: str) -> None:
         hint = Hint("See what it may do and allow it", "trust_workflow", workflow=name_of(path))
@@ -50,15 +50,15 @@ class Untrusted(UsageError):
 
 
 class Tree(NamedTuple):
-    """The files in a pack's folder of workflows, by their paths in that folder."""
+    """The files in a pack's folder of workflows, by path relative to that folder."""
 
     files: Mapping[str, bytes]
     refused: Mapping[str, str] = {}
-    """Files that are not taken, and why: links, submodules, pipes, files that are too large."""
+    """Files that are left out, and why: links, submodules, pipes, files that are too large."""
 
 
 class Unit(NamedTuple):
-    """All files of one workflow, by their paths in the folder of workflows."""
+    """All files of one workflow, by path relative to the folder of workflows."""
 
     name: str
     main: str
@@ -68,7 +68,7 @@ class Unit(NamedTuple):
 
     @property
     def place(self) -> str:
-        """The file or folder that has all of it."""
+        """The file or folder with the whole workflow."""
         return self.main.partition("/")[0]
 
     @property
@@ -211,8 +211,8 @@ _PINS: form.Record[dict[str, Any]] = form.Section("the lock file", {"workflows":
 
 
 def read_pins(folder: str) -> dict[str, Pin]:
-    """The lock file of a folder of workflows: each workflow that was taken from elsewhere. Raise an error if it cannot
-    be read, because then nobody knows which workflows those are."""
+    """Read the lock file of a folder of workflows: each workflow from another project. Raise an error if it cannot be
+    read, because these workflows are then unknown."""
     path = os.path.join(folder, LOCK)
     if not has_lock(folder):
         return {}
@@ -232,7 +232,7 @@ def write_pins(folder: str, pins: Mapping[str, Pin]) -> None:
 
 
 def _quote(text: str) -> str:
-    """A text of one line in YAML; in single quotes only a quote has a meaning."""
+    """A text of one line in YAML; within single quotes, only a quote is special."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -240,7 +240,7 @@ def _quote(text: str) -> str:
 
 
 class Pinned(NamedTuple):
-    """A workflow of a pack as it is here, and what the lock file says about it."""
+    """The local copy of a workflow of a pack, and its entry in the lock file."""
 
     folder: str
     unit: Unit
@@ -263,7 +263,7 @@ def find_pinned(path: str) -> Pinned | None:
 
 
 def refuse_untrusted(path: str) -> None:
-    """Raise `Untrusted` if the file belongs to a pinned workflow that nobody here has looked at in its present form."""
+    """Raise `Untrusted` if the file belongs to a pinned workflow whose present form nobody here has allowed."""
     found = find_pinned(path)
     if found is None or os.path.exists(_trust_file(found.unit.content)):
         return
@@ -276,7 +276,7 @@ def refuse_untrusted(path: str) -> None:
 
 
 def trust(path: str, content: str) -> None:
-    """Record that somebody has looked at this content of the workflow that the file at `path` belongs to."""
+    """Record that somebody has allowed this content of the workflow to which the file at `path` belongs."""
     found = find_pinned(path)
     if found is None or found.unit.require_plain().content != content:
         raise Conflict(f"{path} has just been changed", hint="Look at it again.")
@@ -358,7 +358,7 @@ class Powers(NamedTuple):
     """Work folders that its edges name, as templates; otherwise it works in the thread's."""
     limits: Mapping[str, float] = {}
     python: Mapping[str, int] = {}
-    """The lines of each Python file of a workflow of a pack. Nothing is known of what they do."""
+    """The number of lines of each Python file of a workflow of a pack, whose effects are unknown."""
     others: tuple[str, ...] = ()
     """Its further files, except other workflows in YAML, which are described by themselves."""
 
@@ -374,7 +374,7 @@ class Powers(NamedTuple):
         return self.pin is not None and self.pin.content != self.content
 
     def explain(self) -> list[tuple[str, str]]:
-        """Everything that it may do, as lines with a heading each: a person decides by it."""
+        """Everything that it may do, as lines with a heading each, for the person who decides."""
         rows = [(power.role, power.words) for power in self.roles]
         if self.python:
             count = sum(self.python.values())
@@ -400,7 +400,7 @@ class Powers(NamedTuple):
 
 
 def _one_line(text: str) -> str:
-    """A text of a pack on one line, so that it cannot look like another line of the list."""
+    """A text of a pack on one line, because further lines could look like entries of the list."""
     return " ".join(text.replace("\n", "\\n").replace("\r", "\\r").split())
 
 

@@ -1,4 +1,4 @@
-"""Where a project has its workflows, and what the path of a file says about the workflow in it."""
+"""The folders of a project's workflows, and what a file's path says about the workflow in it."""
 
 from __future__ import annotations
 

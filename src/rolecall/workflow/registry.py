@@ -240,7 +240,7 @@ def check_file(path: str, *, has_any_name: bool = False) -> Checked:
     # Imported here, as below, because a stored workflow runs without the parser and the checks.
     if path.endswith(".py"):
         try:
-            check_trust(path)  # to load it is to run its code
+            check_trust(path)  # loading it runs its code
         except UsageError as error:
             return Checked(None, (Problem("error", error.message, path, 1, 1, error.hint),))
         from rolecall.workflow.python import check_python
@@ -259,8 +259,8 @@ def load_file(
     path: str, *, warn: Callable[[Problem], object] = lambda _: None, has_any_name: bool = False
 ) -> Playbook:
     """Load a workflow file to start threads of it. Raise one error with all its problems, or `Untrusted` if it comes
-    from a pack and nobody has looked at it; pass its warnings to `warn`. With `has_any_name`, its name need not be
-    that of the file."""
+    from a pack and nobody has allowed it; pass its warnings to `warn`. With `has_any_name`, its name need not be that
+    of the file."""
     check_trust(path)
     return read_file(path, warn=warn, has_any_name=has_any_name)
 
@@ -280,7 +280,7 @@ def read_file(
 
 
 def check_trust(path: str) -> None:
-    """Raise `Untrusted` if a file belongs to a workflow of a pack and nobody here has looked at what it may do."""
+    """Raise `Untrusted` if a file belongs to a workflow of a pack that nobody here has allowed."""
     if any(places_around(path)):
         from rolecall.workflow import pack  # reads YAML, and most projects have no packs
 

@@ -86,9 +86,10 @@ def fit(given: JsonObject, schema: JsonObject) -> ParsedReply | Suspension | Rep
 
 
 def from_words(text: str, schema: JsonObject) -> ParsedReply | ReplyProblem:
-    """Make an output of what a person said. Words fit if the schema leaves one place for them: its only free text, or
-    the body if nothing else is needed. If there are several statuses, they must begin with one, alone on the first line
-    or before a colon: no decision is guessed. An answer as `parse` reads it, or a JSON object, fits any schema."""
+    """Make an output from a person's words. The words fit if the schema has one place for them: its only free text, or
+    the body if nothing else is needed. If there are several statuses, the words must begin with one, alone on the first
+    line or before a colon, because decisions are not guessed. An answer as `parse` reads it, or a JSON object, fits any
+    schema."""
     given = parse(text, schema)
     if text.lstrip().startswith("{") and not isinstance(given, ParsedReply):
         with suppress(ValueError, RecursionError):
