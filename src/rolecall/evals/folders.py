@@ -24,7 +24,7 @@ from rolecall.store.store import Store
 from rolecall.threads import kept_files
 
 _UPLOAD = "git -c uploadpack.allowAnySHA1InWant=true upload-pack"
-"""Options with which a local repository serves a commit that no branch ends in; nothing is written there."""
+"""Options with which a local repository serves a commit that is at the end of no branch; nothing is written there."""
 
 
 _EMPTY = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"

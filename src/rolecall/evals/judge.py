@@ -46,7 +46,7 @@ _MOST_REASON = 500
 _REFUSED = re.compile(
     r"^.*/.*(?:Read-only file system|Permission denied).*$|^.*(?:\[Errno (?:13|30)\]).*/.*$", re.MULTILINE
 )
-"""How programs report that they may not write a file."""
+"""Messages with which programs report that they may not write a file."""
 
 
 class Site(NamedTuple):
@@ -218,7 +218,7 @@ def question_of(judged: Judged) -> str:
 
 
 def count_votes(judge: Judge, votes: Sequence[Vote]) -> Verdict:
-    """The verdict of the majority, with the mean score. A tie fails: what half of the judges reject is not good."""
+    """The verdict of the majority, with the mean score. A tie fails, because half of the votes reject the result."""
     steps = [vote.step for vote in votes if vote.step]
     usage: dict[str, float] = {}
     for vote in votes:

@@ -36,7 +36,7 @@ class Makeup(NamedTuple):
     run: str
     """The first run with this makeup."""
     at: int
-    """When that began, in milliseconds."""
+    """When that run began, in milliseconds."""
 
 
 class Traced(NamedTuple):
@@ -47,7 +47,7 @@ class Traced(NamedTuple):
     makeups: int
     answers: int
     tasks: tuple[str, ...]
-    """Those that broke."""
+    """The tasks that broke."""
     error: float
     """How often an answer is assumed to be wrong."""
     certainty: float | None = None

@@ -134,7 +134,7 @@ class StoredTask(NamedTuple):
     repository: str
     commit: str
     fork: str = ""
-    """The step of a recorded thread, or its start, from which the threads of this task go on."""
+    """The step of a recorded thread, or its start, from which the threads of this task continue."""
 
 
 class StoredVariant(NamedTuple):

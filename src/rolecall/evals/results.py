@@ -61,9 +61,9 @@ class Summary(NamedTuple):
     infrastructure: int
     rate: Rate | None
     pass_at: float | None
-    """How likely one of `repeat` runs passes."""
+    """The probability that at least one of `repeat` runs passes."""
     pass_every: float | None
-    """How likely `repeat` runs all pass."""
+    """The probability that all of `repeat` runs pass."""
     score: Mean | None
     used: Mapping[str, float]
     """The usage of all its threads: `cost`, if an agent reported any, `tokens` and `minutes`."""

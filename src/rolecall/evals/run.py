@@ -484,7 +484,7 @@ class Runner:
             return self.site.trees.take(str(place), source=self.work)
 
 
-# -- what a thread has done --
+# -- the facts about a thread --
 
 
 def name_deciding(suite: StoredSuite) -> list[str]:

@@ -82,7 +82,7 @@ class Search:
 
     @property
     def certainty(self) -> float:
-        """How likely the answer is right."""
+        """The probability that the answer is right."""
         return self.chances[self.answer]
 
     def next_version(self) -> int | None:

@@ -116,15 +116,15 @@ def estimate_rate(tallies: Sequence[Tally]) -> Rate | None:
 
 
 def estimate_pass_at(tallies: Iterable[Tally], k: int) -> float | None:
-    """How likely at least one of `k` runs of a task passes (pass@k, the unbiased estimate), as a mean over the tasks
-    that have `k` runs; None if no task has."""
+    """The probability that at least one of `k` runs of a task passes (pass@k, the unbiased estimate), as a mean over
+    the tasks that have `k` runs; None if no task has `k` runs."""
     shares = [1 - math.comb(runs - passed, k) / math.comb(runs, k) for passed, runs in tallies if runs >= k]
     return fmean(shares) if shares else None
 
 
 def estimate_pass_every(tallies: Iterable[Tally], k: int) -> float | None:
-    """How likely `k` runs of a task all pass (pass^k), as a mean over the tasks that have `k` runs; None if no task
-    has."""
+    """The probability that all of `k` runs of a task pass (pass^k), as a mean over the tasks that have `k` runs; None
+    if no task has `k` runs."""
     shares = [math.comb(passed, k) / math.comb(runs, k) for passed, runs in tallies if runs >= k]
     return fmean(shares) if shares else None
 

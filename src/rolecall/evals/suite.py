@@ -291,7 +291,7 @@ class _Reader:
         judge = Judge(name, **given)
         return judge._replace(agent=agent_from(self._folder, judge.agent)) if judge.agent else judge
 
-    # -- what the parts must be to each other --
+    # -- consistency of the parts --
 
     def _check_judge(self, judge: JsonObject, at: At) -> None:
         kinds = [kind for kind in ("command", "expression", "agent") if kind in judge]

@@ -210,7 +210,7 @@ def read_lines(one: Form[T], path: str) -> tuple[list[tuple[int, T]], list[Probl
             column = getattr(error, "colno", 1)
             problems.append(Problem("error", f"not valid JSON: {error}", path, number, column))
             continue
-        # JSON is YAML, which knows places; except that YAML cannot read the surrogate pairs of an emoji.
+        # The YAML reader knows positions and reads JSON, except for the surrogate pairs of an emoji.
         is_plain = "\\u" not in line
         loaded = form.load(one, line, source=path) if is_plain else form.load_value(one, value, source=path)
         problems += [problem._replace(line=number) for problem in loaded.problems]

@@ -1,8 +1,8 @@
 """The application: routes, and who may call them.
 
-The page itself is public: it holds nothing. Everything under `/api` needs the cookie that a sign-in gives, or the token
-as a bearer. A request that changes something also needs the header `X-Rolecall: 1`, which a foreign page cannot send.
-`service/http.py` has already checked Host and Origin.
+The page itself is public, because it contains no data. Everything under `/api` needs the cookie from a sign-in, or the
+token as a bearer token. A request that changes something also needs the header `X-Rolecall: 1`, which a foreign page
+cannot send. `service/http.py` has already checked Host and Origin.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ class SiteSettings:
 
 class WorkerThreads:
     """Python threads that run verbs. Each keeps a Rolecall of its own, because a connection to a store belongs to one
-    thread. Slow verbs and those that change something have their own, so that nobody waits to kill a thread."""
+    thread. Slow verbs, and verbs that change something, have threads of their own, so that killing a thread never
+    waits."""
 
     def __init__(self, settings: SiteSettings) -> None:
         self._settings = settings
@@ -145,7 +146,7 @@ class WebSite:
     # -- signing in --
 
     async def sign_in(self, request: Request) -> Response:
-        """GET takes a one-time link, POST a token."""
+        """GET accepts a one-time link, POST a token."""
         if request.method == "GET":
             found = self._signin.take_link(request.query_params.get("once", ""))
             if found != "unknown":
@@ -181,7 +182,7 @@ class WebSite:
         return f"/signin?once={self._signin.make_link()}"
 
     def _refuse_stranger(self, request: Request) -> Response | None:
-        """The refusal of a request that may not use the interface, None if it may."""
+        """The refusal of a request that may not use the interface; None if it may."""
         name = _cookie_name(request)
         cookie = request.cookies.get(name, "")
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -206,7 +207,7 @@ class WebSite:
         return None
 
     def guard(self, run: Handler) -> Handler:
-        """Refuse callers who may not use the interface, and report what goes wrong."""
+        """Refuse callers who may not use the interface, and report errors."""
 
         async def check_and_run(request: Request) -> Response:
             try:
@@ -237,7 +238,7 @@ class WebSite:
         return _reply(await self._workers.run(look))
 
     def _count_waiting(self, rolecall: Rolecall, newest: int) -> int:
-        """How much waits for a person, at most 100. All pages ask after the same events, and share a count."""
+        """How many items wait for a person, at most 100. All pages ask after the same events and share the count."""
         problems = self._runner.problems
         with self._counting:
             known = self._counted
@@ -287,7 +288,8 @@ class WebSite:
         )
 
     async def _run(self, verb: ApiVerb, call: Call) -> Any:
-        """What a verb returns, as a reply unless a thread continues; a `Failure` if its own process ended with one."""
+        """The result of a verb, as a reply unless a thread continues; a `Failure` if the verb's own process ended with
+        one."""
 
         def complete(rolecall: Rolecall) -> Ask:
             return Ask(**vars(call), rolecall=rolecall, problems=self._runner.problems)
@@ -307,7 +309,7 @@ class WebSite:
 
         def answer(rolecall: Rolecall) -> GoesOn | Response:
             found = verb.run(complete(rolecall))
-            return found if isinstance(found, GoesOn) else _reply(found)  # encodes what may be long
+            return found if isinstance(found, GoesOn) else _reply(found)  # encodes replies that may be long
 
         is_slow = verb.is_slow(call) if callable(verb.is_slow) else verb.is_slow
         return await self._workers.run(answer, is_slow=is_slow, is_writing=verb.is_writing)
@@ -318,7 +320,7 @@ class WebSite:
         return {**found.reply, "thread": thread.id, "status": thread.status, **run._asdict()}
 
     async def send_report(self, request: Request) -> Response:
-        """A thread's report as a file to keep."""
+        """A thread's report as a download."""
         is_markdown = request.query_params.get("format") == "markdown"
         ident = request.path_params["thread"]
         text = await self._workers.run(
@@ -328,7 +330,7 @@ class WebSite:
         return _send_file(text, ident, "md" if is_markdown else "html")
 
     async def send_eval_report(self, request: Request) -> Response:
-        """The page of an evaluation as a file to keep."""
+        """The page of an evaluation as a download."""
         query, ident = request.query_params, request.path_params["run"]
         text = await self._workers.run(
             lambda rolecall: rolecall.evals().page(ident, base=query.get("base", "")), is_slow=True

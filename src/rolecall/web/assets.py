@@ -1,4 +1,4 @@
-"""The files of the page, which come with the package."""
+"""The page's files, which come with the package."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _MODULES = (threads, service)
 
 
 async def run(verb: ApiVerb, call: Call, *, folder: str, store: str | None) -> Any:
-    """What the verb returns, or the `Failure` with which it ended."""
+    """The verb's result, or the `Failure` with which it ended."""
     try:
         ended = await process.run(
             [sys.executable, "-P", "-m", "rolecall.web.child"],
@@ -68,7 +68,7 @@ def main() -> None:
         answer = {"failure": failure.describe(error)}
     json.dump(answer, output)
     output.flush()
-    os._exit(0)  # whatever the code has left running
+    os._exit(0)  # anything that the code has left running
 
 
 if __name__ == "__main__":

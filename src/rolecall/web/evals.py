@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rolecall.evals.results import Report
 
 _KNOWN: dict[tuple[str, str | None], JsonObject] = {}
-"""What was read of runs, by their ids and newest results."""
+"""The data read from runs, by their ids and newest results."""
 _MOST_KNOWN = 500
 
 

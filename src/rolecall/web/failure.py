@@ -27,7 +27,7 @@ _STATUSES: tuple[tuple[type[BaseException], int, str], ...] = (
     (ValueError, 400, "usage"),
 )
 EXPECTED = (RolecallError, OSError, ValueError)
-"""What a verb may raise."""
+"""The errors that a verb may raise."""
 
 
 class Failure(NamedTuple):
@@ -37,7 +37,7 @@ class Failure(NamedTuple):
     error: str
     hint: str = ""
     problems: tuple[str, ...] = ()
-    """Where a body does not fit."""
+    """The places where a body does not fit."""
 
 
 def describe(error: BaseException) -> Failure:

@@ -1,4 +1,4 @@
-"""How the page words a hint: with the button that carries it out, or as plain advice."""
+"""The page's wording of a hint: with the button that carries it out, or as plain advice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BUTTONS = {
 """The button or page for each action that has one."""
 
 COMMANDS = {"check_machine": "rolecall doctor", "trust_workflow": "rolecall workflow trust {workflow}"}
-"""What only a person at a terminal can do."""
+"""Actions that need a person at a terminal."""
 
 
 def name_button(onward: Hint | None) -> str | None:

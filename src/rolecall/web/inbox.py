@@ -1,4 +1,4 @@
-"""The inbox: every thread in which nothing happens until a person acts, and work that could not be merged."""
+"""The inbox: every thread that needs a person, and work that could not be merged."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _LONGEST = 400
 
 
 def find_waiting(rolecall: Rolecall, problems: Mapping[str, str]) -> Iterator[JsonObject]:
-    """What waits for a person: threads that could not be run, for which `problems` has the reasons; those that wait,
-    newest first; then work that was set aside, which has a `branch`."""
+    """The entries that wait for a person: threads that could not be run, for which `problems` has the reasons; waiting
+    threads, newest first; then work that was set aside, which has a `branch`."""
 
     def unrun() -> Iterator[JsonObject]:
         for ident, problem in problems.items():

@@ -1,8 +1,8 @@
-"""Live events: what any process records in the store, sent to every open page as server-sent events.
+"""Live events: the events that any process records in the store, sent to every open page as server-sent events.
 
 One Python thread reads new events while at least one stream is open, and none runs otherwise. Every page gets the
-events that move threads; what an agent says and does is sent only to pages that look at its thread. A page that was
-away continues after the number of the last event it saw.
+events that move threads; an agent's messages and actions are sent only to pages that show its thread. A page that
+reconnects continues after the last event that it saw, which it names by number.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class PageStream:
 
     def offer(self, frames: list[_Frame]) -> None:
         if data := b"".join(filter(None, map(self.choose, frames))):
-            # A page that does not read is cut off; it comes back with the number of its last event.
+            # A page that does not read is disconnected; it reconnects with the number of its last event.
             self.frames.put_nowait(data if self.frames.qsize() < _MOST_QUEUED else None)
 
 
@@ -110,7 +110,7 @@ class LiveEvents:
             stream.frames.put_nowait(None)
 
     def end_refused(self) -> None:
-        """End the streams of browsers that are signed in no longer."""
+        """End the streams of browsers that are no longer signed in."""
         for stream in self._streams:
             if not stream.is_allowed():
                 stream.frames.put_nowait(None)
@@ -130,7 +130,7 @@ class LiveEvents:
     def _follow(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
             self._read(loop)
-        except Exception as error:  # whatever it was, pages come back and try again
+        except Exception as error:  # after any error, pages reconnect and try again
             loop.call_soon_threadsafe(self._fail, error)
 
     def _fail(self, error: Exception) -> None:
@@ -144,7 +144,7 @@ class LiveEvents:
         with self._open_store() as rolecall:
             after = rolecall.newest_event()
             loop.call_soon_threadsafe(self._publish, [], after)
-            # A page may have been told that a crashed one runs.
+            # A page may have been told that a crashed thread is running.
             entries = rolecall.entries(status=("running", "crashed"), members=True)
             running = {entry["thread"] for entry in entries}
             look_at = monotonic()
@@ -157,7 +157,7 @@ class LiveEvents:
                 found: list[StoredEvent] = []
                 with suppress(
                     RolecallError
-                ):  # the store may be busy or away; the next look finds what it has
+                ):  # the store may be busy or unreachable; the next look finds the events
                     found = rolecall.events(after=after, limit=_PAGE)
                 if found:
                     after = found[-1].seq
@@ -212,7 +212,7 @@ async def frames_of(
     position = await live.join(stream, missed=after is not None)
     try:
         is_behind = after is not None and after < position
-        # Without a number while events are missing, so that a break now does not skip them.
+        # Without a number while events are missing, so that a page that reconnects now does not skip them.
         yield b"retry: 1000\n\n" + _encode(0 if is_behind else position, kind="hello")
         if after is not None and is_behind:
             if position - after > _MOST_REPLAYED:

@@ -1,4 +1,4 @@
-"""Renders the Markdown of people and agents as HTML that contains no script, no style and no foreign image."""
+"""Renders Markdown by people and agents as HTML without scripts, styles and foreign images."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import nh3
 from markdown_it import MarkdownIt
 
 LONGEST = 200_000
-"""Longer texts are shown as they are; rendering one would take seconds."""
+"""Longer texts are shown as plain text, because rendering one would take seconds."""
 _TAGS = {
     "p", "br", "hr", "h1", "h2", "h3", "h4", "h5", "h6", "blockquote", "pre", "code", "em", "strong", "s", "del",
     "ul", "ol", "li", "a", "table", "thead", "tbody", "tr", "th", "td", "sup", "sub", "kbd",

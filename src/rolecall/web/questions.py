@@ -1,4 +1,4 @@
-"""What a thread waits for, as a person sees it: the question, the form of the answer, or what else continues it."""
+"""What a thread needs from a person: the question and the form of the answer, or another way to continue it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def kind_of(thread: Thread, status: str) -> str | None:
 
 
 def read_instruction(thread: Thread) -> str:
-    """What the role that waits for a person is asked; empty if that takes running a workflow's code."""
+    """The instruction of the role that waits for a person; empty if finding it requires running a workflow's code."""
     with suppress(RolecallError):
         if thread.rolecall.read_workflow(thread.workflow).python is None:
             due = thread.question().due
@@ -36,7 +36,7 @@ def read_instruction(thread: Thread) -> str:
 
 
 def describe_question(thread: Thread, status: str) -> JsonObject | None:
-    """What a thread needs from a person, None if nothing. A form that cannot be made says why as `problem`."""
+    """What a thread needs from a person; None if it needs nothing. If no form can be made, `problem` says why."""
     kind = kind_of(thread, status)
     if kind is None:
         return None
@@ -49,7 +49,7 @@ def describe_question(thread: Thread, status: str) -> JsonObject | None:
         return found
     try:
         workflow = thread.rolecall.read_workflow(thread.workflow)
-        if workflow.python is not None:  # whose code is not run to show a question
+        if workflow.python is not None:  # its code is not run to show a question
             due = thread.state.role or ""
             return found | (
                 _describe_form(due, workflow.roles[due]) if due in workflow.roles else {"kind": "reply"}
@@ -68,7 +68,7 @@ def describe_question(thread: Thread, status: str) -> JsonObject | None:
 
 
 class _Form(NamedTuple):
-    """What a person fills in."""
+    """The form that a person fills in."""
 
     status: str | None
     """The status that the answer gets; None if the role has only one form."""

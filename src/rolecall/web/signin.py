@@ -56,7 +56,8 @@ class BrowserSignIn:
         return self._token is not None
 
     def make_link(self) -> str:
-        """A word that signs one browser in, once, for a few minutes. Only the newest links are valid."""
+        """The secret of a new link, which signs one browser in, once, within a few minutes. Only the newest links are
+        valid."""
         word = secrets.token_urlsafe(24)
         self._links = [*self._links, _Link(word, self._clock() + LINK_MINUTES * 60)][-_MOST_LINKS:]
         return word
@@ -84,7 +85,7 @@ class BrowserSignIn:
         return is_ours and is_timely and signature not in self._ended
 
     def end_cookie(self, name: str, value: str) -> None:
-        """Make a cookie invalid. If that cannot be kept in the home, it is valid again after a restart."""
+        """Make a cookie invalid. If this cannot be saved in the home, the cookie is valid again after a restart."""
         if not self.is_cookie(name, value):
             return
         signature = value.rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""Threads: lists, one thread, its steps, files and graph, and what a person can do to it."""
+"""Threads: lists, one thread, its steps, files and graph, and the actions of a person."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from rolecall.web.workflows import draw
 
 _MOST_ROWS = 200
 _SECONDS = 1.0
-"""How long a request looks for threads. It then replies with what it found, and the next page continues from there."""
+"""How long a request searches for threads. It then replies with those it found, and the next page continues from
+there."""
 _LONGEST_TEXT = 60_000
 _MOST_EVENTS = 500
 _LONGEST_BRIEF = 4_000
 _MOST_LINES = 10_000
 _LONGEST_PATCH = 2_000_000
 UNRUN = ("idle", "queued", "crashed")
-"""The statuses of threads that nobody runs at the moment."""
+"""The statuses of threads that no process is running."""
 _LIMITS = {"type": "object", "additionalProperties": {"type": "number"}}
 _AGENTS = {"type": "object", "additionalProperties": TEXT}
 _COMMENT = record({"path": TEXT, "text": TEXT}, line=WHOLE, side={"enum": ["old", "new"]}, quote=TEXT)
@@ -432,7 +433,7 @@ def fork(ask: Ask) -> Any:
 
 @contextmanager
 def _tell_who_was_first(thread: Thread, seen: str | None) -> Iterator[None]:
-    """If the thread has moved since the person saw its head, report that as the cause of any error."""
+    """If the thread has moved since the person saw its head, report this as the cause of any error."""
     try:
         yield
     except (Conflict, UsageError):
@@ -442,7 +443,7 @@ def _tell_who_was_first(thread: Thread, seen: str | None) -> Iterator[None]:
         with suppress(RolecallError):
             newest = thread.step_page(limit=1)["steps"][0]
             by = newest.get("by") or {}
-            if newest["role"] == "$PERSON":  # anybody else's output says whatever an agent wrote
+            if newest["role"] == "$PERSON":  # any other output may contain anything that an agent wrote
                 by = newest["output"].get("by") or {}
             said = f": {by.get('person') or newest['agent']} answered as {newest['role']}"
         raise Conflict(

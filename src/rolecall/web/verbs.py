@@ -1,4 +1,4 @@
-"""How a module declares verbs of the JSON interface, and what a verb is given.
+"""How a module declares verbs of the JSON interface, and the arguments of a verb.
 
 A verb is a function of an `Ask` that returns a JSON value, or `GoesOn` if a thread should run afterwards. It runs in a
 worker thread with its own `Rolecall`, so it may block. A verb that loads a workflow in Python runs in another process
@@ -41,13 +41,13 @@ def record(required: Mapping[str, Schema] | None = None, **optional: Schema) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A request that was let in and whose body fits the verb's schema, as plain values."""
+    """An accepted request whose body fits the verb's schema, as plain values."""
 
     path: Mapping[str, str]
     query: Mapping[str, str]
     body: JsonObject
     by: Mapping[str, str]
-    """Who asks and where from."""
+    """The person who asks, and the door."""
     is_read_only: bool
     request: Request | None = None
     """Given if the client may repeat the request."""
@@ -55,7 +55,7 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Ask(Call):
-    """A call, with what a verb needs to answer it."""
+    """A call, with everything that a verb needs to answer it."""
 
     rolecall: Rolecall
     problems: Mapping[str, str] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class ApiVerb(NamedTuple):
     """The parameters after the question mark, and what each means."""
     body: Schema | None
     is_slow: bool | Callable[[Call], bool]
-    """Whether it may take seconds; nothing else waits for such calls."""
+    """Whether it may take seconds; other calls do not wait for such a call."""
     loads: Callable[[Ask], str | None] | None = None
     """Names the workflow that the verb loads, whose code runs if it is written in Python."""
     is_repeatable: bool = False
@@ -136,7 +136,7 @@ def post(
     loads: Callable[[Ask], str | None] | None = None,
     is_repeatable: bool = False,
 ) -> Declare:
-    """Declare a verb that changes something; `body` is the schema of what it is given."""
+    """Declare a verb that changes something; `body` is the schema of its input."""
 
     def declare(run: Callable[[Ask], Any]) -> Callable[[Ask], Any]:
         VERBS.append(ApiVerb("POST", path, summary, run, {}, body, is_slow, loads, is_repeatable))

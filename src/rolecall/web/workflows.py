@@ -33,7 +33,7 @@ def draw(workflow: model.Workflow) -> Drawing:
 
 
 def _describe_trust(rolecall: Rolecall, name: str) -> JsonObject:
-    """What a workflow of a pack may do, and why it is refused until somebody has looked at that; nothing is run."""
+    """What a workflow of a pack may do, and why it is refused until somebody has allowed it. None of its code runs."""
     if rolecall.find_workflow(name).path is None:
         return {"refused": None, "powers": []}
     powers, refused = [one for one in rolecall.powers(name) if one.pin], None
