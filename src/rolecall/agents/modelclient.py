@@ -38,6 +38,7 @@ from pydantic_ai.settings import ModelSettings
 
 from rolecall.agents.protocol import Ending
 from rolecall.agents.transcript import LONGEST_ANSWER
+from rolecall.settings.model_request import excerpt
 
 if TYPE_CHECKING:
     from rolecall.agents.adapters.builtin import Builtin
@@ -210,7 +211,7 @@ class Asking:
             while root.__cause__ is not None:
                 root = root.__cause__
             return NoAnswer(
-                f"the model's endpoint cannot be reached: {self._excerpt(str(root) or type(root).__name__)}",
+                f"the model's endpoint cannot be reached: {self._excerpt(root)}",
                 hint="Check the base URL in the configuration, and that the endpoint is up.",
                 is_transient=True,
             )
@@ -222,12 +223,8 @@ class Asking:
             retry_after=error.retry_after,
         )
 
-    def _excerpt(self, text: str) -> str:
-        """Return the start of a text in one line, with the key removed in case the endpoint repeats it."""
-        if self.options.api_key:
-            text = text.replace(self.options.api_key, "***")
-        line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * _EXCERPT]).split())
-        return line[:_EXCERPT] or "nothing"
+    def _excerpt(self, said: str | BaseException) -> str:
+        return excerpt(said, self.options.api_key, most=_EXCERPT)
 
 
 _MALFORMED = (ValueError, TypeError, AttributeError, LookupError, AssertionError, RecursionError)

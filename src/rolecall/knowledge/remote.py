@@ -1,24 +1,20 @@
 """Vectors from an OpenAI-compatible `/embeddings` endpoint.
 
-A temporary failure (429, 5xx, a timeout, a broken connection) is retried, and any other is an error with a hint. No
-proxy is used, no redirect is followed, and no message ever contains the key.
+A temporary failure (429, 5xx, a timeout, a broken connection) is retried, and any other is an error with a hint.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import socket
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from threading import Timer
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
-from rolecall.errors import Hint, StorageError, UsageError
-from rolecall.knowledge.lazy import http_client, np
+from rolecall.errors import Hint, StorageError
+from rolecall.knowledge.lazy import http_client, model_request, np
 from rolecall.knowledge.model import unit
+from rolecall.settings.settings import Endpoint
 
 if TYPE_CHECKING:
     from rolecall.knowledge.model import Matrix
@@ -65,27 +61,9 @@ class RemoteModel:
         seconds: float = _SECONDS,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        try:
-            url = urlsplit(base_url)
-            host, self._port = url.hostname, url.port
-        except ValueError:
-            host = None
-        if host is None or url.scheme not in ("http", "https") or url.username is not None:
-            raise UsageError(
-                "the base URL of the embedding model is not of the form https://host/path",
-                hint=Hint("Set it, without the key", "set_setting", key="providers.NAME.baseUrl", value="…"),
-            )
-        if not re.fullmatch(r"[\x21-\x7e]*", key or ""):
-            raise UsageError(
-                "the key of the embedding model has spaces or control characters in it", hint="Set it again."
-            )
-        self._host = host
-        self._is_secure = url.scheme == "https"
-        self._path = url.path.rstrip("/") + "/embeddings" + (f"?{url.query}" if url.query else "")
-        self._model = model
-        self._key = key
+        self._endpoint = Endpoint(base_url, model, key, seconds)
+        url = model_request.check_endpoint(self._endpoint, "the embedding model")
         self._dimensions = dimensions
-        self._seconds = seconds
         self._wait = wait
         self._place = f"{url.scheme}://{url.netloc}{url.path}"
         self.name = f"{model} of {self._place}" + (f" with {dimensions} dimensions" if dimensions else "")
@@ -108,14 +86,14 @@ class RemoteModel:
         return np.concatenate(found) if found else np.empty((0, self._dimensions or 0), np.float32)
 
     def _ask(self, texts: Sequence[str]) -> bytes:
-        asked: dict[str, object] = {"model": self._model, "input": list(texts)}
+        asked: dict[str, object] = {"model": self._endpoint.model, "input": list(texts)}
         if self._dimensions:
             asked["dimensions"] = self._dimensions
         body = json.dumps(asked).encode()
-        seconds = self._seconds + _SECONDS_PER_TEXT * (len(texts) - 1)
+        seconds = self._endpoint.timeout + _SECONDS_PER_TEXT * (len(texts) - 1)
         for pause in (*_PAUSES, None):
             try:
-                return self._ask_once(body, seconds)
+                return self._ask_once(body, self._endpoint._replace(timeout=seconds))
             except _Unavailable as error:
                 if pause is None:
                     raise StorageError(
@@ -130,40 +108,16 @@ class RemoteModel:
                 self._wait(max(pause, error.pause))
         raise AssertionError("unreachable")
 
-    def _ask_once(self, body: bytes, seconds: float) -> bytes:
-        kind = http_client.HTTPSConnection if self._is_secure else http_client.HTTPConnection
-        connection = kind(self._host, self._port, timeout=seconds)
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if self._key:
-            headers["Authorization"] = f"Bearer {self._key}"
-
-        def cut() -> None:
-            with suppress(OSError):
-                connection.sock.shutdown(socket.SHUT_RDWR)
-
-        # A socket's timeout applies between two bytes; this one applies to the whole reply.
-        until, timer = time.monotonic() + seconds, Timer(seconds, cut)
-        timer.daemon = True
+    def _ask_once(self, body: bytes, endpoint: Endpoint) -> bytes:
+        request = model_request.ModelRequest(endpoint, "/embeddings", "the embedding model")
         try:
-            connection.connect()
-            timer.start()
-            connection.request("POST", self._path, body, headers)
-            with connection.getresponse() as response:
-                data = response.read(_MOST_BYTES + 1)
-                if response.length and len(data) <= _MOST_BYTES:
-                    raise http_client.IncompleteRead(data, response.length)
+            status, data, asked = request.send(body, most=_MOST_BYTES)
+        except TimeoutError as error:
+            raise _Unavailable(f"did not answer within {endpoint.timeout:g} s") from error
         except (OSError, http_client.HTTPException) as error:
-            if isinstance(error, TimeoutError) or time.monotonic() >= until:
-                raise _Unavailable(f"did not answer within {seconds:g} s") from error
-            reason = self._excerpt((str(error) or type(error).__name__).encode())
-            raise _Unavailable(f"cannot be reached ({reason})") from error
-        finally:
-            timer.cancel()
-            connection.close()
-
-        status = response.status
+            raise _Unavailable(f"cannot be reached ({self._excerpt(error)})") from error
         if status == 429 or status >= 500:
-            asked = response.getheader("Retry-After", "")  # dates are not supported
+            # Dates are not supported.
             pause = min(float(asked), _LONGEST_PAUSE) if re.fullmatch(r"\d{1,6}(\.\d+)?", asked) else 0.0
             raise _Unavailable(f"answered HTTP {status}: {self._excerpt(data)}", pause)
         if status != 200:
@@ -175,12 +129,8 @@ class RemoteModel:
             raise self._wrong(f"more than {_MOST_BYTES:,} bytes")
         return data
 
-    def _excerpt(self, data: bytes) -> str:
-        """Return the start of a reply in one line, with the key removed in case it is echoed."""
-        text = data[:4000].decode("utf-8", "replace")
-        if self._key:
-            text = text.replace(self._key, "***")
-        return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:300] or "nothing"
+    def _excerpt(self, said: bytes | Exception) -> str:
+        return model_request.excerpt(said, self._endpoint.api_key)
 
     def _read_vectors(self, data: bytes, count: int) -> Matrix:
         """Return a row of length 1 for each text; raise an error now, as a wrong vector cannot be recognised later."""

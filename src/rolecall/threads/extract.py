@@ -1,24 +1,20 @@
 """The fallback for an answer whose frontmatter could not be parsed: ask a model for the output.
 
-It sends one POST to an OpenAI-compatible endpoint and, if the reply is wrong, a second one that says why. It uses the
-standard library, because model libraries take seconds to import. It uses no proxy and follows no redirect, and no
-error message contains the key.
+It sends one POST to an OpenAI-compatible endpoint and, if the reply is wrong, a second one that says why.
 """
 
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import re
-import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
-from rolecall.errors import ExtractError, UsageError
+from rolecall.errors import ExtractError
+from rolecall.settings.model_request import ModelRequest, excerpt
 from rolecall.settings.settings import Endpoint
 from rolecall.workflow.reply import ParsedReply, ReplyProblem, Suspension, fit
 
@@ -64,7 +60,7 @@ async def chat(endpoint: Endpoint, messages: Sequence[Message]) -> Completion:
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
         raise ExtractError(
             f"the extract model at {endpoint.place} did not send a chat completion: "
-            f"{_excerpt(reply, endpoint)}",
+            f"{excerpt(reply, endpoint.api_key)}",
             hint="Check that the base URL belongs to an OpenAI-compatible endpoint.",
         ) from None
     counts = {name: value if isinstance(value, int) and value > 0 else 0 for name, value in usage.items()}
@@ -129,66 +125,6 @@ def _understand(text: str, schema: Mapping[str, Any]) -> ParsedReply | str:
 # -- one request --
 
 
-class _Exchange:
-    """One request, which another thread can abort."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
-        try:
-            url = urlsplit(endpoint.base_url)
-            host, port = url.hostname, url.port
-        except ValueError:
-            host, port = None, None
-        if host is None or url.scheme not in ("http", "https") or url.username is not None:
-            raise UsageError(
-                "the base URL of the extract model is not of the form https://host/path",
-                hint="Set it in the configuration; the key has a place of its own.",
-            )
-        if not re.fullmatch(r"[\x21-\x7e]*", endpoint.api_key or ""):
-            raise UsageError(
-                "the key of the extract model contains spaces or control characters", hint="Set it again."
-            )
-        kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
-        self._connection = kind(host, port, timeout=endpoint.timeout)
-        self._path = url.path.rstrip("/") + "/chat/completions" + (f"?{url.query}" if url.query else "")
-        self._socket: socket.socket | None = None
-
-    def run(self, body: bytes) -> bytes:
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
-        if self._endpoint.api_key:
-            headers["Authorization"] = f"Bearer {self._endpoint.api_key}"
-        try:
-            self._connection.connect()
-            # Kept because the connection drops its reference to the socket if the response is going to close it.
-            self._socket = self._connection.sock
-            self._connection.request("POST", self._path, body, headers)
-            with self._connection.getresponse() as response:
-                data = response.read(MAX_RESPONSE + 1)
-        finally:
-            self._connection.close()
-        place, status = self._endpoint.place, response.status
-        if 300 <= status < 400:
-            raise ExtractError(
-                f"the extract model at {place} redirects (HTTP {status}), which is not followed",
-                hint="Set the base URL to where it leads, if you trust that place with the key.",
-            )
-        if status != 200:
-            outage = "Resume the thread when the endpoint works again." if status >= 500 else ""
-            raise ExtractError(
-                f"the extract model at {place} refused with HTTP {status}: {_excerpt(data, self._endpoint)}",
-                hint=_ADVICE.get(status, outage),
-            )
-        if len(data) > MAX_RESPONSE:
-            raise ExtractError(f"the extract model at {place} sent more than {MAX_RESPONSE:,} bytes")
-        return data
-
-    def abort(self) -> None:
-        # Closing alone would not wake a thread that is blocked in a read.
-        if self._socket is not None:
-            with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
-
-
 _ADVICE = {
     401: "Check the key of the extract model in the configuration.",
     403: "Check the key of the extract model in the configuration.",
@@ -198,26 +134,30 @@ _ADVICE = {
 
 
 async def _post(endpoint: Endpoint, body: bytes) -> bytes:
-    exchange = _Exchange(endpoint)
+    request = ModelRequest(endpoint, "/chat/completions", "the extract model")
+    model = f"the extract model at {endpoint.place}"
     hint = "Check the base URL in the configuration, and that the endpoint is up."
     try:
-        # The socket's own timeout only limits the time between two bytes.
-        return await asyncio.wait_for(asyncio.to_thread(exchange.run, body), endpoint.timeout)
+        status, data, _ = await asyncio.to_thread(request.send, body, most=MAX_RESPONSE)
     except TimeoutError:
-        message = f"the extract model at {endpoint.place} did not answer within {endpoint.timeout:g} s"
+        message = f"{model} did not answer within {endpoint.timeout:g} s"
         raise ExtractError(message, hint=hint) from None
-    except (OSError, http.client.HTTPException) as exc:
-        reason = _excerpt(str(exc).encode() or type(exc).__name__.encode(), endpoint)
-        message = f"the extract model at {endpoint.place} cannot be reached: {reason}"
+    except (OSError, HTTPException) as exc:
+        message = f"{model} cannot be reached: {excerpt(exc, endpoint.api_key)}"
         raise ExtractError(message, hint=hint) from None
     finally:
-        exchange.abort()
-
-
-def _excerpt(data: bytes, endpoint: Endpoint) -> str:
-    """The beginning of the response on one line, with the key removed in case the server echoes it."""
-    text = data[:4000].decode("utf-8", "replace")
-    if endpoint.api_key:
-        text = text.replace(endpoint.api_key, "***")
-    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return text[:300] or "nothing"
+        request.abort()
+    if 300 <= status < 400:
+        raise ExtractError(
+            f"{model} redirects (HTTP {status}), which is not followed",
+            hint="Set the base URL to where it leads, if you trust that place with the key.",
+        )
+    if status != 200:
+        outage = "Resume the thread when the endpoint works again." if status >= 500 else ""
+        raise ExtractError(
+            f"{model} refused with HTTP {status}: {excerpt(data, endpoint.api_key)}",
+            hint=_ADVICE.get(status, outage),
+        )
+    if len(data) > MAX_RESPONSE:
+        raise ExtractError(f"{model} sent more than {MAX_RESPONSE:,} bytes")
+    return data
