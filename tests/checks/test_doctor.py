@@ -32,7 +32,7 @@ from rolecall.checks.doctor import (
 )
 from rolecall.checks.machine import check_endpoint, check_extract
 from rolecall.errors import NotFound, UsageError
-from rolecall.settings.settings import Endpoint as ModelEndpoint
+from rolecall.settings.models import Endpoint as ModelEndpoint
 from rolecall.threads.engine import Cast
 from rolecall.workflow.model import Role, Workdir, Workflow
 from rolecall.workflow.playbook import Playbook

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rolecall.errors import UsageError
-from rolecall.settings import mask, settings
+from rolecall.settings import mask, models, settings
 
 PROVIDERS = {
     "openai": {"baseUrl": "https://openai/v1", "apiKeyEnv": "OPENAI_API_KEY"},
@@ -20,7 +20,7 @@ ENVIRONMENT = {"OPENAI_API_KEY": "env-openai", "EXTRACT_KEY": "env-extract", "BA
 
 def endpoint(extract: dict[str, Any] | None = None, role: dict[str, Any] | None = None, **rest: Any) -> Any:
     whole = {"providers": PROVIDERS, "models": MODELS, **rest, **({"extract": extract} if extract else {})}
-    found = settings.extract_endpoint(whole, ENVIRONMENT, role)
+    found = models.extract_endpoint(whole, ENVIRONMENT, role)
     return found and (found.base_url, found.model, found.api_key)
 
 
@@ -65,7 +65,7 @@ KEYS = {**ENVIRONMENT, "ANTHROPIC_API_KEY": "env-anthropic", "OTHER_API_KEY": "e
 
 
 def model(named: str | None, configured: dict[str, Any] | None = None) -> tuple[Any, ...]:
-    found = settings.model_endpoint(CONFIGURED if configured is None else configured, KEYS, named)
+    found = models.model_endpoint(CONFIGURED if configured is None else configured, KEYS, named)
     return found.base_url, found.model, found.api_key, found.protocol
 
 
@@ -127,7 +127,7 @@ def test_a_public_provider_without_its_key_is_an_error_that_names_the_variable()
     with pytest.raises(
         UsageError, match=r"'ANTHROPIC_API_KEY'.*the provider 'anthropic', is not set"
     ) as caught:
-        settings.model_endpoint({}, {"OPENAI_API_KEY": "k", "ROLECALL_HOME": "/home"}, "anthropic/c")
+        models.model_endpoint({}, {"OPENAI_API_KEY": "k", "ROLECALL_HOME": "/home"}, "anthropic/c")
     assert "`ANTHROPIC_API_KEY=…` into /home/.env" in caught.value.hint
     assert "openai (OPENAI_API_KEY), anthropic (ANTHROPIC_API_KEY)" in caught.value.hint
 
@@ -135,7 +135,7 @@ def test_a_public_provider_without_its_key_is_an_error_that_names_the_variable()
 def test_a_provider_that_is_not_known_is_an_error_that_names_those_that_are() -> None:
     configured = {"providers": {"mine": {"baseUrl": "https://x"}}}
     with pytest.raises(UsageError, match="no provider 'opnai'") as caught:
-        settings.model_endpoint(configured, {}, "opnai/m")
+        models.model_endpoint(configured, {}, "opnai/m")
     assert caught.value.hint == (
         "Did you mean 'openai'? In the configuration: mine. Built in: openai (OPENAI_API_KEY), "
         "anthropic (ANTHROPIC_API_KEY). Add another, or write it under `providers` in ~/.rolecall/config.yaml."
@@ -144,15 +144,15 @@ def test_a_provider_that_is_not_known_is_an_error_that_names_those_that_are() ->
 
 def test_a_built_in_provider_that_speaks_openai_can_read_answers() -> None:
     extract = {"extract": {"provider": "openai", "model": "m"}}
-    found = settings.extract_endpoint(extract, {"OPENAI_API_KEY": "k"})
+    found = models.extract_endpoint(extract, {"OPENAI_API_KEY": "k"})
     assert found is not None and (found.base_url, found.api_key) == ("https://api.openai.com/v1", "k")
     with pytest.raises(UsageError, match="no provider 'anthropic'") as caught:
-        settings.extract_endpoint({"extract": {"provider": "anthropic", "model": "m"}}, {})
+        models.extract_endpoint({"extract": {"provider": "anthropic", "model": "m"}}, {})
     assert "Built in: openai (OPENAI_API_KEY). " in caught.value.hint
 
 
 def test_the_built_in_agent_takes_its_endpoint_from_a_provider_alone() -> None:
-    found = settings.builtin_options(CONFIGURED, KEYS, {"model": "big", "max_turns": 5})
+    found = models.builtin_options(CONFIGURED, KEYS, {"model": "big", "max_turns": 5})
     assert found == {
         "max_turns": 5,
         "model": "model-l",
@@ -162,7 +162,7 @@ def test_the_built_in_agent_takes_its_endpoint_from_a_provider_alone() -> None:
     }
     for key in ("base_url", "base-url", "api_key", "api-key", "protocol"):
         with pytest.raises(UsageError, match="from a provider") as caught:
-            settings.builtin_options(CONFIGURED, KEYS, {"model": "big", key: "https://elsewhere"})
+            models.builtin_options(CONFIGURED, KEYS, {"model": "big", key: "https://elsewhere"})
         assert "elsewhere" not in caught.value.message + caught.value.hint
 
 
@@ -248,7 +248,7 @@ def test_a_wrong_endpoint_is_an_error_that_names_it(
 
 def test_the_timeout_comes_from_the_nearest_level() -> None:
     whole = {"extract": {"baseUrl": "http://x", "model": "m", "timeout": 5}}
-    found = [settings.extract_endpoint(whole, {}, role) for role in ({}, {"timeout": 7.5})]
+    found = [models.extract_endpoint(whole, {}, role) for role in ({}, {"timeout": 7.5})]
     assert [one and one.timeout for one in found] == [5.0, 7.5]
 
 

@@ -35,7 +35,7 @@ from rolecall.agents.adapters.scripted import scripted
 from rolecall.agents.protocol import Context, Reply, ToolCall, Turn, Usage
 from rolecall.errors import AgentError, Conflict, UsageError
 from rolecall.settings.mask import Mask
-from rolecall.settings.settings import Endpoint
+from rolecall.settings.models import Endpoint
 from rolecall.store import holder
 from rolecall.store.store import Store
 from rolecall.threads import commit, compose, lifecycle, thread

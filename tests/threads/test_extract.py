@@ -12,7 +12,7 @@ import pytest
 from modelserver import Closes, Hangs, Item, ModelServer, Says, Sends
 
 from rolecall.errors import ExtractError, UsageError
-from rolecall.settings.settings import Endpoint
+from rolecall.settings.models import Endpoint
 from rolecall.threads.extract import MAX_RESPONSE, Completion, Extracted, Message, Try, extract
 
 KEY = "sk-test-5f1c-secret"

@@ -19,7 +19,8 @@ from rolecall.agents.sandbox import Layers
 from rolecall.errors import Hint, NotFound, RolecallError, UsageError
 from rolecall.settings import capabilities, config
 from rolecall.settings.mask import secrets_of
-from rolecall.settings.settings import Endpoint, Settings, extract_endpoint, problems
+from rolecall.settings.models import Endpoint, extract_endpoint
+from rolecall.settings.settings import Settings, problems
 from rolecall.store.store import Store
 
 PATIENCE = 5.0

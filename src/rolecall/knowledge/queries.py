@@ -25,7 +25,7 @@ from rolecall.knowledge.static import StaticModel
 from rolecall.knowledge.sync import SyncReport
 from rolecall.knowledge.transformer import Transformer
 from rolecall.settings import config, repository
-from rolecall.settings.settings import model_endpoint
+from rolecall.settings.models import model_endpoint
 
 Tell = Callable[[str], None]
 _LONGEST_QUESTION = 4_000

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from rolecall.errors import Hint, StorageError
 from rolecall.knowledge.lazy import http_client, model_request, np
 from rolecall.knowledge.model import unit
-from rolecall.settings.settings import Endpoint
+from rolecall.settings.models import Endpoint
 
 if TYPE_CHECKING:
     from rolecall.knowledge.model import Matrix

@@ -26,7 +26,8 @@ from rolecall.service.project_file import ProjectReading
 from rolecall.service.triggers import sources
 from rolecall.service.triggers.trigger import Hook, Sense, Trigger, WatchedCommand, WatchedFiles
 from rolecall.settings.form import did_you_mean
-from rolecall.settings.settings import Settings, extract_endpoint
+from rolecall.settings.models import extract_endpoint
+from rolecall.settings.settings import Settings
 from rolecall.settings.yaml12 import Position, Problem
 from rolecall.workflow import gallery
 from rolecall.workflow.places import ENDINGS, FOLDERS, name_of

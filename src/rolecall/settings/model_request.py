@@ -15,7 +15,7 @@ from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from rolecall.errors import UsageError
-from rolecall.settings.settings import Endpoint
+from rolecall.settings.models import Endpoint
 
 
 class ModelResponse(NamedTuple):

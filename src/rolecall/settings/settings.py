@@ -1,7 +1,5 @@
-"""The configuration: the keys of `config.yaml` (`_SETTINGS`), and what they mean for agents and models. Pure functions
-of the mapping that `config.load` returns.
-
-A key is sent only to the endpoint it is configured with, never to one from another section.
+"""The configuration: the keys of `config.yaml` (`_SETTINGS`), and what they mean for agents and projects. Pure
+functions of the mapping that `config.load` returns; `models.py` has those about models.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ from rolecall.settings.form import (
     did_you_mean,
     load_value,
 )
-from rolecall.settings.mask import is_variable_name
 
 if TYPE_CHECKING:
     from rolecall.store.canonical import JsonObject, Schema
@@ -44,7 +41,7 @@ wrong."""
 
 PROTOCOLS = ("openai", "anthropic")
 """The protocols that a model's endpoint can speak."""
-_PUBLIC: Mapping[str, Mapping[str, str]] = {
+PUBLIC_PROVIDERS: Mapping[str, Mapping[str, str]] = {
     "openai": {"baseUrl": "https://api.openai.com/v1", "apiKeyEnv": "OPENAI_API_KEY", "protocol": "openai"},
     "anthropic": {
         "baseUrl": "https://api.anthropic.com",
@@ -333,23 +330,23 @@ def shape_problems(settings: Settings) -> list[str]:
 def dangling(settings: Settings, *, adapters: Collection[str]) -> list[str]:
     """Names that the configuration uses but does not define."""
     agents = [("defaultAgent", settings.get("defaultAgent"))]
-    for workflow, roles in _section(settings, "agentOverrides").items():
-        agents += [(f"agentOverrides.{workflow}.{role}", alias) for role, alias in _as_mapping(roles).items()]
-    for name, tiers in _section(settings, "modelTiers").items():
-        agents += [(f"modelTiers.{name}.{tier}", name) for tier in _as_mapping(tiers)]
+    for workflow, roles in get_section(settings, "agentOverrides").items():
+        agents += [(f"agentOverrides.{workflow}.{role}", alias) for role, alias in as_mapping(roles).items()]
+    for name, tiers in get_section(settings, "modelTiers").items():
+        agents += [(f"modelTiers.{name}.{tier}", name) for tier in as_mapping(tiers)]
     models = [("defaultModel", settings.get("defaultModel"))]
     models += [
-        (f"modelOverrides.{scene}", name) for scene, name in _section(settings, "modelOverrides").items()
+        (f"modelOverrides.{scene}", name) for scene, name in get_section(settings, "modelOverrides").items()
     ]
-    providers = [("extract.provider", _section(settings, "extract").get("provider"))]
-    for name, entry in _section(settings, "models").items():
-        providers.append((f"models.{name}.provider", _as_mapping(entry).get("provider")))
-    known_agents = {*_section(settings, "agents"), *adapters, *UWF_PROGRAMS}
+    providers = [("extract.provider", get_section(settings, "extract").get("provider"))]
+    for name, entry in get_section(settings, "models").items():
+        providers.append((f"models.{name}.provider", as_mapping(entry).get("provider")))
+    known_agents = {*get_section(settings, "agents"), *adapters, *UWF_PROGRAMS}
     aliases = [(key, name) for key, name in agents if str(name).partition(":")[0] not in known_agents]
     return [
         *_missing("agent", aliases, known_agents),
-        *_missing("model", models, _section(settings, "models")),
-        *_missing("provider", providers, {*_section(settings, "providers"), *_PUBLIC}),
+        *_missing("model", models, get_section(settings, "models")),
+        *_missing("provider", providers, {*get_section(settings, "providers"), *PUBLIC_PROVIDERS}),
     ]
 
 
@@ -359,22 +356,27 @@ def _missing(what: str, named: Sequence[tuple[str, Any]], known: Collection[str]
             yield f"{key}: there is no {what} {name!r}. {did_you_mean(name, sorted(known), what='Known')}"
 
 
-def _section(settings: Settings, key: str) -> Settings:
-    return _as_mapping(settings.get(key))
+def get_section(settings: Settings, key: str) -> Settings:
+    return as_mapping(settings.get(key))
 
 
-def _as_mapping(value: Any) -> Settings:
+def as_mapping(value: Any) -> Settings:
     return value if isinstance(value, Mapping) else {}
+
+
+def in_home(environment: Mapping[str, str], file: str) -> str:
+    """The path of a file in the home, as hints show it."""
+    return os.path.join(environment.get("ROLECALL_HOME") or "~/.rolecall", file)
 
 
 def keeps_trees(settings: Settings) -> bool:
     """Whether steps record the files that their roles found and left."""
-    return _section(settings, "trees").get("keep") is not False
+    return get_section(settings, "trees").get("keep") is not False
 
 
 def shares_trees(settings: Settings) -> bool:
     """Whether the files in a thread's own folder go through a shared store to other machines."""
-    return keeps_trees(settings) and _section(settings, "trees").get("share") is not False
+    return keeps_trees(settings) and get_section(settings, "trees").get("share") is not False
 
 
 class Collector(NamedTuple):
@@ -389,7 +391,7 @@ class Collector(NamedTuple):
 
 def collector(settings: Settings, environment: Mapping[str, str], url: str | None = None) -> Collector | None:
     """The configured collector, or the one at `url`; only the configured one gets headers."""
-    section = _section(settings, "traces")
+    section = get_section(settings, "traces")
     check_value(kind_of(("traces",)), section, ("traces",))
     if url and url != section.get("otlp"):
         return Collector(value_from(url, ("traces", "otlp")))
@@ -399,7 +401,7 @@ def collector(settings: Settings, environment: Mapping[str, str], url: str | Non
     if variable and not environment.get(variable):
         raise UsageError(
             f"the variable {variable!r}, which holds the headers for traces, is not set",
-            hint=f"Write `{variable}=…` into {_in_home(environment, '.env')}.",
+            hint=f"Write `{variable}=…` into {in_home(environment, '.env')}.",
         )
     return Collector(section["otlp"], environment.get(variable, ""), section.get("content", False))
 
@@ -414,7 +416,7 @@ def agent_for(
 ) -> str:
     """The alias or spec of the agent for a role: from --agent, agentOverrides, the role itself, or the default. --agent
     does not replace a command that is run for its exit code."""
-    configured = _as_mapping(_section(settings, "agentOverrides").get(workflow)).get(role)
+    configured = as_mapping(get_section(settings, "agentOverrides").get(workflow)).get(role)
     if named and named.startswith("run:"):
         override = None
     chosen = override or configured or named or settings.get("defaultAgent")
@@ -429,8 +431,8 @@ def configured_agent(settings: Settings, alias: str) -> tuple[str, JsonObject]:
     `{adapter: claude, model: …}` is an adapter with options, `{command, args}` an external agent. The agents of uwf map
     to our own adapters.
     """
-    given = _section(settings, "agents").get(alias)
-    entry = _as_mapping(given)
+    given = get_section(settings, "agents").get(alias)
+    entry = as_mapping(given)
     if program := uwf_program(settings, alias):
         if entry.get("args"):
             raise UsageError(
@@ -462,22 +464,22 @@ def configured_agent(settings: Settings, alias: str) -> tuple[str, JsonObject]:
 
 def has_effects(settings: Settings, alias: str) -> bool:
     """Whether the configuration says that an agent's work has effects outside its folder."""
-    return _as_mapping(_section(settings, "agents").get(alias)).get("effects") == OUTSIDE
+    return as_mapping(get_section(settings, "agents").get(alias)).get("effects") == OUTSIDE
 
 
 def uwf_program(settings: Settings, alias: str) -> str | None:
     """The uwf agent that a name means, if one of our adapters replaces it; None for any other name."""
-    agents = _section(settings, "agents")
-    named = _as_mapping(agents[alias]).get("command") if agents.get(alias) is not None else alias
+    agents = get_section(settings, "agents")
+    named = as_mapping(agents[alias]).get("command") if agents.get(alias) is not None else alias
     return named if isinstance(named, str) and named in UWF_PROGRAMS else None
 
 
 def is_known_agent(settings: Settings, alias: str, adapters: Collection[str]) -> bool:
-    return alias in (*_section(settings, "agents"), *UWF_PROGRAMS) or alias.partition(":")[0] in adapters
+    return alias in (*get_section(settings, "agents"), *UWF_PROGRAMS) or alias.partition(":")[0] in adapters
 
 
 def unknown_agent(settings: Settings, alias: str, adapters: Collection[str]) -> NotFound:
-    known = did_you_mean(alias, sorted({*_section(settings, "agents"), *adapters}), what="Known")
+    known = did_you_mean(alias, sorted({*get_section(settings, "agents"), *adapters}), what="Known")
     return NotFound(
         f"there is no agent {alias!r}",
         hint=f"{known} To run a program of your own: `command:{alias}` gets the prompt on its standard input and "
@@ -488,8 +490,8 @@ def unknown_agent(settings: Settings, alias: str, adapters: Collection[str]) -> 
 def tier_model(settings: Settings, names: Sequence[str], tier: str) -> str:
     """The configured model for a tier of the catalogue's agents, from the first of `names` that has one: an alias, then
     its adapter, or a host. Empty means the agent's own default."""
-    tiers = _section(settings, "modelTiers")
-    found = (_as_mapping(tiers.get(name)).get(tier) for name in names)
+    tiers = get_section(settings, "modelTiers")
+    found = (as_mapping(tiers.get(name)).get(tier) for name in names)
     return next((str(model) for model in found if model), "")
 
 
@@ -498,7 +500,7 @@ def tier_model(settings: Settings, names: Sequence[str], tier: str) -> str:
 
 def unplanned_edits(settings: Settings) -> str:
     """How a host's hooks treat edits while no task is planned: block, warn or off."""
-    mode = _section(settings, "project").get("unplannedEdits", _GATES[0])
+    mode = get_section(settings, "project").get("unplannedEdits", _GATES[0])
     if mode not in _GATES:
         raise UsageError(
             f"project.unplannedEdits must be one of {', '.join(_GATES)}, not {mode!r}",
@@ -509,7 +511,7 @@ def unplanned_edits(settings: Settings) -> str:
 
 def memory_thresholds(settings: Settings) -> dict[str, int]:
     """The configured thresholds for merging and forgetting memory notes, under their names in `project.memory`."""
-    written = _section(settings, "memory")
+    written = get_section(settings, "memory")
     section = {key: written[key] for key in _THRESHOLDS if key in written}
     return check_value(_MEMORY, section, ("memory",))
 
@@ -526,197 +528,4 @@ def catalog(settings: Settings) -> str | None:
     raise UsageError(
         "catalog must be the path of a folder",
         hint=Hint("Go back to our own catalogue", "unset_setting", key="catalog"),
-    )
-
-
-# -- the model of the built-in agent --
-
-
-class Endpoint(NamedTuple):
-    """Where a model is reached. Its text does not contain the key."""
-
-    base_url: str
-    """The address without the path of a request, such as /chat/completions."""
-    model: str
-    api_key: str | None = None
-    timeout: float = 60.0
-    """Seconds for a whole request, from connecting to the last byte."""
-    protocol: str = PROTOCOLS[0]
-
-    @property
-    def place(self) -> str:
-        """The address without a query, which may contain a key."""
-        return re.split("[?#]", self.base_url)[0]
-
-    def __repr__(self) -> str:
-        return f"Endpoint({self.place!r}, {self.model!r})"
-
-
-def model_endpoint(settings: Settings, environment: Mapping[str, str], model: str | None) -> Endpoint:
-    """The endpoint of a model.
-
-    `model` is an alias from `models`, or `PROVIDER/NAME`; None means the default. A configured provider overrides a
-    built-in one of the same name, and uses its own key or none.
-    """
-    named = str(model or settings.get("defaultModel") or "")
-    if not named:
-        raise UsageError(
-            "no model is named, and no default is set",
-            hint=Hint("Name one, `builtin:PROVIDER/NAME` or `builtin:ALIAS`, or set a default", "set_up"),
-        )
-    models = _section(settings, "models")
-    if named in models:
-        entry = _as_mapping(models[named])
-        if not entry.get("provider") or not entry.get("name"):
-            raise UsageError(
-                f"the model {named!r} of the configuration needs a `provider` and a `name`",
-                hint=Hint("Set them", "set_setting", key=f"models.{named}.provider", value="NAME"),
-            )
-        provider, name = str(entry["provider"]), str(entry["name"])
-    else:
-        provider, _, name = named.partition("/")
-        if not provider or not name:
-            raise _no_model(settings, named)
-    found = _provider(settings, environment, provider, _PUBLIC)
-    if not found.get("baseUrl"):
-        raise UsageError(
-            f"the provider {provider!r} has no `baseUrl`",
-            hint=Hint("Set it", "set_setting", key=f"providers.{provider}.baseUrl", value="https://…"),
-        )
-    return Endpoint(
-        base_url=str(found["baseUrl"]),
-        model=name,
-        api_key=_key(found, environment, f"the provider {provider!r}"),
-        protocol=str(found.get("protocol") or PROTOCOLS[0]),
-    )
-
-
-def builtin_options(settings: Settings, environment: Mapping[str, str], options: JsonObject) -> JsonObject:
-    """The options of the built-in agent with its endpoint, which only a provider may set: a key in a workflow or beside
-    an agent would be stored, and could be sent to the wrong endpoint."""
-    for key in ("base_url", "api_key", "protocol"):
-        if key in {name.replace("-", "_") for name in options}:
-            raise UsageError(
-                f"the agent 'builtin' takes {key!r} from a provider, not as an option",
-                hint="Set `providers.NAME.baseUrl` and `providers.NAME.apiKeyEnv`, and give the model as NAME/MODEL.",
-            )
-    found = model_endpoint(settings, environment, options.get("model"))
-    endpoint = {key: getattr(found, key) for key in ("base_url", "model", "api_key", "protocol")}
-    return {**options, **endpoint}
-
-
-# -- the model that reads answers --
-
-
-def extract_endpoint(
-    settings: Settings, environment: Mapping[str, str], overrides: Settings | None = None
-) -> Endpoint | None:
-    """The endpoint that reads answers without frontmatter, or None.
-
-    The role's overrides come first, then `extract` in the configuration; without either, the model of the scene
-    `extract`, or the default model.
-    """
-    levels = [level for level in (_as_mapping(overrides), _section(settings, "extract")) if level]
-    for level in levels:
-        check_value(EXTRACT, level, ("extract",))
-    models = _section(settings, "models")
-    scene = _section(settings, "modelOverrides").get("extract") or (
-        "extract" if "extract" in models else None
-    )
-    default = scene or settings.get("defaultModel")
-    if default and default not in models:
-        raise _no_model(settings, str(default))
-    if not levels and not default:
-        return None
-    levels.append({"model": default} if default else {})
-
-    named = next((level["model"] for level in levels if level.get("model")), None)
-    depth, base_url, provider = _extract_provider(settings, environment, levels)
-    if not named or not base_url:
-        raise UsageError(
-            f"`extract` needs a model and a base URL, and has no {'model' if not named else 'base URL'}",
-            hint="Set `extract: {baseUrl: …, model: …, apiKeyEnv: …}` or name a configured provider.",
-        )
-    keys = [level for level in levels[: depth + 1] if level.get("apiKey") or level.get("apiKeyEnv")]
-    return Endpoint(
-        base_url=base_url,
-        model=str(_as_mapping(models.get(str(named))).get("name") or named),
-        api_key=_key((keys or [provider])[0], environment, "the model that reads answers"),
-        timeout=next((float(level["timeout"]) for level in levels if level.get("timeout")), 60.0),
-    )
-
-
-def _extract_provider(
-    settings: Settings, environment: Mapping[str, str], levels: Sequence[Settings]
-) -> tuple[int, str | None, Settings]:
-    """The level that names the endpoint, the endpoint's address, and the section with its key."""
-    speaking_openai = {key: entry for key, entry in _PUBLIC.items() if entry["protocol"] == PROTOCOLS[0]}
-    for depth, level in enumerate(levels):
-        model = _as_mapping(_section(settings, "models").get(str(level.get("model"))))
-        name = level.get("provider") or model.get("provider")
-        if not name and not level.get("baseUrl"):
-            continue
-        provider = _provider(settings, environment, str(name), speaking_openai) if name else {}
-        address = level.get("baseUrl") or provider.get("baseUrl")
-        return depth, address, provider if address == provider.get("baseUrl") else {}
-    return 0, None, {}
-
-
-# -- providers and keys --
-
-
-def _no_model(settings: Settings, alias: str) -> UsageError:
-    known = did_you_mean(alias, _section(settings, "models"), what="Known")
-    return UsageError(
-        f"there is no model {alias!r} in the configuration", hint=Hint("Add one", "set_up", before=known)
-    )
-
-
-def _provider(
-    settings: Settings, environment: Mapping[str, str], name: str, built_in: Mapping[str, Mapping[str, str]]
-) -> Settings:
-    providers = _section(settings, "providers")
-    entry = providers.get(name, built_in.get(name))
-    if entry is not None:
-        return _as_mapping(entry)
-    guess = did_you_mean(name, [*providers, *built_in])
-    known = f"In the configuration: {', '.join(providers)}." if providers else ""
-    file = _in_home(environment, "config.yaml")
-    before = " ".join(part for part in (guess, known, f"Built in: {_list(built_in)}.") if part)
-    raise UsageError(
-        f"there is no provider {name!r}",
-        hint=Hint(f"Add another, or write it under `providers` in {file}", "set_up", before=before),
-    )
-
-
-def _list(built_in: Mapping[str, Mapping[str, str]]) -> str:
-    """List providers that need no configuration, each with the variable for its key."""
-    return ", ".join(f"{name} ({entry['apiKeyEnv']})" for name, entry in built_in.items())
-
-
-def _in_home(environment: Mapping[str, str], file: str) -> str:
-    return os.path.join(environment.get("ROLECALL_HOME") or "~/.rolecall", file)
-
-
-def _key(entry: Settings, environment: Mapping[str, str], whose: str) -> str | None:
-    """The key itself, or the value of the variable that is named; a variable without a value is an error."""
-    variable = entry.get("apiKeyEnv")
-    if entry.get("apiKey"):
-        return str(entry["apiKey"])
-    if not variable:
-        return None
-    if environment.get(str(variable)):
-        return environment[str(variable)]
-    if not is_variable_name(variable):  # the value may be the key itself
-        raise UsageError(
-            f"the variable in `apiKeyEnv` of {whose} is not set",
-            hint="`apiKeyEnv` names the variable that holds the key; put the key itself into `.env` in the home.",
-        )
-    raise UsageError(
-        f"the variable {variable!r}, which holds the key of {whose}, is not set",
-        hint=Hint(
-            f"Write `{variable}=…` into {_in_home(environment, '.env')}, or set up the provider",
-            "set_up",
-            before=f"Built-in providers: {_list(_PUBLIC)}.",
-        ),
     )

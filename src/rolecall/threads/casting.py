@@ -13,11 +13,11 @@ from rolecall.agents.presence import check_present
 from rolecall.errors import RolecallError, UsageError
 from rolecall.settings import config
 from rolecall.settings.form import did_you_mean
+from rolecall.settings.models import builtin_options
 from rolecall.settings.settings import (
     OUTSIDE,
     Settings,
     agent_for,
-    builtin_options,
     configured_agent,
     has_effects,
     tier_model,

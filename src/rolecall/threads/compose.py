@@ -16,15 +16,9 @@ from rolecall.agents.presence import check_present
 from rolecall.errors import ExtractError, RolecallError, UsageError
 from rolecall.files.tree import Trees
 from rolecall.settings import config, form, yaml12
+from rolecall.settings.models import Endpoint, extract_endpoint
 from rolecall.settings.repository import nearest
-from rolecall.settings.settings import (
-    EXTRACT_OF_PROJECT,
-    Endpoint,
-    Settings,
-    extract_endpoint,
-    keeps_trees,
-    shares_trees,
-)
+from rolecall.settings.settings import EXTRACT_OF_PROJECT, Settings, keeps_trees, shares_trees
 from rolecall.settings.yaml12 import Problem
 from rolecall.store import holder
 from rolecall.store.clock import timestamp

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from rolecall.errors import ExtractError
 from rolecall.settings.model_request import ModelRequest, excerpt
-from rolecall.settings.settings import Endpoint
+from rolecall.settings.models import Endpoint
 from rolecall.workflow.reply import ParsedReply, ReplyProblem, Suspension, fit
 
 MAX_RESPONSE = 8 * 1024 * 1024

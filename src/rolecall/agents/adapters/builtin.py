@@ -1,6 +1,6 @@
 """The built-in agent: a model behind any OpenAI-compatible or Anthropic endpoint, with its own tools.
 
-It needs only the extra `llm`. The caller gives endpoint, model and key (`settings.model_endpoint` finds them in the
+It needs only the extra `llm`. The caller gives endpoint, model and key (`models.model_endpoint` finds them in the
 configuration). The loop is modelloop.py, imported when the agent is first asked, because the model libraries take most
 of a second to import.
 """

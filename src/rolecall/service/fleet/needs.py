@@ -22,7 +22,8 @@ from rolecall.api import Rolecall
 from rolecall.errors import RolecallError
 from rolecall.files import git
 from rolecall.settings import config
-from rolecall.settings.settings import builtin_options, configured_agent, shares_trees, unknown_agent
+from rolecall.settings.models import builtin_options
+from rolecall.settings.settings import configured_agent, shares_trees, unknown_agent
 from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Store
 from rolecall.threads.setup import HUMAN
