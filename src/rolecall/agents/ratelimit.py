@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta, tzinfo
-from functools import cache, partial
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -21,6 +20,38 @@ _JUST_PAST = timedelta(minutes=30)
 """How long after a time of day without a date it still means today rather than tomorrow."""
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+# Texts, so that importing this module compiles none of them. All are linear in the length of the text they search.
+_LIMIT = (
+    r"\blimit (?:is |was )?(?:reached|exceeded|hit)"
+    r"|(?:hit|reached|exceeded?) (?:your|the|its) [\w\- ]{0,40}\b(?:limit|quota)\b"
+    r"|(?:rate|usage|session|weekly|daily)[ _\-]?limit|ratelimit|too many requests"
+    r"|\bHTTP 429\b|status(?:[_ ]?code)?\W{1,3}429\b|\b429\b.{0,40}(?:requests|exhausted|quota)"
+    r"|quota (?:exceeded|will reset)|exceeded .{0,20}quota|RESOURCE_EXHAUSTED"
+    r"|exhausted your (?:capacity|quota)|asks to wait|\bretry-after: ?\d"
+)
+_AGAIN = r"(?:resets?|reset_at|try again|retry(?:ing)?|available(?: again)?|until|wait)"
+_UNIT = r"(?:ms|milliseconds?|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d|weeks?|w)"
+_PIECE = rf"(\d+(?:\.\d+)?)\s?({_UNIT})(?![a-z])"
+_TOGETHER = rf"\d+(?:\.\d+)?\s?{_UNIT}(?:[\s,]{{0,3}}(?:and\s)?\d+(?:\.\d+)?\s?{_UNIT})*"  # also 1h2m3s
+_EPOCH = r"(?:limit reached\||resets?_?at\"?\s?[:=]?\s?\"?)(?P<at>\d{10}(?:\d{3})?)\b"
+_SECONDS = (
+    r"(?:retry[-_ ]?after(?:[-_ ]seconds)?|resets?_in_seconds)[\"']?\s?[:=]?\s?[\"']?"
+    r"(?P<count>\d+(?:\.\d+)?)(?![\d:\w])"
+)
+_DURATION = rf"(?:{_AGAIN}|retryDelay)\W{{0,5}}(?:(?:in|after|for)\s)?\W{{0,2}}(?P<all>{_TOGETHER})"
+_ISO = (
+    rf"{_AGAIN}[^\n]{{0,20}}?"  # not the time at which a line was logged
+    r"(?P<at>\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?)\s?(?P<zone>Z|UTC|[+\-]\d\d:?\d\d)?"
+)
+_CLOCK = (
+    rf"{_AGAIN}\W{{0,4}}(?:at |on )?"
+    rf"(?:(?P<month>{'|'.join(_MONTHS)})[a-z]{{0,6}}\.? (?P<day>\d{{1,2}})(?:st|nd|rd|th)?"
+    r"(?:,? (?P<year>\d{4}))?,? (?:at )?)?"
+    r"(?P<hour>\d{1,2})(?::(?P<minute>\d\d))?(?::\d\d)?\s?(?P<half>[ap]\.?m\b)?"
+    # An abbreviation may mean several zones, so a time with one is not used.
+    r"(?:\s?\(?(?:(?P<zone>UTC|GMT|[A-Z][A-Za-z_]+/[A-Za-z_/+\-0-9]+)"
+    r"|(?P<unclear>[PMCEA][SD]?T|CES?T|BST|IST|JST|MSK|A[CEW][SD]T)\b)\)?)?"
+)
 
 
 class Limit(NamedTuple):
@@ -32,7 +63,7 @@ class Limit(NamedTuple):
 
 def names_limit(error: str) -> bool:
     """Whether an error message reports a limit."""
-    return bool(_compile().limit.search(error[-_READ:]))
+    return re.search(_LIMIT, error[-_READ:], re.IGNORECASE) is not None
 
 
 def find_limit(text: str, *, now: int, zone: tzinfo | None = None) -> Limit | None:
@@ -40,78 +71,25 @@ def find_limit(text: str, *, now: int, zone: tzinfo | None = None) -> Limit | No
     default the machine's."""
     if not names_limit(text):
         return None
-    text, patterns = text[-_READ:], _compile()
-    until = _find_moment(patterns, text, datetime.fromtimestamp(now / 1000, UTC), zone)
+    until = _find_moment(text[-_READ:], datetime.fromtimestamp(now / 1000, UTC), zone)
     if until is None or until > datetime.fromtimestamp(now / 1000, UTC) + timedelta(days=LONGEST_DAYS):
         return Limit(None)
     return Limit(int(until.timestamp() * 1000))
 
 
-class _Patterns(NamedTuple):
-    limit: re.Pattern[str]
-    epoch: re.Pattern[str]
-    seconds: re.Pattern[str]
-    duration: re.Pattern[str]
-    piece: re.Pattern[str]
-    iso: re.Pattern[str]
-    clock: re.Pattern[str]
-
-
-@cache
-def _compile() -> _Patterns:
-    """The patterns, compiled when an agent first fails. All are linear in the length of the text."""
-    again = r"(?:resets?|reset_at|try again|retry(?:ing)?|available(?: again)?|until|wait)"
-    unit = r"(?:ms|milliseconds?|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d|weeks?|w)"
-    piece = rf"\d+(?:\.\d+)?\s?{unit}\b"
-    together = rf"\d+(?:\.\d+)?\s?{unit}(?:[\s,]{{0,3}}(?:and\s)?\d+(?:\.\d+)?\s?{unit})*"  # also 1h2m3s
-    month = r"(?P<month>jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}\.?"
-    date = rf"(?:{month} (?P<day>\d{{1,2}})(?:st|nd|rd|th)?(?:,? (?P<year>\d{{4}}))?,? (?:at )?)?"
-    hour = r"(?P<hour>\d{1,2})(?::(?P<minute>\d\d))?(?::\d\d)?\s?(?P<half>[ap]\.?m\b)?"
-    # An abbreviation may mean several zones, so a time with one is not used.
-    zone = (
-        r"(?:\s?\(?(?:(?P<zone>UTC|GMT|[A-Z][A-Za-z_]+/[A-Za-z_/+\-0-9]+)"
-        r"|(?P<unclear>[PMCEA][SD]?T|CES?T|BST|IST|JST|MSK|A[CEW][SD]T)\b)\)?)?"
-    )
-    find = partial(re.compile, flags=re.IGNORECASE)
-    return _Patterns(
-        limit=find(
-            r"\blimit (?:is |was )?(?:reached|exceeded|hit)"
-            r"|(?:hit|reached|exceeded?) (?:your|the|its) [\w\- ]{0,40}\b(?:limit|quota)\b"
-            r"|(?:rate|usage|session|weekly|daily)[ _\-]?limit|ratelimit|too many requests"
-            r"|\bHTTP 429\b|status(?:[_ ]?code)?\W{1,3}429\b|\b429\b.{0,40}(?:requests|exhausted|quota)"
-            r"|quota (?:exceeded|will reset)|exceeded .{0,20}quota|RESOURCE_EXHAUSTED"
-            r"|exhausted your (?:capacity|quota)|asks to wait|\bretry-after: ?\d"
-        ),
-        epoch=find(r"(?:limit reached\||resets?_?at\"?\s?[:=]?\s?\"?)(?P<at>\d{10}(?:\d{3})?)\b"),
-        seconds=find(
-            r"(?:retry[-_ ]?after(?:[-_ ]seconds)?|resets?_in_seconds)[\"']?\s?[:=]?\s?[\"']?"
-            r"(?P<count>\d+(?:\.\d+)?)(?![\d:\w])"
-        ),
-        duration=find(rf"(?:{again}|retryDelay)\W{{0,5}}(?:(?:in|after|for)\s)?\W{{0,2}}(?P<all>{together})"),
-        piece=re.compile(piece.replace(r"\b", r"(?![a-z])"), re.IGNORECASE),
-        iso=find(
-            rf"{again}[^\n]{{0,20}}?"  # not the time at which a line was logged
-            r"(?P<at>\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?)\s?(?P<zone>Z|UTC|[+\-]\d\d:?\d\d)?"
-        ),
-        clock=find(rf"{again}\W{{0,4}}(?:at |on )?{date}{hour}{zone}"),
-    )
-
-
-def _find_moment(patterns: _Patterns, text: str, now: datetime, zone: tzinfo | None) -> datetime | None:
+def _find_moment(text: str, now: datetime, zone: tzinfo | None) -> datetime | None:
     """The last time in the text, in its most exact form."""
-    if found := _last(patterns.epoch, text):
+    if found := _last(_EPOCH, text):
         stamp = int(found["at"])
         return datetime.fromtimestamp(stamp / 1000 if stamp > 10**12 else stamp, UTC)
-    if found := _last(patterns.seconds, text):
+    if found := _last(_SECONDS, text):
         return now + timedelta(seconds=min(float(found["count"]), 10**9))
-    if found := _last(patterns.duration, text):
-        pieces = (
-            re.match(r"([\d.]+)\s?([a-z]+)", one.lower()) for one in patterns.piece.findall(found["all"])
-        )
-        seconds = sum(float(one[1]) * _unit(one[2]) for one in pieces if one)
+    if found := _last(_DURATION, text):
+        pieces = re.findall(_PIECE, found["all"].lower())
+        seconds = sum(float(count) * _unit(unit) for count, unit in pieces)
         return now + timedelta(seconds=min(seconds, 10**9))
     try:
-        if found := _last(patterns.iso, text):
+        if found := _last(_ISO, text):
             at = datetime.fromisoformat(found["at"].replace(" ", "T"))
             named = (found["zone"] or "").upper()
             if named in ("Z", "UTC"):
@@ -119,7 +97,7 @@ def _find_moment(patterns: _Patterns, text: str, now: datetime, zone: tzinfo | N
             if named:
                 return datetime.fromisoformat(f"{found['at'].replace(' ', 'T')}{named}")
             return at.replace(tzinfo=zone) if zone else at.astimezone()
-        for found in reversed(list(patterns.clock.finditer(text))):
+        for found in reversed(list(re.finditer(_CLOCK, text, re.IGNORECASE))):
             if found["half"] or found["minute"]:  # a bare number may be anything
                 if found["unclear"]:
                     return None
@@ -155,5 +133,5 @@ def _next_time(found: re.Match[str], now: datetime, zone: tzinfo | None) -> date
     return at
 
 
-def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    return next(reversed(list(pattern.finditer(text))), None)
+def _last(pattern: str, text: str) -> re.Match[str] | None:
+    return next(reversed(list(re.finditer(pattern, text, re.IGNORECASE))), None)
