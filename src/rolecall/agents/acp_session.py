@@ -4,7 +4,6 @@ because the package takes a second to import."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from acp.client.connection import ClientSideConnection
@@ -40,17 +39,6 @@ class SessionLost(Exception):
     """Raised if the agent does not know the session."""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """The options of a session that are not in the call's context."""
-
-    agent: str
-    """The agent's name, for error messages."""
-    servers: Sequence[McpServer]
-    model: str | None
-    """The model to choose among those the session offers."""
-
-
 class _Client:
     """Our side of the protocol: it answers permission requests and offers no files or terminals."""
 
@@ -69,13 +57,22 @@ def _dump(model: Any) -> Json:
     return Json(model.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
-async def exchange(link: AcpLink, reader: AcpReader, wanted: Wanted, prompt: str) -> Reply:
+async def exchange(
+    link: AcpLink,
+    reader: AcpReader,
+    prompt: str,
+    *,
+    agent: str,
+    servers: Sequence[McpServer],
+    model: str | None,
+) -> Reply:
     """Open the session, send the prompt and return the reply. An error becomes a reply, too: the model's error after
-    the prompt was sent, the agent's before that."""
+    the prompt was sent, the agent's before that. `agent` names the agent in errors; `model` is chosen among those that
+    the session offers."""
     if link.connection is None:
         link.connection = connect_to_agent(_Client(link), link.wire)  # type: ignore[arg-type]
     try:
-        session = await _open_session(link, link.connection, wanted, reader.context)
+        session = await _open_session(link, link.connection, reader.context, agent, servers, model)
         reader.transcript.in_session(session)
         reader.counted_before = link.counted.get(session)
         link.listen(reader, session)
@@ -88,15 +85,15 @@ async def exchange(link: AcpLink, reader: AcpReader, wanted: Wanted, prompt: str
     except ConnectionError:  # the exit status explains it
         exit, noise = await link.talk.exit(), link.wire.noise.strip()[-2000:]
         if exit is None:
-            closed = f"{wanted.agent} closed the connection"
+            closed = f"{agent} closed the connection"
             return reader.answer("failed", f"{closed}: {noise}" if noise else closed)
         more = f": {noise}" if noise and not exit.stderr.strip() else ""
         ending: Ending = "killed" if exit.ending == "killed" else "failed"
         return reader.answer(ending, f"{exit.reason}{more}", hint=exit.hint)
     except ValidationError as error:
-        return reader.answer("failed", f"{wanted.agent} violates the protocol: {error}"[:2000])
+        return reader.answer("failed", f"{agent} violates the protocol: {error}"[:2000])
     except RequestError as error:
-        reason = f"{wanted.agent}: {_explain(error)}"
+        reason = f"{agent}: {_explain(error)}"
         if error.code == _SIGNED_OUT:
             return reader.answer("failed", reason, hint="Sign in to the agent, or give it its key.")
         if not link.is_prompted:
@@ -110,7 +107,12 @@ async def exchange(link: AcpLink, reader: AcpReader, wanted: Wanted, prompt: str
 
 
 async def _open_session(
-    link: AcpLink, connection: ClientSideConnection, wanted: Wanted, context: Context
+    link: AcpLink,
+    connection: ClientSideConnection,
+    context: Context,
+    agent: str,
+    servers: Sequence[McpServer],
+    model: str | None,
 ) -> str:
     """Open or continue a session, set its mode and model, and return its id."""
     if link.capabilities is None:
@@ -121,32 +123,32 @@ async def _open_session(
         )
         if found.protocol_version != _PROTOCOL:
             raise AgentError(
-                f"{wanted.agent} speaks version {found.protocol_version} of the protocol, not {_PROTOCOL}",
+                f"{agent} speaks version {found.protocol_version} of the protocol, not {_PROTOCOL}",
                 hint="Another version of the agent is needed.",
             )
         link.capabilities = found.agent_capabilities or AgentCapabilities()
     if context.session in link.sessions and context.session is not None and not context.is_fork:
         return context.session
 
-    servers = [
+    offered = [
         McpServerStdio(
             name=server.name,
             command=server.command,
             args=list(server.args),
             env=[EnvVariable(name=key, value=value) for key, value in server.env.items()],
         )
-        for server in wanted.servers
+        for server in servers
     ]
     parameters: dict[str, Any] = {
         "cwd": str(context.workdir),
-        "mcp_servers": servers,
+        "mcp_servers": offered,
         **link.start.launch.meta,
     }
     if context.session is None:
         opened: Any = await connection.new_session(**parameters)
         session = str(opened.session_id)
     else:
-        opened, session = await _reopen(link, connection, wanted.agent, context, parameters)
+        opened, session = await _reopen(link, connection, agent, context, parameters)
 
     # Some agents report the mode separately, others among the session's options.
     mode, options = link.start.launch.mode, opened.config_options or []
@@ -155,12 +157,12 @@ async def _open_session(
         current = str(opened.modes.current_mode_id)
     if mode and mode != current:
         await connection.set_session_mode(session_id=session, mode_id=mode)
-    if wanted.model:
+    if model:
         choice = next((option for option in options if "model" in (option.category, option.id)), None)
         if choice is None:
             hint = "Name the model in its command or its own configuration."
-            raise UsageError(f"{wanted.agent} offers no choice of models", hint=hint)
-        await connection.set_config_option(session_id=session, config_id=choice.id, value=wanted.model)
+            raise UsageError(f"{agent} offers no choice of models", hint=hint)
+        await connection.set_config_option(session_id=session, config_id=choice.id, value=model)
     link.sessions.add(session)
     return session
 

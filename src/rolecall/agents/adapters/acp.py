@@ -142,8 +142,10 @@ class Acp:
                 hint="Install it: pip install 'rolecall[acp]'",
             ) from error
         servers = self._servers(reader.context) if self._preset.is_given_servers else ()
-        wanted = session.Wanted(self.name, servers, None if self._preset.has_model_flag else self.model)
-        reply: Reply = await session.exchange(link, reader, wanted, prompt)
+        model = None if self._preset.has_model_flag else self.model
+        reply: Reply = await session.exchange(
+            link, reader, prompt, agent=self.name, servers=servers, model=model
+        )
         return reply
 
     def _servers(self, context: Context) -> tuple[McpServer, ...]:
