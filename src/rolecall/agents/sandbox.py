@@ -274,7 +274,7 @@ class Policy:
         return [*bubblewrap, "--chdir", str(cwd), "--", *_LAUNCHER, "--in-bubblewrap", *words, "--", *argv]
 
 
-_START = "import sys; sys.path.insert(0, {!r}); import sandbox_exec as s; s.start(s.Words(sys.argv[1:]))"
+_START = "import sys; sys.path.insert(0, {!r}); import sandbox_exec as s; s.start(s.Arguments(sys.argv[1:]))"
 _LAUNCHER = (os.path.realpath(sys.executable), "-I", "-S", "-c", _START.format(os.path.dirname(__file__)))
 """Not a script, because Python caches only compiled modules."""
 _OWN = (os.path.realpath(sys.base_prefix), os.path.realpath(os.path.dirname(__file__)))

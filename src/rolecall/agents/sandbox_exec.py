@@ -67,7 +67,7 @@ class Function(_ctypes.CFuncPtr):
     _restype_ = Int
 
 
-class Failed(Exception):
+class SetupFailed(Exception):
     """A layer could not be set up."""
 
 
@@ -85,7 +85,7 @@ def c(name: str, *arguments: int | bytes | None) -> int:
 
 def check(result: int, what: str) -> int:
     if result < 0:
-        raise Failed(f"{what}: {describe_error()}")
+        raise SetupFailed(f"{what}: {describe_error()}")
     return result
 
 
@@ -115,7 +115,7 @@ def pack(*numbers: int, size: int = 8) -> bytes:
     return b"".join([number.to_bytes(size, sys.byteorder) for number in numbers])
 
 
-class Words:
+class Arguments:
     """The command line."""
 
     def __init__(self, words: list[str]) -> None:
@@ -165,7 +165,7 @@ PRIVATE = 0x4000 | (1 << 18)
 NO_SETUID_NO_DEVICES = 2 | 4
 
 
-def enter_namespaces(words: Words) -> None:
+def enter_namespaces(words: Arguments) -> None:
     """Move this process into new namespaces, where it may mount file systems but has no other new rights."""
     user, group = posix.getuid(), posix.getgid()
     flags = NEW_NAMESPACES | (NEW_NETWORK if "no-network" in words.flags else 0)
@@ -220,7 +220,7 @@ def cover(path: str, options: str) -> None:
     posix.close(place)
 
 
-def arrange_mounts(words: Words) -> None:
+def arrange_mounts(words: Arguments) -> None:
     """Make every file system read-only, mount the writable places back and cover the hidden ones."""
     lists = words.lists
     tmp = words.tmp
@@ -264,7 +264,7 @@ def arrange_mounts(words: Words) -> None:
                 else:
                     cover(path, "mode=700")
                     covered.append(path)
-            except Failed:
+            except SetupFailed:
                 if find_mode(path):  # otherwise it lies in a hidden place, or is gone
                     raise
     for path in covered:
@@ -298,7 +298,7 @@ def arrange_tmp(path: str, lower: int, size: str, *, is_empty: bool) -> None:
                 tree = clone_tree(shown)
                 make_mount_point(place, tree)
                 attach_tree(tree, place)
-        except (Failed, OSError):
+        except (SetupFailed, OSError):
             if find_mode(shown):  # otherwise it is gone
                 raise
     attach_tree(clone_tree(f"{path}/upper"), path)
@@ -369,13 +369,13 @@ OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL
 """The rights that a rule for a single file may have."""
 
 
-def landlock_version(words: Words) -> int:
+def landlock_version(words: Arguments) -> int:
     if "no-landlock" in words.flags:
         return 0
     return max(c("syscall", 444, None, 0, 1), 0)
 
 
-def restrict(words: Words, version: int, *, has_mounts: bool, has_network: bool) -> None:
+def restrict(words: Arguments, version: int, *, has_mounts: bool, has_network: bool) -> None:
     """Restrict this process and its future children by Landlock."""
     known = (1 << 13) - 1  # version 1
     known |= 1 << 13 if version >= 2 else 0
@@ -390,7 +390,7 @@ def restrict(words: Words, version: int, *, has_mounts: bool, has_network: bool)
     def allow(path: str, rights: int) -> None:
         try:
             place = open_place(path)
-        except Failed:
+        except SetupFailed:
             return
         rights = known & (rights if is_folder(place) else rights & OF_FILES)
         call(445, ruleset, 1, pack(rights) + pack(place, size=4), 0, what=f"Landlock: {path!r}")
@@ -452,15 +452,15 @@ def spare(folder: str, without: list[str], ruleset: int, rights: int) -> None:
 # -- the program --
 
 
-def start(words: Words) -> "NoReturn":
+def start(words: Arguments) -> "NoReturn":
     try:
         prepare(words)
-    except (Failed, OSError) as failure:
+    except (SetupFailed, OSError) as failure:
         tell(words, [f"refused: {failure}"])
     posix._exit(126)
 
 
-def prepare(words: Words) -> "NoReturn":
+def prepare(words: Arguments) -> "NoReturn":
     """Set up every layer, report what is enforced, and start the program."""
     report: list[str] = []
     problems: list[str] = []
@@ -471,7 +471,7 @@ def prepare(words: Words) -> "NoReturn":
         try:
             enter_namespaces(words)
             has_namespaces = True
-        except (Failed, OSError) as failure:
+        except (SetupFailed, OSError) as failure:
             why = f": {failure}"
     if has_namespaces and not has_mounts:
         has_mounts = mount("none", "/", "", PRIVATE) == 0
@@ -538,7 +538,7 @@ def prepare(words: Words) -> "NoReturn":
     reap(program, outer)
 
 
-def limit(words: Words, report: list[str], problems: list[str]) -> None:
+def limit(words: Arguments, report: list[str], problems: list[str]) -> None:
     c("setrlimit", 4, bytes(16))  # RLIMIT_CORE
     for name in ("memory", "processes"):
         if name in words.numbers:
@@ -550,7 +550,7 @@ def limit(words: Words, report: list[str], problems: list[str]) -> None:
             report.append(f"{name}: {words.numbers[name]}")
 
 
-def tell(words: Words, lines: list[str]) -> None:
+def tell(words: Arguments, lines: list[str]) -> None:
     posix.write(
         words.numbers["report"], "".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace")
     )
@@ -563,7 +563,7 @@ def ignore_signals() -> None:
         _signal.signal(number, _signal.SIG_IGN)
 
 
-def fork_first(words: Words) -> int | None:
+def fork_first(words: Arguments) -> int | None:
     """Fork the first process of a new namespace of process ids. The child returns a pipe on which to report how the
     program ended. The process outside waits and ends in the same way; if it is killed, so is the first process, and
     with it all others. If the namespace or its /proc cannot be made, the process outside continues without it and gets
@@ -620,7 +620,7 @@ def reap(program: int, outer: int | None) -> "NoReturn":
             _signal.setitimer(_signal.ITIMER_REAL, LINGER)
 
 
-def listen(words: Words) -> "tuple[Any, str] | None":
+def listen(words: Arguments) -> "tuple[Any, str] | None":
     if words.forward is None:
         return None
     port, path = words.forward
