@@ -16,8 +16,8 @@ from rolecall.store.store import Store
 from rolecall.threads import lifecycle, thread
 from rolecall.threads.attempt import Attempt
 from rolecall.threads.engine import Cast
+from rolecall.threads.loaded_thread import LoadedThread, next_of
 from rolecall.threads.setup import Recalled
-from rolecall.threads.turn import Turn, next_of
 from rolecall.workflow.model import Recall
 from rolecall.workflow.route import Next
 
@@ -68,10 +68,10 @@ def test_an_answer_that_had_arrived_is_kept_with_what_was_told_for_it(store: Sto
     library = Library()
     name = start(store, book(KNOWING), tmp_path / "work")
     chain = thread.Chain(store, thread.find(store, name).head)
-    turn = Turn(name, chain, book(KNOWING))
-    way = next_of(turn)
+    loaded = LoadedThread(name, chain, book(KNOWING))
+    way = next_of(loaded)
     assert isinstance(way, Next)
-    attempt = Attempt(store, turn, way, mask=Mask([]), setup=engine(store, says(), recall=library))
+    attempt = Attempt(store, loaded, way, mask=Mask([]), setup=engine(store, says(), recall=library))
     asyncio.run(_asked(attempt))
     run(engine(store, says(), recall=library), name, steps=1)
     assert len(library.asked) == 1

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         killing,
         lease,
         lifecycle,
+        loaded_thread,
         report,
         requests,
         seal,
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
         step_files,
         tail,
         thread,
-        turn,
         views,
         why,
     )
@@ -70,8 +70,8 @@ else:
         "rolecall.files.": "tree",
         "rolecall.hosts.lead.": "conversation",
         "rolecall.store.": "holder",
-        "rolecall.threads.": "casting commit compose handover html_report killing lease lifecycle report"
-        " requests seal setup step_files tail thread turn views why",
+        "rolecall.threads.": "casting commit compose handover html_report killing lease lifecycle loaded_thread report"
+        " requests seal setup step_files tail thread views why",
         "rolecall.workflow.": "model registry reply route",
     }
     globals().update(import_later(_LATER))
@@ -474,8 +474,8 @@ class Thread:
     def question(self) -> Question:
         """What the thread needs next, to show it to a person."""
         chain = self._chain
-        now = turn.Turn(self.id, chain, self._playbook, self.state.folders)
-        way = turn.next_of(now)
+        now = loaded_thread.LoadedThread(self.id, chain, self._playbook, self.state.folders)
+        way = loaded_thread.next_of(now)
         before = next((step for step in chain if step.role not in (thread.PERSON, thread.FORK)), None)
         if isinstance(way, route.Next):
             return Question(way, now.role(way.role), now.task, False, before)

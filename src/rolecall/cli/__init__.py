@@ -127,7 +127,7 @@ EXAMPLES = "rolecall init\nrolecall run hello -p 'A haiku about the sea'"
 # -- how a module declares its commands --
 
 
-class Reply:
+class CommandResult:
     """A command's result: the value to print as JSON or YAML, its text (indented JSON if None), and an exit code."""
 
     def __init__(self, value: Any, text: str | Callable[[], str] | None = None, code: int = 0) -> None:
@@ -145,7 +145,7 @@ class Verb:
         help: str,
         examples: str,
         arguments: tuple[Argument, ...],
-        run: Callable[[Namespace], Reply | int | None],
+        run: Callable[[Namespace], CommandResult | int | None],
         has_reply: bool,
     ) -> None:
         self.name = name
@@ -158,7 +158,7 @@ class Verb:
 
 def verb(
     name: str, help: str, examples: str, *arguments: Argument, has_reply: bool = True
-) -> Callable[[Callable[[Namespace], Reply | int | None]], Verb]:
+) -> Callable[[Callable[[Namespace], CommandResult | int | None]], Verb]:
     """Declare the decorated function as the command `name`. It returns a value to print, an exit code, or nothing.
 
     The command accepts --format and --json unless `has_reply` is False.

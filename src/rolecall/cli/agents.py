@@ -14,11 +14,10 @@ from typing import Any, get_type_hints
 
 import rolecall.agents as agents
 from rolecall.agents.presence import adapter_of, check_present, program_of
-from rolecall.agents.protocol import Context, ask
-from rolecall.agents.protocol import Reply as AgentReply
+from rolecall.agents.protocol import Context, Reply, ask
 from rolecall.checks.choose import can_be_held_to
 from rolecall.checks.doctor import AgentFinding, DoctorPlace, examine, known_agents, preset_agents
-from rolecall.cli import Reply, argument, flag, hints, verb
+from rolecall.cli import CommandResult, argument, flag, hints, verb
 from rolecall.cli.asking import confirm
 from rolecall.cli.group_view import gist
 from rolecall.cli.output import format_of, table, tell
@@ -71,7 +70,7 @@ def agents_table(findings: Iterable[AgentFinding]) -> str:
     flag("--options", "show the options of each, with their types"),
     flag("--restrictions", "show which restrictions can be enforced for each"),
 )
-def list_agents(options: Namespace) -> Reply:
+def list_agents(options: Namespace) -> CommandResult:
     known: dict[str, Any] = {cast.name: cast.agent for cast in (*known_agents(), *preset_agents())}
     known |= dict.fromkeys(sorted(agents.SPOKEN))  # they need the name of a program or a script
     for name in options.agents:
@@ -86,7 +85,7 @@ def list_agents(options: Namespace) -> Reply:
     rows = [_row(name, agent, found.get(name)) for name, agent in wanted.items()]
     if options.restrictions:
         cells = [(row["agent"], _enforced_text(row["restrictions"])) for row in rows if row["restrictions"]]
-        return Reply(rows, table(cells, ("agent", "enforces")))
+        return CommandResult(rows, table(cells, ("agent", "enforces")))
     if options.options:
         lines = []
         for row in rows:
@@ -94,12 +93,12 @@ def list_agents(options: Namespace) -> Reply:
             for option in row["options"]:
                 default = f" = {option['default']}" if option["default"] not in (None, "", []) else ""
                 lines.append(f"  {option['name']}: {option['type']}{default}")
-        return Reply(rows, "\n".join(lines[1:]))
+        return CommandResult(rows, "\n".join(lines[1:]))
     shown = []
     for row in rows:
         installed = "–" if row["installed"] is None else row["installed"] and (row["version"] or "yes")
         shown.append((row["agent"], installed or "no", row["about"]))
-    return Reply(rows, table(shown, ("agent", "installed", "what it is")))
+    return CommandResult(rows, table(shown, ("agent", "installed", "what it is")))
 
 
 def _row(name: str, agent: Any, finding: AgentFinding | None) -> dict[str, Any]:
@@ -150,7 +149,7 @@ def _enforced_text(restrictions: Mapping[str, bool]) -> str:
     argument("agent", "NAME", "an adapter, a spec such as claude:opus, or an alias"),
     flag("--yes", "do not ask first; this may cost money"),
 )
-def test(options: Namespace) -> Reply | int:
+def test(options: Namespace) -> CommandResult | int:
     env = config.environment()
     cast = named_agent(config.load(), options.agent, env)
     program, hint = program_of(cast.agent), _NOT_ALONE.get(adapter_of(cast.agent), "")
@@ -184,7 +183,7 @@ def test(options: Namespace) -> Reply | int:
         "time": f"{shown['seconds']} s",
     }
     text = "\n".join(f"{name:8} {value}" for name, value in lines.items() if value)
-    return Reply(shown, text, code=0 if shown["ok"] else FAILED)
+    return CommandResult(shown, text, code=0 if shown["ok"] else FAILED)
 
 
 async def _try(
@@ -201,7 +200,7 @@ async def _try(
                 tell(f"… {mask.text(shown)}")
 
     start = time.monotonic()
-    found: AgentReply | AgentError
+    found: Reply | AgentError
     with tempfile.TemporaryDirectory(prefix="rolecall-") as folder:
         async with attend(Live() if format_of(options) == "text" else View()) as stopped:
             context = Context(

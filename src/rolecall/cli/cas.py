@@ -6,7 +6,7 @@ import os
 from argparse import Namespace
 from typing import Any
 
-from rolecall.cli import Reply, argument, flag, verb
+from rolecall.cli import CommandResult, argument, flag, verb
 from rolecall.cli.output import (
     STORE,
     between,
@@ -54,11 +54,11 @@ def _read_data(argument: str) -> Any:
     flag("--timestamp", "also print when it was first put"),
     STORE,
 )
-def get(options: Namespace) -> Reply:
+def get(options: Namespace) -> CommandResult:
     with _open(options) as store:
         node = store.get(store.resolve(options.node))
     shown = {"type": node.type, "payload": node.payload}
-    return Reply({**shown, "timestamp": node.created} if options.timestamp else shown)
+    return CommandResult({**shown, "timestamp": node.created} if options.timestamp else shown)
 
 
 @verb(
@@ -69,11 +69,11 @@ def get(options: Namespace) -> Reply:
     argument("data", "DATA", "JSON, or a file of it; - reads standard input"),
     STORE,
 )
-def put(options: Namespace) -> Reply:
+def put(options: Namespace) -> CommandResult:
     payload = _read_data(options.data)
     with open_store(options.store) as store:
         node = store.put(_type_id(store, options.type), payload, durable=True)
-    return Reply({"hash": node}, node)
+    return CommandResult({"hash": node}, node)
 
 
 @verb(
@@ -83,11 +83,11 @@ def put(options: Namespace) -> Reply:
     argument("text", "TEXT", "the text; @FILE reads a file, - standard input"),
     STORE,
 )
-def put_text(options: Namespace) -> Reply:
+def put_text(options: Namespace) -> CommandResult:
     text = read_input(options.text)
     with open_store(options.store) as store:
         node = store.put_text(text, durable=True)
-    return Reply({"hash": node}, node)
+    return CommandResult({"hash": node}, node)
 
 
 @verb(
@@ -97,20 +97,20 @@ def put_text(options: Namespace) -> Reply:
     _NODE,
     STORE,
 )
-def has(options: Namespace) -> Reply:
+def has(options: Namespace) -> CommandResult:
     try:
         with _open(options) as store:
             exists = store.has(store.resolve(options.node))
     except NotFound:
         exists = False
-    return Reply({"exists": exists}, "yes" if exists else "no", code=0 if exists else 1)
+    return CommandResult({"exists": exists}, "yes" if exists else "no", code=0 if exists else 1)
 
 
 @verb("cas refs", "list the ids a node refers to", "rolecall cas refs 25FJMAAD4ZDV5", _NODE, STORE)
-def list_refs(options: Namespace) -> Reply:
+def list_refs(options: Namespace) -> CommandResult:
     with _open(options) as store:
         refs = list(store.refs_of(store.resolve(options.node)))
-    return Reply({"refs": refs}, "\n".join(refs))
+    return CommandResult({"refs": refs}, "\n".join(refs))
 
 
 @verb(
@@ -149,7 +149,7 @@ def walk(options: Namespace) -> None:
 
 
 @verb("cas stats", "print figures about the store", "rolecall cas stats", STORE)
-def stats(options: Namespace) -> Reply:
+def stats(options: Namespace) -> CommandResult:
     with _open(options) as store:
         size = store.backend.size()
         types = [
@@ -161,17 +161,17 @@ def stats(options: Namespace) -> Reply:
         f"{size['events']:,} events; {size['disk']:,} bytes on disk"
     )
     rows = [(one["nodes"], one["hash"], one["title"]) for one in types]
-    return Reply({**size, "types": types}, f"{head}\n\n{table(rows, ('nodes', 'type', 'title'))}")
+    return CommandResult({**size, "types": types}, f"{head}\n\n{table(rows, ('nodes', 'type', 'title'))}")
 
 
 # -- types --
 
 
 @verb("cas schema list", "list the types", "rolecall cas schema list", STORE)
-def list_schemas(options: Namespace) -> Reply:
+def list_schemas(options: Namespace) -> CommandResult:
     with _open(options) as store:
         found = [{"hash": node, "title": _title(store, node)} for node in store.of_type(META)]
-    return Reply(found, table([(row["hash"], row["title"]) for row in found], ("type", "title")))
+    return CommandResult(found, table([(row["hash"], row["title"]) for row in found], ("type", "title")))
 
 
 @verb(
@@ -181,9 +181,9 @@ def list_schemas(options: Namespace) -> Reply:
     argument("type", "TYPE", "an id or a beginning of one, or @ocas/string and the like"),
     STORE,
 )
-def get_schema(options: Namespace) -> Reply:
+def get_schema(options: Namespace) -> CommandResult:
     with _open(options) as store:
-        return Reply(store.type(_type_id(store, options.type)).schema)
+        return CommandResult(store.type(_type_id(store, options.type)).schema)
 
 
 @verb(
@@ -193,11 +193,11 @@ def get_schema(options: Namespace) -> Reply:
     argument("schema", "FILE", "a file of JSON, - for standard input, or the JSON itself"),
     STORE,
 )
-def put_schema(options: Namespace) -> Reply:
+def put_schema(options: Namespace) -> CommandResult:
     schema = _read_data(options.schema)
     with open_store(options.store) as store:
         node = store.put_schema(schema, durable=True)
-    return Reply({"hash": node}, node)
+    return CommandResult({"hash": node}, node)
 
 
 def _title(store: Store, type_id: str) -> str:

@@ -6,7 +6,7 @@ from argparse import ArgumentTypeError, Namespace
 from functools import partial
 
 from rolecall.api import Rolecall
-from rolecall.cli import Reply, argument, flag, verb
+from rolecall.cli import CommandResult, argument, flag, verb
 from rolecall.cli.output import STORE, ProgressLine, plural
 from rolecall.errors import Damaged
 from rolecall.settings.stores import open_store
@@ -18,13 +18,13 @@ _KEEP_GOING = flag("--keep-going", "copy the intact nodes if some are damaged (e
 
 
 @verb("cas reindex", "rebuild all data derived from the nodes", "rolecall cas reindex", STORE)
-def reindex(options: Namespace) -> Reply:
+def reindex(options: Namespace) -> CommandResult:
     progress = ProgressLine("reindexed")
     with open_store(options.store, create=False) as store:
         done = verify.reindex(store, progress=progress)
     progress.clear()
     text = f"{done.nodes} nodes of {done.types} types; {done.corrected} entries corrected"
-    return Reply({"status": "reindexed", **done._asdict()}, text)
+    return CommandResult({"status": "reindexed", **done._asdict()}, text)
 
 
 @verb(
@@ -35,7 +35,7 @@ def reindex(options: Namespace) -> Reply:
     flag("--no-files", "leave the recorded files unchecked"),
     STORE,
 )
-def verify_store(options: Namespace) -> Reply:
+def verify_store(options: Namespace) -> CommandResult:
     problems: list[verify.Fault] = []
     count, progress = 0, ProgressLine("verified")
     with open_store(options.store, create=False) as store:
@@ -55,7 +55,7 @@ def verify_store(options: Namespace) -> Reply:
     lines = [f"{problem.kind:10} {problem.node} {problem.text}" for problem in problems]
     is_damaged = any(problem.kind in verify.DAMAGE for problem in problems)
     code = 4 if is_damaged else 1 if problems else 0
-    return Reply(shown, "\n".join([*lines, f"{count} nodes: {verdict}"]), code)
+    return CommandResult(shown, "\n".join([*lines, f"{count} nodes: {verdict}"]), code)
 
 
 def _duration(text: str) -> int:
@@ -83,7 +83,7 @@ def _duration(text: str) -> int:
     flag("--force", "remove even if something in use refers to a missing node"),
     STORE,
 )
-def gc(options: Namespace) -> Reply:
+def gc(options: Namespace) -> CommandResult:
     with Rolecall(options.store, create=False) as rolecall:
         done = collect(rolecall.store, delete=options.delete, grace_ms=options.grace, force=options.force)
         copies = rolecall.remove_copies(grace_ms=options.grace) if options.delete else []
@@ -118,7 +118,7 @@ def gc(options: Namespace) -> Reply:
             lines.append(f"{plural(files.removed, 'tree')} of files can be removed: no step names them")
         if done.collected or files.removed:
             lines.append("Nothing was changed. `rolecall cas gc --delete` removes them.")
-    return Reply(shown, "\n".join(lines))
+    return CommandResult(shown, "\n".join(lines))
 
 
 @verb(
@@ -131,7 +131,7 @@ def gc(options: Namespace) -> Reply:
     _KEEP_GOING,
     STORE,
 )
-def export(options: Namespace) -> Reply:
+def export(options: Namespace) -> CommandResult:
     progress = ProgressLine("exported")
     with open_store(options.store, create=False) as store:
         nodes = [store.resolve(node) for node in options.nodes]
@@ -157,7 +157,7 @@ def export(options: Namespace) -> Reply:
     _KEEP_GOING,
     STORE,
 )
-def import_bundle(options: Namespace) -> Reply:
+def import_bundle(options: Namespace) -> CommandResult:
     progress = ProgressLine("imported")
     with open_store(options.store) as store:
         copied = bundle.import_from(
@@ -172,11 +172,11 @@ def import_bundle(options: Namespace) -> Reply:
     return _reply_copied(copied, f"imported from {options.path}")
 
 
-def _reply_copied(copied: bundle.Copied, what: str) -> Reply:
+def _reply_copied(copied: bundle.Copied, what: str) -> CommandResult:
     problems = [problem._asdict() for problem in copied.problems]
     lines = [f"{copied.nodes} nodes, {copied.refs} refs and {copied.events} events {what}"]
     lines += [f"kept unchanged here: {name}" for name in copied.kept]
     lines += [f"{problem['kind']}: {problem['node']} {problem['text']}" for problem in problems]
     is_damaged = any(problem["kind"] in ("damaged", "container", "missing") for problem in problems)
     shown = copied._asdict() | {"problems": problems, "kept": list(copied.kept)}
-    return Reply(shown, "\n".join(lines), code=4 if is_damaged else 0)
+    return CommandResult(shown, "\n".join(lines), code=4 if is_damaged else 0)

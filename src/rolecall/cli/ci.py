@@ -12,7 +12,7 @@ import sys
 from argparse import Namespace
 
 from rolecall.api import Event, Thread
-from rolecall.cli import Reply, argument, flag, verb
+from rolecall.cli import CommandResult, argument, flag, verb
 from rolecall.cli.arguments import AGENT, LIMIT, WORKFLOW
 from rolecall.cli.output import format_of, read_input, say
 from rolecall.cli.thread_outcome import CODES
@@ -51,7 +51,7 @@ from rolecall.settings import forge
     LIMIT,
     AGENT,
 )
-def run(options: Namespace) -> Reply:
+def run(options: Namespace) -> CommandResult:
     job = forge.read_job()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a job that is cancelled is saved first
     is_text = format_of(options) == "text"
@@ -82,7 +82,7 @@ def run(options: Namespace) -> Reply:
     )
     done = jobs.run(job, wanted, checkout=os.getcwd(), tell=tell, watch=watch)
     if done.ignored:
-        return Reply(done._asdict(), f"nothing to do: {done.ignored}")
+        return CommandResult(done._asdict(), f"nothing to do: {done.ignored}")
     text = f"{done.thread} is {done.status}" + (f": {done.reason}" if done.reason else "")
     text += f"\nwaits for a comment on {done.subject}" if done.waits else ""
-    return Reply(done._asdict(), text, code=0 if done.waits else CODES.get(done.status, 0))
+    return CommandResult(done._asdict(), text, code=0 if done.waits else CODES.get(done.status, 0))

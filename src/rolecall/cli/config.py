@@ -7,7 +7,7 @@ from argparse import Namespace
 from typing import Any
 
 from rolecall.agents import ADAPTERS
-from rolecall.cli import Reply, argument, flag, hints, verb
+from rolecall.cli import CommandResult, argument, flag, hints, verb
 from rolecall.cli.output import dump_yaml, read_input, warn
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.settings import config, config_file, settings
@@ -46,13 +46,13 @@ def _mask(name: str, value: Any) -> Any:
     _KEY,
     flag("--reveal", "show keys and passwords"),
 )
-def get(options: Namespace) -> Reply:
+def get(options: Namespace) -> CommandResult:
     path = settings.path_of(options.key)
     settings.kind_of(path)
     value = _look_up(path)
     if not options.reveal:
         value = _mask(path[-1], value)
-    return Reply({"value": value}, _as_typed(value))
+    return CommandResult({"value": value}, _as_typed(value))
 
 
 @verb(
@@ -63,7 +63,7 @@ def get(options: Namespace) -> Reply:
     _KEY,
     argument("value", "VALUE", "the value; a JSON array for `args`; - reads standard input"),
 )
-def set_value(options: Namespace) -> Reply:
+def set_value(options: Namespace) -> CommandResult:
     path, file = settings.path_of(options.key), config.config_path()
     text = read_input("-").removesuffix("\n") if options.value == "-" else options.value
     value = settings.value_from(text, path)
@@ -90,7 +90,7 @@ def set_value(options: Namespace) -> Reply:
         variable = settings.key_of((*path[:-1], "apiKeyEnv"))
         warn(f"the key is now in {file}; better keep it in .env there and name it with {variable}")
     shown = hide_secrets({path[-1]: value}, MASKED)[path[-1]]
-    return Reply({"key": options.key, "value": shown}, f"{options.key} = {_as_typed(shown)}")
+    return CommandResult({"key": options.key, "value": shown}, f"{options.key} = {_as_typed(shown)}")
 
 
 @verb(
@@ -99,18 +99,20 @@ def set_value(options: Namespace) -> Reply:
     "rolecall config unset agentOverrides.solve-issue.reviewer",
     _KEY,
 )
-def unset(options: Namespace) -> Reply:
+def unset(options: Namespace) -> CommandResult:
     path, file = settings.path_of(options.key), config.config_path()
     value = _look_up(path)  # the key is not checked, so that an unknown one can be removed too
     config_file.change(file, lambda text: config_file.without_value(text, path, source=file))
     shown = {"key": options.key, "value": None, "was": _mask(path[-1], value)}
-    return Reply(shown, f"{options.key} removed")
+    return CommandResult(shown, f"{options.key} removed")
 
 
 @verb("config list", "print all settings, keys masked", "rolecall config list")
-def list_settings(_options: Namespace) -> Reply:
+def list_settings(_options: Namespace) -> CommandResult:
     found, file = config.load(), config.config_path()
     for problem in settings.problems(found, adapters=_AGENTS):
         warn(f"{file}: {problem}")
     shown = config.mask().value(hide_secrets(found, MASKED))
-    return Reply(shown, lambda: f"# {file}\n" + (dump_yaml(shown).rstrip() if shown else "# nothing is set"))
+    return CommandResult(
+        shown, lambda: f"# {file}\n" + (dump_yaml(shown).rstrip() if shown else "# nothing is set")
+    )

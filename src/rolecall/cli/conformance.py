@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from rolecall.checks import fixture_events
-from rolecall.cli import Reply, argument, verb
+from rolecall.cli import CommandResult, argument, verb
 from rolecall.cli.output import ProgressLine, table
 from rolecall.errors import NotFound
 from rolecall.nexus import conformance, fixture
@@ -40,7 +40,7 @@ _HOOK_DOORS = ("hooks", "hook-command")
     ),
     argument("--only", "TEST_ID", "only this case; may be repeated", action="append", default=[]),
 )
-def run(options: Namespace) -> Reply:
+def run(options: Namespace) -> CommandResult:
     fixtures = fixture.load(options.folder)
     if options.only:
         fixtures = _choose(fixtures, options.only)
@@ -68,7 +68,7 @@ def run(options: Namespace) -> Reply:
         "mistakes": [mistake._asdict() for mistake in report.mistakes],
         "passed_over": list(report.passed_over),
     }
-    return Reply(shown, lambda: _text(report, over), code=0 if report.is_good else 1)
+    return CommandResult(shown, lambda: _text(report, over), code=0 if report.is_good else 1)
 
 
 def _choose(fixtures: fixture.Fixtures, only: list[str]) -> fixture.Fixtures:

@@ -6,7 +6,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 from rolecall.api import reader
-from rolecall.cli import Reply, argument, verb
+from rolecall.cli import CommandResult, argument, verb
 from rolecall.cli.arguments import parse_time
 from rolecall.cli.output import STORE, short, table
 from rolecall.threads.report import money
@@ -29,7 +29,7 @@ _MOST = 40
     ),
     STORE,
 )
-def cost(options: Namespace) -> Reply:
+def cost(options: Namespace) -> CommandResult:
     with reader(options.store) as rolecall:
         total, rows = rolecall.cost(since=options.since, by=options.by)
     shown = {
@@ -38,7 +38,7 @@ def cost(options: Namespace) -> Reply:
         "rows": [_describe(row) for row in rows],
         "total": _describe(total),
     }
-    return Reply(shown, lambda: _text(options.by, total, rows))
+    return CommandResult(shown, lambda: _text(options.by, total, rows))
 
 
 def _describe(group: Spent) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from rolecall.checks.doctor import (
 )
 from rolecall.checks.hosts import check_hosts
 from rolecall.checks.machine import Check
-from rolecall.cli import Reply, argument, flag, hints, verb
+from rolecall.cli import CommandResult, argument, flag, hints, verb
 from rolecall.cli.agents import agents_table, named_agent
 from rolecall.cli.install import setups_here
 from rolecall.cli.output import STORE, paint, plural, table
@@ -53,7 +53,7 @@ _NONE = "–"
     flag("--all", "check every known agent, needed or not"),
     STORE,
 )
-def doctor(options: Namespace) -> Reply:
+def doctor(options: Namespace) -> CommandResult:
     checks = machine.check_home(lambda url: Rolecall(url, create=False).store, url=options.store)
     others: dict[str, bool] = {}
     unready: list[AgentFinding] = []
@@ -73,7 +73,7 @@ def doctor(options: Namespace) -> Reply:
             diagnosis, others, unready = _diagnose(options, rolecall, settings, place, checks)
     shown = mask.value(_as_json(diagnosis, others))
     text = mask.text("\n".join(_lines(diagnosis, others, unready, mask)))
-    return Reply(shown, text, code=0 if diagnosis.is_ready else 1)
+    return CommandResult(shown, text, code=0 if diagnosis.is_ready else 1)
 
 
 def _diagnose(

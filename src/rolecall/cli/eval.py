@@ -17,7 +17,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rolecall.api import Rolecall, reader
-from rolecall.cli import Reply, argument, flag, verb
+from rolecall.cli import CommandResult, argument, flag, verb
 from rolecall.cli.arguments import in_this_store, parse_limit
 from rolecall.cli.group_view import duration
 from rolecall.cli.output import (
@@ -256,7 +256,7 @@ def _short_end(reason: str, limit: int) -> str:
     argument("--base", "VARIANT", "on the page, show the differences from this variant", default=""),
     STORE,
 )
-def show_run(options: Namespace) -> Reply | None:
+def show_run(options: Namespace) -> CommandResult | None:
     with reader(options.store) as rolecall:
         if options.kind == "html":
             page = rolecall.evals().page(options.run, base=options.base)
@@ -264,19 +264,19 @@ def show_run(options: Namespace) -> Reply | None:
             if options.output:
                 write_file(options.output, data)
                 shown = {"file": options.output, "bytes": len(data)}
-                return Reply(shown, f"{options.output}: {len(data):,} bytes")
+                return CommandResult(shown, f"{options.output}: {len(data):,} bytes")
             if format_of(options) != "text":
-                return Reply({"html": page})
+                return CommandResult({"html": page})
             sys.stdout.buffer.write(data)
             return None
         if options.output or options.base:
             raise UsageError(f"{'-o' if options.output else '--base'} is for a page", hint="Add --as html.")
         report = rolecall.evals().report(options.run)
-        return Reply(report.dump(), lambda: describe(report, with_cells=options.cells))
+        return CommandResult(report.dump(), lambda: describe(report, with_cells=options.cells))
 
 
 @verb("eval list", "list the runs, newest first", "rolecall eval list", STORE)
-def list_evals(options: Namespace) -> Reply:
+def list_evals(options: Namespace) -> CommandResult:
     with reader(options.store) as rolecall:
         reports = list(rolecall.evals().reports())
     rows = [
@@ -293,7 +293,7 @@ def list_evals(options: Namespace) -> Reply:
     ]
     text = table(rows, ("id", "suite", "status", "threads", "passed", "rate", "began"), ("began", "passed"))
     dumped = [{key: value for key, value in one.dump().items() if key != "cells"} for one in reports]
-    return Reply(dumped, text if rows else "No suite has been run yet: rolecall eval run SUITE")
+    return CommandResult(dumped, text if rows else "No suite has been run yet: rolecall eval run SUITE")
 
 
 def _percent_of(report: Report) -> str:
@@ -398,7 +398,7 @@ def percent(share: float | None) -> str:
     _ONLY,
     STORE,
 )
-def check(options: Namespace) -> Reply:
+def check(options: Namespace) -> CommandResult:
     from rolecall.evals.check import TRICKS  # no other command of this noun needs it
 
     with Rolecall(options.store) as rolecall:
@@ -420,7 +420,7 @@ def check(options: Namespace) -> Reply:
         lines.append("nothing is proven: the suite has no reference and no cheat")
     elif not wrong:
         lines.append("the judges are right about every reference and every cheat")
-    return Reply(
+    return CommandResult(
         [proof._asdict() for proof in proofs], "\n".join(lines), code=1 if wrong or not decisive else 0
     )
 
@@ -433,13 +433,13 @@ def check(options: Namespace) -> Reply:
     argument("path", "PATH", "a new file (.tgz compresses), or a folder (ends in /)"),
     STORE,
 )
-def export(options: Namespace) -> Reply:
+def export(options: Namespace) -> CommandResult:
     with Rolecall(options.store, create=False) as rolecall:
         copied = rolecall.evals().export(options.run, options.path)
     shown = {"nodes": copied.nodes, "refs": copied.refs, "path": options.path}
     problems = [f"{one.kind}: {one.node} {one.text}" for one in copied.problems]
     text = "\n".join([f"{plural(copied.nodes, 'node')} exported to {options.path}", *problems])
-    return Reply({**shown, "problems": problems}, text, code=4 if problems else 0)
+    return CommandResult({**shown, "problems": problems}, text, code=4 if problems else 0)
 
 
 @verb(
@@ -455,7 +455,7 @@ def export(options: Namespace) -> Reply:
     argument("--tag", "TAG", "a tag of the task; may be repeated", action="append", default=[]),
     STORE,
 )
-def promote(options: Namespace) -> Reply:
+def promote(options: Namespace) -> CommandResult:
     if options.tasks and options.suite:
         raise UsageError("--tasks and --suite both name a file of tasks", hint="Give one of them.")
     with Rolecall(options.store, create=False) as rolecall:
@@ -463,4 +463,4 @@ def promote(options: Namespace) -> Reply:
         file = evals.find_tasks_file(options.suite) if options.suite else options.tasks or "tasks.jsonl"
         done = evals.promote(rolecall.thread(options.thread), file, name=options.id or "", tags=options.tag)
     text = f"{done.task} is a task in {os.path.relpath(done.file)}; its files are in {os.path.relpath(done.folder)}"
-    return Reply(done._asdict(), text)
+    return CommandResult(done._asdict(), text)

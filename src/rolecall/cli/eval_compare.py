@@ -10,7 +10,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from rolecall.api import Rolecall, reader
-from rolecall.cli import Reply, argument, verb
+from rolecall.cli import CommandResult, argument, verb
 from rolecall.cli.arguments import parse_agent, parse_time
 from rolecall.cli.eval import INFRASTRUCTURE, SELECTION, SUITE, end, follow, percent
 from rolecall.cli.eval import describe as describe_run
@@ -46,10 +46,10 @@ _WIDTH = 78
     ),
     STORE,
 )
-def compare(options: Namespace) -> Reply:
+def compare(options: Namespace) -> CommandResult:
     with reader(options.store) as rolecall:
         found = rolecall.evals().compare(options.base, options.variant)
-    return Reply([one.dump() for one in found], lambda: describe(found))
+    return CommandResult([one.dump() for one in found], lambda: describe(found))
 
 
 @verb(

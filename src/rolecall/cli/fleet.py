@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from rolecall.api import Rolecall
-from rolecall.cli import Reply, argument, verb
+from rolecall.cli import CommandResult, argument, verb
 from rolecall.cli.output import plural, table
 from rolecall.errors import NotFound, StorageError
 from rolecall.service import control
@@ -24,7 +24,7 @@ from rolecall.settings import config
         dest="store",
     ),
 )
-def status(options: Namespace) -> Reply:
+def status(options: Namespace) -> CommandResult:
     held = control.held_by(config.home()) if options.store is None else None
     if held and str(held.get("store")).startswith(("postgresql://", "postgres://")):
         shown = control.ask(config.home(), {"do": "fleet"})
@@ -59,4 +59,4 @@ def status(options: Namespace) -> Reply:
     lines.append(table(rows, ("machine", "state", "steps", "a minute", "process")) if rows else nobody)
     for machine in found:
         lines += [f"{machine['machine']}: {problem}" for problem in machine["problems"].values()]
-    return Reply(shown, "\n".join(lines), code=0 if count else 1)
+    return CommandResult(shown, "\n".join(lines), code=0 if count else 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from rolecall import __version__
-from rolecall.cli import Reply, argument, verb
+from rolecall.cli import CommandResult, argument, verb
 from rolecall.cli.parser import build_parser, run
 
 
@@ -24,5 +24,5 @@ def print_help(options: Namespace) -> int:
 
 
 @verb("version", "print the version", "rolecall version")
-def print_version(_options: Namespace) -> Reply:
-    return Reply({"version": __version__}, f"rolecall {__version__}")
+def print_version(_options: Namespace) -> CommandResult:
+    return CommandResult({"version": __version__}, f"rolecall {__version__}")

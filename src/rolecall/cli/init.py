@@ -12,7 +12,7 @@ from typing import NamedTuple
 from rolecall.agents.presence import check_present
 from rolecall.api import reader
 from rolecall.checks.choose import find_programs
-from rolecall.cli import Reply, argument, asking, flag, verb
+from rolecall.cli import CommandResult, argument, asking, flag, verb
 from rolecall.cli.agents import agents_table, named_agent
 from rolecall.cli.arguments import parse_agent
 from rolecall.cli.hints import word
@@ -136,7 +136,7 @@ class FirstRun(NamedTuple):
     flag("--senses", "also make senses/ with an example"),
     flag("--schemas", "also write .schemas/, which editors use to check the files"),
 )
-def init(options: Namespace) -> Reply:
+def init(options: Namespace) -> CommandResult:
     folder = os.path.abspath(options.folder)
     if os.path.lexists(folder) and not os.path.isdir(folder):
         raise UsageError(f"{folder} is not a folder")
@@ -189,7 +189,7 @@ def init(options: Namespace) -> Reply:
     else:
         lines.append(f"  {start.agent} plays the roles of {start.workflow}")
     enter = f"cd {quote(os.path.relpath(folder))} && " if folder != os.getcwd() else ""
-    return Reply(shown, "\n".join([*lines, "", f"Next: {enter}{run}"]))
+    return CommandResult(shown, "\n".join([*lines, "", f"Next: {enter}{run}"]))
 
 
 def _choose(options: Namespace, ready: list[str], default: str | None) -> FirstRun:

@@ -9,7 +9,7 @@ from argparse import BooleanOptionalAction, Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from rolecall.cli import Reply, argument, either, flag, verb
+from rolecall.cli import CommandResult, argument, either, flag, verb
 from rolecall.cli.asking import ask_yes, can_ask
 from rolecall.cli.output import colored_diff, format_of, plural, table
 from rolecall.errors import RolecallError, UsageError
@@ -72,7 +72,7 @@ _HOST = (
         action=BooleanOptionalAction,
     ),
 )
-def install(options: Namespace) -> Reply:
+def install(options: Namespace) -> CommandResult:
     setup = _setup_for(options, catalog.load(config.catalog_folder()), config.load())
     if not setup.key:
         setup = setup._replace(key=os.path.join(config.home(), config.HOST_KEYS, os.urandom(16).hex()))
@@ -108,7 +108,7 @@ def install(options: Namespace) -> Reply:
     "rolecall uninstall claude\nrolecall uninstall claude --user --dry-run",
     *_HOST,
 )
-def uninstall(options: Namespace) -> Reply:
+def uninstall(options: Namespace) -> CommandResult:
     # Entries are recognised by their form, so our own catalogue suffices, even if the configuration is unreadable.
     setup = _setup_for(options, catalog.load(), {})
     plan = plan_removal(wiring_of(options.host, setup), force=options.force)
@@ -219,7 +219,7 @@ def _reply(
     changes: list[FileChange],
     steps: list[str],
     gate: Sequence[str] = (),
-) -> Reply:
+) -> CommandResult:
     shown: dict[str, Any] = {
         "host": options.host,
         "scope": setup.scope,
@@ -246,4 +246,4 @@ def _reply(
         rows = [(_WORDS.get(change.state, change.state), change.path) for change in changes]
         gate_lines = ["", *gate] if gate else []
         lines = [table(rows, ("state", "file")), *notes, *gate_lines, *next_steps]
-    return Reply(shown, "\n".join(lines))
+    return CommandResult(shown, "\n".join(lines))

@@ -8,7 +8,7 @@ from argparse import Namespace
 from functools import cache
 from typing import Any
 
-from rolecall.cli import Reply, argument, either, flag, verb
+from rolecall.cli import CommandResult, argument, either, flag, verb
 from rolecall.cli.output import (
     LastLine,
     between,
@@ -56,7 +56,7 @@ def _root(options: Namespace) -> str:
 
 
 @verb("knowledge init", "write a knowledge.yaml for a repository", "rolecall knowledge init", _REPO)
-def init(options: Namespace) -> Reply:
+def init(options: Namespace) -> CommandResult:
     here = os.path.realpath(options.repo or os.getcwd())
     if not os.path.isdir(here):
         raise UsageError(f"the folder {here!r} does not exist", hint="--repo names a repository's folder.")
@@ -65,7 +65,7 @@ def init(options: Namespace) -> Reply:
     if made.ignored_in:
         lines.append(f"added the index to {made.ignored_in}")
     reply = {"path": made.path, "include": made.include, "gitignore": made.ignored_in}
-    return Reply(reply, "\n".join([*lines, "Look it over, then: rolecall knowledge sync"]))
+    return CommandResult(reply, "\n".join([*lines, "Look it over, then: rolecall knowledge sync"]))
 
 
 @verb(
@@ -76,7 +76,7 @@ def init(options: Namespace) -> Reply:
     flag("-v --verbose", "name every file that is skipped"),
     _REPO,
 )
-def sync(options: Namespace) -> Reply:
+def sync(options: Namespace) -> CommandResult:
     bar = LastLine()
 
     def draw(done: int, total: int) -> None:
@@ -116,7 +116,7 @@ def sync(options: Namespace) -> Reply:
         "computed": vectors.computed,
         "cached": vectors.found,
     }
-    return Reply(reply, "\n".join(lines))
+    return CommandResult(reply, "\n".join(lines))
 
 
 # -- query --
@@ -205,7 +205,7 @@ def _body(result: dict[str, Any]) -> list[str]:
     "rolecall knowledge status\nrolecall knowledge status -g",
     _SCOPE,
 )
-def show_status(options: Namespace) -> Reply:
+def show_status(options: Namespace) -> CommandResult:
     if options.everywhere:
         rows = [
             {"repository": root, "indexed": os.path.exists(place.index_of(root))}
@@ -215,7 +215,7 @@ def show_status(options: Namespace) -> Reply:
             _in_one_line(f"{row['repository']}{'' if row['indexed'] else '  (its index is gone)'}")
             for row in rows
         )
-        return Reply({"repositories": rows}, text or "no repository has been indexed yet")
+        return CommandResult({"repositories": rows}, text or "no repository has been indexed yet")
     status = queries.status(_root(options))
     reply = {
         "repository": status.root,
@@ -254,7 +254,7 @@ def show_status(options: Namespace) -> Reply:
         lines.append(f"  left out: {plural(len(status.skipped), 'file')}, for example {example}")
     if not status.is_ignored:
         lines.append("  git does not ignore the index: add `knowledge.db*` to .gitignore")
-    return Reply(reply, "\n".join(lines))
+    return CommandResult(reply, "\n".join(lines))
 
 
 @verb(
@@ -264,13 +264,13 @@ def show_status(options: Namespace) -> Reply:
     argument("file", "FILE[:LINE]", "a file, or the passage at a line of it", nargs="?"),
     _REPO,
 )
-def show_passages(options: Namespace) -> Reply:
+def show_passages(options: Namespace) -> CommandResult:
     root = _root(options)
     reader = index.IndexReader(place.index_of(root))
     if options.file is None:
         counts = reader.counts().items()
         files = [{"path": path, "passages": count} for path, count in counts]
-        return Reply({"files": files}, table(list(counts), ("file", "passages")))
+        return CommandResult({"files": files}, table(list(counts), ("file", "passages")))
     before, colon, after = options.file.rpartition(":")
     path, line = (before, int(after)) if colon and after.isdecimal() else (options.file, None)
     # The path is relative to the current folder or, as in answers, to the root.
@@ -291,7 +291,7 @@ def show_passages(options: Namespace) -> Reply:
         text = "\n\n".join(
             f"{lines}  {trail}\n{each.text}" for (lines, trail), each in zip(cells, found, strict=True)
         )
-    return Reply({"path": path, "passages": rows}, text)
+    return CommandResult({"path": path, "passages": rows}, text)
 
 
 @verb(
@@ -301,17 +301,17 @@ def show_passages(options: Namespace) -> Reply:
     flag("--cache", "drop the vectors kept for all repositories instead"),
     _REPO,
 )
-def forget(options: Namespace) -> Reply:
+def forget(options: Namespace) -> CommandResult:
     if options.cache:
         folder = place.cache_folder(config.home())
         freed = vector_cache.size(folder)
         index.remove(os.path.join(folder, vector_cache.FILE))
         text = f"{freed / 1e6:,.1f} MB of vectors are gone; a sync computes them again"
-        return Reply({"freed": freed}, text)
+        return CommandResult({"freed": freed}, text)
     root = os.path.realpath(options.repo) if options.repo else _root(options)
     was_there = queries.forget(root)
     text = f"the index of {root} is gone; {'knowledge.yaml stays' if was_there else 'there was none'}"
-    return Reply({"repository": root, "removed": was_there}, text)
+    return CommandResult({"repository": root, "removed": was_there}, text)
 
 
 # -- serve --

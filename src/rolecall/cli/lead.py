@@ -9,7 +9,7 @@ from argparse import Namespace
 from collections.abc import Callable
 
 from rolecall.api import Rolecall, Thread
-from rolecall.cli import Reply, argument, either, flag, verb
+from rolecall.cli import CommandResult, argument, either, flag, verb
 from rolecall.cli.arguments import AGENT, LIMIT, describe_person, in_this_store
 from rolecall.cli.lead_view import Board, LeadView, fold, fold_lines, messages, show_history
 from rolecall.cli.output import STORE, paint, read_input, say, tell
@@ -54,7 +54,7 @@ Ctrl-C stops the Lead's turn; an empty line then lets it continue. Ctrl-D leaves
     AGENT,
     STORE,
 )
-def lead(options: Namespace) -> Reply | int:
+def lead(options: Namespace) -> CommandResult | int:
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     with Rolecall(options.store) as rolecall:
         thread = _find(options, rolecall)
@@ -117,7 +117,7 @@ def _explain(thread: Thread) -> str:
 # -- in a pipe --
 
 
-def _say_once(options: Namespace, rolecall: Rolecall, thread: Thread | None) -> Reply | int:
+def _say_once(options: Namespace, rolecall: Rolecall, thread: Thread | None) -> CommandResult | int:
     piped = "" if sys.stdin.isatty() else read_input("-").strip()
     text = "\n\n".join(filter(None, (options.prompt, piped)))
     if text:
@@ -137,7 +137,7 @@ def _say_once(options: Namespace, rolecall: Rolecall, thread: Thread | None) -> 
     thread.leave()
     tell(f"continue: {in_this_store(options, f'rolecall lead --thread {thread.id}')}")
     code = INTERRUPTED if number else CODES.get(thread.status, 5) if problem else 0
-    return Reply({"thread": thread.id, "answer": answer, "reason": problem}, answer, code)
+    return CommandResult({"thread": thread.id, "answer": answer, "reason": problem}, answer, code)
 
 
 # -- on a terminal --

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from shlex import join
 
-from rolecall.cli import Reply, argument, either, flag, verb
+from rolecall.cli import CommandResult, argument, either, flag, verb
 from rolecall.cli.output import table, warn
 from rolecall.cli.project import MESSAGE, PROJECT, SOURCE, project_of, read_text, reply_text
 from rolecall.errors import UsageError
@@ -32,7 +32,7 @@ _MOST_CHARACTERS = 200
     ),
     PROJECT,
 )
-def add(options: Namespace) -> Reply:
+def add(options: Namespace) -> CommandResult:
     try:
         reply = memory.add(
             project_of(options),
@@ -54,7 +54,7 @@ def add(options: Namespace) -> Reply:
         hint = f"Put it there: `{into}`\n  or keep it apart: `{_command(options, *words, '--new')}`"
         raise UsageError(overlap.message, hint=hint) from overlap
     wrote = f"{'wrote' if reply['created'] else 'added to'} {reply['path']}"
-    return Reply(reply, wrote)
+    return CommandResult(reply, wrote)
 
 
 def _command(options: Namespace, *words: str) -> str:
@@ -69,14 +69,14 @@ def _command(options: Namespace, *words: str) -> str:
     flag("--context", "list .nexus/context/ instead"),
     PROJECT,
 )
-def list_notes(options: Namespace) -> Reply:
+def list_notes(options: Namespace) -> CommandResult:
     project = project_of(options)
     if options.context:
         found = [
             {"name": one.name, "size": one.size, "path": one.path}
             for one in note.list_notes(project, "context")
         ]
-        return Reply(
+        return CommandResult(
             found, "\n".join(str(entry["path"]) for entry in found) or "the project has no context files"
         )
     notes = memory.list_notes(project)
@@ -92,7 +92,7 @@ def list_notes(options: Namespace) -> Reply:
         for one in notes
     ]
     headings = ("name", "category", "bytes", "last read", "reads", "age")
-    return Reply(notes, table(rows, headings) if rows else "there are no notes yet")
+    return CommandResult(notes, table(rows, headings) if rows else "there are no notes yet")
 
 
 @verb(
@@ -103,7 +103,7 @@ def list_notes(options: Namespace) -> Reply:
     argument("--agent", "ID", "who reads (default: lead)", default="lead"),
     PROJECT,
 )
-def read(options: Namespace) -> Reply | None:
+def read(options: Namespace) -> CommandResult | None:
     found = memory.read(project_of(options), options.name, agent=options.agent)
     if found.warning:
         warn(found.warning)
@@ -120,12 +120,12 @@ def read(options: Namespace) -> Reply | None:
     argument("--into", "NAME", "join both in a new note and remove both"),
     PROJECT,
 )
-def merge(options: Namespace) -> Reply:
+def merge(options: Namespace) -> CommandResult:
     reply = memory.merge(project_of(options), options.first, options.second, into=options.into)
     pairs = zip(reply["removed"], reply["restore"], strict=True)
     lines = [f"wrote {reply['path']}"]
     lines += [f"removed {name}; this brings it back: {command}" for name, command in pairs]
-    return Reply(reply, "\n".join(lines))
+    return CommandResult(reply, "\n".join(lines))
 
 
 @verb(
@@ -141,7 +141,7 @@ def merge(options: Namespace) -> Reply:
     ),
     PROJECT,
 )
-def gc(options: Namespace) -> Reply:
+def gc(options: Namespace) -> CommandResult:
     project, thresholds = project_of(options), memory.configured_thresholds()
     if not options.delete and not options.auto:
         found, lines = [], []
@@ -152,7 +152,7 @@ def gc(options: Namespace) -> Reply:
             found.append({"name": name, "signals": signals, "command": command})
             lines += ["", name, *(f"  {signal['id']:11} {signal['reason']}" for signal in signals)]
             lines.append(f"  delete it: {command}")
-        return Reply({"candidates": found}, "\n".join(lines[1:]) or "no note should be deleted")
+        return CommandResult({"candidates": found}, "\n".join(lines[1:]) or "no note should be deleted")
     if options.auto:
         is_enabled = (config.load().get("memory") or {}).get("autoDelete") is True
         reply = memory_gc.delete_automatically(project, is_enabled=is_enabled, thresholds=thresholds)
@@ -160,7 +160,7 @@ def gc(options: Namespace) -> Reply:
         reply = {"deleted": memory_gc.delete(project, options.delete), "stayed": []}
     lines = [f"removed {each['name']}; this brings it back: {each['restore']}" for each in reply["deleted"]]
     lines += [f"{each['name']} stays: {each['reason']}" for each in reply["stayed"]]
-    return Reply(reply, "\n".join(lines) or "nothing was deleted")
+    return CommandResult(reply, "\n".join(lines) or "nothing was deleted")
 
 
 # -- rules --
@@ -177,10 +177,10 @@ def gc(options: Namespace) -> Reply:
     argument("--tag", "TAG", "where it applies: frontend", action="append", default=[]),
     PROJECT,
 )
-def add_rule(options: Namespace) -> Reply:
+def add_rule(options: Namespace) -> CommandResult:
     text = read_text(options)
     reply = rule.add(project_of(options), options.name, text, mask=config.mask(), tags=options.tag)
-    return Reply(reply, f"wrote {reply['path']}")
+    return CommandResult(reply, f"wrote {reply['path']}")
 
 
 @verb(
@@ -190,10 +190,10 @@ def add_rule(options: Namespace) -> Reply:
     argument("--tag", "TAG", "only those with this tag"),
     PROJECT,
 )
-def list_rules(options: Namespace) -> Reply:
+def list_rules(options: Namespace) -> CommandResult:
     rules = rule.list_rules(project_of(options), tag=options.tag)
     rows = [(entry["name"], ", ".join(entry["tags"]), entry["size"]) for entry in rules]
-    return Reply(rules, table(rows, ("name", "tags", "bytes")) if rows else "there are no rules yet")
+    return CommandResult(rules, table(rows, ("name", "tags", "bytes")) if rows else "there are no rules yet")
 
 
 @verb(
@@ -203,5 +203,5 @@ def list_rules(options: Namespace) -> Reply:
     argument("name", "NAME", "the rule"),
     PROJECT,
 )
-def read_rule(options: Namespace) -> Reply | None:
+def read_rule(options: Namespace) -> CommandResult | None:
     return reply_text(options, rule.read(project_of(options), options.name))

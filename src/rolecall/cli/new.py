@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rolecall.api import reader
 from rolecall.checks.choose import AgentChoice, choose, find_programs, open_roles, ready_agents
-from rolecall.cli import Reply, argument, verb
+from rolecall.cli import CommandResult, argument, verb
 from rolecall.cli.output import table
 from rolecall.errors import UsageError
 from rolecall.files.packs import packs_folder
@@ -28,17 +28,17 @@ from rolecall.workflow.yaml import NAME
     argument("name", "WORKFLOW", "the workflow to copy; with --from, the name of the copy", nargs="?"),
     argument("--from", "WORKFLOW", "the workflow to copy, under another name", dest="source"),
 )
-def new(options: Namespace) -> Reply:
+def new(options: Namespace) -> CommandResult:
     if options.name is None and options.source is None:
         found = gallery.summaries()
         text = table(list(found.items()), ("name", "what it does"))
         text += "\n\nRun one at once:  rolecall try NAME -p 'TASK'\nCopy one to edit: rolecall new NAME"
-        return Reply([{"name": name, "description": line} for name, line in found.items()], text)
+        return CommandResult([{"name": name, "description": line} for name, line in found.items()], text)
     source = options.source or options.name
     return _copy(source, options.name or source)
 
 
-def _copy(source: str, name: str) -> Reply:
+def _copy(source: str, name: str) -> CommandResult:
     text = gallery.read(source)
     if not NAME.fullmatch(name):
         raise UsageError(f"the name {name!r} is not in kebab-case", hint="Use a name such as fix-login-test.")
@@ -82,7 +82,7 @@ def _copy(source: str, name: str) -> Reply:
         lines.append(f"  {default} is configured, and plays {', '.join(others)}")
     if shown["open"]:
         lines.append(f"  no agent is ready here to play {', '.join(shown['open'])}; see `rolecall doctor`")
-    return Reply(shown, "\n".join([*lines, "", f"Run it: rolecall run {name} -p 'TASK'"]))
+    return CommandResult(shown, "\n".join([*lines, "", f"Run it: rolecall run {name} -p 'TASK'"]))
 
 
 def _explain(chosen: Mapping[str, AgentChoice]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from typing import Any
 from urllib import error as urlerror
 from urllib import request
 
-from rolecall.cli import Reply, hints, verb
+from rolecall.cli import CommandResult, hints, verb
 from rolecall.errors import Hint, UsageError
 from rolecall.service import control
 from rolecall.settings import config
@@ -33,7 +33,7 @@ _LINE = 200
     "send a trial notification in every way configured under `notify`",
     "rolecall notify",
 )
-def notify(_options: Namespace) -> Reply:
+def notify(_options: Namespace) -> CommandResult:
     settings = notifications.settings()
     if not any(settings.get(key) for key in ("command", "webhook", "desktop")):
         raise UsageError(
@@ -53,7 +53,7 @@ def notify(_options: Namespace) -> Reply:
     sent = dict(send(settings, trial))
     lines = [f"{way}: {problem or 'sent'}" for way, problem in sent.items()]
     problems = {way: problem for way, problem in sent.items() if problem}
-    return Reply({"sent": [*sent], "problems": problems}, "\n".join(lines), code=1 if problems else 0)
+    return CommandResult({"sent": [*sent], "problems": problems}, "\n".join(lines), code=1 if problems else 0)
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from rolecall.cli import (
     NOUNS,
     OLD_OPTIONS,
     SCREEN,
-    Reply,
+    CommandResult,
     Verb,
     output,
     program,
@@ -66,7 +66,7 @@ def run(args: list[str]) -> int:
                 may_start_threads=config.may_start_threads(),
             )
         reply = _perform(options)
-        if isinstance(reply, Reply):
+        if isinstance(reply, CommandResult):
             output.show(options, reply.value, reply.text)
             return reply.code
         return int(reply or 0)
@@ -74,7 +74,7 @@ def run(args: list[str]) -> int:
         return report(error)
 
 
-def _perform(options: Namespace) -> Reply | int | None:
+def _perform(options: Namespace) -> CommandResult | int | None:
     """Run a command. If it would start a workflow of a pack that nobody has looked at, show what that may do, ask, and
     run the command again; nothing has happened by then."""
     while True:

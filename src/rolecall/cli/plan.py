@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
-from rolecall.cli import Reply, argument, flag, verb
+from rolecall.cli import CommandResult, argument, flag, verb
 from rolecall.cli.output import pair, plural, read_input, short, table
 from rolecall.cli.project import PROJECT, call, look
 from rolecall.errors import UsageError
@@ -29,18 +29,18 @@ _ISSUE = argument("issue_id", "ID", "the issue", type=int)
     ),
     PROJECT,
 )
-def start(options: Namespace) -> Reply:
+def start(options: Namespace) -> CommandResult:
     research = read_input(options.research)
     reply = call(options, "plan_start", topic=options.topic, issues=options.issue, research_summary=research)
     before = "; the plan before it is in the history" if reply["previousArchived"] else ""
-    return Reply(reply, f"plan {reply['plan_id']} has {plural(reply['issueCount'], 'issue')}{before}")
+    return CommandResult(reply, f"plan {reply['plan_id']} has {plural(reply['issueCount'], 'issue')}{before}")
 
 
 @verb("plan status", "show the active plan", "rolecall plan status", PROJECT)
-def show_status(options: Namespace) -> Reply:
+def show_status(options: Namespace) -> CommandResult:
     reply = call(options, "plan_status")
     if not reply["active"]:
-        return Reply(reply, "no plan is active")
+        return CommandResult(reply, "no plan is active")
     rows = [
         (issue["id"], issue["status"], issue["title"], issue.get("decision", "")) for issue in reply["issues"]
     ]
@@ -50,7 +50,7 @@ def show_status(options: Namespace) -> Reply:
         table(rows, ("id", "status", "issue", "decision")),
         f"{summary['decided']} of {summary['total']} decided",
     ]
-    return Reply(reply, "\n".join(lines))
+    return CommandResult(reply, "\n".join(lines))
 
 
 @verb(
@@ -60,12 +60,12 @@ def show_status(options: Namespace) -> Reply:
     argument("title", "TITLE", "the question to decide"),
     PROJECT,
 )
-def add(options: Namespace) -> Reply:
+def add(options: Namespace) -> CommandResult:
     return _update(options, "add", title=options.title)
 
 
 @verb("plan remove", "remove an issue", "rolecall plan remove 2", _ISSUE, PROJECT)
-def remove(options: Namespace) -> Reply:
+def remove(options: Namespace) -> CommandResult:
     return _update(options, "remove", issue_id=options.issue_id)
 
 
@@ -77,18 +77,18 @@ def remove(options: Namespace) -> Reply:
     argument("title", "TITLE", "its new title"),
     PROJECT,
 )
-def edit(options: Namespace) -> Reply:
+def edit(options: Namespace) -> CommandResult:
     return _update(options, "edit", issue_id=options.issue_id, title=options.title)
 
 
 @verb("plan reopen", "take a decision back", "rolecall plan reopen 1", _ISSUE, PROJECT)
-def reopen(options: Namespace) -> Reply:
+def reopen(options: Namespace) -> CommandResult:
     return _update(options, "reopen", issue_id=options.issue_id)
 
 
-def _update(options: Namespace, action: str, **arguments: Any) -> Reply:
+def _update(options: Namespace, action: str, **arguments: Any) -> CommandResult:
     reply = call(options, "plan_update", action=action, **arguments)
-    return Reply(reply, f"issue {reply['issue']['id']} {next(iter(reply))}")
+    return CommandResult(reply, f"issue {reply['issue']['id']} {next(iter(reply))}")
 
 
 @verb(
@@ -103,7 +103,7 @@ def _update(options: Namespace, action: str, **arguments: Any) -> Reply:
     argument("--agent-id", "AGENT=ID", "the id of an agent's instance", action="append", type=pair),
     PROJECT,
 )
-def decide(options: Namespace) -> Reply:
+def decide(options: Namespace) -> CommandResult:
     issues = look(options, "plan_status").get("issues", ())
     before = next((issue.get("decision") for issue in issues if issue["id"] == options.issue_id), None)
     if before and not options.again:
@@ -124,4 +124,4 @@ def decide(options: Namespace) -> Reply:
     if before:
         reply["replaced"] = before
         text += f"\nreplaces: {short(before, _MOST_CHARACTERS)}"
-    return Reply(reply, text)
+    return CommandResult(reply, text)

@@ -6,7 +6,7 @@ import sys
 from argparse import Namespace
 from typing import Any
 
-from rolecall.cli import Reply, argument
+from rolecall.cli import CommandResult, argument
 from rolecall.cli.output import printable, read_file
 from rolecall.errors import Damaged, UsageError
 from rolecall.nexus import dispatch, project_paths
@@ -45,9 +45,9 @@ def read_text(options: Namespace) -> str:
     return read_file(options.source) if options.message is None else str(options.message)
 
 
-def reply_text(options: Namespace, text: str) -> Reply | None:
+def reply_text(options: Namespace, text: str) -> CommandResult | None:
     """Print a note unchanged, even in a pipe, where agents read it; JSON or YAML only on request."""
     if options.format not in (None, "text"):
-        return Reply({"name": options.name, "text": text})
+        return CommandResult({"name": options.name, "text": text})
     sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
     return None

@@ -8,7 +8,7 @@ from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from rolecall.api import reader
-from rolecall.cli import Reply, argument, verb
+from rolecall.cli import CommandResult, argument, verb
 from rolecall.cli.output import STORE, paint, plural, short, tell, write_file
 from rolecall.errors import UsageError
 from rolecall.threads.report import moment
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     argument("--as", "in-toto", "print an in-toto statement, to sign", choices=("in-toto",), dest="form"),
     STORE,
 )
-def prove(options: Namespace) -> Reply:
+def prove(options: Namespace) -> CommandResult:
     with reader(options.store) as rolecall:
         proof = rolecall.prove(options.commit, bundle=options.bundle)
     code = 0 if proof.is_proven else 1
@@ -51,8 +51,8 @@ def prove(options: Namespace) -> Reply:
         tell(f"exported: {options.export}")
     if options.form == "in-toto" and code == 0:
         statement = proof.make_statement()
-        return Reply(statement, json.dumps(statement, indent=2))
-    return Reply(_describe(proof), lambda: _text(proof), code=code)
+        return CommandResult(statement, json.dumps(statement, indent=2))
+    return CommandResult(_describe(proof), lambda: _text(proof), code=code)
 
 
 def _describe(proof: Proof) -> JsonObject:

@@ -9,7 +9,7 @@ import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import replace
 
-from rolecall.cli import Reply, argument, flag, verb
+from rolecall.cli import CommandResult, argument, flag, verb
 from rolecall.cli.output import STORE, between, printable, tell, warn
 from rolecall.errors import UsageError, explain_missing
 from rolecall.service import control, project_file
@@ -76,7 +76,7 @@ def _fleet(parser: ArgumentParser) -> None:
     _fleet,
     STORE,
 )
-def serve(options: Namespace) -> Reply | int:
+def serve(options: Namespace) -> CommandResult | int:
     folder = os.path.abspath(options.project or os.getcwd())
     project = project_file.load(folder).require()  # report its problems here, not in a log
     if problem := project_file.unread(folder):
@@ -154,7 +154,7 @@ def _database(options: Namespace) -> str | None:
     return url
 
 
-def _detach(options: Namespace, project: ProjectFile, url: str | None) -> Reply | int:
+def _detach(options: Namespace, project: ProjectFile, url: str | None) -> CommandResult | int:
     """Start the service in its own session, and wait until it answers."""
     home = config.home()
     if control.held_by(home) is not None:
@@ -199,7 +199,7 @@ def _detach(options: Namespace, project: ProjectFile, url: str | None) -> Reply 
     triggers = [f"{one.id}: {one.describe()}" for one in project.triggers]
     lines = [f"the service runs as process {child.pid}", *(f"trigger {line}" for line in triggers)]
     shown = {"pid": child.pid, "home": home, "triggers": triggers, "problems": [taken] if taken else []}
-    return Reply(shown, "\n".join(lines))
+    return CommandResult(shown, "\n".join(lines))
 
 
 def _check_port(project: ProjectFile) -> str:

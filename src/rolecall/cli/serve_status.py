@@ -8,7 +8,7 @@ from contextlib import suppress
 from time import sleep
 from typing import IO
 
-from rolecall.cli import Reply, argument, flag, verb
+from rolecall.cli import CommandResult, argument, flag, verb
 from rolecall.cli.output import between, show_record, table, tell
 from rolecall.errors import Conflict, RolecallError
 from rolecall.service import control
@@ -16,12 +16,12 @@ from rolecall.settings import config
 
 
 @verb("serve status", "show what the service is doing", "rolecall serve status")
-def show_status(_options: Namespace) -> Reply:
+def show_status(_options: Namespace) -> CommandResult:
     home = config.home()
     found = control.held_by(home)
     if found is None:
         text = "no service is running; start one with `rolecall serve --detach`"
-        return Reply({"running": False, "home": home}, text, code=1)
+        return CommandResult({"running": False, "home": home}, text, code=1)
     reply = control.ask(home, {"do": "status"})
     if not reply:
         raise Conflict("the service is just ending", hint="Ask again.")
@@ -40,7 +40,7 @@ def show_status(_options: Namespace) -> Reply:
     if threads:
         rows = [(one["thread"], one["workflow"], str(one["pid"] or "")) for one in threads]
         lines.append(table(rows, ("id", "workflow", "process")))
-    return Reply(shown, "\n".join(lines))
+    return CommandResult(shown, "\n".join(lines))
 
 
 @verb(
@@ -49,10 +49,10 @@ def show_status(_options: Namespace) -> Reply:
     "rolecall serve stop\nrolecall serve stop --finish",
     flag("--finish", "let running steps finish first"),
 )
-def stop(options: Namespace) -> Reply:
+def stop(options: Namespace) -> CommandResult:
     found = control.held_by(config.home()) or {}
     control.stop(config.home(), finish=options.finish)
-    return Reply({"stopped": True, "pid": found.get("pid")}, "the service has stopped")
+    return CommandResult({"stopped": True, "pid": found.get("pid")}, "the service has stopped")
 
 
 @verb(

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from rolecall.agents import ADAPTERS
 from rolecall.agents.presence import find_program, program_of
 from rolecall.checks.doctor import known_agents
-from rolecall.cli import Reply, argument, asking, verb
+from rolecall.cli import CommandResult, argument, asking, verb
 from rolecall.cli.output import read_input, tell
 from rolecall.errors import UsageError
 from rolecall.settings import config, config_file
@@ -56,7 +56,7 @@ class Answers(NamedTuple):
     argument("--model", "NAME", "the model, by the provider's name for it"),
     argument("--agent", "NAME", "the agent that plays roles by default"),
 )
-def setup(options: Namespace) -> Reply:
+def setup(options: Namespace) -> CommandResult:
     settings, environment = config.load(), config.environment()
     programs = []
     for cast in known_agents():
@@ -81,7 +81,9 @@ def setup(options: Namespace) -> Reply:
     lines += [f"  {key} is not set any more" for key in shown["removed"]]
     if shown["env"]:
         lines.append(f"the key is in {shown['env']} as {shown['variable']}")
-    return Reply(shown, "\n".join([*lines, "Next: rolecall doctor, then rolecall run WORKFLOW -p TASK"]))
+    return CommandResult(
+        shown, "\n".join([*lines, "Next: rolecall doctor, then rolecall run WORKFLOW -p TASK"])
+    )
 
 
 def _provider(settings: Settings, name: str) -> Settings:

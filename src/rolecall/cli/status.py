@@ -7,7 +7,7 @@ from argparse import Namespace
 from time import time
 
 from rolecall.api import Rolecall, reader
-from rolecall.cli import Reply, verb
+from rolecall.cli import CommandResult, verb
 from rolecall.cli.arguments import in_this_store, omit_latest
 from rolecall.cli.output import STORE, columns_of_terminal, short, under_this_name
 from rolecall.cli.thread_read import Entry, ThreadListing, active_threads, first_command
@@ -27,7 +27,7 @@ _ORDER = ("crashed", "damaged", "suspended", "waiting", "idle", "running", "queu
     "rolecall status",
     STORE,
 )
-def status(options: Namespace) -> Reply:
+def status(options: Namespace) -> CommandResult:
     project = repository.nearest("rolecall.yaml", os.getcwd())
     service = control.held_by(config.home())
     with reader(options.store) as rolecall:
@@ -67,7 +67,7 @@ def status(options: Namespace) -> Reply:
     for at, (command, about) in enumerate(zip(typed, commands.values(), strict=True)):
         room = max(_LEAST_ROOM, columns_of_terminal() - 13 - width)
         lines.append(f"{'' if at else 'next':11}{command:{width}}  {short(about, room)}")
-    return Reply(shown, "\n".join(lines))
+    return CommandResult(shown, "\n".join(lines))
 
 
 def _waits_for_person(rolecall: Rolecall, entry: Entry) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Mapping
 
-from rolecall.cli import Reply, argument, flag, verb
+from rolecall.cli import CommandResult, argument, flag, verb
 from rolecall.cli.asking import can_ask
 from rolecall.cli.output import between, plural, read_file, read_input, table, tell
 from rolecall.cli.project import PROJECT, call, look
@@ -49,7 +49,7 @@ _LONG = ("context", "approach", "acceptance", "risk")
     ),
     PROJECT,
 )
-def add(options: Namespace) -> Reply:
+def add(options: Namespace) -> CommandResult:
     if options.dep and (known := look(options, "task_list")):
         _check_deps({task["id"]: task["deps"] for task in known.get("tasks", ())}, options.dep)
     fields = ("title", "goal", "plan_issue", "owner", "owner_agent_id", "owner_reuse_policy")
@@ -57,7 +57,7 @@ def add(options: Namespace) -> Reply:
     long = {field: getattr(options, field) for field in _LONG}
     arguments |= {field: value and read_input(value) for field, value in long.items()}
     reply = call(options, "task_add", deps=options.dep, decisions=options.decision, **arguments)
-    return Reply(reply, f"task {reply['task']['id']} added")
+    return CommandResult(reply, f"task {reply['task']['id']} added")
 
 
 def _check_deps(deps_of: Mapping[float, list[float]], deps: list[int]) -> None:
@@ -82,10 +82,10 @@ def _check_deps(deps_of: Mapping[float, list[float]], deps: list[int]) -> None:
 
 
 @verb("task list", "list the tasks of the current cycle", "rolecall task list", PROJECT)
-def list_tasks(options: Namespace) -> Reply:
+def list_tasks(options: Namespace) -> CommandResult:
     reply = call(options, "task_list")
     if "tasks" not in reply:
-        return Reply(reply, "there are no tasks")
+        return CommandResult(reply, "there are no tasks")
 
     def text() -> str:
         summary = reply["summary"]
@@ -94,7 +94,7 @@ def list_tasks(options: Namespace) -> Reply:
         rows = _table(reply["tasks"], summary["ready"])
         return "\n".join([*goal, rows, f"{counts}, {len(summary['ready'])} ready"])
 
-    return Reply(reply, text)
+    return CommandResult(reply, text)
 
 
 def _table(tasks: list[JsonObject], ready_ids: list[float]) -> str:
@@ -113,12 +113,12 @@ def _table(tasks: list[JsonObject], ready_ids: list[float]) -> str:
 
 
 @verb("task ready", "list the tasks that can begin now", "rolecall task ready", PROJECT)
-def list_ready(options: Namespace) -> Reply:
+def list_ready(options: Namespace) -> CommandResult:
     reply = call(options, "task_list")
     ids = reply["summary"]["ready"] if "tasks" in reply else []
     ready = set(ids)
     found = [task for task in reply.get("tasks", []) if task["id"] in ready]
-    return Reply({"ready": found}, _table(found, ids) if found else "no task is ready")
+    return CommandResult({"ready": found}, _table(found, ids) if found else "no task is ready")
 
 
 @verb(
@@ -135,9 +135,9 @@ def list_ready(options: Namespace) -> Reply:
     ),
     PROJECT,
 )
-def draw_graph(options: Namespace) -> Reply:
+def draw_graph(options: Namespace) -> CommandResult:
     drawn = task_graph.DRAWN_AS[options.kind](call(options, "task_list").get("tasks", []))
-    return Reply({"as": options.kind, "graph": drawn}, drawn)
+    return CommandResult({"as": options.kind, "graph": drawn}, drawn)
 
 
 @verb(
@@ -148,9 +148,9 @@ def draw_graph(options: Namespace) -> Reply:
     argument("status", None, "its new status", choices=overview.TASK_STATUSES),
     PROJECT,
 )
-def update(options: Namespace) -> Reply:
+def update(options: Namespace) -> CommandResult:
     reply = call(options, "task_update", id=options.id, status=options.status)
-    return Reply(reply, f"task {reply['task']['id']} is {reply['task']['status']}")
+    return CommandResult(reply, f"task {reply['task']['id']} is {reply['task']['status']}")
 
 
 @verb(
@@ -160,7 +160,7 @@ def update(options: Namespace) -> Reply:
     flag("--yes", "close the cycle even if tasks are not completed"),
     PROJECT,
 )
-def close(options: Namespace) -> Reply:
+def close(options: Namespace) -> CommandResult:
     current = look(options, "task_list")
     tasks = current.get("tasks", [])
     if current and not tasks and look(options, "plan_status") == {"active": False}:
@@ -178,7 +178,7 @@ def close(options: Namespace) -> Reply:
     archived = reply["archived"]
     plan = f"a plan with {plural(archived['decisions'], 'decision')}" if archived["plan"] else "no plan"
     tasks_text = plural(archived["tasks"], "task")
-    return Reply(reply, f"cycle {reply['total_cycles']} is in the history: {plan}, {tasks_text}")
+    return CommandResult(reply, f"cycle {reply['total_cycles']} is in the history: {plan}, {tasks_text}")
 
 
 # -- history and artifacts --
@@ -192,7 +192,7 @@ def close(options: Namespace) -> Reply:
     argument("--last", "N", "at most the latest N (default: 10)", type=between(0)),
     PROJECT,
 )
-def search_history(options: Namespace) -> Reply:
+def search_history(options: Namespace) -> CommandResult:
     reply = call(options, "history_search", query=options.query, last_n=options.last)
     rows = [
         (
@@ -205,7 +205,7 @@ def search_history(options: Namespace) -> Reply:
         for cycle in reply["cycles"]
     ]
     lines = [table(rows, ("closed", "branch", "topic", "decisions", "tasks"))] if rows else []
-    return Reply(reply, "\n".join([*lines, f"{reply['showing']} of {reply['total']} cycles"]))
+    return CommandResult(reply, "\n".join([*lines, f"{reply['showing']} of {reply['total']} cycles"]))
 
 
 @verb(
@@ -216,6 +216,6 @@ def search_history(options: Namespace) -> Reply:
     argument("file", "FILE", "its text (default: standard input)", nargs="?", default="-"),
     PROJECT,
 )
-def write_artifact(options: Namespace) -> Reply:
+def write_artifact(options: Namespace) -> CommandResult:
     reply = call(options, "artifact_write", filename=options.name, content=read_file(options.file))
-    return Reply(reply, str(reply["path"]))
+    return CommandResult(reply, str(reply["path"]))

@@ -8,7 +8,7 @@ from argparse import Namespace
 from shlex import quote
 
 from rolecall.api import Rolecall
-from rolecall.cli import Reply, argument, flag, verb
+from rolecall.cli import CommandResult, argument, flag, verb
 from rolecall.cli.arguments import THREAD, in_this_store, open_thread
 from rolecall.cli.output import STORE, ProgressLine, plural, short, tell, warn, write_file
 from rolecall.errors import UsageError
@@ -29,7 +29,7 @@ from rolecall.threads.report import SHORT, shorten
     flag("--force", "overwrite the file"),
     STORE,
 )
-def export(options: Namespace) -> Reply:
+def export(options: Namespace) -> CommandResult:
     path = options.file
     kind = os.path.splitext(path)[1].lower()
     if kind not in (".html", ".htm", ".md"):
@@ -50,7 +50,7 @@ def export(options: Namespace) -> Reply:
     hint = "Name a new file, or overwrite it with --force."
     write_file(path, data, is_new=not options.force, hint=hint)
     shown = {"thread": thread.id, "file": path, "steps": steps, "bytes": len(data)}
-    return Reply(shown, f"{path}: {plural(steps, 'step')}, {len(data):,} bytes")
+    return CommandResult(shown, f"{path}: {plural(steps, 'step')}, {len(data):,} bytes")
 
 
 # -- the files of steps --
@@ -67,7 +67,7 @@ def export(options: Namespace) -> Reply:
     ),
     STORE,
 )
-def check_out(options: Namespace) -> Reply:
+def check_out(options: Namespace) -> CommandResult:
     with open_thread(options) as thread:
         done = thread.check_out(options.folder, at=options.at)
     for path in done["omitted"]:
@@ -75,7 +75,7 @@ def check_out(options: Namespace) -> Reply:
     which = f"step {done['number']} left" if done["step"] else "the first step found"
     if "attempt" in done:
         which = f"the failed attempt {done['attempt']} left"
-    return Reply(done, f"{done['folder']} has the files that {which}")
+    return CommandResult(done, f"{done['folder']} has the files that {which}")
 
 
 @verb(
@@ -91,7 +91,7 @@ def check_out(options: Namespace) -> Reply:
     ),
     STORE,
 )
-def blame(options: Namespace) -> Reply:
+def blame(options: Namespace) -> CommandResult:
     path, lines = options.file, None
     name, _, place = path.rpartition(":")
     first, _, last = place.partition("-")
@@ -99,7 +99,7 @@ def blame(options: Namespace) -> Reply:
         path, lines = name, (int(first), int(last or first))
     with open_thread(options) as thread:
         found = thread.blame(path, lines=lines, at=options.at)
-    return Reply(found, lambda: _blame_text(found))
+    return CommandResult(found, lambda: _blame_text(found))
 
 
 def _blame_text(found: JsonObject) -> str:
@@ -135,7 +135,7 @@ def _blame_text(found: JsonObject) -> str:
     THREAD,
     STORE,
 )
-def show_folders(options: Namespace) -> Reply:
+def show_folders(options: Namespace) -> CommandResult:
     with open_thread(options) as thread:
         folders = thread.folders()
     blocks = []
@@ -152,7 +152,7 @@ def show_folders(options: Namespace) -> Reply:
                 lines.append((key, ("\n" + " " * 13).join(folder[key]) or "nothing"))
         blocks.append("\n".join(f"{name:12} {value}" for name, value in lines))
     text = "\n\n".join(blocks) or "it works in the folder it was started in"
-    return Reply({"thread": thread.id, "folders": folders}, text)
+    return CommandResult({"thread": thread.id, "folders": folders}, text)
 
 
 @verb(
@@ -162,10 +162,10 @@ def show_folders(options: Namespace) -> Reply:
     THREAD,
     STORE,
 )
-def show_changes(options: Namespace) -> Reply:
+def show_changes(options: Namespace) -> CommandResult:
     with open_thread(options) as thread:
         text = thread.diff_folders()
-    return Reply({"thread": thread.id, "diff": text}, text.rstrip("\n"))
+    return CommandResult({"thread": thread.id, "diff": text}, text.rstrip("\n"))
 
 
 @verb(
@@ -175,13 +175,13 @@ def show_changes(options: Namespace) -> Reply:
     THREAD,
     STORE,
 )
-def merge(options: Namespace) -> Reply:
+def merge(options: Namespace) -> CommandResult:
     with open_thread(options, ask="merging changes your branch") as thread:
         merged = thread.merge_folder()
     text = f"{merged['into']} already has everything from {merged['branch']}"
     if merged["merged"]:
         text = f"{merged['branch']} is merged into {merged['into']}: {merged['head']}"
-    return Reply({"thread": thread.id, **merged}, text)
+    return CommandResult({"thread": thread.id, **merged}, text)
 
 
 @verb(
@@ -192,13 +192,13 @@ def merge(options: Namespace) -> Reply:
     flag("--force", "also remove work that is neither committed nor merged"),
     STORE,
 )
-def remove(options: Namespace) -> Reply:
+def remove(options: Namespace) -> CommandResult:
     with open_thread(options, ask="removing its folders cannot be undone") as thread:
         done = thread.remove_folders(force=options.force)
     for branch in done["kept"]:
         tell(f"the branch {branch} is kept: it is checked out somewhere else")
     text = "\n".join(f"removed {path}" for path in done["removed"]) or "there was nothing to remove"
-    return Reply({"thread": thread.id, **done}, text)
+    return CommandResult({"thread": thread.id, **done}, text)
 
 
 @verb(
@@ -208,7 +208,7 @@ def remove(options: Namespace) -> Reply:
     flag("--dry-run", "show what would be removed, and remove nothing"),
     STORE,
 )
-def prune(options: Namespace) -> Reply:
+def prune(options: Namespace) -> CommandResult:
     with Rolecall(options.store, create=False) as rolecall:
         done = rolecall.prune_folders(is_dry=options.dry_run)
     removed = "would remove" if done["dryRun"] else "removed"
@@ -217,7 +217,7 @@ def prune(options: Namespace) -> Reply:
         branches = "".join(f" and the branch {branch}" for branch in row["branches"])
         lines.append(f"{removed} {row['thread']}: {', '.join(row['folders'])}{branches}")
     lines += [f"kept {row['thread']}: {row['why']}" for row in done["kept"]]
-    return Reply(done, "\n".join(lines) or "no thread has its own folder")
+    return CommandResult(done, "\n".join(lines) or "no thread has its own folder")
 
 
 # -- import --
@@ -233,7 +233,7 @@ def prune(options: Namespace) -> Reply:
     flag("--config", "also import providers, models, agents and keys that are not set here"),
     STORE,
 )
-def import_folder(options: Namespace) -> Reply:
+def import_folder(options: Namespace) -> CommandResult:
     from rolecall.threads.import_uwf import has_config, take_config  # the other verbs do not need it
 
     progress = ProgressLine("imported")
@@ -258,4 +258,4 @@ def import_folder(options: Namespace) -> Reply:
     lines += [f"{problem.kind}: {problem.node} {problem.text}" for problem in done.problems]
     for what, keys in (settings or {}).items():
         lines += [f"configuration, {what}: {key}" for key in keys]
-    return Reply(shown, "\n".join(lines), code=4 if done.unread else 0)
+    return CommandResult(shown, "\n".join(lines), code=4 if done.unread else 0)

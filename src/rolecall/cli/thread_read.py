@@ -16,7 +16,7 @@ from time import sleep
 from typing import Any, NamedTuple
 
 from rolecall.api import Rolecall, reader
-from rolecall.cli import Reply, argument, flag, hints, verb
+from rolecall.cli import CommandResult, argument, flag, hints, verb
 from rolecall.cli.arguments import THREAD, find_thread, in_this_store, open_thread, parse_time
 from rolecall.cli.output import (
     STORE,
@@ -57,7 +57,7 @@ Entry = dict[str, Any]
     flag("--members", "also every member of its groups"),
     STORE,
 )
-def show_thread(options: Namespace) -> Reply:
+def show_thread(options: Namespace) -> CommandResult:
     with open_thread(options) as thread:
         card = with_command(options, thread.summary())
         if options.members:
@@ -66,8 +66,8 @@ def show_thread(options: Namespace) -> Reply:
             card["files"] = thread.file_changes(newest=_FILES_OF)
     if card["status"] == Status.DAMAGED:
         text = f"thread {card['thread']} is {colored_status(Status.DAMAGED)}: {card['reason']}"
-        return Reply(card, text, code=4)
-    return Reply(card, lambda: _card_text(card))
+        return CommandResult(card, text, code=4)
+    return CommandResult(card, lambda: _card_text(card))
 
 
 def with_command(options: Namespace, entry: Entry) -> Entry:
@@ -221,7 +221,7 @@ def _ago(ms: int) -> str:
     flag("--watch", "follow the list until Ctrl-C"),
     STORE,
 )
-def list_threads(options: Namespace) -> Reply | None:
+def list_threads(options: Namespace) -> CommandResult | None:
     if options.watch:  # on a terminal the list is drawn again, elsewhere printed again whenever it changes
         is_drawn = sys.stdout.isatty() and format_of(options) == "text"
         before = None
@@ -242,7 +242,7 @@ def list_threads(options: Namespace) -> Reply | None:
     shown = found.entries[: options.max]
     if shown and len(found.entries) > options.max:
         tell(f"there are more: --page {shown[-1]['thread']}")
-    return Reply(shown, text)
+    return CommandResult(shown, text)
 
 
 def _look(options: Namespace) -> tuple[ThreadListing, str]:
@@ -300,7 +300,7 @@ def first_command(rolecall: Rolecall, preferred: str = "") -> str:
 
 
 @verb("thread steps", "list a thread's steps", "rolecall thread steps 01M7F72S", THREAD, STORE)
-def list_steps(options: Namespace) -> Reply:
+def list_steps(options: Namespace) -> CommandResult:
     with open_thread(options) as thread:
         first, *steps = thread.step_entries()
     shown = {"thread": thread.id, "workflow": first["workflow"], "steps": [first, *steps]}
@@ -324,7 +324,7 @@ def list_steps(options: Namespace) -> Reply:
             )
         return table(rows, headings, spared=("files",))
 
-    return Reply(shown, text)
+    return CommandResult(shown, text)
 
 
 def _fields_text(output: Any) -> str:
@@ -349,7 +349,7 @@ def _fields_text(output: Any) -> str:
     flag("--members", "show the members of groups in full"),
     STORE,
 )
-def read_thread(options: Namespace) -> Reply | int:
+def read_thread(options: Namespace) -> CommandResult | int:
     with open_thread(options) as thread:
         found = thread.read_page(
             max_chars=options.quota,
@@ -360,7 +360,7 @@ def read_thread(options: Namespace) -> Reply | int:
         )
     code = 4 if found["problem"] else 0
     if options.format in ("json", "yaml"):
-        return Reply(found, code=code)
+        return CommandResult(found, code=code)
     print(printable(found["text"]) if sys.stdout.isatty() else found["text"])
     return code
 
@@ -379,12 +379,12 @@ def read_thread(options: Namespace) -> Reply | int:
     flag("--full", "do not shorten long texts"),
     STORE,
 )
-def show_step(options: Namespace) -> Reply:
+def show_step(options: Namespace) -> CommandResult:
     with Rolecall(options.store, create=False) as rolecall:
         found = rolecall.step(find_thread(rolecall, None).id if options.step is None else options.step)
     limit = None if options.full else report.SHORT
     render = report.detail_markdown if "number" in found else report.attempt_markdown
-    return Reply(found, lambda: render(found, with_prompt=options.prompt, limit=limit))
+    return CommandResult(found, lambda: render(found, with_prompt=options.prompt, limit=limit))
 
 
 @verb(
@@ -398,7 +398,7 @@ def show_step(options: Namespace) -> Reply:
     argument("--role", "ROLE", "what each step of this role changed"),
     STORE,
 )
-def compare_threads(options: Namespace) -> Reply:
+def compare_threads(options: Namespace) -> CommandResult:
     if options.other and not options.files and (options.at or options.role):
         raise UsageError("--at and --role select steps whose files are compared", hint="Add --files.")
     with Rolecall(options.store, create=False) as rolecall:
@@ -407,7 +407,7 @@ def compare_threads(options: Namespace) -> Reply:
         if options.files or other is None:
             parts = one.diff_files(other, at=options.at, role=options.role)
             threads = [thread.id for thread in (one, other) if thread]
-            return Reply({"threads": threads, "parts": parts}, colored_diff(_patch_text(parts)))
+            return CommandResult({"threads": threads, "parts": parts}, colored_diff(_patch_text(parts)))
         found = one.diff(other)
     if found["common"] is None:
         lines = ["the threads share nothing"]
@@ -423,7 +423,7 @@ def compare_threads(options: Namespace) -> Reply:
             lines.append("the same output")
     if not found["steps"] and not found["prompt"]:
         lines.append("and no further")
-    return Reply(found, colored_diff("\n".join(lines)))
+    return CommandResult(found, colored_diff("\n".join(lines)))
 
 
 def _patch_text(parts: Iterable[JsonObject]) -> str:
@@ -446,7 +446,7 @@ def _patch_text(parts: Iterable[JsonObject]) -> str:
     argument("--at", "STEP", "a step's id or number (default: the last)"),
     STORE,
 )
-def explain_key(options: Namespace) -> Reply:
+def explain_key(options: Namespace) -> CommandResult:
     with open_thread(options) as thread:
         found = thread.why(options.at)
-    return Reply(found, f"step {found['number']} {found['role']} · {found['text']}")
+    return CommandResult(found, f"step {found['number']} {found['role']} · {found['text']}")

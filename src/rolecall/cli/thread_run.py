@@ -13,7 +13,7 @@ from time import localtime, sleep, strftime
 from typing import TYPE_CHECKING
 
 from rolecall.api import Rolecall, Thread
-from rolecall.cli import Reply, argument, flag, hints, verb
+from rolecall.cli import CommandResult, argument, flag, hints, verb
 from rolecall.cli.arguments import (
     AGENT,
     CWD,
@@ -264,13 +264,13 @@ def resume(options: Namespace) -> int:
     argument("--reason", "TEXT", "kept with the thread", default="killed by a person"),
     STORE,
 )
-def kill(options: Namespace) -> Reply:
+def kill(options: Namespace) -> CommandResult:
     with open_thread(options, ask="killing a thread cannot be undone") as thread:
         killed = thread.kill(options.reason)
     how = "did not stop when asked and was killed" if killed.was_stuck else "has stopped"
     process = f"; process {killed.process} {how}" if killed.process else ""
     shown = {"thread": thread.id, "killed": True, "cancelled": True, "process": killed.process}
-    return Reply(shown, f"{thread.id} is killed{process}")
+    return CommandResult(shown, f"{thread.id} is killed{process}")
 
 
 @verb(

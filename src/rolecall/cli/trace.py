@@ -6,7 +6,7 @@ import json
 from argparse import ArgumentTypeError, Namespace
 
 from rolecall.api import Rolecall
-from rolecall.cli import Reply, argument, flag, verb
+from rolecall.cli import CommandResult, argument, flag, verb
 from rolecall.cli.arguments import find_thread, parse_time
 from rolecall.cli.output import STORE, plural
 from rolecall.errors import Hint, UsageError
@@ -42,7 +42,7 @@ def _parse_address(text: str) -> str:
     flag("--content", "include prompts, answers, tool arguments and results"),
     STORE,
 )
-def export(options: Namespace) -> Reply | int:
+def export(options: Namespace) -> CommandResult | int:
     with Rolecall(options.store, create=False) as rolecall:
         if options.since is not None and options.threads:
             raise UsageError("name threads or give --since, not both")
@@ -69,4 +69,4 @@ def export(options: Namespace) -> Reply | int:
     shown = {"threads": len(threads), **sent._asdict()}
     text = f"sent {plural(sent.spans, 'span')} of {plural(len(threads), 'thread')}"
     text += f"; {sent.rejected:,} were not accepted: {sent.reason}" if sent.rejected else ""
-    return Reply(shown, text, code=1 if sent.rejected else 0)
+    return CommandResult(shown, text, code=1 if sent.rejected else 0)

@@ -8,7 +8,7 @@ from argparse import Namespace
 from collections.abc import Callable
 
 from rolecall.api import Rolecall, reader
-from rolecall.cli import Reply, argument, verb
+from rolecall.cli import CommandResult, argument, verb
 from rolecall.cli.output import STORE, parse_json, read_input, table
 from rolecall.errors import NotFound, UsageError
 from rolecall.service import control, project_file
@@ -30,13 +30,13 @@ def _load_project() -> ProjectFile:
 
 
 @verb("trigger list", "list the triggers of the project, and what they did", "rolecall trigger list", STORE)
-def list_triggers(options: Namespace) -> Reply:
+def list_triggers(options: Namespace) -> CommandResult:
     project = _load_project()
     with reader(options.store) as rolecall:
         rows = by_hand.list_triggers(project, rolecall.store_if_any)
         id_length = rolecall.short_id_length()
     if not rows:
-        return Reply([], f"No trigger is configured in {project.folder}.")
+        return CommandResult([], f"No trigger is configured in {project.folder}.")
     cells = [
         (
             row.trigger,
@@ -51,7 +51,7 @@ def list_triggers(options: Namespace) -> Reply:
     ]
     lines = [table(cells, ("trigger", "state", "fired", "last (UTC)", "next (UTC)", "thread", "does"))]
     lines += [f"{row.trigger}: {row.problem}" for row in rows if row.problem]
-    return Reply([row._asdict() for row in rows], "\n".join(lines))
+    return CommandResult([row._asdict() for row in rows], "\n".join(lines))
 
 
 def _moment(text: str | None) -> str:
@@ -73,7 +73,7 @@ def _moment(text: str | None) -> str:
     ),
     STORE,
 )
-def fire(options: Namespace) -> Reply:
+def fire(options: Namespace) -> CommandResult:
     project = _load_project()
     trigger = by_hand.find(project, options.trigger)
     given = parse_json(read_input(options.data)) if options.data is not None else None
@@ -85,7 +85,7 @@ def fire(options: Namespace) -> Reply:
         ident = by_hand.fire(rolecall, project, trigger, signal, hint=hint)
         is_served = control.is_served(config.home(), options.store, rolecall.store)
     waits = "" if is_served else "\nno service is running; it waits for one: rolecall serve"
-    return Reply({"trigger": trigger.id, "thread": ident, "service": is_served}, f"{ident}{waits}")
+    return CommandResult({"trigger": trigger.id, "thread": ident, "service": is_served}, f"{ident}{waits}")
 
 
 # -- pause and resume --
@@ -98,7 +98,7 @@ def fire(options: Namespace) -> Reply:
     _TRIGGER,
     STORE,
 )
-def pause(options: Namespace) -> Reply:
+def pause(options: Namespace) -> CommandResult:
     return _change(options, by_hand.pause, "paused")
 
 
@@ -109,13 +109,13 @@ def pause(options: Namespace) -> Reply:
     _TRIGGER,
     STORE,
 )
-def resume(options: Namespace) -> Reply:
+def resume(options: Namespace) -> CommandResult:
     return _change(options, by_hand.resume, "on")
 
 
-def _change(options: Namespace, change: Callable[..., None], state: str) -> Reply:
+def _change(options: Namespace, change: Callable[..., None], state: str) -> CommandResult:
     project = _load_project()
     trigger = by_hand.find(project, options.trigger)
     with Rolecall(options.store) as rolecall:
         change(rolecall.store, project, trigger)
-    return Reply({"trigger": trigger.id, "state": state}, f"{trigger.id} is {state}")
+    return CommandResult({"trigger": trigger.id, "state": state}, f"{trigger.id} is {state}")

@@ -7,7 +7,7 @@ import os
 from argparse import Namespace
 
 from rolecall.api import Rolecall
-from rolecall.cli import Reply, argument, flag, verb
+from rolecall.cli import CommandResult, argument, flag, verb
 from rolecall.cli.hints import view_problem, word, word_problem
 from rolecall.cli.output import STORE, plural
 from rolecall.errors import NotFound, RolecallError, UsageError
@@ -23,7 +23,7 @@ from rolecall.settings import config
     flag("--offline", "do not contact the endpoint of the model that reads answers"),
     STORE,
 )
-def validate(options: Namespace) -> Reply:
+def validate(options: Namespace) -> CommandResult:
     folder = os.path.abspath(options.folder)
     if not os.path.isdir(folder):
         raise NotFound(f"the folder {folder} does not exist")
@@ -68,4 +68,4 @@ def validate(options: Namespace) -> Reply:
     verdict = "valid" if found.is_valid else "not valid"
     lines.append(f"{project.folder}: {verdict}: {', '.join(parts)}")
     mask = config.mask()
-    return Reply(mask.value(shown), mask.text("\n".join(lines)), code=0 if found.is_valid else 2)
+    return CommandResult(mask.value(shown), mask.text("\n".join(lines)), code=0 if found.is_valid else 2)

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from rolecall.api import Rolecall, WorkflowDefinition, reader
-from rolecall.cli import Reply, argument, flag, verb
+from rolecall.cli import CommandResult, argument, flag, verb
 from rolecall.cli.hints import view_problem, word_problem
 from rolecall.cli.output import STORE, colored_diff, format_of, paint, plural, table, tell, write_file
 from rolecall.errors import NotFound, RolecallError, UsageError
@@ -37,7 +37,7 @@ def _time(milliseconds: int) -> str:
     argument("file", "FILE", "a workflow in YAML or Python, or its folder"),
     STORE,
 )
-def put(options: Namespace) -> Reply | int:
+def put(options: Namespace) -> CommandResult | int:
     with Rolecall(options.store, is_lazy=True) as rolecall:
         path = rolecall.find_file(options.file)
         checked = rolecall.check(path)
@@ -49,7 +49,7 @@ def put(options: Namespace) -> Reply | int:
             tell(f"{paint('rolecall:', 'red')} {text}")
             return 2
         name, node = checked.playbook.workflow.name, rolecall.put(path)
-    return Reply({"name": name, "hash": node}, f"{name} {node}")
+    return CommandResult({"name": name, "hash": node}, f"{name} {node}")
 
 
 @verb(
@@ -60,7 +60,7 @@ def put(options: Namespace) -> Reply | int:
     flag("--yaml", "print YAML that can be edited and put again"),
     STORE,
 )
-def show_workflow(options: Namespace) -> Reply | None:
+def show_workflow(options: Namespace) -> CommandResult | None:
     from rolecall.workflow.document import to_document, to_yaml  # not needed for listing, like those below
 
     with reader(options.store) as rolecall:
@@ -84,13 +84,13 @@ def show_workflow(options: Namespace) -> Reply | None:
         "path": path,
     }
     where = f"file {path}" if path else f"put {_time(node.created)}"
-    return Reply(shown, lambda: f"# {node.id}, {where}\n{to_yaml(workflow)}".rstrip())
+    return CommandResult(shown, lambda: f"# {node.id}, {where}\n{to_yaml(workflow)}".rstrip())
 
 
 @verb(
     "workflow list", "list the workflows of the project and of the registry", "rolecall workflow list", STORE
 )
-def list_workflows(options: Namespace) -> Reply | None:
+def list_workflows(options: Namespace) -> CommandResult | None:
     with reader(options.store) as rolecall:
         rows = [
             {
@@ -110,7 +110,7 @@ def list_workflows(options: Namespace) -> Reply | None:
     if format_of(options) == "text":
         tell(f"{bundled} more come with Rolecall: `rolecall new`")
     headings = ("name", "hash", "origin", "versions", "description")
-    return Reply(rows, lambda: table([[row[key] for key in headings] for row in rows], headings))
+    return CommandResult(rows, lambda: table([[row[key] for key in headings] for row in rows], headings))
 
 
 # -- validate --
@@ -123,7 +123,7 @@ def list_workflows(options: Namespace) -> Reply | None:
     argument("workflows", "WORKFLOW", "files or names (default: all of the project)", nargs="*"),
     STORE,
 )
-def validate(options: Namespace) -> Reply:
+def validate(options: Namespace) -> CommandResult:
     with reader(options.store) as rolecall:
         names = options.workflows or rolecall.workflow_files()
         if not names:
@@ -144,7 +144,7 @@ def validate(options: Namespace) -> Reply:
         {**report._asdict(), "problems": [view_problem(problem) for problem in report.problems]}
         for report in reports
     ]
-    return Reply(shown, "\n".join(lines), code=0 if all(report.valid for report in reports) else 2)
+    return CommandResult(shown, "\n".join(lines), code=0 if all(report.valid for report in reports) else 2)
 
 
 class _Report(NamedTuple):
@@ -202,7 +202,7 @@ def _check(rolecall: Rolecall, text: str) -> _Report:
     argument("-o --output", "FILE", "write it to a file: .svg, .mmd, .txt"),
     STORE,
 )
-def draw_graph(options: Namespace) -> Reply | None:
+def draw_graph(options: Namespace) -> CommandResult | None:
     from rolecall.workflow import draw
 
     with reader(options.store) as rolecall:
@@ -216,10 +216,10 @@ def draw_graph(options: Namespace) -> Reply | None:
     kind = options.picture or _PICTURES.get(ending, "text")
     drawn = {"text": draw.to_text, "svg": draw.to_svg, "mermaid": draw.to_mermaid}[kind](workflow)
     if not options.output:
-        return Reply({"as": kind, "graph": drawn}, drawn.rstrip("\n"))
+        return CommandResult({"as": kind, "graph": drawn}, drawn.rstrip("\n"))
     write_file(options.output, drawn.encode())
     if format_of(options) != "text":
-        return Reply({"as": kind, "file": options.output})
+        return CommandResult({"as": kind, "file": options.output})
     tell(f"{options.output} written")
     return None
 
@@ -238,11 +238,11 @@ def draw_graph(options: Namespace) -> Reply | None:
         default="workflow",
     ),
 )
-def print_schema(options: Namespace) -> Reply:
+def print_schema(options: Namespace) -> CommandResult:
     from rolecall.service import project_file
     from rolecall.workflow.yaml import json_schema
 
-    return Reply(project_file.json_schema() if options.of == "project" else json_schema())
+    return CommandResult(project_file.json_schema() if options.of == "project" else json_schema())
 
 
 @verb(
@@ -252,7 +252,7 @@ def print_schema(options: Namespace) -> Reply:
     argument("name", "NAME", "the name of a workflow that has been put"),
     STORE,
 )
-def list_versions(options: Namespace) -> Reply:
+def list_versions(options: Namespace) -> CommandResult:
     with reader(options.store) as rolecall:
         versions = rolecall.versions(options.name)
     if not versions:
@@ -265,7 +265,7 @@ def list_versions(options: Namespace) -> Reply:
         for one in versions
     ]
     cells = [(_time(one.at), one.node, one.version, "current" if one.is_current else "") for one in versions]
-    return Reply(rows, table(cells, ("put", "hash", "version", "")))
+    return CommandResult(rows, table(cells, ("put", "hash", "version", "")))
 
 
 @verb(
@@ -281,7 +281,7 @@ def list_versions(options: Namespace) -> Reply:
     ),
     STORE,
 )
-def compare(options: Namespace) -> Reply:
+def compare(options: Namespace) -> CommandResult:
     from rolecall.workflow.document import changes, diff
 
     with reader(options.store) as rolecall:
@@ -298,7 +298,7 @@ def compare(options: Namespace) -> Reply:
         "diff": text,
     }
     summary = "\n".join(map(str, found)) or "the same"
-    return Reply(shown, f"{summary}\n\n{colored_diff(text)}".rstrip())
+    return CommandResult(shown, f"{summary}\n\n{colored_diff(text)}".rstrip())
 
 
 def _choose_two(rolecall: Rolecall, options: Namespace) -> tuple[WorkflowDefinition, WorkflowDefinition]:

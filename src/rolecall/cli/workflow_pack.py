@@ -8,7 +8,7 @@ from textwrap import wrap
 from typing import Any
 
 from rolecall.api import Rolecall, reader
-from rolecall.cli import Reply, argument, flag, verb
+from rolecall.cli import CommandResult, argument, flag, verb
 from rolecall.cli.asking import confirm
 from rolecall.cli.output import colored_diff, columns_of_terminal, paint, plural, table, tell
 from rolecall.errors import UsageError
@@ -31,7 +31,7 @@ _NAMES = argument("names", "NAME", "workflows (default: all that come from packs
     argument("source", "FOLDER|URL[#REF]", "a folder, or a git repository and a branch, tag or commit of it"),
     argument("names", "NAME", "the workflows to take (default: all)", nargs="*"),
 )
-def add(options: Namespace) -> Reply:
+def add(options: Namespace) -> CommandResult:
     with reader() as rolecall:
         added, others = rolecall.add_workflows(options.source, options.names)
         names = sorted(added)
@@ -51,7 +51,7 @@ def add(options: Namespace) -> Reply:
         lines.append(f"See it now: rolecall workflow trust {names[0]}")
     if others:
         lines.append(f"Not taken: {', '.join(others)}")
-    return Reply(shown, "\n".join(lines))
+    return CommandResult(shown, "\n".join(lines))
 
 
 def _view(pin: Pin) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def _view(pin: Pin) -> dict[str, Any]:
     "rolecall workflow outdated",
     _NAMES,
 )
-def list_outdated(options: Namespace) -> Reply:
+def list_outdated(options: Namespace) -> CommandResult:
     with reader() as rolecall:
         found = rolecall.compare_workflows(options.names)
     rows = [
@@ -86,7 +86,7 @@ def list_outdated(options: Namespace) -> Reply:
     text = table(cells, ("workflow", "state", "source")) if found else "No workflow here comes from a pack."
     if any(one.can_update for one in found):
         text += "\n\nSee the differences and take them: rolecall workflow update"
-    return Reply(rows, text, code=1 if any(one.state != "current" for one in found) else 0)
+    return CommandResult(rows, text, code=1 if any(one.state != "current" for one in found) else 0)
 
 
 @verb(
@@ -97,7 +97,7 @@ def list_outdated(options: Namespace) -> Reply:
     argument("--ref", "REF", "switch to this branch, tag or commit"),
     _YES,
 )
-def update(options: Namespace) -> Reply | int:
+def update(options: Namespace) -> CommandResult | int:
     with reader() as rolecall:
         found = rolecall.compare_workflows(options.names, ref=options.ref)
         chosen = [one for one in found if one.can_update]
@@ -123,7 +123,7 @@ def update(options: Namespace) -> Reply | int:
     changed = [one.name for one in chosen if one.state != "current"]
     lines = [f"{one.name} comes from {one.new_pin.origin}." for one in chosen if one.state == "current"]
     lines += [f"{name} is updated; its next run asks first." for name in changed]
-    return Reply(shown, "\n".join(lines) or "There is nothing to update.", code=1 if left else 0)
+    return CommandResult(shown, "\n".join(lines) or "There is nothing to update.", code=1 if left else 0)
 
 
 def _explain(one: PackComparison) -> str:
@@ -144,7 +144,7 @@ def _explain(one: PackComparison) -> str:
     argument("workflow", "WORKFLOW", "its name or its file"),
     _YES,
 )
-def trust(options: Namespace) -> Reply | int:
+def trust(options: Namespace) -> CommandResult | int:
     with reader() as rolecall:
         return _trust(rolecall, options.workflow, is_asked=not options.yes)
 
@@ -152,10 +152,10 @@ def trust(options: Namespace) -> Reply | int:
 def ask_for_trust(path: str) -> bool:
     """Show what a workflow may do, ask whether it may run, and return the answer."""
     with reader() as rolecall:
-        return isinstance(_trust(rolecall, path, is_asked=True), Reply)
+        return isinstance(_trust(rolecall, path, is_asked=True), CommandResult)
 
 
-def _trust(rolecall: Rolecall, name: str, *, is_asked: bool) -> Reply | int:
+def _trust(rolecall: Rolecall, name: str, *, is_asked: bool) -> CommandResult | int:
     powers, of_packs = rolecall.powers(name), dict[str, Powers]()
     for one in powers:
         if one.pin:
@@ -171,7 +171,7 @@ def _trust(rolecall: Rolecall, name: str, *, is_asked: bool) -> Reply | int:
     rolecall.trust(list(of_packs.values()))
     allowed = [{"name": one.name, "content": one.content} for one in of_packs.values()]
     text = "\n".join(f"{one['name']} may run until its files change." for one in allowed)
-    return Reply({"allowed": allowed}, text)
+    return CommandResult({"allowed": allowed}, text)
 
 
 # -- what a workflow may do, in words --

@@ -6,7 +6,7 @@ from argparse import Namespace
 from typing import Any
 
 from rolecall.api import Rolecall
-from rolecall.cli import Reply, argument, flag, forecast, verb
+from rolecall.cli import CommandResult, argument, flag, forecast, verb
 from rolecall.cli.arguments import parse_time
 from rolecall.cli.output import STORE, plural, table
 from rolecall.errors import NotFound, UsageError
@@ -28,7 +28,7 @@ from rolecall.threads.tryout import Divergence, Trial
     flag("--code", "run the code of a workflow in Python, if you trust it"),
     STORE,
 )
-def try_workflow(options: Namespace) -> Reply:
+def try_workflow(options: Namespace) -> CommandResult:
     if options.threads and options.on is not None:
         raise UsageError("--on and threads were given", hint="Give one of them.")
     with Rolecall(options.store, create=False) as rolecall:
@@ -55,7 +55,7 @@ def try_workflow(options: Namespace) -> Reply:
         "trials": [_view(trial) for trial in trials],
     }
     code = 1 if differing else 4 if unread else 0
-    return Reply(value, lambda: _word(trials, length), code=code)
+    return CommandResult(value, lambda: _word(trials, length), code=code)
 
 
 def _view(trial: Trial) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from rolecall.hosts.gate import FOR_LEAD
 from rolecall.hosts.hook_context import Kit
 from rolecall.hosts.project_summary import ProjectState, format_id
 from rolecall.nexus import knowledge_files, tools
-from rolecall.nexus.overview import Reply
+from rolecall.nexus.overview import ToolReply
 from rolecall.nexus.tags import NO_PLAN, InlineAction
 from rolecall.settings.capabilities import FILES, check_allowed, check_lead
 
@@ -87,7 +87,7 @@ def _decide(aimed: Iterator[float], project: str, action: InlineAction, kit: Kit
         return f"{NO_PLAN} Nothing was recorded; tell the user."
     issues = {issue["id"]: issue for issue in state.plan["issues"]}
     text = kit.mask().text(action.text).strip()
-    issue: Reply | None = None
+    issue: ToolReply | None = None
     if named := _ISSUE.match(text):
         issue, text = issues.get(int(named[1] or named[2])), text[named.end() :].strip()
     elif text and not text.isdecimal():  # a number alone is an issue without a decision, or an option

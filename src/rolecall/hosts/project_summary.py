@@ -12,7 +12,7 @@ from rolecall.errors import RolecallError
 from rolecall.hosts.hook_context import Kit
 from rolecall.hosts.sessions import HostSession
 from rolecall.nexus import knowledge_files, overview, tools, tracker
-from rolecall.nexus.overview import Reply, Task
+from rolecall.nexus.overview import Task, ToolReply
 
 SHORT, LONG = 400, 1_500
 """Tokens of a summary with a user's message, and of one for a model that has forgotten everything."""
@@ -49,7 +49,7 @@ class ProjectState:
         found, self.tasks_problem = _try(overview.task_list, tools.task_list, project=project)
         self.goal: str = found.get("goal", "")
         self.tasks: list[Task] = found.get("tasks", [])
-        self.summary: Reply = found.get("summary", {})
+        self.summary: ToolReply = found.get("summary", {})
 
     @property
     def has_tasks(self) -> bool:
@@ -59,7 +59,7 @@ class ProjectState:
     def unfinished(self) -> int:
         return sum(task["status"] != "completed" for task in self.tasks)
 
-    def pending_issues(self) -> list[Reply]:
+    def pending_issues(self) -> list[ToolReply]:
         return [issue for issue in self.plan.get("issues", ()) if issue["status"] == "pending"]
 
     @property
@@ -73,7 +73,7 @@ def read_tasks(project: str) -> tuple[list[Task], str]:
     return found.get("tasks", []), problem
 
 
-def _try(*readers: Callable[[str], Reply | None], project: str) -> tuple[Reply, str]:
+def _try(*readers: Callable[[str], ToolReply | None], project: str) -> tuple[ToolReply, str]:
     """The first result that a reader returns, or the error message of one that fails."""
     try:
         return next(found for read in readers if (found := read(project)) is not None), ""

@@ -11,7 +11,7 @@ from threading import Lock
 from rolecall.errors import UsageError
 from rolecall.knowledge import globs, queries, start
 from rolecall.knowledge.place import root_of
-from rolecall.mcp.tools import Caller, Reply, ToolContext
+from rolecall.mcp.tools import Caller, McpOutput, ToolContext
 from rolecall.nexus.project_paths import now
 
 _LONGEST_PASSAGE = 3_000
@@ -30,7 +30,7 @@ _SEARCHER = queries.Searcher(now=now, tell=_NOTES.append, may_write=False)
 
 def query(
     place: ToolContext, _caller: Caller, /, query: str, limit: int = 8, path: str | None = None
-) -> Reply:
+) -> McpOutput:
     if path is not None and (wrong := globs.problem(path)):
         raise UsageError(f"the pattern {path!r} {wrong}", hint="Patterns are as in a .gitignore.")
     root = root_of(place.project)
@@ -62,12 +62,12 @@ def query(
     return {"results": results, **({"notes": notes} if notes else {})}
 
 
-def init(place: ToolContext, _caller: Caller, /) -> Reply:
+def init(place: ToolContext, _caller: Caller, /) -> McpOutput:
     started = start.init(place.project)
     return {"path": started.path, "include": started.include, "gitignore": started.ignored_in}
 
 
-def sync(place: ToolContext, caller: Caller, /, rebuild: bool = False) -> Reply:
+def sync(place: ToolContext, caller: Caller, /, rebuild: bool = False) -> McpOutput:
     def check(done: int, total: int) -> None:
         if caller.is_set:
             raise UsageError("the sync was cancelled, and the index is as it was before")

@@ -110,9 +110,9 @@ class ToolContext(NamedTuple):
 
 
 Effect: TypeAlias = Literal["reads", "adds", "changes"]
-Reply: TypeAlias = "JsonObject | bytes"
+McpOutput: TypeAlias = "JsonObject | bytes"
 """An object, or its JSON if that is already available."""
-Run: TypeAlias = "Callable[..., Reply]"
+Run: TypeAlias = "Callable[..., McpOutput]"
 """Takes the place, the caller, and the tool's arguments by their names."""
 
 
@@ -293,7 +293,7 @@ def encode(value: Any) -> bytes:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode("utf-8")
 
 
-def _encode(reply: Reply) -> bytes:
+def _encode(reply: McpOutput) -> bytes:
     if not isinstance(reply, bytes):
         return encode(reply)
     if b"\\" in reply and _MAYBE_HALF.search(

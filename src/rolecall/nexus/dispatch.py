@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from rolecall.errors import UsageError
 from rolecall.nexus import overview, project_paths, tools
-from rolecall.nexus.overview import Reply
+from rolecall.nexus.overview import ToolReply
 from rolecall.nexus.project_paths import Folder
 from rolecall.nexus.tool_error import WrongCall
 from rolecall.settings.capabilities import TASK_CREATION, TASK_UPDATE, check_allowed, check_lead
@@ -56,7 +56,7 @@ class Argument(NamedTuple):
 
 
 class Tool(NamedTuple):
-    run: Callable[..., Reply]
+    run: Callable[..., ToolReply]
     description: str
     parameters: Mapping[str, Argument] = {}
     denied_as: tuple[str, ...] = ()
@@ -206,7 +206,7 @@ def call(
     *,
     restrictions: Iterable[str] = (),
     mask: Callable[[], Mask] = lambda: Mask(()),
-) -> Reply:
+) -> ToolReply:
     """Call a tool with external arguments and return its reply. `mask` hides secrets that must not be stored; it is
     called only if the tool writes."""
     given = _check_call(project, name, arguments, restrictions, mask)
@@ -230,7 +230,7 @@ def call_json(
 
 def _check_call(
     project: Folder, name: str, arguments: Any, restrictions: Iterable[str], mask: Callable[[], Mask]
-) -> Reply:
+) -> ToolReply:
     """Validate the arguments and return them as the tool takes them."""
     if name not in TOOLS:
         raise WrongCall(f"the tool {name!r} is not known; the tools are {', '.join(TOOLS)}")
@@ -265,5 +265,5 @@ def _check_call(
             raise WrongCall(f"{key} is required for {name}")
     if tool.is_reader or not given:
         return given
-    masked: Reply = mask().value(given)
+    masked: ToolReply = mask().value(given)
     return masked

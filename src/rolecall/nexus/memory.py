@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from rolecall.errors import RolecallError, UsageError
 from rolecall.nexus import forget, memory_access, note, note_name, project_paths, similarity, state_file
-from rolecall.nexus.overview import Reply
+from rolecall.nexus.overview import ToolReply
 from rolecall.nexus.project_paths import Folder
 from rolecall.nexus.similarity import Profile
 from rolecall.settings import config, keyscan
@@ -78,7 +78,7 @@ def add(
     into: str | None = None,
     is_new: bool = False,
     thresholds: Thresholds = THRESHOLDS,
-) -> Reply:
+) -> ToolReply:
     """Keep a lesson: in the note `into`, else as a new note unless one on its subject exists.
 
     `is_new` creates a new note even then. `mask` knows the secrets that must not be stored.
@@ -154,7 +154,7 @@ def read(
     return NoteReading(text, "")
 
 
-def list_notes(project: Folder, *, at: str | None = None) -> list[Reply]:
+def list_notes(project: Folder, *, at: str | None = None) -> list[ToolReply]:
     """Every note by name, with how often and when it was read."""
     log = memory_access.read(project)
     now = memory_access.moment(at or project_paths.now()).timestamp()
@@ -178,7 +178,7 @@ def list_notes(project: Folder, *, at: str | None = None) -> list[Reply]:
 # -- merging --
 
 
-def merge(project: Folder, first: str, second: str, *, into: str | None = None) -> Reply:
+def merge(project: Folder, first: str, second: str, *, into: str | None = None) -> ToolReply:
     """Merge two notes into the first or into a new one, and remove the merged notes by a commit."""
     for name in (first, second):
         note.find(project, "memory", name)  # before the lock, which would create folders

@@ -24,7 +24,7 @@ from rolecall.nexus import forget, memory_access, note, note_name, project_paths
 from rolecall.nexus.memory import THRESHOLDS, Thresholds, profile_of
 from rolecall.nexus.memory_access import moment
 from rolecall.nexus.note import ProjectNote
-from rolecall.nexus.overview import Reply
+from rolecall.nexus.overview import ToolReply
 from rolecall.nexus.project_paths import Folder
 
 SETTING = "memory.autoDelete"
@@ -148,7 +148,7 @@ def _find_gone(project: Folder, texts: Iterable[str]) -> set[str]:
 # -- deleting --
 
 
-def delete(project: Folder, names: Sequence[str], *, at: str | None = None) -> list[Reply]:
+def delete(project: Folder, names: Sequence[str], *, at: str | None = None) -> list[ToolReply]:
     """Delete notes that a person chose, each with its own commit; delete none if one of them could not be restored."""
     files = dict.fromkeys(note_name.file_name(name) for name in names)
     for file in files:  # before the lock, which would create folders
@@ -162,7 +162,7 @@ def delete(project: Folder, names: Sequence[str], *, at: str | None = None) -> l
 
 def delete_automatically(
     project: Folder, *, is_enabled: bool, at: str | None = None, thresholds: Thresholds = THRESHOLDS
-) -> Reply:
+) -> ToolReply:
     """Delete every note for which enough signals hold. Keep notes that could not be restored, with the reason."""
     if not is_enabled:
         raise UsageError(
@@ -171,7 +171,7 @@ def delete_automatically(
                 "Switch it on, or look first and name the notes to delete", "enable_deletion", key=SETTING
             ),
         )
-    deleted: list[Reply] = []
+    deleted: list[ToolReply] = []
     stayed: dict[str, str] = {}
 
     def next_to_go() -> ForgetCandidate | None:
@@ -191,7 +191,7 @@ def delete_automatically(
     return {"deleted": deleted, "stayed": [{"name": name, "reason": why} for name, why in stayed.items()]}
 
 
-def _delete(project: Folder, lock: int, kept: forget.Kept, signals: Sequence[ForgetSignal]) -> Reply:
+def _delete(project: Folder, lock: int, kept: forget.Kept, signals: Sequence[ForgetSignal]) -> ToolReply:
     commit = forget.remove(
         project,
         lock,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from rolecall.nexus import project_paths, state_file
 from rolecall.nexus.project_paths import Folder
 
-Reply: TypeAlias = dict[str, Any]
+ToolReply: TypeAlias = dict[str, Any]
 """The JSON object that a tool or a verb returns."""
 Task: TypeAlias = Mapping[str, Any]
 """A task as JSON, with the fields of the contract."""
@@ -42,7 +42,7 @@ def progress_of(task: Task) -> PlanProgress:
     return PlanProgress(task["id"], task["status"], task["deps"])
 
 
-def summarize(tasks: Sequence[HasProgress]) -> Reply:
+def summarize(tasks: Sequence[HasProgress]) -> ToolReply:
     """Count the tasks by status, and list the ids of those that can be started."""
     statuses = [task.status for task in tasks]
     return {
@@ -64,15 +64,15 @@ def ready_ids(tasks: Sequence[HasProgress]) -> list[float]:
     ]
 
 
-def summarize_plan(statuses: Sequence[str]) -> Reply:
+def summarize_plan(statuses: Sequence[str]) -> ToolReply:
     decided = statuses.count("decided")
     return {"total": len(statuses), "pending": len(statuses) - decided, "decided": decided}
 
 
-def plan_status(project: Folder) -> Reply | None:
+def plan_status(project: Folder) -> ToolReply | None:
     """The reply of `tools.plan_status`, or None if the tool must be called."""
 
-    def reply(plan: Any) -> Reply:
+    def reply(plan: Any) -> ToolReply:
         issues = list(plan["issues"])
         summary = summarize_plan([_plain_status(issue, ISSUE_STATUSES) for issue in issues])
         research = {"research_summary": plan["research_summary"]} if "research_summary" in plan else {}
@@ -82,10 +82,10 @@ def plan_status(project: Folder) -> Reply | None:
     return _read(project, project_paths.PLAN, reply, {"active": False})
 
 
-def task_list(project: Folder) -> Reply | None:
+def task_list(project: Folder) -> ToolReply | None:
     """The reply of `tools.task_list`, or None if the tool must be called."""
 
-    def reply(file: Any) -> Reply:
+    def reply(file: Any) -> ToolReply:
         tasks = list(file["tasks"])
         for task in tasks:
             _plain_status(task, TASK_STATUSES)
@@ -101,7 +101,9 @@ def _plain_status(entry: Any, statuses: Sequence[str]) -> str:
     return str(entry["status"])
 
 
-def _read(project: Folder, name: str, reply: Callable[[Any], Reply], missing: Reply) -> Reply | None:
+def _read(
+    project: Folder, name: str, reply: Callable[[Any], ToolReply], missing: ToolReply
+) -> ToolReply | None:
     data = state_file.read(project_paths.state(project, name))
     if data is None:
         return missing

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from rolecall.errors import UsageError
 from rolecall.nexus import note, note_name, state_file
-from rolecall.nexus.overview import Reply
+from rolecall.nexus.overview import ToolReply
 from rolecall.nexus.project_paths import Folder
 from rolecall.settings import keyscan
 from rolecall.settings.mask import Mask
@@ -20,7 +20,7 @@ _TAG = re.compile(r"[a-z0-9][a-z0-9-]*")
 _TAGS_LINE = re.compile(r"\A\s*<!--\s*tags:([^\n]*?)-->")
 
 
-def add(project: Folder, name: str, text: str, *, mask: Mask, tags: Iterable[str] = ()) -> Reply:
+def add(project: Folder, name: str, text: str, *, mask: Mask, tags: Iterable[str] = ()) -> ToolReply:
     """Write a new rule. `mask` knows the secrets that must not be stored."""
     file, kept = note_name.new_rule(name), note.clean(text)
     keyscan.refuse_secrets(kept, mask)
@@ -40,9 +40,9 @@ def read(project: Folder, name: str) -> str:
     return note.text(note.find(project, "rules", name))
 
 
-def list_rules(project: Folder, *, tag: str | None = None) -> list[Reply]:
+def list_rules(project: Folder, *, tag: str | None = None) -> list[ToolReply]:
     """All rules by name, or those with a given tag."""
-    found: list[Reply] = []
+    found: list[ToolReply] = []
     for each in note.list_notes(project, "rules"):
         match = _TAGS_LINE.match(note.content(each).decode(errors="ignore"))
         tags = [word.strip() for word in match[1].split(",") if word.strip()] if match else []

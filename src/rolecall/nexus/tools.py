@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from rolecall.errors import Damaged, Hint, StorageError, UsageError
 from rolecall.nexus import overview, project_paths
-from rolecall.nexus.overview import Reply
+from rolecall.nexus.overview import ToolReply
 from rolecall.nexus.project_paths import Folder
 from rolecall.nexus.tool_error import NotThere, WrongCall
 
@@ -63,7 +63,7 @@ def is_number(value: object) -> bool:
 # -- plan --
 
 
-def plan_start(project: Folder, *, topic: str, issues: Sequence[str], research_summary: str) -> Reply:
+def plan_start(project: Folder, *, topic: str, issues: Sequence[str], research_summary: str) -> ToolReply:
     """Start a plan, and move an active one to the history."""
     plan = _convert(
         state.Plan,
@@ -95,12 +95,17 @@ def plan_start(project: Folder, *, topic: str, issues: Sequence[str], research_s
     }
 
 
-def plan_status(project: Folder) -> Reply:
+def plan_status(project: Folder) -> ToolReply:
     """The active plan with all its issues."""
     plan = state.load_plan(project)
     if plan is None:
         return {"active": False}
-    reply: Reply = {"active": True, "plan_id": plan.id, "topic": plan.topic, "issues": _plain(plan.issues)}
+    reply: ToolReply = {
+        "active": True,
+        "plan_id": plan.id,
+        "topic": plan.topic,
+        "issues": _plain(plan.issues),
+    }
     if plan.research_summary is not state.UNSET:
         reply["research_summary"] = plan.research_summary
     return {**reply, "summary": overview.summarize_plan([issue.status for issue in plan.issues])}
@@ -108,7 +113,7 @@ def plan_status(project: Folder) -> Reply:
 
 def plan_update(
     project: Folder, *, action: str, issue_id: float | None = None, title: str | None = None
-) -> Reply:
+) -> ToolReply:
     """Add, remove, rename or reopen an issue of the active plan."""
     check_there(project, project_paths.PLAN)
     with history.writing(project):
@@ -149,7 +154,7 @@ def plan_decide(
     how_agents: Sequence[str] | None = None,
     how_summary: Mapping[str, str] | None = None,
     how_agent_ids: Mapping[str, str] | None = None,
-) -> Reply:
+) -> ToolReply:
     """Record the decision on an issue of the active plan, and which agents were consulted."""
     check_there(project, project_paths.PLAN)
     given = {
@@ -186,7 +191,7 @@ def _find_issue(plan: Plan, issue_id: float | None) -> Issue:
     raise NotThere(f"Issue {_whole(issue_id)} not found")
 
 
-def _brief(issue: Issue) -> Reply:
+def _brief(issue: Issue) -> ToolReply:
     return {"id": issue.id, "title": issue.title, "status": issue.status}
 
 
@@ -212,7 +217,7 @@ def task_add(
     owner: str | None = None,
     owner_agent_id: str | None = None,
     owner_reuse_policy: str | None = None,
-) -> Reply:
+) -> ToolReply:
     """Add a task to the running cycle; the first task starts the cycle."""
     given = {
         "title": title,
@@ -247,7 +252,7 @@ def task_add(
     return {"task": _plain(task)}
 
 
-def task_list(project: Folder) -> Reply:
+def task_list(project: Folder) -> ToolReply:
     """The tasks of the running cycle, and which of them can be started."""
     file = state.load_tasks(project)
     if file is None:
@@ -270,7 +275,7 @@ def to_json(reply: Any) -> bytes:
     return data
 
 
-def task_update(project: Folder, *, id: float, status: str) -> Reply:
+def task_update(project: Folder, *, id: float, status: str) -> ToolReply:
     """Set the status of a task; every transition is allowed."""
     if status not in overview.TASK_STATUSES:
         raise WrongCall(f"status is {status!r}, not one of {', '.join(overview.TASK_STATUSES)}")
@@ -306,7 +311,7 @@ def _set_status(project: Folder, id: float, status: str, *, expected: overview.T
     return changed
 
 
-def task_close(project: Folder) -> Reply:
+def task_close(project: Folder) -> ToolReply:
     """Close the cycle: move plan and tasks to the history, finished or not, so that a new cycle can begin."""
     with history.writing(project):
         # Digests before values, so that a file that another program changes in between is not removed as archived.
@@ -336,7 +341,7 @@ def task_close(project: Folder) -> Reply:
 # -- looking back --
 
 
-def history_search(project: Folder, *, query: str = "", last_n: float = DEFAULT_LAST) -> Reply:
+def history_search(project: Folder, *, query: str = "", last_n: float = DEFAULT_LAST) -> ToolReply:
     """Summaries of the most recent cycles that contain the query."""
     if not is_number(last_n):
         raise WrongCall(f"last_n must be {A_NUMBER}")
@@ -344,10 +349,10 @@ def history_search(project: Folder, *, query: str = "", last_n: float = DEFAULT_
         raise WrongCall(f"last_n is {last_n}, not a whole number of 0 or more")
     past = history.load(project)
     found = past.search(query)
-    cycles: list[Reply] = []
+    cycles: list[ToolReply] = []
     for number in found[max(0, len(found) - int(last_n)) :]:
         cycle = past.cycle(number)
-        short: Reply = {"completed_at": cycle.completed_at, "branch": cycle.branch}
+        short: ToolReply = {"completed_at": cycle.completed_at, "branch": cycle.branch}
         if cycle.plan:
             short["topic"] = cycle.plan.topic
             short["decisions"] = [
@@ -357,7 +362,7 @@ def history_search(project: Folder, *, query: str = "", last_n: float = DEFAULT_
     return {"total": len(found), "showing": len(cycles), "cycles": cycles}
 
 
-def context(project: Folder) -> Reply:
+def context(project: Folder) -> ToolReply:
     """A short summary of the project; following the contract, unreadable parts are left out."""
     branch = project_paths.branch(project)
     try:
@@ -376,7 +381,7 @@ def context(project: Folder) -> Reply:
     }
 
 
-def artifact_write(project: Folder, *, filename: str, content: str) -> Reply:
+def artifact_write(project: Folder, *, filename: str, content: str) -> ToolReply:
     """Write an artifact of the running cycle, replacing one of the same name."""
     return {"success": True, "path": artifact.write_artifact(project, filename, content)}
 

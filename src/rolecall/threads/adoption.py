@@ -16,8 +16,8 @@ from rolecall.settings.mask import Mask
 from rolecall.store.schema import Type
 from rolecall.store.store import Store
 from rolecall.threads import thread
+from rolecall.threads.loaded_thread import LoadedThread
 from rolecall.threads.thread import ERROR_SCHEMA, STEP_SCHEMA, SUSPENSION_SCHEMA
-from rolecall.threads.turn import Turn
 from rolecall.workflow.model import SUSPEND
 from rolecall.workflow.route import status_of
 
@@ -49,7 +49,7 @@ def read_step(store: Store, step: str, *, attempt: str | None) -> thread.Step:
 def check(
     store: Store,
     step: thread.Step,
-    turn: Turn,
+    loaded: LoadedThread,
     role: str,
     *,
     number: int,
@@ -59,8 +59,8 @@ def check(
     """Refuse a step that does not continue from `turn`. `totals` is the usage before the step."""
     payload = step.payload
     expected: dict[str, Any] = {
-        "start": turn.chain.start.id,
-        "prev": turn.chain.head if turn.last else None,
+        "start": loaded.chain.start.id,
+        "prev": loaded.chain.head if loaded.last else None,
         "role": role,
     }
     if step.is_ours:
@@ -73,8 +73,8 @@ def check(
     ]
     if wrong:
         raise _not_ours("; ".join(wrong))
-    allowed = [dict(turn.role(role).schema), SUSPENSION_SCHEMA]
-    if turn.playbook.moderator is not None:
+    allowed = [dict(loaded.role(role).schema), SUSPENSION_SCHEMA]
+    if loaded.playbook.moderator is not None:
         allowed.append(ERROR_SCHEMA)
     try:
         node = store.get(payload["output"])

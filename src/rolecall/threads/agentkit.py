@@ -30,10 +30,10 @@ from rolecall.settings.stores import open_store
 from rolecall.threads import compose, nested, thread
 from rolecall.threads.attempt import Attempt
 from rolecall.threads.commit import put_step
+from rolecall.threads.loaded_thread import LoadedThread, name_of, next_of
 from rolecall.threads.perform import perform
 from rolecall.threads.setup import Cast
 from rolecall.threads.thread import Chain
-from rolecall.threads.turn import Turn, name_of, next_of
 from rolecall.workflow.route import Next
 
 AgentFunction = Callable[[str, Context], Awaitable[str | Reply]]
@@ -87,20 +87,20 @@ async def _take_step(function: AgentFunction, name: str, role: str, instruction:
         engine = compose.engine(store)
         ref = thread.find(store, name)
         chain = Chain(store, ref.head)
-        turn = Turn(ref.id, chain, engine.playbook(chain.start.workflow), ref.state.folders)
-        way = next_of(turn)
+        loaded = LoadedThread(ref.id, chain, engine.playbook(chain.start.workflow), ref.state.folders)
+        way = next_of(loaded)
         if not isinstance(way, Next) or way.role != role:
             due = f"{way.role} is" if isinstance(way, Next) else "no role is"
             raise UsageError(f"the role {role!r} is not due in thread {ref.id}: {due}")
         if instruction is not None:
             way = replace(way, prompt=instruction)
-        attempt = Attempt(store, turn, way, mask=engine.mask, setup=engine, is_owner=False)
+        attempt = Attempt(store, loaded, way, mask=engine.mask, setup=engine, is_owner=False)
         cast = Cast(attempt.agent or name_of(function), function)
         try:
             play = partial(nested.play, engine, engine.run_child)
             result = await perform(engine, attempt, cast, cancel=cancel, play=play)
         except ExtractError as error:
-            if turn.playbook.moderator is None:
+            if loaded.playbook.moderator is None:
                 raise
             result = attempt.unreadable(error)
         draft = store.draft()

@@ -23,6 +23,7 @@ from rolecall.threads import adoption, prompt, thread, workfolder
 from rolecall.threads.attempt_files import AttemptFiles
 from rolecall.threads.key import Parts, load_parts
 from rolecall.threads.key_parts import KeyInput, find_parts
+from rolecall.threads.loaded_thread import ERROR, LoadedThread, contain
 from rolecall.threads.sessions import REREAD, SessionChoice, decide, fork_of, origin_of, usage_of
 from rolecall.threads.setup import Cast, Recalled, Setup, Watch, no_knowledge
 from rolecall.threads.shared_files import Fetched, find_shared_folder
@@ -37,7 +38,6 @@ from rolecall.threads.thread import (
     SUSPENSION_SCHEMA,
     Reused,
 )
-from rolecall.threads.turn import ERROR, Turn, contain
 from rolecall.workflow import reply
 from rolecall.workflow.model import SUSPEND, on_crash_of, reuse_of
 from rolecall.workflow.route import Next
@@ -100,7 +100,7 @@ class Attempt:
     def __init__(
         self,
         store: Store,
-        turn: Turn,
+        loaded: LoadedThread,
         way: Next,
         *,
         mask: Mask,
@@ -116,18 +116,18 @@ class Attempt:
         self.mask = mask
         self.watch: Watch = setup.watch if setup else lambda _kind, _body: None
         self.state = state
-        self.turn = turn
-        self.thread = turn.thread
+        self.loaded = loaded
+        self.thread = loaded.thread
         self.role = way.role
         self.way = way
         trees = setup.trees if setup and is_owner else None
         self._shared = (
-            find_shared_folder(store, turn, way.role, trees) if is_owner and not is_answer else None
+            find_shared_folder(store, loaded, way.role, trees) if is_owner and not is_answer else None
         )
         self._ref = read_note(store, self.thread)
         version = self._ref.ref.version if self._ref else 0
-        self._fetched = self._shared.fetch(turn.chain.head, version) if self._shared else Fetched()
-        self.workdir = _workdir(store, turn, way, is_needed=not (is_answer and store.is_shared))
+        self._fetched = self._shared.fetch(loaded.chain.head, version) if self._shared else Fetched()
+        self.workdir = _workdir(store, loaded, way, is_needed=not (is_answer and store.is_shared))
         self.session = SessionChoice("")
         """The agent's session to use, and why."""
         self.lost_sessions: frozenset[str] = frozenset()
@@ -135,7 +135,7 @@ class Attempt:
         self._is_owner = is_owner
         self._origin = origin_of(store, state, way.role)
         self._recall = setup.recall if setup else no_knowledge
-        self.reuse = reuse_of(turn.workflow, way.role, state.reuse)
+        self.reuse = reuse_of(loaded.workflow, way.role, state.reuse)
         """Whether to reuse a finished step; None if nothing decides it."""
 
         self.note = self._ref.note if self._ref else AttemptNote()
@@ -153,7 +153,7 @@ class Attempt:
         self._live = mask.stream()
         self._remarks: list[str] = []
         self._since: int | None = None
-        self._task = mask.text(turn.task)
+        self._task = mask.text(loaded.task)
         self._recalled = ""
         self.parts: Parts | None = None
         """The parts of the step's key, once they are known."""
@@ -162,14 +162,14 @@ class Attempt:
         self._found: StepTree | None = None
         """The files before the last failed attempt on this machine."""
         self.files = AttemptFiles(
-            trees, self.workdir, turn, way.role, is_first=turn.last is None, remark=self.remark
+            trees, self.workdir, loaded, way.role, is_first=loaded.last is None, remark=self.remark
         )
         if self._fetched.text:
             self.remark(self._fetched.text)
 
     @cached_property
     def number(self) -> int:
-        return (self.turn.last or self.turn.chain).number + 1
+        return (self.loaded.last or self.loaded.chain).number + 1
 
     @property
     def instruction(self) -> str:
@@ -178,14 +178,14 @@ class Attempt:
 
     def totals(self) -> dict[str, Any]:
         """The thread's usage so far, including failed attempts at this step."""
-        return thread.add_attempts(self.turn.totals, self._attempts())
+        return thread.add_attempts(self.loaded.totals, self._attempts())
 
     def _attempts(self) -> Iterator[JsonObject]:
         return (attempt.payload for attempt in thread.read_attempts(self.store, self.previous))
 
     def _is_left_here(self) -> bool:
         """Whether the note belongs to this step and not to one that a person moved the thread away from."""
-        return self.note.head == self.turn.chain.head and self.note.role == self.role
+        return self.note.head == self.loaded.chain.head and self.note.role == self.role
 
     # -- before the answer --
 
@@ -205,7 +205,7 @@ class Attempt:
 
     async def _remember_question(self) -> None:
         """Rebuild the note's prompt, because the step stores it."""
-        if self.role not in self.turn.playbook.functions:
+        if self.role not in self.loaded.playbook.functions:
             await self._assemble(self.note.since, self.note.recalled)
         found = self.tree.found.tree if self.tree else ""
         self.parts = load_parts(self.note.parts, found) if self.note.parts else None
@@ -243,9 +243,9 @@ class Attempt:
     async def _restore_files(self) -> None:
         """Record the attempt of a dead process, after restoring the files if the role asks for that."""
         gone, tree = "the process that ran this attempt is gone", self.tree
-        wants = on_crash_of(self.turn.workflow, self.role) == "restore" and self._is_left_here()
+        wants = on_crash_of(self.loaded.workflow, self.role) == "restore" and self._is_left_here()
         # The thread of another workflow continues with its files, and members of a group may share theirs.
-        is_alone = self.turn.chain.start.member is None or self.turn.workdir_of(self.role) != "shared"
+        is_alone = self.loaded.chain.start.member is None or self.loaded.workdir_of(self.role) != "shared"
         if not wants or not is_alone or self.note.by.startswith("workflow:"):
             self.fail(f"{gone}; the files that it changed are kept" if tree and tree.changed else gone)
         elif tree is None or not await self._put_back(tree):
@@ -275,11 +275,11 @@ class Attempt:
             ) from error
 
     def _decide_session(self, cast: Cast) -> SessionChoice:
-        tier = self.turn.role(self.role).resume
+        tier = self.loaded.role(self.role).resume
         if not getattr(cast.agent, "can_resume", False):
             return SessionChoice(f"new: {cast.name} cannot resume" if tier or self._origin else "")
         return decide(
-            self.turn.chain,
+            self.loaded.chain,
             role=self.role,
             agent=self.agent,
             tier=tier,
@@ -294,11 +294,11 @@ class Attempt:
 
     async def _search_repository(self) -> str:
         """Find passages for a role that wants them, unless its session already has them."""
-        wanted = self.turn.role(self.role).knowledge
+        wanted = self.loaded.role(self.role).knowledge
         if wanted is None or self.session.since is not None:
             return ""
         try:
-            found = await self._recall(wanted, f"{self.turn.task}\n{self.way.prompt}", self.workdir)
+            found = await self._recall(wanted, f"{self.loaded.task}\n{self.way.prompt}", self.workdir)
         except UsageError as error:
             if wanted.is_required:
                 raise
@@ -308,15 +308,15 @@ class Attempt:
         return found.text
 
     async def _assemble(self, since: int | None, recalled: str) -> prompt.Prompt:
-        task, ask_python = self.turn.task, self.turn.playbook.prompts.get(self.role)
+        task, ask_python = self.loaded.task, self.loaded.playbook.prompts.get(self.role)
         if ask_python is not None:
             with contain(f"the prompt of {self.role}"):
-                text = await ask_python(self.turn.context(workdir=self.workdir))
+                text = await ask_python(self.loaded.context(workdir=self.workdir))
             if not isinstance(text, str):
                 raise UsageError(f"the prompt of {self.role} must return text, not {type(text).__name__}")
             task = f"{task}\n\n{text}"
 
-        role = self.turn.role(self.role)
+        role = self.loaded.role(self.role)
         is_bounded = since is not None and role.resume == "bounded"
         self._since, self._task, self._recalled = since, self.mask.text(task), self.mask.text(recalled)
         self._prompt = prompt.assemble(
@@ -343,12 +343,12 @@ class Attempt:
         return [step for step, _ in chosen]
 
     def _past_steps(self) -> Iterator[prompt.ShownStep]:
-        for step in self.turn.chain:
+        for step in self.loaded.chain:
             if step.role != thread.FORK:
                 self._steps_shown[step.number] = step.id
                 yield step.past
-        if (member := self.turn.chain.start.member) is not None:
-            group = self.turn.defined.roles[member.group.role].group
+        if (member := self.loaded.chain.start.member) is not None:
+            group = self.loaded.defined.roles[member.group.role].group
             for node, past in read_above(self.store, member.group.above, group.each if group else None):
                 self._steps_shown[past.number] = node
                 yield past
@@ -357,7 +357,7 @@ class Attempt:
         """Note the agent before it is asked; `run` marks the processes that it will start."""
         self.agent = self.mask.text(agent)
         note = AttemptNote(
-            head=self.turn.chain.head,
+            head=self.loaded.chain.head,
             role=self.role,
             agent=self.agent,
             by=self.agent,
@@ -381,7 +381,7 @@ class Attempt:
     def note_reuse(self, step: str, of_thread: str) -> None:
         """Set in the note which finished step is taken over; `write_note` stores it."""
         self.note = AttemptNote(
-            head=self.turn.chain.head,
+            head=self.loaded.chain.head,
             role=self.role,
             since=self._since,
             recalled=self._recalled,
@@ -474,7 +474,7 @@ class Attempt:
         """The question that the role is about to get."""
         found = self.tree.found if self.tree else None
         return KeyInput(
-            self.turn,
+            self.loaded,
             self.role,
             self.workdir,
             self.files.below_top if found else ".",
@@ -552,7 +552,7 @@ class Attempt:
         if done.is_ours:
             self.previous = done.payload.get("attempt")
         adoption.check(
-            self.store, done, self.turn, self.role, number=self.number, totals=self.totals(), mask=self.mask
+            self.store, done, self.loaded, self.role, number=self.number, totals=self.totals(), mask=self.mask
         )
         if done.is_ours:
             return StepResult(done.output, done.body, step=step)
@@ -642,8 +642,8 @@ class Attempt:
     def _put_attempt(self, draft: Draft, error: str, ending: str = "") -> str:
         note = self.note
         fields = {
-            "start": self.turn.chain.start.id,
-            "head": note.head or self.turn.chain.head,
+            "start": self.loaded.chain.start.id,
+            "head": note.head or self.loaded.chain.head,
             "role": note.role or self.role,
             "agent": note.agent or self.agent,
             "state": "failed",
@@ -737,11 +737,11 @@ class Attempt:
         return {"turns": [], **detail, "notes": notes} if notes else detail
 
 
-def _workdir(store: Store, turn: Turn, way: Next, *, is_needed: bool) -> str:
+def _workdir(store: Store, loaded: LoadedThread, way: Next, *, is_needed: bool) -> str:
     """The role's work folder in this workflow, or the edge's `location` relative to it."""
-    workdir, location = turn.workdir_of(way.role), way.location
+    workdir, location = loaded.workdir_of(way.role), way.location
     folder = workfolder.for_step(
-        store, turn.thread, turn.chain, workdir, location=location, is_needed=is_needed
+        store, loaded.thread, loaded.chain, workdir, location=location, is_needed=is_needed
     )
     if is_needed and not os.path.isdir(folder):
         raise UsageError(

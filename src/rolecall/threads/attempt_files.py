@@ -12,7 +12,7 @@ from rolecall.files import git, treestate
 from rolecall.files.snapshot import MOST_COMMITS, Snapshot, StepTree
 from rolecall.files.tree import TooManyFiles, Trees, find_head, find_top
 from rolecall.settings.repository import root_around
-from rolecall.threads.turn import Turn
+from rolecall.threads.loaded_thread import LoadedThread
 
 CHANGED_ANYWAY = "is read-only, but the work folder has changed"
 """Part of the remark about a read-only role that changed files."""
@@ -25,7 +25,7 @@ class AttemptFiles:
         self,
         trees: Trees | None,
         workdir: str,
-        turn: Turn,
+        loaded: LoadedThread,
         role: str,
         *,
         is_first: bool,
@@ -34,7 +34,7 @@ class AttemptFiles:
         """Without `trees`, nothing is recorded. `is_first` says that the thread has no step yet."""
         self._trees = trees
         self._workdir = workdir
-        self._turn = turn
+        self._loaded = loaded
         self._role = role
         self._is_first = is_first
         self._remark = remark
@@ -87,8 +87,8 @@ class AttemptFiles:
     def _source(self) -> str | None:
         """The folder to which its snapshots belong, if not the work folder. The repository of a copy goes with the
         copy, so its objects are not borrowed; the files of a fork outside git belong to the folder it was made for."""
-        start, kind = self._turn.chain.start.cwd, self._turn.workdir_of(self._role)
-        is_fork = kind == "shared" and self._turn.cwd != start
+        start, kind = self._loaded.chain.start.cwd, self._loaded.workdir_of(self._role)
+        is_fork = kind == "shared" and self._loaded.cwd != start
         return start if kind == "copy" or (is_fork and root_around(self._workdir) is None) else None
 
     @cached_property

@@ -12,11 +12,11 @@ from rolecall.threads import thread
 from rolecall.threads.attempt import Attempt, StepResult
 from rolecall.threads.key import key_name, key_of
 from rolecall.threads.lifecycle import queue_again, refuse_running
+from rolecall.threads.loaded_thread import LoadedThread, next_of, way_on
 from rolecall.threads.setup import HUMAN, Setup
 from rolecall.threads.state import Onward, Status, ThreadRef, ThreadState, move, read_thread
 from rolecall.threads.storable import drop_empty
 from rolecall.threads.thread import Chain
-from rolecall.threads.turn import Turn, next_of, way_on
 from rolecall.workflow.playbook import Playbook
 from rolecall.workflow.reply import Shape
 from rolecall.workflow.route import Ended, Failed, Next, Route, Stuck, Suspended
@@ -91,17 +91,17 @@ def put_step(
     from the step inherits them. A step with the role's own output can be found by its key, unless the agent was stopped
     or refused, or the role may start threads: a reused step would not start them."""
     attempt.look_again()
-    mask, turn, note = attempt.mask, attempt.turn, attempt.note
+    mask, loaded, note = attempt.mask, attempt.loaded, attempt.note
     output, body = mask.value(result.output), mask.text(result.body)
-    onward = way_on(turn, attempt.role, output, body, is_new=True)
+    onward = way_on(loaded, attempt.role, output, body, is_new=True)
     if result.step:
         return result.step, onward
 
     if result.schema is not None:
         stored = draft.put_as(dict(result.schema), output)
     else:
-        known = turn.playbook.schema_ids.get(attempt.role)
-        stored = draft.put(known or draft.put_schema(dict(turn.role(attempt.role).schema)), output)
+        known = loaded.playbook.schema_ids.get(attempt.role)
+        stored = draft.put(known or draft.put_schema(dict(loaded.role(attempt.role).schema)), output)
     raw = mask.text(note.raw if result.raw is None else result.raw)
     # The body is nearly always the end of the answer, so only its offset is stored.
     place = {"body_at": len(raw) - len(body)} if raw.endswith(body) else {"body": draft.put_text(body)}
@@ -112,8 +112,8 @@ def put_step(
     children = filter(None, (read_thread(attempt.store, child) for child in note.children))
     saved = result.saved or thread.sum_amounts(thread.saved_in(attempt.store, child) for child in children)
     fields = {
-        "start": turn.chain.start.id,
-        "prev": turn.chain.head if turn.last else None,
+        "start": loaded.chain.start.id,
+        "prev": loaded.chain.head if loaded.last else None,
         "number": attempt.number,
         "role": attempt.role,
         "output": stored,
@@ -137,7 +137,7 @@ def put_step(
     keep = ("prev", "number", "totals", "agent")
     step = thread.put_step(draft, drop_empty(fields, keep=keep))
     is_whole = result.schema is None and result.is_exact and "ending" not in note.detail
-    can_stand = is_whole and not turn.role(attempt.role).may_start_threads
+    can_stand = is_whole and not loaded.role(attempt.role).may_start_threads
     if can_stand and fields["parts"] and attempt.parts and (key := key_of(attempt.parts)):
         draft.set_fact(key_name(key), {"step": step, "thread": attempt.thread})
     for made in attempt.commits():
@@ -179,21 +179,21 @@ def answer(
             f"thread {ref.id} is {ref.state.status} and asks nothing",
             hint=Hint("Fork it to continue from some step", "fork_thread", thread=ref.id),
         )
-    turn = Turn(ref.id, Chain(store, ref.head), playbook, ref.state.folders)
-    way = next_of(turn)
+    loaded = LoadedThread(ref.id, Chain(store, ref.head), playbook, ref.state.folders)
+    way = next_of(loaded)
     if not isinstance(way, Next):
         why = f": {way.reason}" if isinstance(way, Suspended | Stuck) else ""
         raise UsageError(f"no role of thread {ref.id} has its turn{why}", hint=thread.continuation(ref) or "")
-    if misfits := Shape(turn.role(way.role).schema).misfits(output):
+    if misfits := Shape(loaded.role(way.role).schema).misfits(output):
         listed = "".join(f"\n  {misfit}" for misfit in misfits)
         raise InvalidPayload(
             f"the answer does not fit what {way.role} must deliver:{listed}",
             misfits,
             hint=Hint("See the fields and an example", "show_question", thread=ref.id),
         )
-    if turn.role(way.role).group is not None:
+    if loaded.role(way.role).group is not None:
         raise UsageError(f"{way.role} is played by a group", hint="Answer its members.")
-    attempt = Attempt(store, turn, way, mask=mask, is_answer=True)
+    attempt = Attempt(store, loaded, way, mask=mask, is_answer=True)
     if attempt.agent:
         attempt.fail("a person answered in its place")
 

@@ -21,10 +21,10 @@ from rolecall.threads import reuse
 from rolecall.threads.forecast import NOTHING, Forecast, PastThreads
 from rolecall.threads.key import Parts, key_of
 from rolecall.threads.key_parts import KeyInput, KnownStep, find_parts, find_parts_of_call, find_step
+from rolecall.threads.loaded_thread import LoadedThread, next_of
 from rolecall.threads.prompt import ShownStep, choose_steps
 from rolecall.threads.setup import HUMAN, Setup
 from rolecall.threads.thread import Chain, Reused, Start, Step, add_totals
-from rolecall.threads.turn import Turn, next_of
 from rolecall.workflow.model import Workdir, reuse_of
 from rolecall.workflow.playbook import Playbook
 from rolecall.workflow.route import Ended, Next
@@ -73,47 +73,47 @@ async def look_ahead(
     start = Start("", "", setup.mask.text(prompt), cwd, limits or {})
     folders, steps, ahead = _Folders(setup, cwd), list[Step](), list[Ahead]()
     while True:
-        turn = Turn("", _ChainAhead(store, start, steps), book._replace(bound=setup.bind(book)))
-        way = next_of(turn)
+        loaded = LoadedThread("", _ChainAhead(store, start, steps), book._replace(bound=setup.bind(book)))
+        way = next_of(loaded)
         if not isinstance(way, Next):
             reason = "the thread would end here" if isinstance(way, Ended) else getattr(way, "reason", "")
             return Outlook(tuple(ahead), None, reason, NOTHING, history.threads)
-        if limit := turn.over_limit(way.role, {}, turn.totals):
+        if limit := loaded.over_limit(way.role, {}, loaded.totals):
             return Outlook(tuple(ahead), None, limit.reason, NOTHING, history.threads)
         try:
-            known, parts = await _find_known(setup, turn, way, folders, chosen)
+            known, parts = await _find_known(setup, loaded, way, folders, chosen)
         except _Stop as why:
             number = 1 + sum(step.role == way.role for step in steps)
             rest = history.rest_from(way.role, number)
             return Outlook(tuple(ahead), way.role, str(why), rest, history.threads)
         ahead.append(Ahead(len(steps) + 1, way.role, reuse.origin_of(known)))
-        steps.insert(0, _as_step(store, known, parts, turn))
+        steps.insert(0, _as_step(store, known, parts, loaded))
         if known.step.tree is not None:
-            folders.files[turn.workdir_of(way.role)] = known.step.tree.left
+            folders.files[loaded.workdir_of(way.role)] = known.step.tree.left
 
 
 async def _find_known(
-    setup: Setup, turn: Turn, way: Next, folders: _Folders, chosen: bool | None
+    setup: Setup, loaded: LoadedThread, way: Next, folders: _Folders, chosen: bool | None
 ) -> tuple[KnownStep, Parts]:
     """The finished step that would be taken over, and the parts of its key."""
-    role, book = turn.role(way.role), turn.playbook
-    if not reuse_of(turn.workflow, way.role, chosen):
+    role, book = loaded.role(way.role), loaded.playbook
+    if not reuse_of(loaded.workflow, way.role, chosen):
         raise _Stop("reuse is not switched on")
     if role.group is not None:
         raise _Stop("it is played by a group, whose members are not looked at")
     if role.knowledge is not None or way.role in book.prompts:
         raise _Stop("its prompt is made only when it is asked")
-    if len(turn.messages) >= _MOST_STEPS:
+    if len(loaded.messages) >= _MOST_STEPS:
         raise _Stop(f"the look ahead ends after {_MOST_STEPS:,} steps")
-    workdir, files = await folders.find(turn.workdir_of(way.role), way.location)
+    workdir, files = await folders.find(loaded.workdir_of(way.role), way.location)
 
     def show_steps(since: int | None) -> list[ShownStep]:
-        past = (step.past for step in turn.chain)
+        past = (step.past for step in loaded.chain)
         return [step for step, _ in choose_steps(past, since=since or 0, show_command=_SHOW)]
 
     instruction, found = setup.mask.text(way.prompt), "" if files.nested else files.tree
     below = os.path.relpath(os.path.realpath(workdir), find_top(workdir))
-    asked = KeyInput(turn, way.role, workdir, below, found, turn.task, instruction, "", show_steps, None)
+    asked = KeyInput(loaded, way.role, workdir, below, found, loaded.task, instruction, "", show_steps, None)
     if way.role in book.functions:
         function = book.functions[way.role]
         has_effects = getattr(function, "effects", "") == OUTSIDE
@@ -184,15 +184,15 @@ class _ChainAhead(Chain):
         return iter(self._steps)
 
 
-def _as_step(store: Store, known: KnownStep, parts: Parts, turn: Turn) -> Step:
+def _as_step(store: Store, known: KnownStep, parts: Parts, loaded: LoadedThread) -> Step:
     """A finished step in the form that it would have in this thread."""
     found = known.step
     fields = {
         **found.payload,
         "start": "",
-        "prev": turn.chain.head or None,
-        "number": turn.chain.number + 1,
-        "totals": add_totals(turn.totals, found.role, {"steps": 1}),
+        "prev": loaded.chain.head or None,
+        "number": loaded.chain.number + 1,
+        "totals": add_totals(loaded.totals, found.role, {"steps": 1}),
         "parts": parts.dump((found.payload.get("tree") or {}).get("found", "")),
     }
     return Step(store, Node(found.id, "", fields, 0))

@@ -20,13 +20,13 @@ from rolecall.threads.commit import Outcome as Outcome
 from rolecall.threads.commit import commit, settle
 from rolecall.threads.key_parts import find_parts_of_call
 from rolecall.threads.lease import Held
+from rolecall.threads.loaded_thread import LoadedThread, name_of, next_of
 from rolecall.threads.perform import perform
 from rolecall.threads.setup import HUMAN as HUMAN
 from rolecall.threads.setup import Cast as Cast
 from rolecall.threads.setup import Setup, Watch
 from rolecall.threads.state import RESUME, Status, raise_limit
 from rolecall.threads.thread import Chain
-from rolecall.threads.turn import Turn, name_of, next_of
 from rolecall.workflow.route import Failed, Next, Suspended
 
 
@@ -69,18 +69,18 @@ class Engine(Setup):
         playbook = self.playbook(chain.start.workflow)
         if self.keeps_agents and state.agents:
             playbook = playbook._replace(bound=state.agents)
-        turn = Turn(held.thread, chain, playbook, state.folders)
-        playbook, way = turn.playbook, next_of(turn)
+        loaded = LoadedThread(held.thread, chain, playbook, state.folders)
+        playbook, way = loaded.playbook, next_of(loaded)
         if not isinstance(way, Next):
             return settle(self, held.ref(), way)
         try:
-            attempt = Attempt(self.store, turn, way, mask=self.mask, setup=self, state=state)
+            attempt = Attempt(self.store, loaded, way, mask=self.mask, setup=self, state=state)
         except UsageError as error:  # its work folder is missing
             return settle(self, held.ref(), Suspended(f"{way.role}: {error.message}"), RESUME)
-        if limit := turn.over_limit(way.role, state.limits, attempt.totals()):
+        if limit := loaded.over_limit(way.role, state.limits, attempt.totals()):
             return settle(self, held.ref(), Suspended(limit.reason), raise_limit(limit.more))
 
-        if turn.role(way.role).group is not None:
+        if loaded.role(way.role).group is not None:
             from rolecall.threads import members  # a step without a group does not need it
 
             return await members.play(self, self.run_member, held, attempt, cancel)
@@ -98,7 +98,7 @@ class Engine(Setup):
 
     async def _call_function(self, held: Held, attempt: Attempt, cancel: Cancel) -> Outcome:
         """Play a role written in Python. An exception suspends the thread; a result of the wrong shape fails it."""
-        function = attempt.turn.playbook.functions[attempt.role]
+        function = attempt.loaded.playbook.functions[attempt.role]
         agent = f"python:{name_of(function)}"
         if taken := await reuse.finish_begun(attempt):
             return self._commit(held, attempt, taken)
@@ -114,7 +114,7 @@ class Engine(Setup):
             attempt.parts = find_parts_of_call(self, attempt.question, function)
         attempt.note_asking(agent, run=self.token())
         try:
-            given = await attempt.turn.call(attempt.role, function, workdir=attempt.workdir, cancel=cancel)
+            given = await attempt.loaded.call(attempt.role, function, workdir=attempt.workdir, cancel=cancel)
             await attempt.leave_files()
         except UsageError as error:
             await attempt.leave_files()
@@ -129,7 +129,7 @@ class Engine(Setup):
 
     async def run_child(self, attempt: Attempt, child: str, watch: Watch, cancel: Cancel) -> None:
         """Run the child thread that plays a role, under the restrictions of that role."""
-        environment = self.environment_of(attempt.turn.role(attempt.role))
+        environment = self.environment_of(attempt.loaded.role(attempt.role))
         engine = replace(self, watch=watch, environment=environment, queues_members=False)
         async for _ in engine.run(child, cancel=cancel, waits=False):  # the parent waits until the same time
             pass
@@ -151,8 +151,12 @@ class Engine(Setup):
         """Record the failed attempt. Then suspend the thread for a person, let it wait if the agent reports when its
         limit ends, or let the moderator decide."""
         attempt.fail(error.message, error)
-        turn = attempt.turn
-        if isinstance(error, ExtractError) and turn.playbook.moderator and turn.chain.start.member is None:
+        loaded = attempt.loaded
+        if (
+            isinstance(error, ExtractError)
+            and loaded.playbook.moderator
+            and loaded.chain.start.member is None
+        ):
             return self._commit(held, attempt, attempt.unreadable(error))
         is_interrupted = isinstance(error, AgentError) and error.ending == "interrupted"
         if is_interrupted and cancel is not None and cancel.is_set():  # not just a claim by the agent

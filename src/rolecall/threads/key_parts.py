@@ -24,11 +24,11 @@ from rolecall.threads.key import (
     key_name,
     key_of,
 )
+from rolecall.threads.loaded_thread import LoadedThread
 from rolecall.threads.prompt import ShownStep
 from rolecall.threads.sessions import LOOK_BACK, Origin
 from rolecall.threads.setup import Setup
 from rolecall.threads.thread import FORK, Step
-from rolecall.threads.turn import Turn
 from rolecall.workflow.model import sandbox_of, sandbox_payload
 from rolecall.workflow.playbook import RoleFunction
 
@@ -36,7 +36,7 @@ from rolecall.workflow.playbook import RoleFunction
 class KeyInput(NamedTuple):
     """The question that a role is about to get, from which the parts are computed."""
 
-    turn: Turn
+    loaded: LoadedThread
     role: str
     workdir: str
     below_top: str
@@ -104,8 +104,8 @@ def find_parts_of_call(setup: Setup, asked: KeyInput, function: RoleFunction) ->
 def _combine(
     setup: Setup, asked: KeyInput, agent: Identity, prompt: dict[str, str], session: str = ""
 ) -> Parts:
-    role, tree, below = asked.turn.defined.roles[asked.role], asked.tree, asked.below_top
-    sandbox = sandbox_of(asked.turn.defined, asked.role)
+    role, tree, below = asked.loaded.defined.roles[asked.role], asked.tree, asked.below_top
+    sandbox = sandbox_of(asked.loaded.defined, asked.role)
     parts = Parts(
         role=digest_role(asked.role, role, None if sandbox is None else sandbox_payload(sandbox)),
         prompt=prompt,
@@ -120,7 +120,7 @@ def _combine(
 
 def _add_workflow(code: Identity, asked: KeyInput) -> Identity:
     """The identity of code together with the files of its Python workflow."""
-    where = asked.turn.defined.python
+    where = asked.loaded.defined.python
     if where is None or not code.version:
         return code
     files = _digest_workflow(where)
@@ -141,8 +141,8 @@ def _digest_workflow(where: str) -> str:
 def _find_session(asked: KeyInput, agent: str) -> tuple[str, int | None]:
     """The digest of the role's last turn in the session that its tier asks for, and the number of that step. It does
     not matter whether the session can be continued: if not, the agent gets the same content in a longer prompt."""
-    own = (step for step in islice(asked.turn.chain, LOOK_BACK) if step.role == asked.role)
-    if asked.turn.role(asked.role).resume in ("bounded", "persistent"):
+    own = (step for step in islice(asked.loaded.chain, LOOK_BACK) if step.role == asked.role)
+    if asked.loaded.role(asked.role).resume in ("bounded", "persistent"):
         for step in own:
             if step.parts is not None and step.parts.agent == agent:
                 return _digest_turn(step, step.parts), step.number
@@ -159,10 +159,10 @@ def _digest_turn(step: Step, parts: Parts) -> str:
 
 def _find_item(asked: KeyInput) -> Any:
     """What distinguishes a member's role from its definition: its item, and the texts that contain the item."""
-    member = asked.turn.chain.start.member
+    member = asked.loaded.chain.start.member
     if member is None:
         return None
-    role, defined = asked.turn.role(asked.role), asked.turn.defined.roles[asked.role]
+    role, defined = asked.loaded.role(asked.role), asked.loaded.defined.roles[asked.role]
     texts = [role.prompt, role.procedure]
     is_same = texts == [defined.prompt, defined.procedure]
     return None if is_same and member.item is None else [member.item, *texts]
@@ -172,7 +172,7 @@ def _digest_steps(asked: KeyInput) -> str:
     """The digest of all earlier steps. It continues the digest of the last function called in the thread."""
     unread = list[Step]()
     found = ""
-    for step in asked.turn.chain.with_above():
+    for step in asked.loaded.chain.with_above():
         if step.role == FORK:
             continue
         unread.append(step)
@@ -187,18 +187,18 @@ def _digest_steps(asked: KeyInput) -> str:
 def _count_repetitions(store: Store, asked: KeyInput, parts: Parts) -> int:
     """How many times the same question was asked before: of earlier members of the group, in this thread, or in earlier
     repeats of an evaluation, each of which counts as a whole round."""
-    turn, before = asked.turn, asked.repeat * ROUND
-    if (member := turn.chain.start.member) is not None:
-        group = turn.defined.roles[member.group.role].group
+    loaded, before = asked.loaded, asked.repeat * ROUND
+    if (member := loaded.chain.start.member) is not None:
+        group = loaded.defined.roles[member.group.role].group
         if group is not None and group.roles:
             return before + group.roles[: member.number - 1].count(member.role)
         if member.group.items is None:
             return before + member.number - 1
         return before + _find_repeated(store, member.group.items).get(member.number, 0)
     key = key_of(parts._replace(repetition=before))
-    if asked.role not in turn.totals.get("roles", {}) or not key or store.ref(key_name(key)) is None:
+    if asked.role not in loaded.totals.get("roles", {}) or not key or store.ref(key_name(key)) is None:
         return before
-    earlier = (step.parts for step in islice(turn.chain, LOOK_BACK) if step.role == asked.role)
+    earlier = (step.parts for step in islice(loaded.chain, LOOK_BACK) if step.role == asked.role)
     same = (one.repetition + 1 for one in earlier if one is not None and one._replace(repetition=0) == parts)
     return next(same, before)
 

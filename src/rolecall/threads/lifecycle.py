@@ -16,6 +16,7 @@ from rolecall.store.canonical import JsonObject
 from rolecall.store.ids import NodeId, ThreadId
 from rolecall.store.store import Draft, Store
 from rolecall.threads import thread, workfolder
+from rolecall.threads.loaded_thread import LoadedThread, called_with, next_of
 from rolecall.threads.state import (
     QueuePlace,
     Status,
@@ -40,7 +41,6 @@ from rolecall.threads.thread import (
     STEP_SCHEMA,
     Chain,
 )
-from rolecall.threads.turn import Turn, called_with, next_of
 from rolecall.workflow import command, registry
 from rolecall.workflow.model import Workflow, own_folders
 from rolecall.workflow.route import Next, Stuck
@@ -272,15 +272,15 @@ def _add_thread(
     """Add a thread whose head is `head`, then make its folders."""
     ident = ident or thread.new_thread_id(store.now())
     chain = Chain(store, head)
-    turn = Turn(ident, chain, book)
-    way = next_of(turn)
+    loaded = LoadedThread(ident, chain, book)
+    way = next_of(loaded)
     if isinstance(way, Stuck):
         raise UsageError(f"the thread could not take its next step: {way.reason}")
 
     # Problems with its folders are reported before the thread exists.
     kinds: list[str] = [*own_folders(book.workflow)]
     if member := chain.start.member:  # a fork of a member
-        kinds = [kind for kind in [turn.workdir_of(member.role)] if kind != "shared"]
+        kinds = [kind for kind in [loaded.workdir_of(member.role)] if kind != "shared"]
     files: dict[str, workfolder.FilesAt] = {}
     if trees is not None:
         for kind in (*kinds, "fork"):
@@ -291,7 +291,7 @@ def _add_thread(
                 "the files of this step are not on this machine, or not complete",
                 hint=Hint("Fork with the files as they are now", "keep_files"),
             )
-    if "fork" in files and any(turn.workdir_of(role) == "shared" for role in turn.workflow.roles):
+    if "fork" in files and any(loaded.workdir_of(role) == "shared" for role in loaded.workflow.roles):
         kinds.append("fork")
     known = source.state.folders if source else {}
     if source is not None and "copy" in kinds and "copy" in known:
@@ -406,7 +406,7 @@ def resume(
         # The role is called again with the same prompt, followed by the answer.
         book = registry.load_node(store, chain.start.workflow)
         role = _role_that_hears(chain, ref, book.workflow)
-        called = called_with(Turn(ref.id, chain, book, ref.state.folders), role)
+        called = called_with(LoadedThread(ref.id, chain, book, ref.state.folders), role)
         said = {"reason": ref.state.reason, "answer": words, "role": role}
         said |= {"prompt": called.prompt} if called.prompt else {}
         said |= {"location": called.location} if called.location else {}

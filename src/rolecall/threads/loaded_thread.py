@@ -40,7 +40,7 @@ ERROR = "$ERROR"
 T = TypeVar("T")
 
 
-class Turn:
+class LoadedThread:
     """A thread at its head, together with the workflow that decides what comes next."""
 
     def __init__(
@@ -223,21 +223,21 @@ def find_next_role(store: Store, ref: ThreadRef, chain: Chain) -> str | None:
     workflow, schema_ids = read_node(store, chain.start.workflow)
     if workflow.python is not None:
         return None
-    way = next_of(Turn(ref.id, chain, Playbook(workflow, schema_ids=schema_ids), ref.state.folders))
+    way = next_of(LoadedThread(ref.id, chain, Playbook(workflow, schema_ids=schema_ids), ref.state.folders))
     return way.role if isinstance(way, Next) else None
 
 
-def next_of(turn: Turn) -> Route:
+def next_of(loaded: LoadedThread) -> Route:
     """The route from the thread's head."""
-    step = next((step for step in turn.chain if step.role != FORK), None)
+    step = next((step for step in loaded.chain if step.role != FORK), None)
     if step is None:
-        return way_on(turn, START, {}, "")
+        return way_on(loaded, START, {}, "")
     if step.role != PERSON:
-        return way_on(turn, step.role, step.output, step.body)
+        return way_on(loaded, step.role, step.output, step.body)
     # A person has answered a role: call it again with the same prompt, followed by the answer.
     said = step.output
-    if said["role"] not in turn.workflow.roles:
-        known = ", ".join(turn.workflow.roles)
+    if said["role"] not in loaded.workflow.roles:
+        known = ", ".join(loaded.workflow.roles)
         return Stuck(
             f"a person has answered {said['role']!r}, which is not a role of this workflow (roles: {known})"
         )
@@ -245,69 +245,71 @@ def next_of(turn: Turn) -> Route:
     return Next(said["role"], text, said.get("location"))
 
 
-def called_with(turn: Turn, role: str) -> Next:
+def called_with(loaded: LoadedThread, role: str) -> Next:
     """The call of a role that waits for a person, so that it can be called again in the same way."""
-    way = next_of(turn)
+    way = next_of(loaded)
     if isinstance(way, Next) and way.role == role:  # it has not been called yet, or its attempt failed
         return way
-    asked = next((step for step in turn.chain if step.role == role), None)
+    asked = next((step for step in loaded.chain if step.role == role), None)
     if asked is None:
         return Next(role, "", None)
     return Next(role, asked.payload.get("edge_prompt") or "", asked.payload.get("cwd"))
 
 
-def way_on(turn: Turn, role: str, output: Any, body: str, *, is_new: bool = False) -> Route:
+def way_on(loaded: LoadedThread, role: str, output: Any, body: str, *, is_new: bool = False) -> Route:
     """The route after `role` with `output`. A step that `is_new` is not in the chain yet."""
     if route.status_of(output) == SUSPEND:
         return Suspended(str(output.get("reason", "")))
-    if member := turn.chain.start.member:
+    if member := loaded.chain.start.member:
         return Next(member.role, member.group.prompt, member.group.location) if role == START else Ended()
-    if turn.playbook.moderator is not None:
-        return _ask_moderator(turn, turn.playbook.moderator, role, output, body, is_new=is_new)
+    if loaded.playbook.moderator is not None:
+        return _ask_moderator(loaded, loaded.playbook.moderator, role, output, body, is_new=is_new)
     new = [{"role": role, "output": output, "body": body}] if is_new else []
     return route.route(
-        turn.workflow,
+        loaded.workflow,
         role=role,
         output=output,
-        start=turn.start_view,
-        steps=[*turn.messages.recent(_count_steps_needed(turn, role)), *new],
-        steps_count=turn.steps_count + len(new),
-        thread=turn.thread,
+        start=loaded.start_view,
+        steps=[*loaded.messages.recent(_count_steps_needed(loaded, role)), *new],
+        steps_count=loaded.steps_count + len(new),
+        thread=loaded.thread,
         body=body,
-        outputs=Outputs(turn, {role: output} if is_new else {}),
+        outputs=Outputs(loaded, {role: output} if is_new else {}),
     )
 
 
 class Outputs(JsonObject):
     """The latest output of each role that has run, looked up in the chain on demand."""
 
-    def __init__(self, turn: Turn, newest: JsonObject) -> None:
+    def __init__(self, loaded: LoadedThread, newest: JsonObject) -> None:
         """`newest` has outputs that are not in the chain yet, by role."""
-        self._turn = turn
+        self._loaded = loaded
         self._newest = newest
 
     def __getitem__(self, role: str) -> Any:
         if role in self._newest:
             return self._newest[role]
-        if role in self._turn.workflow.roles:
-            for message in reversed(self._turn.messages):
+        if role in self._loaded.workflow.roles:
+            for message in reversed(self._loaded.messages):
                 if message.role == role:
                     return message.output
         raise KeyError(role)
 
     def __iter__(self) -> Iterator[str]:
-        return (role for role in self._turn.workflow.roles if role in self)
+        return (role for role in self._loaded.workflow.roles if role in self)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
 
-def _count_steps_needed(turn: Turn, role: str) -> int:
+def _count_steps_needed(loaded: LoadedThread, role: str) -> int:
     """How many past steps the conditions after a role look at."""
-    names = {edge.condition for edge in turn.workflow.graph.get(role, ()) if edge.condition}
+    names = {edge.condition for edge in loaded.workflow.graph.get(role, ()) if edge.condition}
     if not names:
         return 0
-    known = [turn.workflow.conditions[name].expression for name in names if name in turn.workflow.conditions]
+    known = [
+        loaded.workflow.conditions[name].expression for name in names if name in loaded.workflow.conditions
+    ]
     return count_steps_for(*known)
 
 
@@ -320,12 +322,12 @@ def count_steps_for(*expressions: str) -> int:
 
 
 def _ask_moderator(
-    turn: Turn, moderator: Moderator, role: str, output: Any, body: str, *, is_new: bool
+    loaded: LoadedThread, moderator: Moderator, role: str, output: Any, body: str, *, is_new: bool
 ) -> Route:
-    steps = Messages(turn.chain, newest=Message(role, body, output)) if is_new else turn.messages
+    steps = Messages(loaded.chain, newest=Message(role, body, output)) if is_new else loaded.messages
     is_error = isinstance(output, Mapping) and output.get("$status") == ERROR
     error = ExtractError(str(output.get("reason", "")), raw=body) if is_error else None
-    context = ThreadContext(turn.thread, turn.task, steps, turn.cwd, error)
+    context = ThreadContext(loaded.thread, loaded.task, steps, loaded.cwd, error)
     try:
         with contain("the moderator"):
             chosen = moderator(context)
@@ -333,9 +335,9 @@ def _ask_moderator(
         return Stuck(error.message)
     if chosen == END:
         return Ended()
-    if not isinstance(chosen, str) or chosen not in turn.workflow.roles:
+    if not isinstance(chosen, str) or chosen not in loaded.workflow.roles:
         return Failed(
-            f"the moderator named {chosen!r}, which is not a role (roles: {', '.join(turn.workflow.roles)})"
+            f"the moderator named {chosen!r}, which is not a role (roles: {', '.join(loaded.workflow.roles)})"
         )
     return Next(chosen, "", None)
 

@@ -21,10 +21,10 @@ from rolecall.files.merge import Merged, SetAside
 from rolecall.settings.capabilities import must_not_write
 from rolecall.threads import workfolder
 from rolecall.threads.handover import merge_one, prepare_check, work_of
+from rolecall.threads.loaded_thread import LoadedThread, Outputs
 from rolecall.threads.seal import Sealer
 from rolecall.threads.setup import Setup
 from rolecall.threads.state import ThreadRef, WorkFolder
-from rolecall.threads.turn import Outputs, Turn
 from rolecall.workflow import command
 from rolecall.workflow.model import Group, member_workdir, sandbox_of
 
@@ -37,13 +37,13 @@ class MemberPlace(NamedTuple):
 
 
 class MemberFiles:
-    def __init__(self, setup: Setup, turn: Turn, parent: ThreadRef, role: str) -> None:
+    def __init__(self, setup: Setup, loaded: LoadedThread, parent: ThreadRef, role: str) -> None:
         """`role` is the role that the group plays for the thread `parent`."""
         self._setup = setup
-        self._turn = turn
+        self._loaded = loaded
         self._parent = parent
         self._role = role
-        self._group = turn.workflow.roles[role].group or Group()
+        self._group = loaded.workflow.roles[role].group or Group()
         self._plans: dict[str, WorkFolder] = {}
         """The plan of the first member's folder by kind; the other members' folders begin in the same way."""
 
@@ -51,12 +51,14 @@ class MemberFiles:
 
     def plan(self, member: str, role: str) -> MemberPlace:
         """Decide where a new member that plays `role` works, without making anything yet."""
-        cwd, kind = self._turn.chain.start.cwd, member_workdir(self._turn.workflow, self._role, role)
+        cwd, kind = self._loaded.chain.start.cwd, member_workdir(self._loaded.workflow, self._role, role)
         if kind == "shared":
-            return MemberPlace(self._turn.cwd)
+            return MemberPlace(self._loaded.cwd)
         workdir, own = self._own(kind)
-        make_own = partial(workfolder.for_step, self._setup.store, self._parent.id, self._turn.chain, workdir)
-        if own is not None and must_not_write(self._turn.workflow.roles[role].capabilities):
+        make_own = partial(
+            workfolder.for_step, self._setup.store, self._parent.id, self._loaded.chain, workdir
+        )
+        if own is not None and must_not_write(self._loaded.workflow.roles[role].capabilities):
             return MemberPlace(make_own())
         if kind not in self._plans:
             if own is not None and kind == "worktree":
@@ -94,10 +96,10 @@ class MemberFiles:
         folder, cwd = self._find_target()
         await asyncio.to_thread(merge.refuse_overlaps, folder, works.values())
 
-        env = self._setup.environment_of(self._turn.workflow.roles[self._role])
-        words = command.expand(self._group.check, Outputs(self._turn, {}).get) if self._group.check else ()
+        env = self._setup.environment_of(self._loaded.workflow.roles[self._role])
+        words = command.expand(self._group.check, Outputs(self._loaded, {}).get) if self._group.check else ()
         policy = confine(
-            sandbox_of(self._turn.workflow, self._role), cwd, environment=env, private=self._setup.private,
+            sandbox_of(self._loaded.workflow, self._role), cwd, environment=env, private=self._setup.private,
             layers=self._setup.layers,
         )  # fmt: skip
         check = await prepare_check(self._parent.id, words, cwd=cwd, env=env, cancel=cancel, sandbox=policy)
@@ -124,7 +126,7 @@ class MemberFiles:
             if why := workfolder.find_newer(self._setup.store, self._parent.id, kind, own):
                 raise UsageError(why, hint="Let that machine take the step.")
             return own.path, own.cwd
-        cwd = self._turn.chain.start.cwd
+        cwd = self._loaded.chain.start.cwd
         return git.run(cwd, "rev-parse", "--show-toplevel").text, cwd
 
 

@@ -26,6 +26,7 @@ from rolecall.threads.attempt import Attempt, StepResult
 from rolecall.threads.commit import Outcome, commit, settle
 from rolecall.threads.group import Amounts, Decision, Fate, Standing, fate_of, load_standing, plan
 from rolecall.threads.lease import Held
+from rolecall.threads.loaded_thread import LoadedThread, count_steps_for, suggest_more
 from rolecall.threads.member_files import MemberFiles, describe
 from rolecall.threads.nested import sum_usage
 from rolecall.threads.report import item_text
@@ -54,7 +55,6 @@ from rolecall.threads.thread import (
     Chain,
     Roster,
 )
-from rolecall.threads.turn import Turn, count_steps_for, suggest_more
 from rolecall.workflow.group import items_of, output_schema, role_of, status_of
 from rolecall.workflow.model import MOST_MEMBERS, Group, given, member_roles
 from rolecall.workflow.route import Suspended
@@ -76,7 +76,7 @@ Run = Callable[[str, Watch, Cancel], Awaitable[None]]
 
 async def play(setup: Setup, run: Run, held: Held, attempt: Attempt, cancel: Cancel) -> Outcome:
     """Play the role with its group: run the members here, or queue them for the service."""
-    files = MemberFiles(setup, attempt.turn, held.ref(), attempt.role)
+    files = MemberFiles(setup, attempt.loaded, held.ref(), attempt.role)
     try:
         ref = setup.store.ref(group_name(held.thread))
         if ref is None:
@@ -90,16 +90,16 @@ async def play(setup: Setup, run: Run, held: Held, attempt: Attempt, cancel: Can
 
 def _store_roster(setup: Setup, held: Held, attempt: Attempt, files: MemberFiles) -> Ref:
     """Store the list of members before the first one starts. Raise UsageError if there can be no such group."""
-    store, turn, way = setup.store, attempt.turn, attempt.way
-    group = turn.role(way.role).group or Group()
-    steps = turn.messages.recent(count_steps_for(group.each)) if group.each else []
+    store, loaded, way = setup.store, attempt.loaded, attempt.way
+    group = loaded.role(way.role).group or Group()
+    steps = loaded.messages.recent(count_steps_for(group.each)) if group.each else []
     try:
-        items = items_of(group, start=turn.start_view, steps=steps, steps_count=turn.steps_count)
-        _check_items(turn, way.role, group, items)
+        items = items_of(group, start=loaded.start_view, steps=steps, steps_count=loaded.steps_count)
+        _check_items(loaded, way.role, group, items)
     except UsageError as error:
         raise UsageError(error.message, hint=f"{error.hint} {_AGAIN}".lstrip()) from None
     if items:
-        for role in member_roles(turn.workflow, way.role):
+        for role in member_roles(loaded.workflow, way.role):
             files.plan(held.thread, role)
 
     draft, now = store.draft(), store.now()
@@ -121,7 +121,7 @@ def _store_roster(setup: Setup, held: Held, attempt: Attempt, files: MemberFiles
     return ref
 
 
-def _check_items(turn: Turn, role: str, group: Group, items: list[Any]) -> None:
+def _check_items(loaded: LoadedThread, role: str, group: Group, items: list[Any]) -> None:
     """Find problems that would prevent asking the members, before anything costs money."""
     if len(items) > MOST_MEMBERS:
         raise UsageError(
@@ -131,7 +131,7 @@ def _check_items(turn: Turn, role: str, group: Group, items: list[Any]) -> None:
         raise UsageError(
             f"at least {group.join} members must be done, but the list has only {len(items)} items"
         )
-    is_template = any("{{" in text for text in (turn.role(role).prompt, turn.role(role).procedure))
+    is_template = any("{{" in text for text in (loaded.role(role).prompt, loaded.role(role).procedure))
     for number, item in enumerate(items, 1):
         if group.each and (size := len(canonical.encode(item))) > LARGEST_ITEM:
             raise UsageError(
@@ -139,7 +139,7 @@ def _check_items(turn: Turn, role: str, group: Group, items: list[Any]) -> None:
                 hint="Put long texts into files and list their paths.",
             )
         if is_template and not group.roles:
-            role_of(turn.workflow, role, number=number, count=len(items), item=item)
+            role_of(loaded.workflow, role, number=number, count=len(items), item=item)
 
 
 class Members:
@@ -150,21 +150,25 @@ class Members:
         self._store = setup.store
         self._held = held
         self._attempt = attempt
-        self._turn = attempt.turn
+        self._loaded = attempt.loaded
         self._ref = ref
         self._files = files
         self._roster: Roster = thread.read_roster(self._store, ref.target or "")
-        self._group = self._turn.role(self._roster.role).group or Group()
-        self._roles = member_roles(self._turn.workflow, self._roster.role)
+        self._group = self._loaded.role(self._roster.role).group or Group()
+        self._roles = member_roles(self._loaded.workflow, self._roster.role)
         self._items: list[Any] = self._store.get(self._roster.items).payload if self._roster.items else []
         self._state = held.ref().state
         """The state of the parent, from which members take their agents."""
         self._reuse = self._state.reuse
-        above = self._turn.last
+        above = self._loaded.last
         is_first = above is None or above.role == thread.FORK or above.id == self._state.forked_from
         if self._reuse is None and self._state.forked_from and is_first:
             self._reuse = True  # the fork exists to resume the group
-        limits = {**given(self._turn.workflow.limits), **self._turn.chain.start.limits, **self._state.limits}
+        limits = {
+            **given(self._loaded.workflow.limits),
+            **self._loaded.chain.start.limits,
+            **self._state.limits,
+        }
         self._limits = {key: limits[key] for key in LIMITS if key in limits}
         self._standing = Standing(self._roster.size)
 
@@ -279,8 +283,8 @@ class Members:
             now=self._store.now(),
             deadline=self._ref.state.get("deadline"),
             limits=self._limits,
-            used=self._turn.totals,
-            own=lambda number: given(self._turn.role(self._role(number)).limits),
+            used=self._loaded.totals,
+            own=lambda number: given(self._loaded.role(self._role(number)).limits),
         )
         if decision.lacks and self._group.on_limit == "suspend":
             self._standing.lacks = decision.lacks
@@ -370,7 +374,7 @@ class Members:
     def _put_member(
         self, draft: Draft, number: int, limits: Amounts, queued: QueuePlace | None
     ) -> ThreadState:
-        start, role, ident = self._turn.chain.start, self._role(number), self._id(number)
+        start, role, ident = self._loaded.chain.start, self._role(number), self._id(number)
         own: dict[str, Any] = {"number": number, "role": role}
         title = f"{role} {number}/{self._roster.size}"
         if self._roster.items:
@@ -389,7 +393,7 @@ class Members:
         state = ThreadState(
             status=Status.IDLE if queued is None else Status.QUEUED,
             workflow=NodeId(start.workflow),
-            name=self._turn.workflow.name,
+            name=self._loaded.workflow.name,
             title=thread.title_of(title),
             cwd=place.cwd,
             role=role,
@@ -469,7 +473,7 @@ class Members:
     def _suspend(self, decision: Decision) -> Outcome:
         reason, onward = decision.suspend, RESUME
         if key := decision.lacks:
-            used = self._turn.totals.get(key, 0) + self._standing.total(key)
+            used = self._loaded.totals.get(key, 0) + self._standing.total(key)
             reached = suggest_more(key, self._limits[key], used, "the thread and its members have used", key)
             reason, onward = reached.reason, raise_limit(reached.more)
         return settle(self._setup, self._held.ref(), Suspended(f"{self._roster.role}: {reason}"), onward)
@@ -557,7 +561,7 @@ class Members:
             output,
             body,
             raw=body,
-            schema=output_schema(self._turn.workflow, self._roster.role),
+            schema=output_schema(self._loaded.workflow, self._roster.role),
             agent=GROUP,
             group=self._roster.id,
             used={**amounts, "steps": steps, "members": steps - 1},

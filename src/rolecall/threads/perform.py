@@ -14,10 +14,10 @@ from rolecall.errors import AgentError, ExtractError, RolecallError
 from rolecall.settings import capabilities
 from rolecall.threads import prompt, reuse, sandboxing
 from rolecall.threads.attempt import AgentAnswer, Attempt, StepResult
+from rolecall.threads.loaded_thread import contain, unless
 from rolecall.threads.sessions import StoredMemory
 from rolecall.threads.setup import Cast, Setup
 from rolecall.threads.trace_ids import attempt_span, trace_id, traceparent
-from rolecall.threads.turn import contain, unless
 from rolecall.workflow import reply
 from rolecall.workflow.model import sandbox_of
 
@@ -32,7 +32,7 @@ async def perform(
 ) -> StepResult:
     """Let the role's agent play the role. If that agent has reached a limit of its provider, the workflow's stand-in
     plays it, and the step records that. If this raises, the agent's output is already recorded."""
-    named = attempt.turn.role(attempt.role).stand_in
+    named = attempt.loaded.role(attempt.role).stand_in
     try:
         return await _play(setup, attempt, cast, cancel, play)
     except AgentError as error:
@@ -43,7 +43,7 @@ async def perform(
         if find_limit_of(setup.store, error) is None or cancel.is_set():
             raise
         try:
-            stand_in = setup.stand_in(attempt.turn.playbook, attempt.role)
+            stand_in = setup.stand_in(attempt.loaded.playbook, attempt.role)
         except RolecallError as problem:
             attempt.remark(f"{named} cannot stand in for {cast.name}: {problem.message}")
             raise error from problem
@@ -68,7 +68,7 @@ async def _play(
 ) -> StepResult:
     """Ask the agent and parse its answer: from its frontmatter, else after one correction in the same session, else
     with the extract model."""
-    role = attempt.turn.role(attempt.role)
+    role = attempt.loaded.role(attempt.role)
     ask = partial(_ask, setup, attempt, cast, cancel, play)
     if taken := await reuse.finish_begun(attempt):
         return taken
@@ -107,12 +107,12 @@ async def _ask(
     if correction is not None:
         attempt.stay_in_session()
     text = correction if correction is not None else await attempt.make_prompt(cast)
-    role, run, decision = attempt.turn.role(attempt.role), setup.token(), attempt.session
+    role, run, decision = attempt.loaded.role(attempt.role), setup.token(), attempt.session
     needs_store = bool(getattr(cast.agent, "opens_store", False))
-    inherited, sandbox = setup.restrictions_of(role), sandbox_of(attempt.turn.workflow, attempt.role)
+    inherited, sandbox = setup.restrictions_of(role), sandbox_of(attempt.loaded.workflow, attempt.role)
     words = tuple(dict.fromkeys((*role.capabilities, *inherited)))
     # The role's own restrictions were checked earlier; our own process may add some.
-    workflow = attempt.turn.workflow
+    workflow = attempt.loaded.workflow
     sandboxing.check_role(
         cast.name, cast.agent, workflow, attempt.role, layers=setup.layers, inherited=inherited, names_role=False
     )  # fmt: skip
@@ -135,8 +135,8 @@ async def _ask(
     attempt.note_sandbox(sandboxing.describe_use(sandbox, words, policy))
     attempt.note_asking(cast.name, run=run)
     context = protocol.Context(
-        thread=attempt.thread, role=attempt.role, start=attempt.turn.task, workdir=Path(attempt.workdir),
-        cancel=cancel, emit=attempt.note_sign, instruction=attempt.instruction, steps=attempt.turn.messages,
+        thread=attempt.thread, role=attempt.role, start=attempt.loaded.task, workdir=Path(attempt.workdir),
+        cancel=cancel, emit=attempt.note_sign, instruction=attempt.instruction, steps=attempt.loaded.messages,
         session=decision.session, is_fork=decision.is_fork, session_total=decision.total, schema=role.schema,
         attempt=attempt.tries, capabilities=words,
         env=process.add_mark(_environment_of_agent(setup, attempt, cast), run),
@@ -170,10 +170,10 @@ async def _ask(
 def _environment_of_agent(setup: Setup, attempt: Attempt, cast: Cast) -> dict[str, str]:
     """The environment of an agent's processes. It names their span, and the store only if the agent writes its own step
     or the role may start threads."""
-    role = attempt.turn.role(attempt.role)
+    role = attempt.loaded.role(attempt.role)
     environment = setup.environment_of(role)
     trace = trace_id(attempt.store, attempt.thread, attempt.state.parent)
-    span = attempt_span(attempt.thread, attempt.turn.chain.head, attempt.previous)
+    span = attempt_span(attempt.thread, attempt.loaded.chain.head, attempt.previous)
     environment[process.TRACEPARENT] = traceparent(trace, span)
     environment.pop("TRACESTATE", None)  # it belongs to the trace of our parent process
     environment.pop(capabilities.THREADS_VARIABLE, None)  # set for the role whose agent started us
@@ -189,7 +189,7 @@ async def _extract(
     setup: Setup, attempt: Attempt, answer: AgentAnswer, problem: reply.ReplyProblem, cancel: protocol.Cancel
 ) -> reply.ParsedReply:
     """Find the output with the extract model. If that fails, the answer is kept so that it can be read later."""
-    role = attempt.turn.role(attempt.role)
+    role = attempt.loaded.role(attempt.role)
     attempt.note = attempt.note._replace(unread=True)
     try:
         reading = setup.extract(answer.text, role.schema, role.extract)

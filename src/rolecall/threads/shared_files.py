@@ -31,9 +31,9 @@ from rolecall.store.backend import Ref
 from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Draft, Store
 from rolecall.threads import workfolder
+from rolecall.threads.loaded_thread import LoadedThread
 from rolecall.threads.state import FirstFiles, WorkFolder, files_name
 from rolecall.threads.thread import FILES_SCHEMA
-from rolecall.threads.turn import Turn
 
 MOST_BYTES = 32 * 1024**2
 """The most bytes that a step sends."""
@@ -345,12 +345,16 @@ def _describe(tree: str, head: str) -> dict[str, str]:
     return {"tree": tree, **({"head": head} if head else {})}
 
 
-def find_shared_folder(store: Store, turn: Turn, role: str, trees: Trees | None) -> SharedFolder | None:
+def find_shared_folder(
+    store: Store, loaded: LoadedThread, role: str, trees: Trees | None
+) -> SharedFolder | None:
     """The thread's own folder in which a role works, if other machines may need it. Members of a group stay on the
     machine that merges their work."""
-    if not store.is_shared or turn.chain.start.member is not None:
+    if not store.is_shared or loaded.chain.start.member is not None:
         return None
-    workdir = turn.workdir_of(role)
+    workdir = loaded.workdir_of(role)
     kind = "fork" if workdir == "shared" else workdir
-    folder = turn.folders.get(kind)
-    return SharedFolder(store, turn.thread, kind, folder, trees) if folder and not folder.is_removed else None
+    folder = loaded.folders.get(kind)
+    return (
+        SharedFolder(store, loaded.thread, kind, folder, trees) if folder and not folder.is_removed else None
+    )

@@ -20,10 +20,10 @@ from rolecall.store.store import Store
 from rolecall.threads import casting
 from rolecall.threads.forecast import NOTHING, UNKNOWN, Forecast, PastThreads
 from rolecall.threads.key import OF_ROLE
+from rolecall.threads.loaded_thread import LoadedThread, count_steps_for, next_of
 from rolecall.threads.setup import HUMAN
 from rolecall.threads.state import Status, ThreadRef, load
 from rolecall.threads.thread import FORK, PERSON, Chain, Step, read_roster
-from rolecall.threads.turn import Turn, count_steps_for, next_of
 from rolecall.threads.views import number_steps
 from rolecall.workflow import registry, versions
 from rolecall.workflow.model import (
@@ -314,15 +314,15 @@ class StepPlace:
         return self._take_other_way(was, now, number)
 
     @cached_property
-    def _new(self) -> Turn:
-        return self._turn(self._edit.new)
+    def _new(self) -> LoadedThread:
+        return self._load(self._edit.new)
 
     @cached_property
-    def _old(self) -> Turn:
-        return self._turn(self._edit.old)
+    def _old(self) -> LoadedThread:
+        return self._load(self._edit.old)
 
-    def _turn(self, book: Playbook) -> Turn:
-        return Turn(self._ref.id, Chain(self._store, self._head), book, self._ref.state.folders)
+    def _load(self, book: Playbook) -> LoadedThread:
+        return LoadedThread(self._ref.id, Chain(self._store, self._head), book, self._ref.state.folders)
 
     def _take_other_way(self, was: Route, now: Route, number: int, role: str | None = None) -> Divergence:
         change = StepChange("route", (), _name_route(was), _name_route(now))
@@ -357,10 +357,10 @@ class StepPlace:
 
         roster = read_roster(self._store, step.payload["group"]) if "group" in step.payload else None
         before = self._store.follow(roster.items).payload if roster and roster.items else []
-        turn = self._new
-        steps = turn.messages.recent(count_steps_for(new.each)) if new.each else []
+        loaded = self._new
+        steps = loaded.messages.recent(count_steps_for(new.each)) if new.each else []
         try:
-            items = items_of(new, start=turn.start_view, steps=steps, steps_count=turn.steps_count)
+            items = items_of(new, start=loaded.start_view, steps=steps, steps_count=loaded.steps_count)
         except UsageError as error:
             yield StepChange("group", ("list",), _count(before), error.message)
             return

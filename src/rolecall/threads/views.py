@@ -204,7 +204,7 @@ def role_due(store: Store, ref: ThreadRef, chain: Chain) -> str | None:
         return asking_role(chain.last.payload)
     if ref.state.status not in (Status.IDLE, Status.QUEUED):
         return None
-    from rolecall.threads.turn import find_next_role  # most refs name it
+    from rolecall.threads.loaded_thread import find_next_role  # most refs name it
 
     try:
         return find_next_role(store, ref, chain)
