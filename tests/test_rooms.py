@@ -112,7 +112,8 @@ def modules() -> dict[str, ast.Module]:
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
-    """Modules of ours that a module imports, at its top or inside functions."""
+    """Modules of ours that a module imports: at its top, inside functions, or in a table of `store/lazy.py`."""
+    yield from (name for name in named_for_later(tree) if name in modules())
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in modules())
@@ -120,6 +121,35 @@ def imported(tree: ast.Module) -> Iterator[str]:
             for alias in node.names:
                 full = f"{node.module}.{alias.name}"
                 yield full if full in modules() else node.module
+
+
+def named_for_later(tree: ast.Module) -> Iterator[str]:
+    """The modules that the tables of a module name: `Module("…")` and `import_later({…})`."""
+    tables: dict[str, ast.expr] = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Dict() as table):
+                tables[name] = table
+            case ast.Call(func=ast.Name(id="Module"), args=[ast.Constant(value=str(name))]):
+                yield name
+            case ast.Call(func=ast.Name(id="import_later"), args=[argument]):
+                found = tables[argument.id] if isinstance(argument, ast.Name) else argument
+                for package, names in ast.literal_eval(found).items():
+                    yield from (f"{package}{name}" for name in names.split())
+
+
+def test_the_tables_of_modules_imported_later_are_read() -> None:
+    source = """
+later = Module("asyncio")
+_TABLE = {"": "shutil", "rolecall.store.": "bundle ids"}
+globals().update(import_later(_TABLE))
+globals().update(import_later({"rolecall.nexus.": "memory"}))
+"""
+    names = {"asyncio", "shutil", "rolecall.store.bundle", "rolecall.store.ids", "rolecall.nexus.memory"}
+    assert set(named_for_later(ast.parse(source))) == names
+    assert ("rolecall.api.project", "rolecall.nexus.memory") in edges()
+    named = {name for tree in modules().values() for name in named_for_later(tree)}
+    assert {name for name in named if name.startswith("rolecall")} <= {"rolecall", *modules()}
 
 
 @cache

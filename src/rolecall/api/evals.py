@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rolecall.api.lazy import Module, import_later
 from rolecall.api.thread import Folder
 from rolecall.errors import Hint, RolecallError, UsageError
 from rolecall.settings import config
+from rolecall.store.lazy import Module, import_later
 
 if TYPE_CHECKING:
     import asyncio

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rolecall.api.lazy import import_later
 from rolecall.settings import config
+from rolecall.store.lazy import import_later
 
 if TYPE_CHECKING:
     from rolecall.nexus import memory, overview, tools

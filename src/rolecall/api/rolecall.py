@@ -10,10 +10,10 @@ from itertools import islice
 from time import monotonic, time
 from typing import TYPE_CHECKING, NamedTuple
 
-from rolecall.api.lazy import Module, import_later
 from rolecall.api.thread import Crew, Folder, Thread, check_limits
 from rolecall.errors import Hint, NotFound, RolecallError, UsageError
 from rolecall.settings import config, repository
+from rolecall.store.lazy import Module, import_later
 
 if TYPE_CHECKING:
     import asyncio

@@ -9,9 +9,9 @@ from contextlib import suppress
 from time import sleep
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from rolecall.api.lazy import Module, import_later
 from rolecall.errors import Conflict, Hint, InvalidPayload, NotFound, RolecallError, UsageError
 from rolecall.settings import config
+from rolecall.store.lazy import Module, import_later
 
 if TYPE_CHECKING:
     import asyncio

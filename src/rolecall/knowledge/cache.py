@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from rolecall.knowledge.index import remove
-from rolecall.knowledge.lazy import np, sqlite3, use_wal
+from rolecall.knowledge.lazy import np, sqlite, sqlite3
 from rolecall.knowledge.model import Embedder
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class CachedModel:
                     self._path, isolation_level=None, timeout=_WAIT, check_same_thread=False
                 )
                 self._db.text_factory = bytes  # no text column is read, and damaged data may not decode
-                use_wal(self._db, patience=_WAIT)
+                sqlite.use_wal(self._db, patience=_WAIT)
                 self._db.execute("PRAGMA synchronous=NORMAL")
                 self._db.executescript(_SCHEMA)
             with self._db:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from rolecall.errors import Conflict, Damaged, Hint, NotFound, StorageError, UsageError
-from rolecall.knowledge.lazy import np, sqlite3, use_wal
+from rolecall.knowledge.lazy import np, sqlite, sqlite3
 from rolecall.knowledge.words import terms
 
 if TYPE_CHECKING:
@@ -413,7 +413,7 @@ def writing(path: str) -> Iterator[Writer]:
         try:
             if _has_tables(db):
                 _check_format(db, path)  # before changing another program's file
-            use_wal(db, patience=_WAIT)
+            sqlite.use_wal(db, patience=_WAIT)
             db.execute("PRAGMA synchronous=NORMAL")  # a lost sync is repeated; a torn one is impossible
             db.execute("PRAGMA secure_delete=ON")  # text deleted from the files must not remain in the index
             db.execute("BEGIN IMMEDIATE")

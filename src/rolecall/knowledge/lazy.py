@@ -1,22 +1,12 @@
-"""Modules that are imported at their first use, so that a command that does not need them starts faster."""
+"""Modules that a search imports at their first use, so that a command that does not need them starts faster."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-__all__ = ["http_client", "model_request", "np", "sqlite3", "tokenizers", "tree_sitter", "use_wal"]
+from rolecall.store.lazy import Module
 
-
-class _Lazy:
-    def __init__(self, module: str) -> None:
-        self._module = module
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(import_module(self._module), name)
-        setattr(self, name, found)
-        return found
-
+__all__ = ["http_client", "model_request", "np", "sqlite", "sqlite3", "tokenizers", "tree_sitter"]
 
 if TYPE_CHECKING:
     import http.client as http_client
@@ -27,11 +17,8 @@ if TYPE_CHECKING:
     import tree_sitter
 
     from rolecall.settings import model_request
-    from rolecall.store.sqlite import use_wal
+    from rolecall.store import sqlite
 else:
-    http_client, np, sqlite3 = _Lazy("http.client"), _Lazy("numpy"), _Lazy("sqlite3")
-    tokenizers, tree_sitter = _Lazy("tokenizers"), _Lazy("tree_sitter")
-    model_request = _Lazy("rolecall.settings.model_request")
-
-    def use_wal(*args: Any, **options: Any) -> None:
-        import_module("rolecall.store.sqlite").use_wal(*args, **options)
+    http_client, np, sqlite3 = Module("http.client"), Module("numpy"), Module("sqlite3")
+    tokenizers, tree_sitter = Module("tokenizers"), Module("tree_sitter")
+    model_request, sqlite = Module("rolecall.settings.model_request"), Module("rolecall.store.sqlite")
