@@ -256,6 +256,22 @@ def test_status_says_where_one_is_and_what_comes_next(rolecall: Rolecall, tmp_pa
     assert rolecall.json("status", cwd=tmp_path)["next"] == "rolecall serve --detach"
 
 
+def test_status_cuts_neither_the_workflows_nor_what_a_command_does(
+    rolecall: Rolecall, tmp_path: Path
+) -> None:
+    (tmp_path / ".workflows").mkdir()
+    names = [f"ask-for-decision-{number}" for number in range(9)]
+    for name in names:
+        (tmp_path / ".workflows" / f"{name}.yaml").write_text(ASKING.replace("ask-me", name))
+    rolecall("run", names[0], "-p", "Decide it", cwd=tmp_path, check=7)
+    rolecall("thread", "answer", "--field", "status=yes", cwd=tmp_path, check=0)
+    for columns in (60, 80):
+        shown = rolecall("status", cwd=tmp_path, check=0, env={"COLUMNS": str(columns)}).stdout
+        assert "look at the latest thread" in shown and "…" not in shown
+        assert all(name in shown.split("service")[0] for name in names)
+        assert max(map(len, shown.split("service")[0].splitlines()[1:])) <= columns
+
+
 def test_the_command_that_comes_next_is_one_that_can_run(rolecall: Rolecall, tmp_path: Path) -> None:
     (tmp_path / ".workflows").mkdir()
     (tmp_path / ".workflows" / "ask-nobody.yaml").write_text(

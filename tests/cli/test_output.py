@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import resource
 import signal
 import subprocess
 import sys
@@ -18,8 +19,9 @@ import pytest
 from terminal import shown_by
 
 from rolecall.cli import NOUNS
-from rolecall.cli.output import printable, table
+from rolecall.cli.output import printable, table, write_file
 from rolecall.cli.parser import build_parser, verbs_of
+from rolecall.errors import UsageError
 
 if TYPE_CHECKING:
     from conftest import Rolecall
@@ -299,3 +301,27 @@ def test_on_a_terminal_a_watched_list_is_drawn_over(rolecall: Rolecall, thread: 
     os.close(mine)
     assert child.wait(60) == 0
     assert seen.count(b"thread  workflow  status") >= 1
+
+
+# -- files --
+
+
+def test_a_file_that_cannot_be_written_whole_stays_as_it_was(tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    report.write_text("before")
+    report.chmod(0o640)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        for path, is_new in ((report, False), (tmp_path / "new.html", True)):
+            with pytest.raises(UsageError, match="cannot be written: File too large"):
+                write_file(str(path), b"x" * 10_000, is_new=is_new)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    assert report.read_text() == "before"
+    (tmp_path / "link.html").symlink_to(report)
+    write_file(str(tmp_path / "link.html"), b"after")
+    assert report.read_text() == "after" and report.stat().st_mode & 0o777 == 0o640
+    write_file("/dev/null", b"x")
+    assert Path("/dev/null").is_char_device()

@@ -271,6 +271,8 @@ def test_on_a_terminal_it_asks(repository: Machine, answer: str, is_seen: bool) 
     words = ("install", "claude", "--project", str(repository.project))
     terminal = Terminal(*words, home=repository.rolecall.home, path=os.environ["PATH"])
     terminal.expect("[Y/n] ")
+    listed, _, _ = terminal.seen.partition("Keep these")
+    assert f"new    {repository.project}/.claude/settings.local.json" in listed
     terminal.type(f"{answer}\n")
     assert terminal.close() == 0
     assert "To relax this: `rolecall config set project.unplannedEdits warn`" in terminal.seen

@@ -138,11 +138,10 @@ def find_thread(rolecall: Rolecall, name: str | None, *, ask: str = "", is_waiti
     if not ask:
         tell(about)
         return thread
-    if not asking.can_ask():
-        raise UsageError(
-            f"no thread is named, and {ask}",
-            hint=f"The latest of this folder is {about.removeprefix('thread ')}. Name it if you mean it.",
-        )
-    if not asking.ask_yes(f"{about}\n{ask[0].upper()}{ask[1:]}. Do it?"):
+    if not asking.confirm(
+        f"{about}\n{ask[0].upper()}{ask[1:]}. Do it?",
+        f"The latest of this folder is {about.removeprefix('thread ')}. Name it if you mean it.",
+        problem=f"no thread is named, and {ask}",
+    ):
         raise UsageError("nothing was done", hint="Name another thread: `rolecall thread list` shows them.")
     return thread

@@ -59,8 +59,14 @@ def ask_choice(
     return ask(f"1 to {len(choices)}{'' if is_required else f' (Enter: {skipped})'}", check)
 
 
-def ask_yes(question: str, *, default: bool = False) -> bool:
-    """Ask a question. An empty answer is the default."""
+def confirm(question: str, otherwise: str, *, problem: str = "", default: bool = False) -> bool:
+    """Ask for y or n; an empty answer is the default. Without a terminal, raise an error: the `problem`, by default the
+    question, and the advice `otherwise`."""
+    if not can_ask():
+        raise UsageError(
+            problem or f"{question} Nobody can be asked without a terminal.",
+            hint=otherwise,
+        )
     answers = {"": default, "y": True, "yes": True, "n": False, "no": False}
 
     def check(text: str) -> bool:
@@ -69,13 +75,6 @@ def ask_yes(question: str, *, default: bool = False) -> bool:
         return answers[text.lower()]
 
     return ask(question, check, mark=" [Y/n]" if default else " [y/N]")
-
-
-def confirm(question: str, otherwise: str) -> bool:
-    """Ask a question; without a terminal, raise an error with the advice `otherwise`."""
-    if not can_ask():
-        raise UsageError(f"{question} Nobody can be asked without a terminal.", hint=otherwise)
-    return ask_yes(question)
 
 
 def ask_text(question: str, *, is_required: bool) -> str:

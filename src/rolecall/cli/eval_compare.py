@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import zip_longest
 from shlex import quote
 from textwrap import wrap
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from rolecall.cli import CommandResult, argument, verb
 from rolecall.cli.arguments import parse_agent, parse_time
 from rolecall.cli.eval import INFRASTRUCTURE, SELECTION, SUITE, end, follow, percent
 from rolecall.cli.eval import describe as describe_run
-from rolecall.cli.output import STORE, between, pair, plural, show, table, warn
+from rolecall.cli.output import STORE, between, columns_of_terminal, pair, plural, show, table, warn
 from rolecall.errors import UsageError
 from rolecall.threads.report import describe_amount, describe_change
 
@@ -174,7 +175,7 @@ def _describe(found: Comparison) -> Iterator[str]:
     ]
     rows = [("pass rate", *rates, *_word_difference(found.difference, _word_points))]
     rows += [_row(amount) for amount in found.amounts]
-    yield table(rows, ("", "base", "variant", "difference (95 %)", "p"))
+    yield _word_rows(rows)
     yield f"p: {found.difference.method}"
     yield ""
     yield ", ".join(f"{found.count(change)} {change}" for change in (*_CHANGES, _UNCHANGED))
@@ -199,6 +200,21 @@ def _describe(found: Comparison) -> Iterator[str]:
             yield from _indent(f"{reason}: {', '.join(names[:_MOST_TASKS])}{more}")
     for note in found.notes:
         yield from wrap(f"note: {note}", _WIDTH)
+
+
+def _word_rows(rows: list[tuple[str, ...]]) -> str:
+    """The rows as a table; where the terminal is too narrow, the intervals stand below their values."""
+    headings = ("", "base", "variant", "difference (95 %)", "p")
+    text = table(rows, headings, whole=headings)
+    if max(map(len, text.split("\n"))) <= columns_of_terminal():
+        return text
+    below = [
+        line
+        for row in rows
+        for line in zip_longest(*(cell.replace(" (", "\n(").split("\n") for cell in row), fillvalue="")
+        if any(line)
+    ]
+    return table(below, headings, whole=headings)
 
 
 def _indent(text: str) -> list[str]:

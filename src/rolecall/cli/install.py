@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from rolecall.cli import CommandResult, argument, either, flag, verb
-from rolecall.cli.asking import ask_yes, can_ask
-from rolecall.cli.output import colored_diff, format_of, plural, table
+from rolecall.cli.asking import can_ask, confirm
+from rolecall.cli.output import colored_diff, format_of, plural, table, tell
 from rolecall.errors import RolecallError, UsageError
 from rolecall.hosts import file_change, git_exclude
 from rolecall.hosts.file_change import FileChange
@@ -139,7 +139,9 @@ def _plan_exclusion(
     if not is_wanted and may_ask and any(change.is_change for change in changes):
         if git_exclude.hides(setup.project, paths):
             return None
-        is_wanted = ask_yes(f"Keep these {len(paths)} files out of git? Adds them to {file}.", default=True)
+        tell(_list_files(changes))
+        question = f"Keep these {len(paths)} files out of git? Adds them to {file}."
+        is_wanted = confirm(question, "Add --exclude or --no-exclude.", default=True)
     return git_exclude.with_block(file, options.host, setup.project, paths) if is_wanted else None
 
 
@@ -243,7 +245,12 @@ def _reply(
         would = f"{plural(count, 'file')} would change; nothing was written"
         lines = [colored_diff(shown["diff"].rstrip("\n")), *notes, "", would]
     else:
-        rows = [(_WORDS.get(change.state, change.state), change.path) for change in changes]
         gate_lines = ["", *gate] if gate else []
-        lines = [table(rows, ("state", "file")), *notes, *gate_lines, *next_steps]
+        lines = [_list_files(changes), *notes, *gate_lines, *next_steps]
     return CommandResult(shown, "\n".join(lines))
+
+
+def _list_files(changes: Sequence[FileChange]) -> str:
+    rows = [(_WORDS.get(change.state, change.state), change.path) for change in changes]
+    headings = ("state", "file")
+    return table(rows, headings, whole=headings)

@@ -220,10 +220,15 @@ _WHOLE = ("id", "thread", "step", "hash", "type", "trigger", "status", "state", 
 """Columns that are never shortened, because users type their values or look for them first."""
 
 
-def table(rows: Sequence[Sequence[Any]], headings: Sequence[str], spared: Sequence[str] = ()) -> str:
+def table(
+    rows: Sequence[Sequence[Any]],
+    headings: Sequence[str],
+    spared: Sequence[str] = (),
+    whole: Sequence[str] = _WHOLE,
+) -> str:
     """Format aligned columns that fit the terminal. Numbers are right-aligned, with thousands separators unless they
     are ids. If they do not fit or the last becomes too narrow, columns in `spared` are left out; then the widest are
-    shortened. Those in `spared` are also left out if they are empty."""
+    shortened, except those in `whole`. Those in `spared` are also left out if they are empty."""
     empty = [at for at, name in enumerate(headings) if name in spared and all(row[at] == "" for row in rows)]
     if empty:
         rows = [[cell for at, cell in enumerate(row) if at not in empty] for row in rows]
@@ -237,9 +242,7 @@ def table(rows: Sequence[Sequence[Any]], headings: Sequence[str], spared: Sequen
     widths = [max(map(_cells, (name, *column))) for name, column in zip(headings, columns, strict=True)]
     kept = list(range(len(headings)))
     dropped = [headings.index(name) for name in spared if name in headings]
-    least = {
-        at: max(8, len(name)) for at, name in enumerate(headings) if name not in _WHOLE and not right[at]
-    }
+    least = {at: max(8, len(name)) for at, name in enumerate(headings) if name not in whole and not right[at]}
     while True:
         fitting = _fit(widths, kept, least)
         is_fit = sum(fitting[at] + 2 for at in kept) - 2 <= columns_of_terminal()
@@ -442,13 +445,23 @@ def read_file(path: str) -> str:
 
 
 def write_file(path: str, data: bytes, *, is_new: bool = False, hint: str = "Name a new file.") -> None:
-    """Write a file; if it `is_new`, one that exists is an error with this hint."""
+    """Write a file whole or not at all; if it `is_new`, one that exists is an error with this hint."""
+    if is_new and os.path.lexists(path):
+        raise UsageError(f"{path} exists", hint=hint)
+    target = os.path.realpath(path)
+    is_beside = os.path.isfile(target) or not os.path.exists(target)  # /dev/stdout is written as it is
+    draft = f"{target}.{os.getpid()}" if is_beside else target
     try:
-        with open(path, "xb" if is_new else "wb") as file:
+        with open(draft, "wb") as file:
+            if is_beside and os.path.exists(target):
+                os.fchmod(file.fileno(), os.stat(target).st_mode & 0o7777)
             file.write(data)
-    except FileExistsError as exc:
-        raise UsageError(f"{path} exists", hint=hint) from exc
+        if is_beside:
+            os.replace(draft, target)
     except OSError as exc:
+        if is_beside:
+            with suppress(OSError):
+                os.unlink(draft)
         raise UsageError(f"{path} cannot be written: {exc.strerror}") from exc
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
+from textwrap import wrap
 from time import time
 
 from rolecall.api import Rolecall, reader
@@ -16,8 +17,6 @@ from rolecall.settings import config, repository
 
 _MOST = 4
 """How many threads of a kind are listed, so that everything fits on a screen."""
-_WIDTH = 68
-_LEAST_ROOM = 12
 _ORDER = ("crashed", "damaged", "suspended", "waiting", "idle", "running", "queued")
 
 
@@ -54,7 +53,13 @@ def status(options: Namespace) -> CommandResult:
 
     lines = [
         f"project    {shown['project'] or 'no rolecall.yaml here'}",
-        f"workflows  {short(', '.join(workflows) or 'none', _WIDTH)}",
+        *wrap(
+            ", ".join(workflows) or "none",
+            max(20, columns_of_terminal()),
+            initial_indent="workflows  ",
+            subsequent_indent=f"{'':11}",
+            break_on_hyphens=False,
+        ),
         f"service    {'process ' + str(service['pid']) if service else 'not running'}",
     ]
     if threads:
@@ -64,9 +69,10 @@ def status(options: Namespace) -> CommandResult:
     else:
         lines.append("threads    none at work")
     width = max(map(len, typed))
+    fits = 13 + width + max(map(len, commands.values())) <= columns_of_terminal()
     for at, (command, about) in enumerate(zip(typed, commands.values(), strict=True)):
-        room = max(_LEAST_ROOM, columns_of_terminal() - 13 - width)
-        lines.append(f"{'' if at else 'next':11}{command:{width}}  {short(about, room)}")
+        line = f"{'' if at else 'next':11}{command}"
+        lines += [f"{line:{11 + width}}  {about}"] if fits else [line, f"{'':13}{about}"]
     return CommandResult(shown, "\n".join(lines))
 
 
