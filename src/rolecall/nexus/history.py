@@ -11,7 +11,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
@@ -20,6 +19,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from rolecall.nexus import project_paths, state, state_file
 from rolecall.nexus.project_paths import Folder
 from rolecall.nexus.state import Cycle, Plan, Task
+from rolecall.nexus.state_file import Bytes
 
 SCHEMA_VERSION = "0.10"
 """The contract version that cycles are written in."""
@@ -33,7 +33,7 @@ class _File(Struct, forbid_unknown_fields=True):
 
 
 class _Searchable(NamedTuple):
-    text: bytes
+    text: bytearray
     """The compact JSON of all cycles in lower case, one per line."""
     starts: list[int]
 
@@ -42,7 +42,7 @@ class CycleHistory:
     """The cycles and the surrounding bytes, so that adding a cycle leaves the others exactly as they were written."""
 
     def __init__(
-        self, cycles: Sequence[bytes | msgspec.Raw], front: Sequence[bytes], back: bytes, highest: int
+        self, cycles: Sequence[bytes | msgspec.Raw], front: Sequence[Bytes], back: bytes, highest: int
     ) -> None:
         self.cycles = cycles
         self._front, self._back = front, back
@@ -73,11 +73,14 @@ class CycleHistory:
         if "\n" in wanted:
             return []  # JSON escapes it
         if self._searchable is None:
-            # Compact JSON in lower case, with the fields in their original order.
-            plain = (msgspec.json.encode(msgspec.json.decode(cycle)) for cycle in self.cycles)
-            lines = [text.decode().lower().encode() for text in plain]
-            starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
-            self._searchable = _Searchable(b"\n".join(lines), starts)
+            # Compact JSON in lower case, with the fields in their original order. One growing array, because
+            # joining pieces takes the memory twice.
+            lines = bytearray()
+            starts: list[int] = []
+            for cycle in self.cycles:
+                starts.append(len(lines))
+                lines += msgspec.json.encode(msgspec.json.decode(cycle)).decode().lower().encode() + b"\n"
+            self._searchable = _Searchable(lines, starts)
         text, starts = self._searchable
         # A regular expression is several times faster than bytes.find here.
         pattern = re.compile(re.escape(wanted.encode(errors="surrogatepass")))
@@ -85,7 +88,7 @@ class CycleHistory:
         match = pattern.search(text)
         while match:
             found.append(bisect_right(starts, match.start()) - 1)
-            match = pattern.search(text, starts[found[-1] + 1])
+            match = pattern.search(text, text.index(b"\n", match.end()))
         return found
 
 
@@ -106,12 +109,13 @@ def _parse(data: bytes) -> CycleHistory:
             raise ValueError(f"cycles[{number}]: {exc}") from exc
         highest = max(highest, int(plan.id) if plan else 0)
     if file.cycles:
-        last = bytes(file.cycles[-1])
+        last = memoryview(file.cycles[-1])
         end = data.rindex(last) + len(last)
     else:
         opened = _OPENING.search(data)
         end = opened.end() if opened else 0
-    return CycleHistory(file.cycles, [data[:end]], data[data.index(b"]", end) :], highest)
+    # A view, as the cycles are: a long history takes a while to copy.
+    return CycleHistory(file.cycles, [memoryview(data)[:end]], data[data.index(b"]", end) :], highest)
 
 
 # -- archiving --
