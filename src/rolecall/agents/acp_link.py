@@ -21,12 +21,16 @@ from rolecall.agents.program import Json, parse_object
 from rolecall.agents.protocol import Usage
 from rolecall.store import scratch
 from rolecall.store.canonical import JsonObject
+from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:
     from acp.client.connection import ClientSideConnection
     from acp.schema import AgentCapabilities
 
+    from rolecall.agents import needs
     from rolecall.agents.sandbox import Policy
+else:
+    needs = Module("rolecall.agents.needs")
 
 _LONGEST_LINE = 32 * 1024 * 1024
 _NOISE = 4_000
@@ -145,9 +149,9 @@ class AcpLink:
         words = [*start.words, *(word.replace(FOLDER, folder) for word in launch.args)]
         sandbox = start.sandbox
         if sandbox is not None:
-            from rolecall.agents.needs import enter  # most roles have no sandbox
-
-            entry = enter(sandbox, start.agent, words, env=start.env, folder=start.folder, own=start.own)
+            entry = needs.enter(
+                sandbox, start.agent, words, env=start.env, folder=start.folder, own=start.own
+            )
             words, sandbox = await self._stack.enter_async_context(entry)
         self.talk = await self._stack.enter_async_context(
             conversation(words, cwd=start.folder, env=start.env, max_line=_LONGEST_LINE, sandbox=sandbox)

@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rolecall.settings import capabilities, config
+from rolecall.store.lazy import Module
 from rolecall.workflow.model import Sandbox
 
 if TYPE_CHECKING:
+    from rolecall.agents import sandbox as sandboxes
     from rolecall.agents.sandbox import Layers, Policy
+else:
+    sandboxes = Module("rolecall.agents.sandbox")
 
 
 def is_wanted(sandbox: Sandbox | None, words: Collection[str]) -> bool:
@@ -25,11 +29,9 @@ def is_wanted(sandbox: Sandbox | None, words: Collection[str]) -> bool:
 
 def configured_layers(environment: Mapping[str, str] | None = None) -> Layers:
     """What this machine can enforce; nothing if the user has switched sandboxes off."""
-    from rolecall.agents.sandbox import Layers, find_layers
-
     known = config.environment() if environment is None else environment
     is_off = known.get(capabilities.SANDBOX_VARIABLE) == "off"
-    return Layers() if is_off else find_layers(config.cache_folder())
+    return sandboxes.Layers() if is_off else sandboxes.find_layers(config.cache_folder())
 
 
 def private_places(address: str, environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -52,9 +54,7 @@ def confine(
     """The policy for a program that starts in `workdir`; None if it runs without one."""
     if not is_wanted(sandbox, words):
         return None
-    from rolecall.agents.sandbox import plan
-
-    return plan(
+    return sandboxes.plan(
         sandbox,
         words,
         workdir=Path(workdir),
@@ -70,11 +70,9 @@ def confine_project(
 ) -> Policy | None:
     """The policy for a command of a project. Without a `sandbox`, the command may write the project's folder and sees
     no secrets, as far as the machine can enforce it."""
-    from rolecall.agents.sandbox import check_enforceable
-
     layers = configured_layers(environment)
     if sandbox is not None:
-        check_enforceable(sandbox, layers, owner=owner)
+        sandboxes.check_enforceable(sandbox, layers, owner=owner)
     elif not layers.can_restrict_files:
         return None
     return confine(

@@ -18,13 +18,20 @@ from functools import lru_cache, partial
 from hashlib import file_digest, sha256
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from rolecall import __version__
 from rolecall.agents.adapter_table import PROGRAMS
 from rolecall.agents.presence import adapter_of, env_of, find_program, program_of
 from rolecall.agents.process import run as run_process
 from rolecall.errors import AgentError
 from rolecall.settings.mask import Mask
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    from rolecall.store import scratch
+else:
+    scratch = Module("rolecall.store.scratch")
 
 _PATIENCE = 10.0
 """Seconds that a program may take to print its version."""
@@ -88,8 +95,6 @@ async def identify(
             words.append(os.path.basename(word) if is_file else word)
         version = _digest_files(files, cache)
     else:
-        from rolecall import __version__
-
         version = f"rolecall {__version__}"
     if options:
         words.append(_digest(json.dumps(options, sort_keys=True)))
@@ -193,8 +198,6 @@ async def _ask_version(agent: object, *, env: Mapping[str, str], folder: Path, c
         return ""
     if known := recall(cache, "version", path):
         return known
-    from rolecall.store import scratch  # a step of a plain command does not need it
-
     try:
         with scratch.folder() as place:
             told = await run_process(

@@ -19,11 +19,17 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from glob import glob
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from rolecall.agents.presence import find_interpreters, find_program
 from rolecall.agents.sandbox import Needs, Policy, ProxiedEndpoint
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    from rolecall.agents import proxy
+else:
+    proxy = Module("rolecall.agents.proxy")
 
 _HELPERS = ("git", "rg")
 """Programs that agents start by themselves, even if the model may start none."""
@@ -78,9 +84,7 @@ async def enter(
     if not policy.needs_proxy:
         yield list(argv), policy
         return
-    from rolecall.agents.proxy import serve  # most sandboxes need none
-
-    async with serve(policy, env) as policy:
+    async with proxy.serve(policy, env) as policy:
         words: list[str] = []
         if address := policy.variables.get(_ADDRESS_VARIABLE):
             words, variables = _REDIRECTS[agent](address, env, os.fspath(folder))

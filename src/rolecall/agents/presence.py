@@ -8,9 +8,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rolecall.agents.adapter_table import ADAPTERS
 from rolecall.errors import NotFound
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    from importlib import util
+else:
+    util = Module("importlib.util")
 
 EXTRAS = {"builtin": ("pydantic_ai", "llm"), "acp": ("acp", "acp")}
 """Adapters that need a package: its module, and the Rolecall extra that installs it."""
@@ -24,14 +31,11 @@ def check_present(
     A relative program path is resolved in `folder`; without a folder it is not checked.
     """
     module, extra = EXTRAS.get(adapter_of(agent), ("", ""))
-    if module:
-        from importlib.util import find_spec  # a step of another agent does not need it
-
-        if find_spec(module) is None:
-            raise NotFound(
-                f"the agent {adapter_of(agent)!r} needs the package {module!r}, which is not installed",
-                hint=f"Install it: pip install 'rolecall[{extra}]'",
-            )
+    if module and util.find_spec(module) is None:
+        raise NotFound(
+            f"the agent {adapter_of(agent)!r} needs the package {module!r}, which is not installed",
+            hint=f"Install it: pip install 'rolecall[{extra}]'",
+        )
     program = program_of(agent)
     if program and (folder is not None or "/" not in program or os.path.isabs(program)):
         locate(agent, env=env, folder=folder or "/")

@@ -26,9 +26,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from rolecall.agents.presence import find_program
 from rolecall.agents.protocol import Cancel, Ending
 from rolecall.errors import AgentError
+from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:  # most roles have no sandbox
+    from rolecall.agents import proxy
     from rolecall.agents.sandbox import Policy
+    from rolecall.store import scratch
+else:
+    proxy = Module("rolecall.agents.proxy")
+    scratch = Module("rolecall.store.scratch")
 
 RUN_VARIABLE = "ROLECALL_RUN"
 """Holds the run ids of a child and of the runs it is nested in, separated by slashes."""
@@ -167,9 +173,7 @@ async def _open_proxy(sandbox: Policy | None, env: Mapping[str, str]) -> AsyncIt
     if sandbox is None or not sandbox.needs_proxy:
         yield sandbox
         return
-    from rolecall.agents.proxy import serve  # most sandboxes need none
-
-    async with serve(sandbox, env) as sandbox:
+    async with proxy.serve(sandbox, env) as sandbox:
         yield sandbox
 
 
@@ -320,8 +324,6 @@ class _Child:
         """The child's own temporary folder."""
         fds: tuple[int, ...] = ()
         if sandbox is not None:
-            from rolecall.store import scratch  # a program without a sandbox does not need it
-
             tmp = self._own.enter_context(scratch.folder("rolecall-tmp-"))
             self._report, told = os.pipe()
             self._own.callback(os.close, self._report)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rolecall.agents.process import Exit, Started
 from rolecall.agents.process import run as run_process
@@ -20,6 +20,13 @@ from rolecall.agents.protocol import DEFAULT_TIMEOUT, Context, Ending, Reply, Us
 from rolecall.agents.transcript import LONGEST_ANSWER, Transcript, text_of
 from rolecall.settings import capabilities
 from rolecall.store import scratch
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    from rolecall.agents import needs, ratelimit
+else:  # most runs have no sandbox and do not fail
+    needs = Module("rolecall.agents.needs")
+    ratelimit = Module("rolecall.agents.ratelimit")
 
 _LONGEST_LINE = 32 * 1024 * 1024
 _KEPT_OUTPUT = 256 * 1024
@@ -157,9 +164,7 @@ class Reader:
     def fail(self, error: str, **more: Any) -> Reply:
         """Return a reply that failed with an error of the program itself or of its provider, never with the model's
         words: if it reports a limit, the endpoint failed."""
-        from rolecall.agents.ratelimit import names_limit  # most runs do not fail
-
-        return self.answer("api_failure" if names_limit(error) else "failed", error, **more)
+        return self.answer("api_failure" if ratelimit.names_limit(error) else "failed", error, **more)
 
     def is_lost(self, printed: str) -> bool:
         """Whether the program says that it does not know the session."""
@@ -244,9 +249,7 @@ class Program:
             async with AsyncExitStack() as stack:
                 argv, sandbox = call.argv, context.sandbox
                 if sandbox is not None:
-                    from rolecall.agents.needs import enter  # most roles have no sandbox
-
-                    entry = enter(
+                    entry = needs.enter(
                         sandbox, self.name, argv,
                         env=env, folder=context.workdir, own=call.env, write=[str(folder)],
                     )  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.errors import NotFound, UsageError
 from rolecall.nexus import macros, vocabulary
@@ -29,6 +29,12 @@ from rolecall.nexus.vocabulary import (
 )
 from rolecall.settings.capabilities import RESTRICTIONS
 from rolecall.settings.form import Anything, Choice, Field, Flag, Form, ListOf, Section, Text, did_you_mean
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    import hashlib
+else:
+    hashlib = Module("hashlib")  # not needed for our own catalogue, which hooks load
 
 OWN_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")
 STAND_INS: Mapping[str, str] = {"explore": "researcher"}
@@ -215,8 +221,6 @@ def _describe(reader: VocabularyReader, kind: str, id: str, entry: Fields | None
     if body is not None and not body.strip():
         reader.report(_body(kind, id), (), "the body is empty")
     if content is not None and entry is not None:
-        import hashlib  # not needed for our own catalogue, which hooks load
-
         found = f"sha256:{hashlib.sha256(content).hexdigest()}"
         if found != entry["body_hash"]:
             reader.report(

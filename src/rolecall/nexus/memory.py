@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rolecall.errors import RolecallError, UsageError
 from rolecall.nexus import forget, memory_access, note, note_name, project_paths, similarity, state_file
@@ -18,6 +18,12 @@ from rolecall.nexus.project_paths import Folder
 from rolecall.nexus.similarity import Profile
 from rolecall.settings import config, keyscan
 from rolecall.settings.mask import Mask
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    from rolecall.settings import settings
+else:
+    settings = Module("rolecall.settings.settings")
 
 _SHOWN_WORDS = 12
 
@@ -222,6 +228,4 @@ def merge(project: Folder, first: str, second: str, *, into: str | None = None) 
 
 def configured_thresholds() -> Thresholds:
     """Read the thresholds from the configuration."""
-    from rolecall.settings.settings import memory_thresholds  # hooks that do not need it should not import it
-
-    return Thresholds(**memory_thresholds(config.load()))
+    return Thresholds(**settings.memory_thresholds(config.load()))

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from rolecall.errors import NotFound, UsageError
 from rolecall.nexus import note_name, project_paths, state_file
 from rolecall.nexus.project_paths import Folder
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    difflib = Module("difflib")  # only a wrong name needs it, and hooks import this module
 
 Kind: TypeAlias = Literal["memory", "rules", "context"]
 
@@ -59,10 +65,8 @@ def find(project: Folder, kind: Kind, name: str) -> ProjectNote:
     try:
         status = os.lstat(path)
     except FileNotFoundError:
-        from difflib import get_close_matches  # only a wrong name needs it, and hooks import this module
-
         known = [note.name for note in list_notes(project, kind)]
-        close = get_close_matches(file, known, n=1)
+        close = difflib.get_close_matches(file, known, n=1)
         guess = f"Did you mean {close[0]}? " if close else ""
         shown = ", ".join(known[:10]) + (f" and {len(known) - 10} more" if len(known) > 10 else "")
         raise NotFound(f"{path} does not exist", hint=f"{guess}There are: {shown or 'none'}.") from None

@@ -11,7 +11,14 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from itertools import islice
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    difflib = Module("difflib")  # only typos need it, and a hook runs for every message
 
 ANY_VARIANT = "*"
 NO_PLAN = (
@@ -187,6 +194,4 @@ def _guess_tag(written: str, tags: Mapping[str, Tag]) -> str:
 
 
 def _nearest(written: str, known: list[str]) -> str:
-    from difflib import get_close_matches  # only typos need it, and a hook runs for every message
-
-    return next(iter(get_close_matches(written, known, 1, _ALIKE)), "")
+    return next(iter(difflib.get_close_matches(written, known, 1, _ALIKE)), "")

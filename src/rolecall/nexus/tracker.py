@@ -12,11 +12,17 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rolecall.errors import UsageError
 from rolecall.nexus import project_paths, state_file
 from rolecall.nexus.project_paths import Folder, is_harness_id, is_time
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    import datetime
+else:
+    datetime = Module("datetime")  # slower to import than the rest of this module
 
 FILE = "agent-tracker.json"
 _LONGEST_MESSAGE = 2_000
@@ -86,10 +92,8 @@ def _is_late(entry: Entry, at: str) -> bool:
     """Whether this start arrives after the agent's end, which happens because hosts do not wait for hooks."""
     if "resume_count" in entry or entry["started_at"] != entry.get("stopped_at"):
         return False
-    from datetime import datetime  # slower to import than the rest of this module
-
     try:
-        started, ended = (datetime.fromisoformat(time.upper()) for time in (at, entry["stopped_at"]))
+        started, ended = (datetime.datetime.fromisoformat(time.upper()) for time in (at, entry["stopped_at"]))
     except ValueError:  # another program wrote an invalid date
         return False
     return started.timestamp() - ended.timestamp() < _LATEST_SECONDS

@@ -15,11 +15,26 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.errors import UsageError
+from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:
+    import hashlib
+    import zlib
+
+    from rolecall.settings import capabilities, settings, yaml12
+    from rolecall.settings import mask as masks
     from rolecall.settings.mask import Mask
     from rolecall.settings.settings import Settings
+    from rolecall.store import backend
     from rolecall.store.backend import Durability
+else:
+    backend = Module("rolecall.store.backend")
+    capabilities = Module("rolecall.settings.capabilities")
+    hashlib = Module("hashlib")
+    masks = Module("rolecall.settings.mask")
+    settings = Module("rolecall.settings.settings")
+    yaml12 = Module("rolecall.settings.yaml12")
+    zlib = Module("zlib")
 
 
 HOST_KEYS = "hosts"
@@ -60,8 +75,6 @@ def config_path(environ: Mapping[str, str] = os.environ) -> str:
 
 def catalog_folder(environ: Mapping[str, str] = os.environ) -> str | None:
     """The folder with agents and skills to use instead of our own, or None."""
-    from rolecall.settings import settings
-
     try:
         named = settings.catalog(load(environ))
     except UsageError as exc:
@@ -81,8 +94,6 @@ def work_folder(environ: Mapping[str, str] = os.environ) -> str:
 
 def restrictions(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """The restrictions of the role that this process runs for, which the engine passes to every process of an agent."""
-    from rolecall.settings import capabilities
-
     words = tuple(word for word in environ.get(capabilities.VARIABLE, "").split(",") if word)
     for word in words:
         if word not in capabilities.RESTRICTIONS:
@@ -113,8 +124,6 @@ def plays_role(environ: Mapping[str, str] = os.environ) -> bool:
 
 def may_start_threads(environ: Mapping[str, str] = os.environ) -> bool:
     """Whether the engine allows the role of this process to start threads."""
-    from rolecall.settings import capabilities
-
     return environ.get(capabilities.THREADS_VARIABLE) == "1"
 
 
@@ -148,9 +157,7 @@ def trees_folder(address: str, environ: Mapping[str, str] = os.environ) -> str:
 
 
 def _folder_of_store(environ: Mapping[str, str], name: str, address: str) -> str:
-    from hashlib import sha256  # most commands do not need it
-
-    return os.path.join(home(environ), name, sha256(address.encode()).hexdigest()[:16])
+    return os.path.join(home(environ), name, hashlib.sha256(address.encode()).hexdigest()[:16])
 
 
 def trusted_folder(environ: Mapping[str, str] = os.environ) -> str:
@@ -168,8 +175,6 @@ def cache_folder(environ: Mapping[str, str] = os.environ) -> str:
 
 def store_settings(environ: Mapping[str, str] = os.environ) -> StoreSettings:
     """The store's address and durability."""
-    from rolecall.store.backend import DURABILITIES
-
     file = config_path(environ)
     text = read_text(file)
     section: Any = {}
@@ -191,11 +196,11 @@ def store_settings(environ: Mapping[str, str] = os.environ) -> StoreSettings:
             configured = path if kind == "sqlite" else f"{kind}:{path}"
     url = environ.get("ROLECALL_STORE") or configured
     durability = section.get("durability", "heads")
-    if not isinstance(url, str) or durability not in DURABILITIES:
+    if not isinstance(url, str) or durability not in backend.DURABILITIES:
         wrong = "an unknown durability" if isinstance(url, str) else "a url that is not a text"
         raise UsageError(
             f"{file}: `store` has {wrong}",
-            hint=f"url is a path or an address, durability one of {', '.join(DURABILITIES)}.",
+            hint=f"url is a path or an address, durability one of {', '.join(backend.DURABILITIES)}.",
         )
     return StoreSettings(url, durability)
 
@@ -229,8 +234,6 @@ def load(environ: Mapping[str, str] = os.environ) -> Settings:
 def parse(text: str, path: str) -> Settings:
     if not text.strip():
         return {}
-    from rolecall.settings import yaml12
-
     value = yaml12.load(text, source=path)
     if value is None:  # only comments
         return {}
@@ -246,15 +249,13 @@ def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 def mask(places: SecretPlaces | None = None) -> Mask:
     """A mask for every secret in the environment, `.env` and the configuration; `places` saves parsing the YAML."""
-    from rolecall.settings.mask import SHORTEST, Mask, secrets_in
-
-    known = (*secrets_in(environment(), always=env_file()), *_withheld)
+    known = (*masks.secrets_in(environment(), always=env_file()), *_withheld)
     text = read_text(config_path())
     if places is not None and places.checksum == _checksum(text):
         written = [text[start:end] for start, end in places.spans]
     else:
         written = _secrets_in(text)
-    return Mask({*known, *(secret for secret in written if len(secret) >= SHORTEST)})
+    return masks.Mask({*known, *(secret for secret in written if len(secret) >= masks.SHORTEST)})
 
 
 class SecretPlaces(NamedTuple):
@@ -276,17 +277,13 @@ def secret_places() -> SecretPlaces | None:
 
 
 def _secrets_in(text: str) -> list[str]:
-    from rolecall.settings.mask import may_have_secrets, secrets_of
-
     # Parsing YAML doubles the cost of a hook, and most files name only the variables that hold keys.
-    found = secrets_of(parse(text, config_path())) if may_have_secrets(text) else []
+    found = masks.secrets_of(parse(text, config_path())) if masks.may_have_secrets(text) else []
     return [secret.strip() for secret in found]
 
 
 def _checksum(text: str) -> int:
-    from zlib import crc32
-
-    return crc32(text.encode())
+    return zlib.crc32(text.encode())
 
 
 def env_file(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -339,13 +336,11 @@ _withheld: set[str] = set()
 
 def withhold(names: Iterable[str]) -> None:
     """Remove variables with secrets from the environment of this process and of everything it starts."""
-    from rolecall.settings.mask import SHORTEST, passwords_in
-
     for value in filter(None, [os.environ.pop(name, "") for name in names]):
-        found = passwords_in(value) or [
+        found = masks.passwords_in(value) or [
             value.strip()
         ]  # an address with a password is not a secret as a whole
-        _withheld.update(secret for secret in found if len(secret) >= SHORTEST)
+        _withheld.update(secret for secret in found if len(secret) >= masks.SHORTEST)
 
 
 def set_variables(variables: Mapping[str, str]) -> None:

@@ -23,9 +23,14 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 from rolecall.errors import UsageError
 from rolecall.settings import yaml12
 from rolecall.settings.yaml12 import Marks, Path, Position, Problem, YamlNode
+from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:
+    import difflib
+
     from rolecall.store.canonical import Schema
+else:
+    difflib = Module("difflib")
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -516,13 +521,13 @@ def json_schema(form: Form[Any], title: str) -> Schema:
 
 def did_you_mean(name: str, known: Iterable[str], *, what: str = "") -> str:
     """The hint for an unknown name: the closest known one, then all of them under the heading `what`."""
-    from difflib import get_close_matches  # takes longer to import than most files take to read
-
     names = list(dict.fromkeys(islice(known, _MOST_NAMES + 1)))
     more = ", …" if names[_MOST_NAMES:] else ""
     names = names[:_MOST_NAMES]
     folded = {other.casefold().lstrip("$"): other for other in names}
-    near = folded.get(name.casefold().lstrip("$")) or next(iter(get_close_matches(name, names, n=1)), None)
+    near = folded.get(name.casefold().lstrip("$")) or next(
+        iter(difflib.get_close_matches(name, names, n=1)), None
+    )
     guess = f"Did you mean {near!r}?" if near else ""
     listed = f"{what}: {', '.join(names) or 'none'}{more}." if what else ""
     return f"{guess} {listed}".strip()

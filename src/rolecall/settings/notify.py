@@ -16,10 +16,15 @@ from typing import TYPE_CHECKING
 
 from rolecall.errors import UsageError
 from rolecall.settings import config
+from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:
+    import subprocess
+
     from rolecall.settings.settings import Settings
     from rolecall.store.canonical import JsonObject
+else:
+    subprocess = Module("subprocess")  # not needed unless notifications are configured
 
 _SENDER = "rolecall.cli.notify"
 _IN_BACKGROUND = 'exec 3<&0; "$@" <&3 3<&- >/dev/null 2>&1 &'
@@ -54,14 +59,12 @@ def tell(messages: Iterable[JsonObject]) -> None:
 
 def start(message: JsonObject) -> None:
     """Start the program that sends a notification."""
-    import subprocess  # not needed unless notifications are configured
-
     environment = config.child_environment()
     environment.pop(_RUN, None)
     # The shell ends at once, so no process has to wait for the sender.
     words = ["/bin/sh", "-c", _IN_BACKGROUND, "sh", sys.executable, "-P", "-m", _SENDER]
     given = json.dumps(message).encode()
-    subprocess.run(words, input=given, env=environment, start_new_session=True, check=True)  # noqa: S603 -- our own
+    subprocess.run(words, input=given, env=environment, start_new_session=True, check=True)
 
 
 def log(problem: str) -> None:

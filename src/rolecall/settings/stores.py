@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from rolecall.errors import NotFound, UsageError
 from rolecall.settings import config
 from rolecall.store.backend import Backend, Durability
+from rolecall.store.lazy import Module
 from rolecall.store.store import TEMPORARY as TEMPORARY
 from rolecall.store.store import Store
+
+if TYPE_CHECKING:
+    from rolecall.settings import mask
+    from rolecall.store import files, postgres, sqlite
+else:
+    files = Module("rolecall.store.files")
+    mask = Module("rolecall.settings.mask")
+    postgres = Module("rolecall.store.postgres")
+    sqlite = Module("rolecall.store.sqlite")
 
 
 def open_store(url: str | None = None, *, create: bool = True) -> Store:
@@ -32,27 +43,19 @@ def open_backend(url: str, *, create: bool = True, durability: Durability = "hea
     """Open a backend by its address, importing only the driver it needs."""
     kind, path = config.store_address(url)
     if kind in ("postgresql", "postgres"):
-        from rolecall.store.postgres import PostgresBackend
-
-        return PostgresBackend(url, create=create)
+        return postgres.PostgresBackend(url, create=create)
     # Without a path, or in memory, everything would be lost when the process ends.
     if kind not in ("files", "sqlite") or path in ("", ":memory:"):
-        from rolecall.settings.mask import hide_secrets
-
         raise UsageError(
-            f"{hide_secrets(url, '***')!r} is not a store this program knows",
+            f"{mask.hide_secrets(url, '***')!r} is not a store this program knows",
             hint="Use a path of a SQLite file (./NAME where it holds a colon), files:FOLDER, or "
             "postgresql://USER@HOST/DATABASE.",
         )
     if kind == "files":
-        from rolecall.store.files import FilesBackend
-
-        return FilesBackend(path, create=create)
-    from rolecall.store.sqlite import SqliteBackend
-
+        return files.FilesBackend(path, create=create)
     if os.path.isdir(path):
         raise UsageError(
             f"{os.path.abspath(path)} is a folder, not a SQLite file",
             hint=f"Name a file in it, such as {os.path.join(path, 'store.db')}, or say files:{path}.",
         )
-    return SqliteBackend(path, create=create, durability=durability)
+    return sqlite.SqliteBackend(path, create=create, durability=durability)

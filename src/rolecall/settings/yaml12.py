@@ -12,9 +12,18 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rolecall.errors import UsageError
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    import yaml
+    from yaml import _yaml
+else:
+    # These take longer to import than most texts take to read.
+    _yaml = Module("yaml._yaml")
+    yaml = Module("yaml")
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 100
@@ -336,15 +345,13 @@ class _Reader:
 
 def _events(text: str, file: str) -> Any:
     """The parser's events for a text; every parser error becomes `_Unreadable`."""
-    import yaml  # takes longer to import than most texts take to read
-    from yaml._yaml import CParser
 
     def place_of(before: str) -> Position:
         return Position(file, before.count("\n") + 1, len(before) - before.rfind("\n"))
 
     try:
         # Encode here to catch lone surrogates; the parser counts columns in characters for bytes too.
-        parser = CParser(text.encode("utf-8"))
+        parser = _yaml.CParser(text.encode("utf-8"))
         while (event := parser.get_event()) is not None:
             yield event
     except UnicodeEncodeError as exc:

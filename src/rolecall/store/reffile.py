@@ -9,12 +9,18 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rolecall.errors import UsageError
 from rolecall.store.backend import is_time
 from rolecall.store.disk import damaged_file, read
 from rolecall.store.ids import is_node_id, is_thread_id
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    import yaml
+else:
+    yaml = Module("yaml")  # the maps that we write need no parser
 
 THREADS = "threads.yaml"
 HISTORY = "history.jsonl"
@@ -51,8 +57,6 @@ def read_map(path: Path) -> dict[str, str]:
 
 def _parse_yaml_map(text: str, path: Path) -> dict[str, str]:
     """Parse a map in any YAML that the predecessor or a person may have written; slow."""
-    import yaml  # slow to import, and the maps that we write need no parser
-
     try:
         top = yaml.compose(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
     except yaml.YAMLError as exc:

@@ -11,11 +11,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rolecall.errors import InvalidSchema
 from rolecall.store.canonical import MAX_DEPTH, Schema
 from rolecall.store.ids import is_node_id
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    import jsonschema_rs
+else:
+    jsonschema_rs = Module("jsonschema_rs")  # read-only commands compile types only for their references
 
 REF_FORMAT = "ocas_ref"
 TYPE_NAMES = ("string", "number", "integer", "boolean", "object", "array", "null")
@@ -239,9 +245,6 @@ class Type:
 
 
 def _validator(schema: Schema) -> Any:
-    # Imported here because read-only commands compile types only for their references.
-    import jsonschema_rs
-
     return jsonschema_rs.Draft202012Validator(schema, formats={REF_FORMAT: is_node_id}, validate_formats=True)
 
 

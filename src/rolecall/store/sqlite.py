@@ -12,7 +12,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rolecall.errors import Damaged, Hint, StorageError, UsageError
 from rolecall.store.backend import (
@@ -27,7 +27,13 @@ from rolecall.store.backend import (
     no_store,
     require,
 )
+from rolecall.store.lazy import Module
 from rolecall.store.sql import PAGE, RECORD, Row, SqlTables
+
+if TYPE_CHECKING:
+    from urllib import parse as urls
+else:
+    urls = Module("urllib.parse")  # needed only for a read-only folder
 
 _APPLICATION = int.from_bytes(b"Role", "big")
 _FORMAT = 1
@@ -325,12 +331,10 @@ def _open(path: str, *, create: bool) -> sqlite3.Connection:
 def _connect(path: str, *, create: bool, alone: bool = False) -> sqlite3.Connection:
     address, is_uri = path, False
     if os.path.exists(path) and not os.access(os.path.dirname(path) or ".", os.W_OK):
-        from urllib.parse import quote  # slow to import, and needed only for a read-only folder
-
         # WAL needs a shared-memory file beside the database. If it cannot be created, nobody can be writing either,
         # unless a WAL already exists.
         mode = "ro" if os.path.exists(path + "-wal") else "ro&immutable=1"
-        address, is_uri = f"file:{quote(path)}?mode={mode}", True
+        address, is_uri = f"file:{urls.quote(path)}?mode={mode}", True
     db = sqlite3.connect(address, uri=is_uri, isolation_level=None, timeout=_PATIENCE)
     try:
         if alone:

@@ -8,7 +8,7 @@ that are read are checked against their name, so damage is reported and never re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.errors import Damaged, Hint, InvalidPayload, InvalidValue, NotFound, RolecallError, UsageError
 from rolecall.store import canonical
@@ -27,7 +27,13 @@ from rolecall.store.canonical import JsonObject, Schema
 from rolecall.store.ids import META as META
 from rolecall.store.ids import NODE_ID_LENGTH, is_id_of, is_node_id, node_from_number, node_id, node_number
 from rolecall.store.ids import Node as Node
+from rolecall.store.lazy import Module
 from rolecall.store.schema import META_SCHEMA, TYPE_NAMES, Type, refusal
+
+if TYPE_CHECKING:
+    import hashlib
+else:
+    hashlib = Module("hashlib")  # not needed for reading
 
 _FETCH = 200
 # Nodes never change, so recently read ones are cached: a run keeps reading its latest steps.
@@ -441,9 +447,7 @@ def make_record(type_id: str, data: bytes, refs: tuple[str, ...], created: int) 
 
 
 def sha256_of(type_id: str, data: bytes) -> bytes:
-    from hashlib import sha256  # slow to import, and not needed for reading
-
-    return sha256(type_id.encode("ascii") + data).digest()
+    return hashlib.sha256(type_id.encode("ascii") + data).digest()
 
 
 def check(record: NodeRecord) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rolecall.agents.confinement import configured_layers, private_places
 from rolecall.agents.presence import check_present
@@ -22,6 +22,7 @@ from rolecall.settings.settings import EXTRACT_OF_PROJECT, Settings, keeps_trees
 from rolecall.settings.yaml12 import Problem
 from rolecall.store import holder
 from rolecall.store.clock import timestamp
+from rolecall.store.lazy import Module
 from rolecall.store.store import Store
 from rolecall.threads.casting import binder, cast, cast_stand_in
 from rolecall.threads.engine import Engine
@@ -29,6 +30,15 @@ from rolecall.threads.setup import Cast, Recalled, Watch
 from rolecall.workflow import registry
 from rolecall.workflow.model import Recall
 from rolecall.workflow.playbook import Playbook
+
+if TYPE_CHECKING:
+    from rolecall.knowledge import queries
+    from rolecall.threads import extract
+    from rolecall.workflow import versions
+else:
+    extract = Module("rolecall.threads.extract")
+    queries = Module("rolecall.knowledge.queries")
+    versions = Module("rolecall.workflow.versions")  # brings shutil and tempfile, which a step does without
 
 
 def engine(
@@ -68,9 +78,7 @@ def engine(
                 hint="The answer is kept. Configure `extract`, or tell the agent what to change.",
                 is_outage=True,
             )
-        from rolecall.threads.extract import extract
-
-        found = await extract(raw, schema, endpoint=endpoint)
+        found = await extract.extract(raw, schema, endpoint=endpoint)
         return found.output, found.usage
 
     def find_workflow(name: str, folder: str) -> str:
@@ -184,15 +192,11 @@ def load_workflow(
     playbook = registry.load_file(path, warn=warn)
     if not path.endswith(".py"):
         return playbook
-    from rolecall.workflow import versions  # brings shutil and tempfile, which a step does without
-
     return registry.load_file(versions.keep(path, config.versions_folder(store)))
 
 
 async def recall(wanted: Recall, question: str, folder: str) -> Recalled:
     """Search the repository around a folder, with an index of its current files."""
-    from rolecall.knowledge import queries
-
     try:
         text, notes = await asyncio.to_thread(
             queries.brief, question, folder, now=timestamp(), tokens=wanted.tokens, path=wanted.path

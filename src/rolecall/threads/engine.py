@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from rolecall.agents.protocol import Cancel
 from rolecall.errors import AgentError, ExtractError, NotFound, RolecallError, UsageError
 from rolecall.settings.settings import OUTSIDE
+from rolecall.store.lazy import Module
 from rolecall.threads import lease, nested, reuse
 from rolecall.threads.attempt import Attempt, StepResult
 from rolecall.threads.commit import Outcome as Outcome
@@ -29,6 +31,12 @@ from rolecall.threads.state import RESUME, Status, raise_limit
 from rolecall.threads.thread import Chain
 from rolecall.workflow.route import Failed, Next, Suspended
 
+if TYPE_CHECKING:
+    from rolecall.threads import members, waiting
+else:  # a step without a group, whose agent answers, needs neither
+    members = Module("rolecall.threads.members")
+    waiting = Module("rolecall.threads.waiting")
+
 
 class Engine(Setup):
     """Takes the steps of threads."""
@@ -43,8 +51,6 @@ class Engine(Setup):
             outcome = await self.step(name, cancel=cancel)
             yield outcome
             if outcome.until is not None and waits:
-                from rolecall.threads import waiting  # most steps do not need it
-
                 if await waiting.wait(self, outcome, cancel):
                     continue
                 return
@@ -81,8 +87,6 @@ class Engine(Setup):
             return settle(self, held.ref(), Suspended(limit.reason), raise_limit(limit.more))
 
         if loaded.role(way.role).group is not None:
-            from rolecall.threads import members  # a step without a group does not need it
-
             return await members.play(self, self.run_member, held, attempt, cancel)
         if way.role in playbook.functions:
             return await self._call_function(held, attempt, cancel)
@@ -163,8 +167,6 @@ class Engine(Setup):
             held.ref()
             return Outcome(held.thread, held.head, Status.IDLE, attempt.role, "interrupted")
         if isinstance(error, AgentError):
-            from rolecall.threads import waiting  # a step whose agent answers does not need it
-
             limit = waiting.find_limit_of(self.store, error)
             if limit is not None and limit.until is not None:
                 reason = f"{attempt.role}: {error.message}"

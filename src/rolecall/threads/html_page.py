@@ -12,9 +12,15 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rolecall.store.lazy import Module
 from rolecall.threads.report import pretty, shorten
+
+if TYPE_CHECKING:
+    import markdown_it
+else:
+    markdown_it = Module("markdown_it")
 
 LONGEST_MARKDOWN = 100_000
 """Longer texts are shown as plain text instead of rendered Markdown."""
@@ -120,10 +126,8 @@ def count_rest(whole: str, cut: str) -> str:
 
 @cache
 def _markdown() -> Any:
-    from markdown_it import MarkdownIt
-
     # More deeply nested text would be left out.
-    made: Any = MarkdownIt("commonmark", {"html": False, "maxNesting": 100})
+    made: Any = markdown_it.MarkdownIt("commonmark", {"html": False, "maxNesting": 100})
     made.enable(["table", "strikethrough"]).disable("image")
     made.validateLink = lambda url: bool(re.match(r"(?:https?://|mailto:|#)", url, re.IGNORECASE))
     return made

@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.store import canonical
 from rolecall.store.backend import INDEX
+from rolecall.store.lazy import Module
 from rolecall.threads.state import GROUP
 
 if TYPE_CHECKING:
+    import hashlib
+
     from rolecall.threads.prompt import ShownStep
     from rolecall.workflow.model import Role
+else:
+    hashlib = Module("hashlib")  # not needed for reading
 
 _DIGEST = 24
 _KEY = 32
@@ -157,6 +162,4 @@ def _describe_member(member: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sha256(value: Any) -> str:
-    from hashlib import sha256  # slow to import, and not needed for reading
-
-    return sha256(canonical.encode(value)).hexdigest()
+    return hashlib.sha256(canonical.encode(value)).hexdigest()

@@ -7,12 +7,13 @@ from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.agents.identity import Identity, identify, identify_code
 from rolecall.agents.presence import adapter_of
 from rolecall.errors import RolecallError
 from rolecall.store import canonical
+from rolecall.store.lazy import Module
 from rolecall.store.store import Store
 from rolecall.threads.key import (
     ROUND,
@@ -31,6 +32,11 @@ from rolecall.threads.setup import Setup
 from rolecall.threads.thread import FORK, Step
 from rolecall.workflow.model import sandbox_of, sandbox_payload
 from rolecall.workflow.playbook import RoleFunction
+
+if TYPE_CHECKING:
+    from rolecall.workflow import versions
+else:
+    versions = Module("rolecall.workflow.versions")  # a workflow in YAML does without it
 
 
 class KeyInput(NamedTuple):
@@ -130,8 +136,6 @@ def _add_workflow(code: Identity, asked: KeyInput) -> Identity:
 @lru_cache(maxsize=8)
 def _digest_workflow(where: str) -> str:
     """The digest of a workflow's code, which this process has loaded; empty if it cannot be read."""
-    from rolecall.workflow import versions  # a workflow in YAML does without it
-
     try:
         return versions.digest(where)[:16]
     except (RolecallError, OSError):

@@ -8,12 +8,13 @@ from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from rolecall.agents import protocol
 from rolecall.errors import AgentError, ExtractError, InvalidPayload, RolecallError
 from rolecall.store import canonical
 from rolecall.store.canonical import JsonObject
+from rolecall.store.lazy import Module
 from rolecall.store.schema import Type
 from rolecall.store.store import Store
 from rolecall.threads import thread
@@ -33,6 +34,13 @@ from rolecall.workflow.model import (
 from rolecall.workflow.playbook import Message, Moderator, Playbook, RoleFunction, RoleResult, ThreadContext
 from rolecall.workflow.registry import read_node
 from rolecall.workflow.route import Ended, Failed, Next, Route, Stuck, Suspended
+
+if TYPE_CHECKING:
+    from rolecall.workflow import condition
+    from rolecall.workflow import group as groups
+else:
+    condition = Module("rolecall.workflow.condition")
+    groups = Module("rolecall.workflow.group")
 
 MOST_STEPS = 1_000
 """How many of the latest steps are given to a condition that looks at all steps."""
@@ -142,10 +150,10 @@ class LoadedThread:
 
 def _playbook_of_member(playbook: Playbook, member: Member) -> Playbook:
     """The playbook with the role as the member plays it: with its item in the texts and its agent from the list."""
-    from rolecall.workflow.group import role_of  # a thread without groups does not need it
-
     workflow, group = playbook.workflow, member.group
-    name, role = role_of(workflow, group.role, number=member.number, count=group.size, item=member.item)
+    name, role = groups.role_of(
+        workflow, group.role, number=member.number, count=group.size, item=member.item
+    )
     return playbook._replace(workflow=workflow._replace(roles={**workflow.roles, name: role}))
 
 
@@ -315,8 +323,6 @@ def _count_steps_needed(loaded: LoadedThread, role: str) -> int:
 
 def count_steps_for(*expressions: str) -> int:
     """How many past steps the expressions look at."""
-    from rolecall.workflow import condition
-
     windows = [condition.window(expression) for expression in expressions]
     return max((MOST_STEPS if window is None else window for window in windows), default=0)
 

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import FunctionType, MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rolecall.agents import process, protocol
 from rolecall.agents.confinement import confine
 from rolecall.errors import AgentError, ExtractError, RolecallError
 from rolecall.settings import capabilities
+from rolecall.store.lazy import Module
 from rolecall.threads import prompt, reuse, sandboxing
 from rolecall.threads.attempt import AgentAnswer, Attempt, StepResult
 from rolecall.threads.loaded_thread import contain, unless
@@ -20,6 +21,11 @@ from rolecall.threads.setup import Cast, Setup
 from rolecall.threads.trace_ids import attempt_span, trace_id, traceparent
 from rolecall.workflow import reply
 from rolecall.workflow.model import sandbox_of
+
+if TYPE_CHECKING:
+    from rolecall.threads import waiting
+else:
+    waiting = Module("rolecall.threads.waiting")
 
 _GRACE = 2.0
 """How many seconds a function agent may take to end by itself, for example to report its usage."""
@@ -38,9 +44,7 @@ async def perform(
     except AgentError as error:
         if named is None or setup.stand_in is None:
             raise
-        from rolecall.threads.waiting import find_limit_of  # an agent that answers does not need it
-
-        if find_limit_of(setup.store, error) is None or cancel.is_set():
+        if waiting.find_limit_of(setup.store, error) is None or cancel.is_set():
             raise
         try:
             stand_in = setup.stand_in(attempt.loaded.playbook, attempt.role)
@@ -52,7 +56,8 @@ async def perform(
         try:
             return await _play(setup, attempt, stand_in, cancel, play)
         except AgentError as problem:
-            own, other = find_limit_of(setup.store, error), find_limit_of(setup.store, problem)
+            own = waiting.find_limit_of(setup.store, error)
+            other = waiting.find_limit_of(setup.store, problem)
             if cancel.is_set() or own is None or own.until is None:
                 raise
             if other is not None and other.until is not None and other.until <= own.until:

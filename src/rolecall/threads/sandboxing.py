@@ -12,16 +12,18 @@ from rolecall.agents.confinement import is_wanted
 from rolecall.errors import UsageError
 from rolecall.settings import capabilities
 from rolecall.store.canonical import JsonObject
+from rolecall.store.lazy import Module
 from rolecall.workflow.model import Sandbox, Workflow, describe_sandbox, sandbox_of
 
 if TYPE_CHECKING:
+    from rolecall.agents import sandbox as sandboxes
     from rolecall.agents.sandbox import Layers, Policy
+else:
+    sandboxes = Module("rolecall.agents.sandbox")
 
 
 def no_layers() -> Layers:
-    from rolecall.agents.sandbox import Layers
-
-    return Layers()
+    return sandboxes.Layers()
 
 
 def check_role(
@@ -44,9 +46,7 @@ def check_role(
         found = layers()
         by_kernel = found.deniable
         if sandbox is not None:
-            from rolecall.agents.sandbox import check_enforceable
-
-            check_enforceable(sandbox, found, owner=f"the role {role!r}")
+            sandboxes.check_enforceable(sandbox, found, owner=f"the role {role!r}")
     elif sandbox is not None and not (sandbox.is_off or sandbox.best_effort) and deniable is not None:
         is_workflow = getattr(agent, "is_workflow", False)
         more = " The roles of that workflow can have a sandbox." if is_workflow else ""

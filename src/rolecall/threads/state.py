@@ -7,13 +7,19 @@ On the command line's read path.
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.errors import Damaged
 from rolecall.store.backend import Ref
 from rolecall.store.canonical import JsonObject
 from rolecall.store.ids import NodeId, ThreadId, member_id
+from rolecall.store.lazy import Module
 from rolecall.store.store import Draft, Store
+
+if TYPE_CHECKING:
+    from rolecall.settings import notify
+else:
+    notify = Module("rolecall.settings.notify")  # only for threads that end or wait
 
 GROUP = "group"
 """The agent of a step that joins the members of a group."""
@@ -396,8 +402,6 @@ def _is_news(store: Store, seen: ThreadRef, state: ThreadState, head: str) -> bo
 
 
 def _notify(name: str, moved: Sequence[Ref]) -> None:
-    from rolecall.settings import notify  # only for threads that end or wait
-
     refs = (load(ref) for ref in moved if ref.name == name)
     notify.tell(
         {

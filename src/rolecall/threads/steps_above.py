@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rolecall.store.lazy import Module
 from rolecall.store.store import Store
 from rolecall.threads.prompt import ShownStep
 from rolecall.threads.thread import FORK, PERSON, Chain
+
+if TYPE_CHECKING:
+    from rolecall.workflow import condition
+else:
+    condition = Module("rolecall.workflow.condition")
 
 _LEFT_OUT = "(a list whose items are given to members, one to each)"
 """Members of a group do not see the list of items: the question to one member must not depend on the others."""
@@ -21,11 +27,9 @@ class StepsAbove:
     fields that it uses."""
 
     def __init__(self, chain: Chain, each: str | None) -> None:
-        from rolecall.workflow.condition import output_fields  # a step without a group does not need it
-
         self._unread = (step for step in chain if step.role != FORK)
         self._read: list[tuple[str, ShownStep]] = []
-        self._left_out = output_fields(each) if each else ()
+        self._left_out = condition.output_fields(each) if each else ()
         self._place = 0
         """How many steps of roles were read; `each` does not see the steps of people."""
 

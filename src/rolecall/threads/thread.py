@@ -23,6 +23,7 @@ from rolecall.store import canonical
 from rolecall.store.backend import Ref
 from rolecall.store.canonical import JsonObject, Schema
 from rolecall.store.ids import is_thread_id, node_id, thread_id
+from rolecall.store.lazy import Module
 from rolecall.store.store import META, Draft, Node, Store, copy_json
 from rolecall.threads.key import Parts, load_parts
 from rolecall.threads.state import ENDED as ENDED
@@ -32,7 +33,10 @@ from rolecall.threads.state import attempt_name as attempt_name
 from rolecall.threads.state import ref_name as ref_name
 
 if TYPE_CHECKING:
+    from rolecall.threads import prompt
     from rolecall.threads.prompt import ShownStep
+else:
+    prompt = Module("rolecall.threads.prompt")
 
 PERSON = "$PERSON"
 FORK = "$FORK"
@@ -523,9 +527,7 @@ class Step:
     @property
     def past(self) -> "ShownStep":
         """The step as the prompts of later ones show it."""
-        from rolecall.threads.prompt import ShownStep  # needed only for prompts
-
-        return ShownStep(self.number, self.role, self.output, self.body, self.agent)
+        return prompt.ShownStep(self.number, self.role, self.output, self.body, self.agent)
 
     @property
     def is_ours(self) -> bool:
@@ -655,8 +657,6 @@ def prompt_text(store: Store, node: str) -> str:
     payload = store.get(node).payload
     if isinstance(payload, str):
         return payload
-    from rolecall.threads.prompt import show_step  # needed only to show prompts
-
     texts = []
     for part in payload["parts"]:
         if "literal" in part:
@@ -665,7 +665,7 @@ def prompt_text(store: Store, node: str) -> str:
             texts.append(str(store.follow(part["text"]).payload))
         else:
             step = Step(store, store.follow(part["step"]))
-            texts.append(show_step(step.past, ""))
+            texts.append(prompt.show_step(step.past, ""))
     return "\n\n".join(texts) + "\n"
 
 

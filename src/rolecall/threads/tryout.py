@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rolecall.errors import Damaged, NotFound, UsageError
 from rolecall.settings.capabilities import restrictions
 from rolecall.store.ids import thread_time
+from rolecall.store.lazy import Module
 from rolecall.store.store import Store
 from rolecall.threads import casting
 from rolecall.threads.forecast import NOTHING, UNKNOWN, Forecast, PastThreads
@@ -40,6 +41,11 @@ from rolecall.workflow.model import (
 )
 from rolecall.workflow.playbook import Playbook
 from rolecall.workflow.route import Ended, Failed, Next, Route, Stuck, Suspended
+
+if TYPE_CHECKING:
+    from rolecall.workflow import group
+else:
+    group = Module("rolecall.workflow.group")
 
 Kind = Literal["route", "role", "restrictions", "sandbox", "agent", "prompt", "folder", "group", "limit"]
 _OF_GROUP = ("roles", "join", "on_failure", "merge", "check")
@@ -353,14 +359,12 @@ class StepPlace:
         old, new = (book.workflow.roles[step.role].group for book in (self._edit.old, self._edit.new))
         if old is None or new is None or old.each == new.each:
             return
-        from rolecall.workflow.group import items_of  # a thread without groups does not need it
-
         roster = read_roster(self._store, step.payload["group"]) if "group" in step.payload else None
         before = self._store.follow(roster.items).payload if roster and roster.items else []
         loaded = self._new
         steps = loaded.messages.recent(count_steps_for(new.each)) if new.each else []
         try:
-            items = items_of(new, start=loaded.start_view, steps=steps, steps_count=loaded.steps_count)
+            items = group.items_of(new, start=loaded.start_view, steps=steps, steps_count=loaded.steps_count)
         except UsageError as error:
             yield StepChange("group", ("list",), _count(before), error.message)
             return

@@ -8,16 +8,27 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rolecall.errors import Damaged, Hint, NotFound, RolecallError, UsageError
 from rolecall.files.snapshot import load_tree
 from rolecall.store import holder
 from rolecall.store.ids import NODE_ID_LENGTH, is_thread_id, thread_time
+from rolecall.store.lazy import Module
 from rolecall.store.store import Store
 from rolecall.threads import report, thread
 from rolecall.threads.state import GROUP, Status, ThreadRef, group_name, read_members, read_note
 from rolecall.threads.thread import Chain, Step
+
+if TYPE_CHECKING:
+    import difflib
+
+    from rolecall.threads import loaded_thread
+    from rolecall.workflow import template
+else:
+    difflib = Module("difflib")
+    loaded_thread = Module("rolecall.threads.loaded_thread")
+    template = Module("rolecall.workflow.template")
 
 _SEPARATOR = "\n\n---\n\n"
 _NEWEST_ATTEMPTS = 20
@@ -204,10 +215,8 @@ def role_due(store: Store, ref: ThreadRef, chain: Chain) -> str | None:
         return asking_role(chain.last.payload)
     if ref.state.status not in (Status.IDLE, Status.QUEUED):
         return None
-    from rolecall.threads.loaded_thread import find_next_role  # most refs name it
-
     try:
-        return find_next_role(store, ref, chain)
+        return loaded_thread.find_next_role(store, ref, chain)
     except RolecallError:
         return None  # the workflow cannot be read here, but the rest of the thread can
 
@@ -467,8 +476,6 @@ def read(
         for step, number in steps:
             view = _brief(store, step, number, roles)
             if member and "{{" in view["goal"]:
-                from rolecall.workflow import template  # needed only for members
-
                 about = {"item": member.item, "number": member.number, "count": member.group.size}
                 view["goal"] = template.render(view["goal"], about)
             goal = "" if any(step.role == other["role"] for other in chosen) else view["goal"]
@@ -540,12 +547,13 @@ def _brief(store: Store, step: Step, number: int, roles: dict[str, Mapping[str, 
 
 def difference(store: Store, one: ThreadRef, other: ThreadRef) -> View:
     """The last step that two threads share, and the differences after it, step by step."""
-    from difflib import SequenceMatcher, unified_diff
 
     def compare(ours: str, theirs: str) -> list[str]:
         if ours == theirs:
             return []
-        return list(unified_diff(ours.splitlines(), theirs.splitlines(), one.id, other.id, lineterm=""))
+        return list(
+            difflib.unified_diff(ours.splitlines(), theirs.splitlines(), one.id, other.id, lineterm="")
+        )
 
     left, right = Chain(store, one.head), Chain(store, other.head)
     ours, theirs = list(number_steps(one, left))[::-1], list(number_steps(other, right))[::-1]
@@ -560,7 +568,7 @@ def difference(store: Store, one: ThreadRef, other: ThreadRef) -> View:
     sides = [[found for found in side[shared:] if found[0].role != thread.FORK] for side in (ours, theirs)]
     one_roles, other_roles = ([step.role for step, _ in side] for side in sides)
     pairs: list[tuple[tuple[Step, int] | None, tuple[Step, int] | None]] = []
-    matcher = SequenceMatcher(None, one_roles, other_roles, autojunk=False)
+    matcher = difflib.SequenceMatcher(None, one_roles, other_roles, autojunk=False)
     for kind, at, end, other_at, other_end in matcher.get_opcodes():
         if kind == "equal":
             pairs += zip(sides[0][at:end], sides[1][other_at:other_end], strict=True)

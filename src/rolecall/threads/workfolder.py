@@ -21,16 +21,22 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from shlex import quote
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rolecall.errors import Hint, StorageError, UsageError
 from rolecall.files import git
 from rolecall.files.snapshot import Snapshot
 from rolecall.files.tree import Trees, find_top
 from rolecall.settings.repository import root_around
+from rolecall.store.lazy import Module
 from rolecall.store.store import Store
 from rolecall.threads.state import FirstFiles, ThreadRef, WorkFolder, files_name, read_note, read_thread
 from rolecall.threads.thread import Chain, Step
+
+if TYPE_CHECKING:
+    import shutil
+else:
+    shutil = Module("shutil")  # brings the compression modules, which a step does without
 
 BRANCHES = "rolecall/"
 MOST_BYTES = 10 * 1024**3
@@ -379,8 +385,6 @@ def write_files(folder: WorkFolder, trees: Trees, snapshot: Snapshot) -> None:
 def _delete(folder: str) -> None:
     if not os.path.lexists(folder):
         return
-    import shutil  # brings the compression modules, which a step does without
-
     try:
         shutil.rmtree(folder)
     except PermissionError:  # read-only folders, such as some package caches

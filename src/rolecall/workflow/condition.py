@@ -13,14 +13,26 @@ from __future__ import annotations
 import json
 import math
 import re
+import resource
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from time import monotonic, process_time
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.errors import UsageError
 from rolecall.store.canonical import JsonObject
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    import difflib
+    import subprocess
+
+    import jsonata
+else:
+    difflib = Module("difflib")
+    jsonata = Module("jsonata")  # its import takes longer than most steps, and few workflows need it
+    subprocess = Module("subprocess")
 
 ROOTS = ("start", "steps", "steps_count")
 START_FIELDS = ("workflow", "prompt", "cwd")
@@ -194,7 +206,7 @@ def _run(expression: str, view: JsonObject, seconds: float, *, is_list: bool) ->
 
     try:
         value = _parse(expression, "output" in view).program.evaluate(view, {"__evaluate_entry": enter})
-        return _plain(value) if is_list else bool(_jsonata().Jsonata.boolize(value))
+        return _plain(value) if is_list else bool(jsonata.Jsonata.boolize(value))
     except _TooLong:
         raise UsageError(f"the condition {expression!r} was stopped after {seconds:g} s") from None
     except Exception as exc:  # unusual data can make the interpreter raise any Python error
@@ -205,7 +217,7 @@ def _plain(value: Any) -> Any:
     """A result as JSON has it; the interpreter returns lists and null as types of its own, and functions."""
 
     def replace(item: Any) -> None:
-        if item is not _jsonata().Utils.NULL_VALUE:
+        if item is not jsonata.Utils.NULL_VALUE:
             raise UsageError("it gives a function")
 
     return json.loads(json.dumps(value, default=replace))
@@ -216,13 +228,11 @@ class _TooLong(Exception):
 
 
 def _run_in_child(expression: str, view: JsonObject, seconds: float, *, is_list: bool) -> Any:
-    import subprocess
-
     order = json.dumps({"expression": expression, "view": view, "seconds": seconds, "is_list": is_list})
     # -P: a file in the work folder must not shadow an imported module.
     command = [sys.executable, "-P", "-m", "rolecall.workflow.condition"]
     try:
-        ended = subprocess.run(  # noqa: S603 - our own program
+        ended = subprocess.run(
             command, input=order.encode(), capture_output=True, timeout=seconds + _CHILD_START
         )
         answer = json.loads(ended.stdout or b"{}")
@@ -238,8 +248,6 @@ def _run_in_child(expression: str, view: JsonObject, seconds: float, *, is_list:
 
 def _main() -> None:
     """Evaluate one condition from standard input, under limits that end the process."""
-    import resource
-
     order = json.loads(sys.stdin.buffer.read())
     _parse(order["expression"], "output" in order["view"])
     resource.setrlimit(resource.RLIMIT_AS, (MAX_CHILD_MEMORY, MAX_CHILD_MEMORY))
@@ -266,7 +274,7 @@ def _parse(expression: str, has_output: bool = False) -> _Parsed:
     if len(expression) > MAX_LENGTH:
         return _Parsed(None, f"it is longer than {MAX_LENGTH:,} characters", 0, ())
     try:
-        program = _jsonata().Jsonata(expression)
+        program = jsonata.Jsonata(expression)
         program.set_validate_input(False)
         walk = _Walk(has_output)
         walk.visit(program.ast, at_root=True, depth=0)
@@ -387,9 +395,7 @@ class _Walk:
 
 
 def _closest(name: str, known: Iterable[str]) -> str | None:
-    from difflib import get_close_matches  # needed only for an unknown name
-
-    return next(iter(get_close_matches(name, sorted(known), n=1)), None)
+    return next(iter(difflib.get_close_matches(name, sorted(known), n=1)), None)
 
 
 def _flatten(value: Any) -> Iterator[Any]:
@@ -401,16 +407,9 @@ def _flatten(value: Any) -> Iterator[Any]:
 
 
 @lru_cache(maxsize=1)
-def _jsonata() -> Any:
-    """The interpreter. Its import takes longer than most steps, and few workflows need it."""
-    import jsonata
-
-    return jsonata
-
-
 @lru_cache(maxsize=1)
 def _functions() -> frozenset[str]:
-    return frozenset(_jsonata().Jsonata.static_frame.bindings) - frozenset(_REFUSED_FUNCTIONS)
+    return frozenset(jsonata.Jsonata.static_frame.bindings) - frozenset(_REFUSED_FUNCTIONS)
 
 
 if __name__ == "__main__":

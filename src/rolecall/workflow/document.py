@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from difflib import unified_diff
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rolecall.store.canonical import JsonObject, Schema
+from rolecall.store.lazy import Module
 from rolecall.workflow.model import (
     ANY_STATUS,
     START,
@@ -26,6 +27,11 @@ from rolecall.workflow.model import (
     recall_payload,
     sandbox_payload,
 )
+
+if TYPE_CHECKING:
+    import yaml
+else:
+    yaml = Module("yaml")
 
 _FIRST_KEYS = ("title", "description", "type", "const", "enum", "$status", "status", "properties", "required")
 _OTHER_BREAKS = re.compile("[\\r\\x85\\u2028\\u2029\\ufeff]")
@@ -145,7 +151,6 @@ def _without_empty(fields: JsonObject) -> JsonObject:
 
 def dump(value: Any) -> str:
     """YAML 1.2 for a value, with texts of several lines as blocks."""
-    import yaml
 
     class Dumper(yaml.SafeDumper):
         def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the signature is PyYAML's

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from rolecall.errors import UsageError
 from rolecall.settings.capabilities import IMPLY_SANDBOX, RESTRICTIONS, must_not_write, restrictions
 from rolecall.settings.form import did_you_mean
 from rolecall.store.canonical import JsonObject, Schema
+from rolecall.store.lazy import Module
 from rolecall.workflow import command, condition, group, outcome, template
 from rolecall.workflow.model import (
     END,
@@ -36,6 +37,11 @@ from rolecall.workflow.model import (
     sandbox_of,
 )
 from rolecall.workflow.outcome import Resolved, Variant
+
+if TYPE_CHECKING:
+    import difflib
+else:
+    difflib = Module("difflib")
 
 Path = tuple[str | int, ...]
 
@@ -744,9 +750,7 @@ class _Lint:
         is_denial = _letters(word).startswith(("no", "read"))  # `file-edit` is a skill, not a typo
         if word in RESTRICTIONS or not is_denial:
             return
-        from difflib import get_close_matches  # needed only for a word that looks like a restriction
-
-        if near := get_close_matches(_letters(word), meant, n=1, cutoff=0.85):
+        if near := difflib.get_close_matches(_letters(word), meant, n=1, cutoff=0.85):
             hint = f"Did you mean {meant[near[0]]!r}? Restrictions: {', '.join(RESTRICTIONS)}."
             self._error(path, f"the capability {word!r} restricts nothing", hint)
 

@@ -13,13 +13,19 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.errors import Conflict, Hint, RolecallError, UsageError
 from rolecall.settings import capabilities, config, form
 from rolecall.settings.config_file import write_file
+from rolecall.store.lazy import Module
 from rolecall.workflow.model import Sandbox, Workflow, describe_sandbox, given, sandbox_of
 from rolecall.workflow.places import ENDINGS, LOCK, has_lock, is_index, name_of, places_around
+
+if TYPE_CHECKING:
+    from rolecall.workflow import yaml
+else:
+    yaml = Module("rolecall.workflow.yaml")  # a check of trust needs no parser of workflows
 
 MOST_FILES = 1_000
 MOST_BYTES = 20_000_000
@@ -424,12 +430,10 @@ def describe(path: str) -> list[Powers]:
 
 
 def _describe_file(known: Powers) -> Powers:
-    from rolecall.workflow.yaml import load_file  # a check of trust needs no parser of workflows
-
     path = known.path
     if path.endswith(".py"):
         return known
-    workflow = load_file(path).workflow
+    workflow = yaml.load_file(path).workflow
     if workflow is None:
         raise UsageError(f"{path} has problems", hint=Hint("See them", "validate_workflow", workflow=path))
     edges = (edge for edges in workflow.graph.values() for edge in edges)

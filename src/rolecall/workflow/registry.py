@@ -17,6 +17,7 @@ from rolecall.settings.yaml12 import Marks, Problem, refusal
 from rolecall.store import canonical
 from rolecall.store.canonical import JsonObject
 from rolecall.store.ids import META, Node, is_node_id, node_id
+from rolecall.store.lazy import Module
 from rolecall.workflow import gallery
 from rolecall.workflow.model import SCHEMAS, Workflow, from_payload, schema_ids_of, to_payload, type_of
 from rolecall.workflow.places import ENDINGS, FOLDERS, LOCK, PACKS, name_of, places_around
@@ -24,6 +25,11 @@ from rolecall.workflow.playbook import Playbook
 
 if TYPE_CHECKING:  # a workflow file is checked without a store
     from rolecall.store.store import Draft, Store
+    from rolecall.workflow import pack, python, yaml
+else:
+    pack = Module("rolecall.workflow.pack")  # reads YAML, and most projects have no packs
+    python = Module("rolecall.workflow.python")
+    yaml = Module("rolecall.workflow.yaml")
 
 _ATTEMPTS = 20
 
@@ -243,13 +249,9 @@ def check_file(path: str, *, has_any_name: bool = False) -> Checked:
             check_trust(path)  # loading it runs its code
         except UsageError as error:
             return Checked(None, (Problem("error", error.message, path, 1, 1, error.hint),))
-        from rolecall.workflow.python import check_python
-
-        playbook, problems = check_python(path, has_any_name=has_any_name)
+        playbook, problems = python.check_python(path, has_any_name=has_any_name)
         return Checked(playbook, tuple(problems))
-    from rolecall.workflow.yaml import load_file as load_yaml
-
-    definition = load_yaml(path, has_any_name=has_any_name)
+    definition = yaml.load_file(path, has_any_name=has_any_name)
     workflow = definition.workflow
     playbook = Playbook(workflow) if workflow is not None else None
     return Checked(playbook, definition.problems, definition.marks)
@@ -282,15 +284,11 @@ def read_file(
 def check_trust(path: str) -> None:
     """Raise `Untrusted` if a file belongs to a workflow of a pack that nobody here has allowed."""
     if any(places_around(path)):
-        from rolecall.workflow import pack  # reads YAML, and most projects have no packs
-
         pack.refuse_untrusted(path)
 
 
 def is_own(path: str) -> bool:
     """Whether a workflow file is the project's own, neither of the gallery nor of a pack."""
-    from rolecall.workflow import pack
-
     return not gallery.has_file(path) and pack.find_pinned(path) is None
 
 
@@ -323,9 +321,7 @@ def load_node(store: Store, node: str) -> Playbook:
     if workflow.python is None:
         return Playbook(workflow, schema_ids=ids)
     check_trust(workflow.python.rpartition(":")[0])
-    from rolecall.workflow.python import load_python
-
-    return load_python(workflow.python, expected=workflow, schema_ids=ids)
+    return python.load_python(workflow.python, expected=workflow, schema_ids=ids)
 
 
 def python_files(store: Store) -> set[str]:

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rolecall.errors import UsageError
 from rolecall.store.canonical import JsonObject
+from rolecall.store.lazy import Module
 from rolecall.workflow import template
 from rolecall.workflow.model import END, FAIL, STATUS_KEYS, SUSPEND, Edge, Workflow
+
+if TYPE_CHECKING:
+    from rolecall.workflow import condition
+else:
+    condition = Module("rolecall.workflow.condition")  # most workflows are routed by status alone
 
 _FORK_HINT = "Answer the thread, or correct the workflow and fork the thread here."
 
@@ -118,9 +124,6 @@ def _choose(workflow: Workflow, role: str, status: str | None, **view: Any) -> E
 
 
 def _holds(workflow: Workflow, name: str, **view: Any) -> bool:
-    # Imported here because most workflows are routed by status alone.
-    from rolecall.workflow import condition
-
     if name not in workflow.conditions:
         known = ", ".join(workflow.conditions) or "none"
         raise UsageError(f"the condition {name!r} is not defined (defined: {known}).", hint=_FORK_HINT)

@@ -16,9 +16,13 @@ from rolecall.agents.process import run as run_process
 from rolecall.agents.protocol import DEFAULT_TIMEOUT, Context, Reply
 from rolecall.agents.transcript import LiveText
 from rolecall.errors import AgentError, UsageError
+from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:  # most roles have no sandbox
+    from rolecall.agents import needs
     from rolecall.agents.sandbox import Policy
+else:
+    needs = Module("rolecall.agents.needs")
 
 _LIMITED = 75
 """The exit status of a temporary failure in sysexits.h: the error output says when to try again."""
@@ -77,9 +81,7 @@ class Command:
         """The sandbox for a call."""
         if context.sandbox is None:
             return None
-        from rolecall.agents.needs import confine  # most roles have no sandbox
-
-        return confine(
+        return needs.confine(
             context.sandbox, "", argv[0],
             env=env, folder=context.workdir, own=self.env, write=self.find_state(env),
         )  # fmt: skip
