@@ -385,6 +385,22 @@ def test_the_project_has_a_plan_tasks_and_lessons(rc: rolecall.Rolecall) -> None
     assert len(project.memories()) == 1
 
 
+def test_secrets_are_masked_in_what_a_program_writes_to_a_project(
+    rc: rolecall.Rolecall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = "a-key-that-nobody-may-read"
+    monkeypatch.setenv("SERVICE_API_KEY", key)
+    project = rolecall.Project(rc.folder)
+    project.start_plan("Storage", [f"Why {key}?"], research=key)
+    project.decide(1, f"Not {key}", agents=["architect"], advice={"architect": key})
+    project.add_task("Write it", f"with {key}", goal=key, decisions=[key], owner="engineer")
+    project.write_artifact("notes.md", key)
+    state = Path(rc.folder, ".nexus", "state")
+    written = [file.read_text() for file in state.rglob("*") if file.is_file()]
+    assert len(written) > 2 and not [text for text in written if key in text]
+    assert project.context()["goal"] == project.tasks()["goal"] != key
+
+
 def test_the_store_in_memory_is_gone_when_closed() -> None:
     with rolecall.open(":memory:") as rc:
         folder = Path(rc.store.backend.path).parent  # type: ignore[attr-defined]

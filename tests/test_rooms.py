@@ -36,17 +36,36 @@ ENTRANCES = {"rolecall", "rolecall.__main__"}
 """The public names and `python -m rolecall`: they may name any room, and their names belong to no room."""
 
 BELOW = {
-    "acp": {"threads", "workflow", "store"},
-    "cli": {"threads", "workflow", "store"},
-    "mcp": {"threads", "workflow", "store"},
-    "web": {"threads", "workflow", "store"},
-    "plan_run": {"threads", "workflow", "store"},
-    "forge": {"threads", "workflow", "store"},
-    "service": {"threads", "workflow"},  # its queue, slots and costs are refs of the store
+    door: {"nexus", "threads", "knowledge", "workflow", "store"}
+    for door in ("acp", "cli", "mcp", "web", "plan_run", "forge")
 }
-"""Who reads and changes threads through `api/` alone, and the rooms from which they import only values."""
+BELOW["service"] = {
+    "nexus",
+    "threads",
+    "knowledge",
+    "workflow",
+}  # its queue, slots and costs are refs of the store
+"""Who reads and changes threads, projects and knowledge through `api/` alone, and the rooms from which they import only
+values."""
 VALUES = {
-    # types, constants and texts of threads
+    # the contract of a project, its catalogue, and paths
+    "rolecall.nexus.brief": "*",
+    "rolecall.nexus.catalog": "*",  # agents and skills that come with us, or are in a folder of the home
+    "rolecall.nexus.dispatch": {"TOOLS", "Tool", "input_schema"},
+    "rolecall.nexus.filenames": "*",  # the files that a text names
+    "rolecall.nexus.macros": "*",  # the words of the catalogue
+    "rolecall.nexus.note_name": {"CATEGORIES"},
+    "rolecall.nexus.overview": {"REUSE_POLICIES", "TASK_STATUSES", "Task", "ToolReply"},
+    "rolecall.nexus.project_paths": "*",  # nothing in it writes
+    "rolecall.nexus.resume": "*",
+    "rolecall.nexus.run_record": {"TaskRun", "key"},
+    "rolecall.nexus.state_file": {"is_taken_back"},
+    "rolecall.nexus.tags": {"ANY_VARIANT"},
+    "rolecall.nexus.task_graph": "*",  # tasks as pictures
+    "rolecall.nexus.tool_error": "*",
+    "rolecall.nexus.tool_map": "*",
+    # types, constants and texts of knowledge and threads
+    "rolecall.knowledge.settings": "*",  # a section of the project's file
     "rolecall.threads.casting": "*",  # chooses an agent from the configuration, without a store
     "rolecall.threads.dry_run": {"Outlook"},
     "rolecall.threads.forecast": {"NOTHING", "Forecast", "Range", "Sum", "add_up"},
@@ -94,9 +113,14 @@ DECIDES = re.compile(r"rolecall\.service\.(recovery|supervisor|worker|fleet\..*)
 ITS_OWN_NOUN = {
     "rolecall.service.booking": "adds to the commits of a step, so it reads what they contain",
     "rolecall.service.queue": "moves a thread together with its place in the queue or its slot",
+    "rolecall.cli.hook_answer": "a hook must stay fast, and `hosts/` below it reads the project's state itself",
     "rolecall.cli.cas": "its noun is the store itself, and reading a node must not load what knows threads",
     "rolecall.cli.cas_care": "its noun is the store itself, whose nodes and files it checks, removes and copies",
 }
+NOT_YET = re.compile(
+    r"rolecall\.(cli\.(conformance|knowledge|memory)|mcp\.(knowledge_verbs|memory_verbs|resources))"
+)
+"""Doors that still call the rooms of projects and knowledge."""
 
 
 @cache
@@ -177,10 +201,10 @@ def test_imports_point_down() -> None:
     assert not up, "\n".join(up)
 
 
-def test_a_door_reads_and_changes_threads_through_the_api_alone() -> None:
+def test_a_door_reads_and_changes_everything_through_the_api_alone() -> None:
     wrong = []
     for name, tree in modules().items():
-        if name in ENTRANCES or room(name) not in BELOW or name in ITS_OWN_NOUN:
+        if name in ENTRANCES or room(name) not in BELOW or name in ITS_OWN_NOUN or NOT_YET.fullmatch(name):
             continue
         for node in ast.walk(tree):
             if not isinstance(node, ast.ImportFrom) or not node.module:

@@ -2,71 +2,200 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rolecall.settings import config
 from rolecall.store.lazy import import_later
 
 if TYPE_CHECKING:
-    from rolecall.nexus import memory, overview, tools
+    from contextlib import AbstractContextManager
+
+    from rolecall.nexus import (
+        dispatch,
+        knowledge_files,
+        memory,
+        overview,
+        project_paths,
+        run_record,
+        state_file,
+        tracker,
+    )
+    from rolecall.nexus.project_paths import Folder
 else:
-    globals().update(import_later({"rolecall.nexus.": "memory tools"}))
+    _LATER = {
+        "rolecall.nexus.": "dispatch knowledge_files memory project_paths run_record state_file tracker",
+    }
+    globals().update(import_later(_LATER))
 
 
 class Project:
-    """The plans, decisions, tasks and lessons in a project's `.nexus/` folder. Methods return the contract's reply."""
+    """The plans, decisions, tasks and lessons in a project's `.nexus/` folder. Methods return the contract's reply, and
+    mask secrets in what they write."""
 
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
+    def __init__(self, folder: Folder | None = None) -> None:
+        """`folder` is the project's folder, by default that of the git work tree around the current folder."""
+        self.folder = project_paths.choose(folder)
+
+    def call_tool(self, name: str, arguments: Any, *, restrictions: Iterable[str] = ()) -> bytes:
+        """Call a tool of the contract for somebody who is held to `restrictions`, with arguments that nobody has
+        checked. Return its reply as JSON."""
+        return dispatch.call_json(self.folder, name, arguments, restrictions=restrictions, mask=config.mask)
+
+    def _call(self, tool: str, **arguments: Any) -> overview.ToolReply:
+        return dispatch.call(self.folder, tool, arguments, mask=config.mask)
+
+    # -- the plan --
 
     def plan(self) -> overview.ToolReply:
         """The active plan: its issues, their decisions, and how many are left."""
-        return tools.plan_status(self.folder)
+        return self._call("plan_status")
 
     def start_plan(self, topic: str, issues: Sequence[str], *, research: str) -> overview.ToolReply:
-        """Start a plan with the questions to decide; `research` is a summary of what is known."""
-        return tools.plan_start(self.folder, topic=topic, issues=issues, research_summary=research)
+        """Start a plan with the questions to decide; `research` is a summary of what is known. An active plan moves to
+        the history."""
+        return self._call("plan_start", topic=topic, issues=list(issues), research_summary=research)
 
-    def decide(self, issue: int, decision: str) -> overview.ToolReply:
-        """Record the decision on an issue."""
-        return tools.plan_decide(self.folder, issue_id=issue, decision=decision)
+    def decide(
+        self,
+        issue: int,
+        decision: str,
+        *,
+        agents: Sequence[str] = (),
+        advice: Mapping[str, str] | None = None,
+        agent_ids: Mapping[str, str] | None = None,
+    ) -> overview.ToolReply:
+        """Record the decision on an issue; `agents` were consulted, `advice` and `agent_ids` have what each of them
+        advised and the id of its instance."""
+        return self._call(
+            "plan_decide",
+            issue_id=issue,
+            decision=decision,
+            how_agents=list(agents) or None,
+            how_summary=advice and dict(advice),
+            how_agent_ids=agent_ids and dict(agent_ids),
+        )
 
     def change_issue(
         self, action: str, issue: int | None = None, title: str | None = None
     ) -> overview.ToolReply:
         """Change an issue of the active plan: `add`, `remove`, `edit` its title, or `reopen` it."""
-        return tools.plan_update(self.folder, action=action, issue_id=issue, title=title)
+        return self._call("plan_update", action=action, issue_id=issue, title=title)
+
+    def context(self) -> overview.ToolReply:
+        """Where the project stands: its branch, the goal, how many tasks are left, the decisions that bind the work."""
+        return self._call("context")
+
+    # -- tasks --
 
     def tasks(self) -> overview.ToolReply:
         """The tasks of the current cycle, and which of them are ready."""
-        return tools.task_list(self.folder)
+        return self._call("task_list")
 
     def add_task(
         self,
         title: str,
         context: str,
         *,
-        deps: Sequence[int] = (),
+        deps: Sequence[float] = (),
+        approach: str | None = None,
         acceptance: str | None = None,
+        risk: str | None = None,
+        plan_issue: int | None = None,
+        goal: str | None = None,
+        decisions: Sequence[str] = (),
         owner: str | None = None,
+        owner_agent_id: str | None = None,
+        owner_reuse_policy: str | None = None,
     ) -> overview.ToolReply:
-        """Add a task that can begin once the tasks `deps` are completed; `owner` is who does it."""
-        return tools.task_add(
-            self.folder, title=title, context=context, deps=list(deps), acceptance=acceptance, owner=owner
+        """Add a task that can begin once the tasks `deps` are completed.
+
+        Args:
+            plan_issue: the issue of the plan that the task comes from.
+            goal: what all tasks of the cycle are for; replaces an earlier one.
+            decisions: bind the work of the whole cycle.
+            owner: who does it, an agent of the catalogue or `lead`.
+            owner_agent_id: the instance of that agent.
+            owner_reuse_policy: whether an earlier instance continues with it: `fresh`, `resume_if_same_artifact` or
+                `resume`.
+        """
+        return self._call(
+            "task_add",
+            title=title,
+            context=context,
+            deps=list(deps),
+            approach=approach,
+            acceptance=acceptance,
+            risk=risk,
+            plan_issue=plan_issue,
+            goal=goal,
+            decisions=list(decisions),
+            owner=owner,
+            owner_agent_id=owner_agent_id,
+            owner_reuse_policy=owner_reuse_policy,
         )
 
-    def update_task(self, task: int, status: str) -> overview.ToolReply:
+    def update_task(self, task: float, status: str) -> overview.ToolReply:
         """Set the status of a task: `pending`, `in_progress` or `completed`."""
-        return tools.task_update(self.folder, id=task, status=status)
+        return self._call("task_update", id=task, status=status)
 
     def close_cycle(self) -> overview.ToolReply:
         """Move the plan and its tasks to the history."""
-        return tools.task_close(self.folder)
+        return self._call("task_close")
 
     def history(self, query: str = "", *, last: int = 10) -> overview.ToolReply:
         """The newest closed cycles that contain the words of `query`."""
-        return tools.history_search(self.folder, query=query, last_n=last)
+        return self._call("history_search", query=query, last_n=last)
+
+    def write_artifact(self, name: str, text: str) -> overview.ToolReply:
+        """Write a file of this cycle for later steps or for people; the reply has its `path`."""
+        return self._call("artifact_write", filename=name, content=text)
+
+    # -- agents at work on tasks --
+
+    def lock(self) -> AbstractContextManager[object]:
+        """Keep other programs from writing the project's state in a `with` block, which keeps a copy of each state file
+        that it finds damaged."""
+        return state_file.hold_lock(self.folder)
+
+    def run_alone(self) -> AbstractContextManager[None]:
+        """Keep other programs from running the tasks in a `with` block. Raise `Conflict` if one is running them."""
+        return run_record.run_alone(self.folder)
+
+    def task_runs(self) -> dict[str, run_record.TaskRun]:
+        """The threads that do the tasks, by the key of the task."""
+        return run_record.load(self.folder)
+
+    def save_task_runs(self, runs: Mapping[str, run_record.TaskRun], tasks: Iterable[overview.Task]) -> None:
+        """Record the threads that do these tasks; others of `runs` are dropped."""
+        run_record.save(self.folder, runs, {run_record.key(task) for task in tasks})
+
+    def agents(self) -> Sequence[tracker.Entry]:
+        """The agents of this cycle's sessions: when each started and ended, and the files it touched."""
+        return tracker.entries(self.folder)
+
+    def start_agent(self, ident: str, name: str) -> None:
+        """Record that an agent was started or resumed."""
+        tracker.record_start(self.folder, agent_name=name, agent_id=ident, at=project_paths.now())
+
+    def end_agent(
+        self, ident: str, name: str, *, at: str = "", message: str = "", files: Iterable[str] = ()
+    ) -> None:
+        """Record that an agent ended, with its last message and the files that it touched."""
+        tracker.record_end(
+            self.folder,
+            agent_id=ident,
+            agent_name=name,
+            at=at or project_paths.now(),
+            last_message=message,
+            files=files,
+        )
+
+    # -- notes --
+
+    def reading_list(self) -> str:
+        """The files of notes, context and rules as a text for an agent; empty if there are none."""
+        return knowledge_files.as_text(self.folder)
 
     def memories(self) -> list[overview.ToolReply]:
         """The notes of the project, with the number of times each was read."""

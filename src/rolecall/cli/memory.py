@@ -35,7 +35,7 @@ _MOST_CHARACTERS = 200
 def add(options: Namespace) -> CommandResult:
     try:
         reply = memory.add(
-            project_of(options),
+            project_of(options).folder,
             options.name,
             read_text(options),
             mask=config.mask(),
@@ -70,7 +70,7 @@ def _command(options: Namespace, *words: str) -> str:
     PROJECT,
 )
 def list_notes(options: Namespace) -> CommandResult:
-    project = project_of(options)
+    project = project_of(options).folder
     if options.context:
         found = [
             {"name": one.name, "size": one.size, "path": one.path}
@@ -104,7 +104,7 @@ def list_notes(options: Namespace) -> CommandResult:
     PROJECT,
 )
 def read(options: Namespace) -> CommandResult | None:
-    found = memory.read(project_of(options), options.name, agent=options.agent)
+    found = memory.read(project_of(options).folder, options.name, agent=options.agent)
     if found.warning:
         warn(found.warning)
     return reply_text(options, found.text)
@@ -121,7 +121,7 @@ def read(options: Namespace) -> CommandResult | None:
     PROJECT,
 )
 def merge(options: Namespace) -> CommandResult:
-    reply = memory.merge(project_of(options), options.first, options.second, into=options.into)
+    reply = memory.merge(project_of(options).folder, options.first, options.second, into=options.into)
     pairs = zip(reply["removed"], reply["restore"], strict=True)
     lines = [f"wrote {reply['path']}"]
     lines += [f"removed {name}; this brings it back: {command}" for name, command in pairs]
@@ -142,7 +142,7 @@ def merge(options: Namespace) -> CommandResult:
     PROJECT,
 )
 def gc(options: Namespace) -> CommandResult:
-    project, thresholds = project_of(options), memory.configured_thresholds()
+    project, thresholds = project_of(options).folder, memory.configured_thresholds()
     if not options.delete and not options.auto:
         found, lines = [], []
         for candidate in memory_gc.candidates(project, thresholds=thresholds):
@@ -179,7 +179,7 @@ def gc(options: Namespace) -> CommandResult:
 )
 def add_rule(options: Namespace) -> CommandResult:
     text = read_text(options)
-    reply = rule.add(project_of(options), options.name, text, mask=config.mask(), tags=options.tag)
+    reply = rule.add(project_of(options).folder, options.name, text, mask=config.mask(), tags=options.tag)
     return CommandResult(reply, f"wrote {reply['path']}")
 
 
@@ -191,7 +191,7 @@ def add_rule(options: Namespace) -> CommandResult:
     PROJECT,
 )
 def list_rules(options: Namespace) -> CommandResult:
-    rules = rule.list_rules(project_of(options), tag=options.tag)
+    rules = rule.list_rules(project_of(options).folder, tag=options.tag)
     rows = [(entry["name"], ", ".join(entry["tags"]), entry["size"]) for entry in rules]
     return CommandResult(rules, table(rows, ("name", "tags", "bytes")) if rows else "there are no rules yet")
 
@@ -204,4 +204,4 @@ def list_rules(options: Namespace) -> CommandResult:
     PROJECT,
 )
 def read_rule(options: Namespace) -> CommandResult | None:
-    return reply_text(options, rule.read(project_of(options), options.name))
+    return reply_text(options, rule.read(project_of(options).folder, options.name))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import Any
 
 from rolecall.cli import CommandResult, argument, flag, verb
 from rolecall.cli.output import pair, plural, read_input, short, table
-from rolecall.cli.project import PROJECT, call, look
+from rolecall.cli.project import PROJECT, look, project_of
 from rolecall.errors import UsageError
 
 _MOST_CHARACTERS = 300
@@ -31,14 +30,14 @@ _ISSUE = argument("issue_id", "ID", "the issue", type=int)
 )
 def start(options: Namespace) -> CommandResult:
     research = read_input(options.research)
-    reply = call(options, "plan_start", topic=options.topic, issues=options.issue, research_summary=research)
+    reply = project_of(options).start_plan(options.topic, options.issue, research=research)
     before = "; the plan before it is in the history" if reply["previousArchived"] else ""
     return CommandResult(reply, f"plan {reply['plan_id']} has {plural(reply['issueCount'], 'issue')}{before}")
 
 
 @verb("plan status", "show the active plan", "rolecall plan status", PROJECT)
 def show_status(options: Namespace) -> CommandResult:
-    reply = call(options, "plan_status")
+    reply = project_of(options).plan()
     if not reply["active"]:
         return CommandResult(reply, "no plan is active")
     rows = [
@@ -66,7 +65,7 @@ def add(options: Namespace) -> CommandResult:
 
 @verb("plan remove", "remove an issue", "rolecall plan remove 2", _ISSUE, PROJECT)
 def remove(options: Namespace) -> CommandResult:
-    return _update(options, "remove", issue_id=options.issue_id)
+    return _update(options, "remove", options.issue_id)
 
 
 @verb(
@@ -78,16 +77,18 @@ def remove(options: Namespace) -> CommandResult:
     PROJECT,
 )
 def edit(options: Namespace) -> CommandResult:
-    return _update(options, "edit", issue_id=options.issue_id, title=options.title)
+    return _update(options, "edit", options.issue_id, options.title)
 
 
 @verb("plan reopen", "take a decision back", "rolecall plan reopen 1", _ISSUE, PROJECT)
 def reopen(options: Namespace) -> CommandResult:
-    return _update(options, "reopen", issue_id=options.issue_id)
+    return _update(options, "reopen", options.issue_id)
 
 
-def _update(options: Namespace, action: str, **arguments: Any) -> CommandResult:
-    reply = call(options, "plan_update", action=action, **arguments)
+def _update(
+    options: Namespace, action: str, issue: int | None = None, title: str | None = None
+) -> CommandResult:
+    reply = project_of(options).change_issue(action, issue, title)
     return CommandResult(reply, f"issue {reply['issue']['id']} {next(iter(reply))}")
 
 
@@ -98,27 +99,28 @@ def _update(options: Namespace, action: str, **arguments: Any) -> CommandResult:
     _ISSUE,
     argument("decision", "TEXT", "what was decided, and why; @FILE reads a file, - standard input"),
     flag("--again", "replace an earlier decision"),
-    argument("--agent", "AGENT", "an agent that was consulted", action="append"),
-    argument("--advice", "AGENT=TEXT", "what an agent advised", action="append", type=pair),
-    argument("--agent-id", "AGENT=ID", "the id of an agent's instance", action="append", type=pair),
+    argument("--agent", "AGENT", "an agent that was consulted", action="append", default=[]),
+    argument("--advice", "AGENT=TEXT", "what an agent advised", action="append", type=pair, default=[]),
+    argument(
+        "--agent-id", "AGENT=ID", "the id of an agent's instance", action="append", type=pair, default=[]
+    ),
     PROJECT,
 )
 def decide(options: Namespace) -> CommandResult:
-    issues = look(options, "plan_status").get("issues", ())
+    project = project_of(options)
+    issues = look(project.plan).get("issues", ())
     before = next((issue.get("decision") for issue in issues if issue["id"] == options.issue_id), None)
     if before and not options.again:
         raise UsageError(
             f"issue {options.issue_id} already has a decision: {short(before, _MOST_CHARACTERS)}",
             hint="Add --again to replace it.",
         )
-    reply = call(
-        options,
-        "plan_decide",
-        issue_id=options.issue_id,
-        decision=read_input(options.decision),
-        how_agents=options.agent,
-        how_summary=dict(options.advice) if options.advice else None,
-        how_agent_ids=dict(options.agent_id) if options.agent_id else None,
+    reply = project.decide(
+        options.issue_id,
+        read_input(options.decision),
+        agents=options.agent,
+        advice=dict(options.advice),
+        agent_ids=dict(options.agent_id),
     )
     text = reply.get("message") or f"decided; {len(reply.get('remaining', ()))} left"
     if before:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rolecall.agents import ADAPTERS, SPOKEN
 from rolecall.agents.presence import check_present
-from rolecall.api import Crew, Rolecall
+from rolecall.api import Crew, Project, Rolecall
 from rolecall.cli import argument, flag, verb
 from rolecall.cli.arguments import AGENT
 from rolecall.cli.hints import word
@@ -32,7 +32,7 @@ from rolecall.cli.project import PROJECT, project_of
 from rolecall.cli.thread_play import EventRecords, Stopped, run_attended
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.files import git, merge
-from rolecall.nexus import catalog, dispatch
+from rolecall.nexus import catalog
 from rolecall.nexus.filenames import ProjectFiles
 from rolecall.plan_run import taskflow
 from rolecall.plan_run.assignment import Assigned, assign, refuse
@@ -96,8 +96,8 @@ class CastRole(NamedTuple):
     STORE,
 )
 def run(options: Namespace) -> int:
-    project = os.path.realpath(project_of(options))
-    plan = dispatch.call(project, "plan_status")
+    project = Project(os.path.realpath(project_of(options).folder))
+    plan = project.plan()
     pending = [issue for issue in plan.get("issues", ()) if issue["status"] != "decided"]
     if pending:
         issues = "".join(f"\n  {issue['id']}  {issue['title']}" for issue in pending)
@@ -112,12 +112,12 @@ def run(options: Namespace) -> int:
     except ValueError as error:
         raise UsageError(f"--check cannot be read: {error}") from error
     if options.worktrees:
-        if not git.read_index(project, ".nexus"):
+        if not git.read_index(project.folder, ".nexus"):
             raise UsageError(
                 "the tasks' worktrees would lack .nexus, because it is not in git",
                 hint="Commit it: `git add .nexus && git commit`.",
             )
-        merge.check_ready(project)
+        merge.check_ready(project.folder)
     agents = catalog.load(config.catalog_folder())
     if options.dry_run:
         try:
@@ -138,13 +138,13 @@ def run(options: Namespace) -> int:
 
 
 def _look(
-    options: Namespace, project: str, rolecall: Rolecall | None, agents: catalog.Catalog
+    options: Namespace, project: Project, rolecall: Rolecall | None, agents: catalog.Catalog
 ) -> tuple[TaskBoard, list[TaskJob]]:
     """Return the state of the tasks, and the tasks to run; nothing is written."""
 
     def assign_tasks(tasks: Sequence[JsonObject]) -> Assigned:
         return assign(
-            tasks, agents, tree=ProjectFiles(project)
+            tasks, agents, tree=ProjectFiles(project.folder)
         )  # read again each time, because tasks add files
 
     board = TaskBoard(project, rolecall, assign_tasks, only=frozenset(options.task) if options.task else None)
@@ -237,7 +237,7 @@ def _propose(missing: Sequence[CastRole]) -> str:
 
 def _run_tasks(
     options: Namespace,
-    project: str,
+    project: Project,
     rolecall: Rolecall,
     board: TaskBoard,
     agents: catalog.Catalog,

@@ -1,16 +1,16 @@
-"""Shared by commands on a project: find the project and call its tools."""
+"""Shared by commands on a project: find it, and read the texts that are given to it."""
 
 from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 from typing import Any
 
+from rolecall.api import Project
 from rolecall.cli import CommandResult, argument
 from rolecall.cli.output import printable, read_file
 from rolecall.errors import Damaged, UsageError
-from rolecall.nexus import dispatch, project_paths
-from rolecall.settings import config
 
 PROJECT = argument("--project", "DIR", "the project's folder (default: the git work tree around this folder)")
 
@@ -19,19 +19,15 @@ SOURCE = argument("source", "FILE", "where the text is; - is standard input", na
 MESSAGE = argument("-m --message", "TEXT", "the text itself")
 
 
-def project_of(options: Namespace) -> str:
-    return project_paths.choose(options.project)
+def project_of(options: Namespace) -> Project:
+    return Project(options.project)
 
 
-def call(options: Namespace, tool: str, **arguments: Any) -> dict[str, Any]:
-    return dispatch.call(project_of(options), tool, arguments, mask=config.mask)
-
-
-def look(options: Namespace, tool: str) -> dict[str, Any]:
-    """Call a reading tool before a writing one; return an empty reply if a file is damaged, because the writing tool
-    reports that and keeps a copy."""
+def look(read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Call a verb that reads before one that writes; return an empty reply if a file is damaged, because the writing
+    one reports that and keeps a copy."""
     try:
-        return call(options, tool)
+        return read()
     except Damaged:
         return {}
 

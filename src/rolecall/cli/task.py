@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from rolecall.cli import CommandResult, argument, flag, verb
 from rolecall.cli.asking import can_ask
 from rolecall.cli.output import between, plural, read_file, read_input, table, tell
-from rolecall.cli.project import PROJECT, call, look
+from rolecall.cli.project import PROJECT, look, project_of
 from rolecall.errors import UsageError
-from rolecall.nexus import overview, task_graph
+from rolecall.nexus import task_graph
+from rolecall.nexus.overview import REUSE_POLICIES, TASK_STATUSES
 from rolecall.store.canonical import JsonObject
 
 _MOST_TASKS = 20
@@ -45,18 +46,26 @@ _LONG = ("context", "approach", "acceptance", "risk")
         "--owner-reuse-policy",
         None,
         "whether an earlier instance continues with it",
-        choices=overview.REUSE_POLICIES,
+        choices=REUSE_POLICIES,
     ),
     PROJECT,
 )
 def add(options: Namespace) -> CommandResult:
-    if options.dep and (known := look(options, "task_list")):
+    project = project_of(options)
+    if options.dep and (known := look(project.tasks)):
         _check_deps({task["id"]: task["deps"] for task in known.get("tasks", ())}, options.dep)
-    fields = ("title", "goal", "plan_issue", "owner", "owner_agent_id", "owner_reuse_policy")
-    arguments = {field: getattr(options, field) for field in fields}
     long = {field: getattr(options, field) for field in _LONG}
-    arguments |= {field: value and read_input(value) for field, value in long.items()}
-    reply = call(options, "task_add", deps=options.dep, decisions=options.decision, **arguments)
+    reply = project.add_task(
+        options.title,
+        deps=options.dep,
+        plan_issue=options.plan_issue,
+        goal=options.goal,
+        decisions=options.decision,
+        owner=options.owner,
+        owner_agent_id=options.owner_agent_id,
+        owner_reuse_policy=options.owner_reuse_policy,
+        **{field: value and read_input(value) for field, value in long.items()},
+    )
     return CommandResult(reply, f"task {reply['task']['id']} added")
 
 
@@ -83,7 +92,7 @@ def _check_deps(deps_of: Mapping[float, list[float]], deps: list[int]) -> None:
 
 @verb("task list", "list the tasks of the current cycle", "rolecall task list", PROJECT)
 def list_tasks(options: Namespace) -> CommandResult:
-    reply = call(options, "task_list")
+    reply = project_of(options).tasks()
     if "tasks" not in reply:
         return CommandResult(reply, "there are no tasks")
 
@@ -114,7 +123,7 @@ def _table(tasks: list[JsonObject], ready_ids: list[float]) -> str:
 
 @verb("task ready", "list the tasks that can begin now", "rolecall task ready", PROJECT)
 def list_ready(options: Namespace) -> CommandResult:
-    reply = call(options, "task_list")
+    reply = project_of(options).tasks()
     ids = reply["summary"]["ready"] if "tasks" in reply else []
     ready = set(ids)
     found = [task for task in reply.get("tasks", []) if task["id"] in ready]
@@ -136,7 +145,7 @@ def list_ready(options: Namespace) -> CommandResult:
     PROJECT,
 )
 def draw_graph(options: Namespace) -> CommandResult:
-    drawn = task_graph.DRAWN_AS[options.kind](call(options, "task_list").get("tasks", []))
+    drawn = task_graph.DRAWN_AS[options.kind](project_of(options).tasks().get("tasks", []))
     return CommandResult({"as": options.kind, "graph": drawn}, drawn)
 
 
@@ -145,11 +154,11 @@ def draw_graph(options: Namespace) -> CommandResult:
     "set the status of a task",
     "rolecall task update 1 completed",
     argument("id", "ID", "the task", type=int),
-    argument("status", None, "its new status", choices=overview.TASK_STATUSES),
+    argument("status", None, "its new status", choices=TASK_STATUSES),
     PROJECT,
 )
 def update(options: Namespace) -> CommandResult:
-    reply = call(options, "task_update", id=options.id, status=options.status)
+    reply = project_of(options).update_task(options.id, options.status)
     return CommandResult(reply, f"task {reply['task']['id']} is {reply['task']['status']}")
 
 
@@ -161,9 +170,10 @@ def update(options: Namespace) -> CommandResult:
     PROJECT,
 )
 def close(options: Namespace) -> CommandResult:
-    current = look(options, "task_list")
+    project = project_of(options)
+    current = look(project.tasks)
     tasks = current.get("tasks", [])
-    if current and not tasks and look(options, "plan_status") == {"active": False}:
+    if current and not tasks and look(project.plan) == {"active": False}:
         raise UsageError("there is nothing to close: the project has no plan and no tasks")
     unfinished = [task for task in tasks if task["status"] != "completed"]
     if unfinished and not options.yes:
@@ -174,7 +184,7 @@ def close(options: Namespace) -> CommandResult:
         if can_ask():
             raise UsageError(text, hint="Add --yes to close the cycle with them.")
         tell(text)
-    reply = call(options, "task_close")
+    reply = project.close_cycle()
     archived = reply["archived"]
     plan = f"a plan with {plural(archived['decisions'], 'decision')}" if archived["plan"] else "no plan"
     tasks_text = plural(archived["tasks"], "task")
@@ -188,12 +198,14 @@ def close(options: Namespace) -> CommandResult:
     "history search",
     "find closed cycles, the latest last",
     "rolecall history search migration\nrolecall history search --last 3",
-    argument("query", "TEXT", "only cycles that have this text anywhere (default: all)", nargs="?"),
-    argument("--last", "N", "at most the latest N (default: 10)", type=between(0)),
+    argument(
+        "query", "TEXT", "only cycles that have this text anywhere (default: all)", nargs="?", default=""
+    ),
+    argument("--last", "N", "at most the latest N (default: 10)", type=between(0), default=10),
     PROJECT,
 )
 def search_history(options: Namespace) -> CommandResult:
-    reply = call(options, "history_search", query=options.query, last_n=options.last)
+    reply = project_of(options).history(options.query, last=options.last)
     rows = [
         (
             cycle["completed_at"],
@@ -217,5 +229,5 @@ def search_history(options: Namespace) -> CommandResult:
     PROJECT,
 )
 def write_artifact(options: Namespace) -> CommandResult:
-    reply = call(options, "artifact_write", filename=options.name, content=read_file(options.file))
+    reply = project_of(options).write_artifact(options.name, read_file(options.file))
     return CommandResult(reply, str(reply["path"]))

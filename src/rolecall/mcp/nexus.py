@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from rolecall.api import Project
 from rolecall.errors import RolecallError
 from rolecall.mcp.tools import Caller, Effect, McpTool, ToolContext
-from rolecall.nexus import dispatch
+from rolecall.nexus.dispatch import TOOLS as CONTRACT
+from rolecall.nexus.dispatch import Tool, input_schema
 from rolecall.nexus.tool_error import ToolError
-from rolecall.settings import config
 
 PREFIX = "nx_"
 _REPLACING = ("plan_update", "artifact_write")
 """Tools that can discard information stored nowhere else."""
 
 
-def _make_tool(name: str, tool: dispatch.Tool) -> McpTool:
+def _make_tool(name: str, tool: Tool) -> McpTool:
     def run(place: ToolContext, _caller: Caller, /, **arguments: Any) -> bytes:
         try:
-            return dispatch.call_json(
-                place.project, name, arguments, restrictions=place.restrictions, mask=config.mask
-            )
+            return Project(place.project).call_tool(name, arguments, restrictions=place.restrictions)
         except ToolError as error:
             # The message is a fixed part of the contract, so no hint is added.
             raise RolecallError(error.message) from error
@@ -29,7 +28,7 @@ def _make_tool(name: str, tool: dispatch.Tool) -> McpTool:
     return McpTool(
         PREFIX + name,
         tool.description,
-        dispatch.input_schema(tool),
+        input_schema(tool),
         run,
         effect,
         classes=tool.denied_as,
@@ -37,4 +36,4 @@ def _make_tool(name: str, tool: dispatch.Tool) -> McpTool:
     )
 
 
-TOOLS = tuple(_make_tool(name, tool) for name, tool in dispatch.TOOLS.items())
+TOOLS = tuple(_make_tool(name, tool) for name, tool in CONTRACT.items())

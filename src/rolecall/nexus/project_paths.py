@@ -74,13 +74,13 @@ def artifacts(project: Folder) -> str:
     return state(project, "artifacts")
 
 
-def choose(folder: str | None) -> str:
+def choose(folder: Folder | None) -> str:
     """The project that a person names, or the one around this folder."""
     if folder is None:
         return find(os.getcwd())
     if not os.path.isdir(folder):
-        hint = "--project names the folder of a project."
-        raise UsageError(f"the folder {folder!r} does not exist", hint=hint)
+        hint = Hint("Name one that exists", "name_project")
+        raise UsageError(f"the folder {os.fspath(folder)!r} does not exist", hint=hint)
     return os.path.abspath(folder)
 
 

@@ -5,12 +5,11 @@ If the list of agents cannot be written, the work continues and the report has a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-from rolecall.api import Rolecall, Thread
+from rolecall.api import Project, Rolecall, Thread
 from rolecall.errors import RolecallError
-from rolecall.nexus import project_paths, tracker
 from rolecall.nexus.filenames import canonical
 from rolecall.nexus.resume import Touch
 from rolecall.plan_run.past import Past, instance_id, moment, touched_files
@@ -38,7 +37,7 @@ class _Span(NamedTuple):
 
 
 class AgentWatch:
-    def __init__(self, project: str, rolecall: Rolecall, remark: Callable[[str], None]) -> None:
+    def __init__(self, project: Project, rolecall: Rolecall, remark: Callable[[str], None]) -> None:
         self._project = project
         self._rolecall = rolecall
         self._remark = remark
@@ -70,14 +69,14 @@ class AgentWatch:
         for entry in self._entries():
             agent = entry.get("agent_id", "")
             if entry.get("status") == "running" and agent.startswith(ours):
-                self._record_end(agent, entry.get("agent_name", ""), project_paths.now(), "", frozenset())
+                self._record_end(agent, entry.get("agent_name", ""))
 
     def touches(self) -> list[Touch]:
         """The files touched by our agents, and by those of the hosts that keep the same list."""
         theirs = [
             Touch(
                 entry.get("agent_id", ""),
-                frozenset(canonical(file, self._project) for file in entry["files_touched"]),
+                frozenset(canonical(file, self._project.folder) for file in entry["files_touched"]),
                 entry["stopped_at"],
             )
             for entry in self._entries()
@@ -87,7 +86,7 @@ class AgentWatch:
 
     def _entries(self) -> Sequence[JsonObject]:
         try:
-            return tracker.entries(self._project)
+            return self._project.agents()
         except RolecallError as exc:
             self._remark_once(f"the list of agents cannot be read: {exc.message}")
             return []
@@ -99,8 +98,7 @@ class AgentWatch:
         active = self._active.setdefault(thread.id, {})
         if instance not in active:
             active[instance] = role
-            fields = {"agent_name": role, "agent_id": instance, "at": project_paths.now()}
-            self._track(lambda: tracker.record_start(self._project, **fields))
+            self._track(lambda: self._project.start_agent(instance, role))
 
     def finish_step(self, task: float, ident: str, step: Step, *, is_apart: bool = False) -> list[Overlap]:
         """Record a step, and return the files that another task has touched in the meantime. `is_apart` means that the
@@ -109,10 +107,10 @@ class AgentWatch:
         files, at = touched_files(step), moment(step.payload["completed_at"])
         self._active.setdefault(ident, {}).setdefault(instance.id, step.role)
         for agent in self._active.pop(ident):
-            is_it = agent == instance.id
-            self._record_end(
-                agent, step.role, at, step.body if is_it else "", files if is_it else frozenset()
-            )
+            if agent == instance.id:
+                self._record_end(agent, step.role, at, step.body, files)
+            else:
+                self._record_end(agent, step.role, at)
 
         if is_apart:
             return []
@@ -132,19 +130,14 @@ class AgentWatch:
     def leave(self, ident: str, reason: str) -> None:
         """Record that no agent works on this thread any more."""
         for agent, role in self._active.pop(ident, {}).items():
-            self._record_end(agent, role, project_paths.now(), reason, frozenset())
+            self._record_end(agent, role, message=reason)
         self.past.give_back(ident)
 
-    def _record_end(self, agent: str, role: str, at: str, message: str, files: frozenset[str]) -> None:
+    def _record_end(
+        self, agent: str, role: str, at: str = "", message: str = "", files: Collection[str] = ()
+    ) -> None:
         self._track(
-            lambda: tracker.record_end(
-                self._project,
-                agent_id=agent,
-                agent_name=role,
-                at=at,
-                last_message=message.strip(),
-                files=sorted(files),
-            )
+            lambda: self._project.end_agent(agent, role, at=at, message=message.strip(), files=sorted(files))
         )
 
     def _track(self, write: Callable[[], object]) -> None:

@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from rolecall.api import Rolecall, Thread
+from rolecall.api import Project, Rolecall, Thread
 from rolecall.errors import Damaged, Hint, NotFound
-from rolecall.nexus import dispatch, project_paths, run_record, state_file
+from rolecall.nexus import project_paths
 from rolecall.nexus.overview import Task
-from rolecall.nexus.run_record import TaskRun
+from rolecall.nexus.run_record import TaskRun, key
 from rolecall.nexus.tool_error import NotThere
 from rolecall.plan_run.assignment import Assigned, TaskJob, is_leads
 from rolecall.plan_run.schedule import Want
@@ -59,7 +59,7 @@ class BoardStanding(NamedTuple):
 class TaskBoard:
     def __init__(
         self,
-        project: str,
+        project: Project,
         rolecall: Rolecall | None,
         assign: Assign,
         *,
@@ -86,7 +86,7 @@ class TaskBoard:
 
     def look(self) -> None:
         """Read everything without writing."""
-        self.runs = run_record.load(self._project)
+        self.runs = self._project.task_runs()
         self.read()
         unknown = [number for number in self._only or () if number not in self.tasks]
         if unknown:
@@ -95,7 +95,7 @@ class TaskBoard:
 
     def load(self) -> None:
         """Read everything before a run, and settle the tasks whose threads ended outside a run."""
-        with state_file.hold_lock(self._project):  # keeps a copy of a damaged file
+        with self._project.lock():  # keeps a copy of a damaged file
             self.look()
         for task in self.tasks.values():
             run = self.run_of(task)
@@ -105,13 +105,13 @@ class TaskBoard:
                     self._keep(task, run._replace(is_settled=True, redoes=()))
 
     def read(self) -> None:
-        found = dispatch.call(self._project, "task_list")
+        found = self._project.tasks()
         self.goal = found.get("goal", "")
         tasks = found.get("tasks", [])
         by_id = {task["id"]: task for task in tasks}
         if len(by_id) < len(tasks):  # a record about one would be taken for the other's
             number, count = Counter(task["id"] for task in tasks).most_common(1)[0]
-            path = project_paths.state(self._project, project_paths.TASKS)
+            path = project_paths.state(self._project.folder, project_paths.TASKS)
             hint = "Give each a number of its own, then try again."
             raise Damaged(f"{path} has {count} tasks with the number {number}", hint=hint)
         self.tasks = by_id
@@ -130,7 +130,7 @@ class TaskBoard:
         return self._only is None or number in self._only
 
     def run_of(self, task: Task) -> TaskRun | None:
-        return self.runs.get(run_record.key(task))
+        return self.runs.get(key(task))
 
     # -- judging tasks --
 
@@ -244,12 +244,12 @@ class TaskBoard:
         """Set the status of a task. Return a remark if the task is gone or has been replaced by another."""
         self.read()
         there = self.tasks.get(task["id"])
-        if there is None or run_record.key(there) != run_record.key(task):
+        if there is None or key(there) != key(task):
             return f"task {task['id']} is not in the task list any more, so it was not set to {status}"
         is_completed_by_hand = status == "pending" and there["status"] == "completed"
         if there["status"] != status and not is_completed_by_hand:
             try:
-                reply = dispatch.call(self._project, "task_update", {"id": task["id"], "status": status})
+                reply = self._project.update_task(task["id"], status)
             except NotThere as exc:
                 return f"task {task['id']} was not set to {status}: {exc.message}"
             self.tasks[task["id"]] = reply["task"]
@@ -279,7 +279,5 @@ class TaskBoard:
         return [problem for problem in problems if problem]
 
     def _keep(self, task: Task, run: TaskRun) -> None:
-        self.runs[run_record.key(task)] = run
-        run_record.save(
-            self._project, self.runs, {run_record.key(one) for one in (*self.tasks.values(), task)}
-        )
+        self.runs[key(task)] = run
+        self._project.save_task_runs(self.runs, (*self.tasks.values(), task))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rolecall.agents import presence
-from rolecall.api import Crew, Rolecall, Thread
-from rolecall.nexus import brief, filenames, knowledge_files, resume, tool_map, tools
+from rolecall.api import Crew, Project, Rolecall, Thread
+from rolecall.nexus import brief, filenames, resume, tool_map
 from rolecall.nexus.catalog import Catalog
 from rolecall.nexus.overview import Task
 from rolecall.nexus.resume import Touch
@@ -38,7 +38,7 @@ class FirstSession(NamedTuple):
 
 @dataclass
 class Opening:
-    project: str
+    project: Project
     rolecall: Rolecall
     crew: Crew
     catalog: Catalog
@@ -72,12 +72,12 @@ class Opening:
             brief.brief(
                 job.task,
                 results=[self._result(tasks[dep]) for dep in job.task["deps"] if dep in tasks],
-                decisions=tools.context(self.project)["decisions"],
+                decisions=self.project.context()["decisions"],
                 works=[tasks[work] for work in job.works if work in tasks],
-                knowledge=knowledge_files.as_text(self.project),
+                knowledge=self.project.reading_list(),
                 first=resume.REREAD if own.must_reread else "",
             ),
-            folder=self.project,
+            folder=self.project.folder,
             agent=self.agent,
             sessions={role: session.told for role, session in sessions.items()},
             also=lambda ident, _draft: self.board.plan(job.task, ident),
@@ -106,10 +106,10 @@ class Opening:
             # An agent that may not write is judged by the files its report names and by when they changed.
             step = self.rolecall.find_step(prior.step)
             summary = step.output.get("summary", "") if isinstance(step.output, dict) else ""
-            tree = filenames.ProjectFiles(self.project)
+            tree = filenames.ProjectFiles(self.project.folder)
             read = known.files | filenames.find_names([step.body, str(summary)], tree)
             known = known._replace(files=read)
-            changed = filenames.changed_since(self.project, read & files, known.at)
+            changed = filenames.changed_since(self.project.folder, read & files, known.at)
             others = [*others, *([Touch("somebody", changed, _LATER)] if changed else [])]
         decision = resume.decide(
             agent=role,

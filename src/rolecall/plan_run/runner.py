@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from rolecall.agents.protocol import Cancel
-from rolecall.api import Crew, Rolecall, Thread
+from rolecall.api import Crew, Project, Rolecall, Thread
 from rolecall.errors import AgentError, RolecallError, UsageError
 from rolecall.files.merge import SetAside
-from rolecall.nexus import run_record
 from rolecall.nexus.catalog import Catalog
 from rolecall.plan_run import report, schedule, taskflow
 from rolecall.plan_run.agent_watch import AgentWatch
@@ -37,7 +36,7 @@ Tell = Callable[[str, float | None, JsonObject], None]
 
 @dataclass
 class PlanRunner:
-    project: str
+    project: Project
     rolecall: Rolecall
     crews: Callable[[str | None], Crew]
     """Returns the crew in which an agent plays every role; None for the configured agents."""
@@ -75,7 +74,7 @@ class PlanRunner:
 
     async def run(self) -> list[Row]:
         """Run until everything left needs a person, and return a row for each task that was open."""
-        with run_record.run_alone(self.project):
+        with self.project.run_alone():
             self.board.load()
             was_done = {number for number, task in self.board.tasks.items() if task["status"] == "completed"}
             self.watch.load([run.thread for run in self.board.runs.values()])
