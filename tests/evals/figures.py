@@ -20,10 +20,15 @@ from evals.simulation import (
     run_suite,
 )
 from evals.test_search import run, run_with_ends
-from rolecall.evals.power import find_smallest_difference
 from rolecall.evals.search import Search
-from rolecall.evals.sequential import decide_early
-from rolecall.evals.statistics import compare_rates, estimate_mean, estimate_rate, is_worse
+from rolecall.evals.statistics import (
+    compare_rates,
+    decide_early,
+    estimate_mean,
+    estimate_rate,
+    find_smallest_difference,
+    is_worse,
+)
 
 DIFFICULTIES: dict[str, Difficulty] = {"mixed": MIXED, "similar": SIMILAR, "hard": HARD, "easy": EASY}
 

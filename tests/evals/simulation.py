@@ -6,8 +6,7 @@ import os
 from collections.abc import Callable
 from random import Random
 
-from rolecall.evals.power import BASE_RATE
-from rolecall.evals.statistics import Pair, Tally
+from rolecall.evals.statistics import BASE_RATE, Pair, Tally
 
 SUITES = 2000 if "SOAK" in os.environ else 400
 Difficulty = tuple[float, float]

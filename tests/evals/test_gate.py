@@ -12,9 +12,9 @@ import pytest
 
 from evals.simulation import MIXED, SUITES, run_both, run_breaking
 from rolecall.evals.gate import Early
-from rolecall.evals.power import find_smallest_difference
-from rolecall.evals.records import Cell, Result, StoredTask, StoredVariant
-from rolecall.evals.statistics import ALPHA, Pair, Tally, compare_rates, is_worse
+from rolecall.evals.records import Cell, Result, StoredTask
+from rolecall.evals.statistics import ALPHA, Pair, Tally, compare_rates, find_smallest_difference, is_worse
+from rolecall.evals.suite import Variant
 from rolecall.store.ids import NodeId, ThreadId
 
 RUNS, TASKS, REPEAT = 400 if "SOAK" in os.environ else 100, 60, 2
@@ -22,7 +22,7 @@ RUNS, TASKS, REPEAT = 400 if "SOAK" in os.environ else 100, 60, 2
 
 def make_run(variants: int) -> Any:
     """What `Early` reads of a run: its suite and its cells, all repeats of a task together."""
-    stored = [StoredVariant(f"v{number}", NodeId(""), None, {}) for number in range(variants)]
+    stored = [Variant(f"v{number}", NodeId(""), None, {}) for number in range(variants)]
     tasks = [StoredTask(NodeId(""), f"t{number}", "", (), (), None, "", "") for number in range(TASKS)]
     wanted = [(one, task, repeat) for task in tasks for repeat in range(REPEAT) for one in stored]
     cells = tuple(Cell(number, *cell, ThreadId("")) for number, cell in enumerate(wanted, 1))

@@ -9,8 +9,7 @@ from statistics import fmean
 import pytest
 
 from evals.simulation import HARD, MIXED, SIMILAR, SUITES, Difficulty, run_both
-from rolecall.evals.sequential import decide_early
-from rolecall.evals.statistics import Pair, Tally
+from rolecall.evals.statistics import Pair, Tally, decide_early
 
 FAIL, PASS = Tally(0, 1), Tally(1, 1)
 

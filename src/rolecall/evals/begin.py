@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol, TypeVar
 from rolecall.errors import Conflict, RolecallError, UsageError
 from rolecall.evals import folders, records
 from rolecall.evals.judge import describe_problem
-from rolecall.evals.power import find_smallest_difference
 from rolecall.evals.records import EvalRun, JudgeFiles, StoredSuite
+from rolecall.evals.statistics import find_smallest_difference
 from rolecall.evals.suite import MOST_CELLS, FindMissing, Recorded, Suite
 from rolecall.evals.tasks import EvalTask, TaskFiles
 from rolecall.files.snapshot import Snapshot

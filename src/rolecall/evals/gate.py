@@ -21,8 +21,7 @@ from rolecall.evals.compare import (
 )
 from rolecall.evals.records import EvalRun, Result, StoredSuite, find_run
 from rolecall.evals.results import Report
-from rolecall.evals.sequential import EarlyAnswer, decide_early
-from rolecall.evals.statistics import ALPHA, Pair, Tally, is_worse
+from rolecall.evals.statistics import ALPHA, EarlyAnswer, Pair, Tally, decide_early, is_worse
 from rolecall.files.tree import Trees
 from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Store

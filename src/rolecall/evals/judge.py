@@ -25,7 +25,7 @@ from rolecall.agents import process, sandbox
 from rolecall.agents.protocol import Cancel
 from rolecall.agents.sandbox import Layers
 from rolecall.errors import AgentError, RolecallError, UsageError
-from rolecall.evals.records import StoredJudge, Verdict
+from rolecall.evals.records import StoredJudge, Verdict, sum_amounts
 from rolecall.evals.suite import Judge
 from rolecall.files.snapshot import Snapshot
 from rolecall.files.tree import Trees
@@ -220,9 +220,7 @@ def question_of(judged: Judged) -> str:
 def count_votes(judge: Judge, votes: Sequence[Vote]) -> Verdict:
     """The verdict of the majority, with the mean score. A tie fails, because half of the votes reject the result."""
     steps = [vote.step for vote in votes if vote.step]
-    usage: dict[str, float] = {}
-    for vote in votes:
-        usage |= {key: usage.get(key, 0) + amount for key, amount in vote.usage.items()}
+    usage = sum_amounts(vote.usage for vote in votes)
     if problems := [vote.problem for vote in votes if vote.problem]:
         return Verdict(judge.name, "infrastructure", reason=problems[0], usage=usage, votes=steps)
     passed = sum(vote.has_passed for vote in votes)

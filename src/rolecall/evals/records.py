@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from rolecall.errors import Hint, NotFound, UsageError
-from rolecall.evals.suite import Example, Judge, Suite, judge_workflow
+from rolecall.evals.suite import Example, Judge, Suite, Variant, judge_workflow
 from rolecall.evals.tasks import EvalTask
 from rolecall.files.snapshot import Snapshot
 from rolecall.store import holder
@@ -137,13 +137,6 @@ class StoredTask(NamedTuple):
     """The step of a recorded thread, or its start, from which the threads of this task continue."""
 
 
-class StoredVariant(NamedTuple):
-    name: str
-    workflow: NodeId
-    agent: str | None
-    agents: Mapping[str, str]
-
-
 class StoredJudge(NamedTuple):
     """A judge with its files and, if it is an agent, the workflow in which it votes."""
 
@@ -158,7 +151,7 @@ class StoredJudge(NamedTuple):
 class StoredSuite(NamedTuple):
     node: NodeId
     name: str
-    variants: tuple[StoredVariant, ...]
+    variants: tuple[Variant, ...]
     tasks: tuple[StoredTask, ...]
     judges: tuple[StoredJudge, ...]
     repeat: int
@@ -169,7 +162,7 @@ class Cell(NamedTuple):
 
     number: int
     """Counted from 1."""
-    variant: StoredVariant
+    variant: Variant
     task: StoredTask
     repeat: int
     """Counted from 0."""
@@ -293,17 +286,19 @@ class EvalRun:
             for task in tasks
             for variant in self.suite.variants
         ]
-        return tuple(Cell(number, *cell, self._thread_of(number)) for number, cell in enumerate(found, 1))
-
-    def _thread_of(self, number: int) -> ThreadId:
-        return ThreadId(member_id(self.at, number, self.node))
+        return tuple(
+            Cell(number, *cell, ThreadId(member_id(self.at, number, self.node)))
+            for number, cell in enumerate(found, 1)
+        )
 
     def read_results(self) -> dict[int, Result]:
         """The newest result of each cell that has one, by number."""
         found: dict[int, Result] = {}
-        for node in _walk(self._store, self.ref.target):
-            if "number" in node and node["number"] not in found:
-                found[node["number"]] = self._load_result(node)
+        for payload in _walk(self._store, self.ref.target):
+            if "number" in payload and payload["number"] not in found:
+                known = {key: payload[key] for key in Result._fields if key in payload}
+                known["verdicts"] = tuple(self._load_verdict(node) for node in payload["verdicts"])
+                found[payload["number"]] = Result(**known)
         return dict(sorted(found.items()))
 
     def read_calibrations(self) -> dict[str, Calibration]:
@@ -315,11 +310,6 @@ class EvalRun:
                 name = self._store.get(node["judge"]).payload["name"]
                 found.setdefault(name, Calibration(**{**known, "judge": name, "wrong": tuple(node["wrong"])}))
         return found
-
-    def _load_result(self, payload: JsonObject) -> Result:
-        known = {key: payload[key] for key in Result._fields if key in payload}
-        known["verdicts"] = tuple(self._load_verdict(node) for node in payload["verdicts"])
-        return Result(**known)
 
     def _load_verdict(self, node: str) -> Verdict:
         payload = self._store.get(node).payload
@@ -512,8 +502,7 @@ def list_runs(store: Store, *, suite: str | None = None) -> list[EvalRun]:
 def load_suite(store: Store, node: str) -> StoredSuite:
     payload = store.get(node).payload
     variants = [
-        StoredVariant(one["name"], NodeId(one["workflow"]), one.get("agent"), one["agents"])
-        for one in payload["variants"]
+        Variant(one["name"], one["workflow"], one.get("agent"), one["agents"]) for one in payload["variants"]
     ]
     tasks = [load_task(store, one) for one in payload["tasks"]]
     judges = [_load_judge(store, one) for one in payload["judges"]]

@@ -95,13 +95,8 @@ class Report:
             known: dict[str, Any] = {}
             if result := results.get(cell.number):
                 keys = result.usage.keys() | result.saved.keys()
-                known = {
-                    "outcome": result.outcome,
-                    "reason": result.reason,
-                    "score": result.score,
-                    "verdicts": result.verdicts,
-                    "head": result.head,
-                    "agents": result.agents,
+                same = ("outcome", "reason", "score", "verdicts", "head", "agents")
+                known = {name: getattr(result, name) for name in same} | {
                     "paid": result.usage,
                     "used": {key: result.usage.get(key, 0) + result.saved.get(key, 0) for key in keys},
                 }

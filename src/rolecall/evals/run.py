@@ -132,7 +132,8 @@ class Runner:
     async def _try_setups(self, waiting: Sequence[Cell]) -> None:
         """Prepare the folder of the first thread of each task, so that no agent is asked if the setup of a task
         fails."""
-        first = {cell.task.node: cell for cell in reversed(waiting) if not self._has_thread(cell)}
+        new = [cell for cell in reversed(waiting) if read_thread(self.store, cell.thread) is None]
+        first = {cell.task.node: cell for cell in new}
         problems = []
         for cell in sorted(first.values()):
             try:
@@ -174,7 +175,8 @@ class Runner:
                 while waiting and len(running) < self.at_once and not self._halt.is_set():
                     cell = waiting.popleft()
                     running[asyncio.create_task(self._play_cell(cell))] = cell
-                self.watch("progress", self._describe(len(waiting), len(running)))
+                told = {"waiting": len(waiting), "running": len(running), "limits": dict(self.run.limits)}
+                self.watch("progress", {**told, "spent": self.spent()})
                 if not running:
                     break
                 waits = {*running} | (set() if stopped.done() else {stopped})
@@ -225,18 +227,7 @@ class Runner:
         under_way = sum(now - since for since in self._since.values()) / 60
         return total | {"minutes": total.get("minutes", 0) + under_way}
 
-    def _describe(self, waiting: int, running: int) -> JsonObject:
-        return {
-            "waiting": waiting,
-            "running": running,
-            "spent": self.spent(),
-            "limits": dict(self.run.limits),
-        }
-
     # -- a cell --
-
-    def _has_thread(self, cell: Cell) -> bool:
-        return read_thread(self.store, cell.thread) is not None
 
     def _folder(self, name: str) -> str:
         return os.path.join(self.work, "eval", self.run.id, name)
@@ -391,17 +382,11 @@ class Runner:
         self, stored: StoredJudge, judged: Judged, place: str, title: str, repeat: int = 0
     ) -> Verdict:
         """Let the agent of a judge vote, as often as the judge says. `place` identifies the judged result."""
-        votes = []
-        for number in range(stored.judge.votes):
-            votes.append(
-                await self._vote(
-                    stored,
-                    judged,
-                    f"{place}-{stored.judge.name}-{number + 1}",
-                    title,
-                    number + repeat * stored.judge.votes,
-                )
-            )
+        name, count = stored.judge.name, stored.judge.votes
+        votes = [
+            await self._vote(stored, judged, f"{place}-{name}-{number + 1}", title, number + repeat * count)
+            for number in range(count)
+        ]
         return judge.count_votes(stored.judge, votes)
 
     async def _vote(self, stored: StoredJudge, judged: Judged, place: str, title: str, repeat: int) -> Vote:
@@ -426,7 +411,10 @@ class Runner:
             with suppress(UsageError):  # it waits for an answer
                 ref = lifecycle.resume(self.store, ref, mask=self.mask, is_run_here=True)
         if not ref.state.is_over:
-            await self._advance(None, ident, partial(self._tell_vote, ident))
+            about = {"number": 0, "thread": ident}
+            await self._advance(
+                None, ident, lambda kind, body: self.watch("member", {**about, "kind": kind, "body": body})
+            )
             ref = thread.find(self.store, ident)
         last = Chain(self.store, ref.head).last
         used = self._judging[ident] = used_by(self.store, ref)
@@ -435,9 +423,6 @@ class Runner:
         folders.clear(folder)
         output = last.output
         return Vote(output["verdict"] == "pass", float(output["score"]), output["reason"], last.id, used)
-
-    def _tell_vote(self, ident: str, kind: str, body: JsonObject) -> None:
-        self.watch("member", {"number": 0, "thread": ident, "kind": kind, "body": body})
 
     async def _calibrate(self) -> None:
         """Ask the judging agents about answers with known verdicts, unless this run has already done so."""

@@ -23,6 +23,12 @@ from rolecall.errors import UsageError
 ALPHA = 0.05
 """How often a test may report a difference that does not exist."""
 RESAMPLES = 1000
+BASE_RATE = 0.7
+"""The pass rate of the base for which the smallest difference is computed."""
+POWER = 0.8
+"""The probability with which a suite should detect an existing difference."""
+STAKES = (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95)
+"""The shares of the capital that are bet, each by a separate gambler; the mean of their capitals is the e-value."""
 NOTHING_SHARED = "No task has a verdict of both variants, so there is nothing to compare."
 _Z = NormalDist().inv_cdf(0.975)
 """The level of intervals that contain the true value in 95 % of cases."""
@@ -31,6 +37,7 @@ _MOST_DRAWS = 2_000_000
 _MOST_ADDITIONS = 5_000_000
 _FLIPS = 9_999
 _FEW = 12
+_BISECTIONS = 40
 
 Change = Literal["fixed", "broken", "flaky", "unchanged"]
 
@@ -302,3 +309,72 @@ def _draw_signs(sizes: Sequence[float], least: float) -> float:
     least -= 1e-9 * sum(sizes)
     hits: int = sum(sum(map(mul, sizes, draw.choices((1, -1), k=len(sizes)))) >= least for _ in range(_FLIPS))
     return (hits + 1) / (_FLIPS + 1)
+
+
+# -- before a run: what a suite can detect --
+
+
+def find_smallest_difference(tasks: int, repeats: int = 1) -> float | None:
+    """The smallest drop in pass rate that a comparison by task detects with a probability of `POWER`; None if it would
+    not even detect the largest possible drop.
+
+    The model: a share of the tasks changes from always to never passing, and that share is the difference. The other
+    tasks do not change, and two runs of them have different verdicts half as often as coin tosses at the base rate
+    would. Repeats reduce only this second part. The result follows from the normal approximation to the exact test,
+    corrected for its steps.
+    """
+    noise = BASE_RATE * (1 - BASE_RATE)
+    for_alpha, for_power = map(NormalDist().inv_cdf, (1 - ALPHA / 2, POWER))
+
+    def is_shown(difference: float) -> bool:
+        square = difference + (1 - difference) * noise / repeats  # the mean square of the tasks' differences
+        spread = max(0.0, square - difference**2)
+        least = for_alpha * math.sqrt(square / tasks) + for_power * math.sqrt(spread / tasks)
+        return difference - 1 / (tasks * repeats) >= least
+
+    low, high = 0.0, BASE_RATE
+    if not is_shown(high):
+        return None
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_shown(middle) else (middle, high)
+    return high
+
+
+# -- during a run: whether the answer is already clear --
+
+
+@dataclass(frozen=True)
+class EarlyAnswer:
+    """The evidence after some tasks."""
+
+    answer: Literal["better", "worse"] | None
+    """How the variant compares with the base; None while it is open."""
+    e_value: float
+    """The evidence for a difference at the time the answer became clear, otherwise now."""
+    tasks: int
+    """After how many tasks the answer became clear, otherwise how many there are."""
+
+
+def decide_early(pairs: Iterable[Pair], *, alpha: float = ALPHA) -> EarlyAnswer:
+    """Look after each task, in the order in which both variants finished them, until the e-value is `1 / alpha` (a
+    betting martingale on the tasks' differences in pass rate). A later task does not change an answer.
+
+    A test that is repeated after every task finds differences that do not exist far too often. The e-value does not: it
+    is the capital of a gambler who starts with 1 and before each task bets on which variant will be better. If the
+    variants are equal, every bet is fair, and the capital ever reaches 20 with a probability of at most 1/20, however
+    often one looks.
+    """
+    better, worse = [1.0] * len(STAKES), [1.0] * len(STAKES)
+    e_value, tasks = 1.0, 0
+    for tasks, (base, variant) in enumerate(
+        (pair for pair in pairs if pair.base.runs and pair.variant.runs), 1
+    ):
+        if gain := variant.rate - base.rate:
+            better = [capital * (1 + stake * gain) for capital, stake in zip(better, STAKES, strict=True)]
+            worse = [capital * (1 - stake * gain) for capital, stake in zip(worse, STAKES, strict=True)]
+            up, down = fmean(better), fmean(worse)
+            e_value = (up + down) / 2
+            if e_value >= 1 / alpha:
+                return EarlyAnswer("better" if up > down else "worse", e_value, tasks)
+    return EarlyAnswer(None, e_value, tasks)

@@ -34,7 +34,6 @@ from rolecall.settings.form import (
     Either,
     Field,
     Flag,
-    Form,
     ListOf,
     MapOf,
     Number,
@@ -64,7 +63,7 @@ class Variant(NamedTuple):
 
     name: str
     workflow: str
-    """A name, a path or an id, as written in the suite."""
+    """A name, a path or an id, as written in the suite; in a stored suite, the id."""
     agent: str | None = None
     """Plays every role."""
     agents: Mapping[str, str] = {}
@@ -162,8 +161,7 @@ def read_suite(path: str, *, load: LoadWorkflow, missing: FindMissing) -> Suite:
     except FileNotFoundError:
         hint = "Name the YAML file of a suite; docs/evals.md shows one."
         raise NotFound(f"there is no suite {path!r}", hint=hint) from None
-    reader = _Reader(path, load, missing)
-    loaded = form.load(reader.form, text, source=path, include=includer(path))
+    loaded = form.load(_SuiteForm(path, load, missing), text, source=path, include=includer(path))
     return loaded.require(f"the suite {path}")
 
 
@@ -190,8 +188,8 @@ def judge_workflow(judge: Judge) -> Workflow:
     return Workflow(f"judge-{judge.name.lower()}", "Judges a result.", roles={JUDGE_ROLE: role}, graph=graph)
 
 
-class _Reader:
-    """Reads one suite; the checks of its form also read the files that it names."""
+class _SuiteForm(Record[Suite]):
+    """The form of one suite, which also reads the files that the suite names."""
 
     def __init__(self, path: str, load: LoadWorkflow, missing: FindMissing) -> None:
         self._path = path
@@ -232,8 +230,9 @@ class _Reader:
             },
         )
         names = "Names of variants and judges have up to 80 letters, digits, `.`, `_` and `-`."
-        self.form = _SuiteForm(
-            self,
+        super().__init__(
+            self._make_suite,
+            "a suite",
             {
                 "name": name,
                 "workflow": Field(ListOf(workflow, least=1, allow_single=True), required=True),
@@ -252,7 +251,7 @@ class _Reader:
         )
         self._tasks_file = ""
 
-    def make(
+    def _make_suite(
         self,
         workflow: tuple[str, ...],
         judges: Mapping[str, JsonObject],
@@ -280,16 +279,16 @@ class _Reader:
             () if isinstance(tasks, str) else tasks,
             recorded,
             repeat,
-            tuple(self._make_judge(name, **given) for name, given in judges.items()),
+            tuple(self._make_judge(name, given) for name, given in judges.items()),
             limits or {},
             reference,
             cheat,
             {},
         )
 
-    def _make_judge(self, name: str, **given: Any) -> Judge:
-        judge = Judge(name, **given)
-        return judge._replace(agent=agent_from(self._folder, judge.agent)) if judge.agent else judge
+    def _make_judge(self, name: str, given: JsonObject) -> Judge:
+        agent = {"agent": agent_from(self._folder, given["agent"])} if "agent" in given else {}
+        return Judge(name, **{**given, **agent})
 
     # -- consistency of the parts --
 
@@ -322,8 +321,11 @@ class _Reader:
                     f"{at}: the program {program!r} was not found", "Install it or correct the name."
                 )
 
-    def complete(self, suite: Suite, at: At) -> Suite:
-        """Read the tasks and the workflows, and report contradictions between them."""
+    def read(self, value: Any, at: At) -> Suite | form.Unreadable:
+        """Read a suite with its tasks and workflows, and report contradictions between them."""
+        suite = super().read(value, at)
+        if isinstance(suite, form.Unreadable):
+            return suite
         tasks, place = suite.tasks, at / "tasks"
         if self._tasks_file:
             tasks, problems = read_tasks(self._tasks_file)
@@ -404,18 +406,6 @@ class _Reader:
                         f"{judge.name}: {error.message}", _word(error)
                     )
         return books
-
-
-class _SuiteForm(Record[Suite]):
-    """The form of a suite, completed with the files that it names."""
-
-    def __init__(self, reader: _Reader, fields: Mapping[str, Field | Form[Any]]) -> None:
-        super().__init__(reader.make, "a suite", fields)
-        self._reader = reader
-
-    def read(self, value: Any, at: At) -> Suite | form.Unreadable:
-        suite = super().read(value, at)
-        return suite if isinstance(suite, form.Unreadable) else self._reader.complete(suite, at)
 
 
 def _combine(folder: str, workflows: Sequence[str], variants: Mapping[str, JsonObject]) -> Iterator[Variant]:
