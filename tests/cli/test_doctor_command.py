@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from collector import collecting
 from fakeagent import executable, fake_claude
 from modelserver import ModelServer
 
@@ -265,6 +266,22 @@ def test_the_extract_endpoint_is_asked_with_its_key_and_the_key_is_not_shown(mac
     shown = machine.doctor(code=1, READ_KEY=KEY)
     assert checks_of(shown)["extract"] == "problem"
     assert KEY not in json.dumps(shown)
+
+
+def test_the_collector_of_traces_is_asked_with_its_headers(machine: Machine) -> None:
+    with collecting() as collector:
+        machine.configure(f"traces: {{otlp: '{collector.url}', headersEnv: TRACE_HEADERS}}\n")
+        shown = machine.doctor(code=0, TRACE_HEADERS=f"authorization=Bearer%20{KEY}")
+        assert checks_of(shown)["traces"] == "ok"
+        [headers] = collector.headers
+        assert headers["Authorization"] == f"Bearer {KEY}" and not collector.spans
+        collector.answers = [(401, b"who is it?")]
+        [told] = [
+            one for one in machine.doctor(code=0, TRACE_HEADERS="a=b")["checks"] if one["name"] == "traces"
+        ]
+        assert told["state"] == "warning" and told["text"].endswith("answered 401: who is it?")
+    assert checks_of(machine.doctor(code=0, TRACE_HEADERS="a=b"))["traces"] == "warning"  # it has gone
+    assert checks_of(machine.doctor(code=1, TRACE_HEADERS=""))["traces"] == "problem"
 
 
 def test_what_a_broken_program_prints_is_shown_without_keys(machine: Machine) -> None:

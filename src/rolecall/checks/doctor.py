@@ -22,7 +22,7 @@ from rolecall.agents.acp_presets import PRESETS
 from rolecall.agents.identity import QUIET, version_in
 from rolecall.agents.presence import adapter_of, check_present, env_of, find_program, locate, program_of
 from rolecall.agents.program import Program
-from rolecall.checks.machine import Check, check_extract
+from rolecall.checks.machine import Check, check_collector, check_extract
 from rolecall.errors import AgentError, NotFound, RolecallError
 from rolecall.settings.settings import NAME_AN_AGENT, Settings
 from rolecall.threads.setup import Cast, Casting
@@ -135,17 +135,20 @@ async def diagnose(
     besides: Sequence[Cast] = (),
     checks: Sequence[Check] = (),
 ) -> Diagnosis:
-    """Check every needed agent and those in `besides`, git and the endpoints."""
+    """Check every needed agent and those in `besides`, git, the endpoints and the collector of traces."""
     wanted = [*(need.cast for need in needs if need.cast is not None), *besides]
     casts: dict[str, Cast] = {}
     for cast in wanted:
         casts.setdefault(label_of(cast), cast)
-    findings, git, endpoints = await asyncio.gather(
+    findings, git, endpoints, traces = await asyncio.gather(
         examine(casts.values(), place),
         _check_git(place, is_needed=any(need.workdir == "worktree" for need in needs)),
         check_extract([need.entry.extract for need in needs], settings, place.env),
+        check_collector(settings, place.env),
     )
-    return Diagnosis((*checks, git, *endpoints), tuple(needs), dict(zip(casts, findings, strict=True)))
+    return Diagnosis(
+        (*checks, git, *endpoints, *traces), tuple(needs), dict(zip(casts, findings, strict=True))
+    )
 
 
 # -- what workflows need --

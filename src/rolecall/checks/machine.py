@@ -1,7 +1,7 @@
 """Check the machine: Python, git, the home folder and its contents, and the endpoint that reads answers.
 
-The checks create nothing and cost nothing. The only request that leaves the machine goes to the configured endpoint,
-with its own key. `doctor.py` checks agents.
+The checks create nothing and cost nothing. The only requests that leave the machine go to the configured endpoint and
+to the configured collector of traces, each with its own key. `doctor.py` checks agents.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from rolecall.errors import Hint, NotFound, RolecallError, UsageError
 from rolecall.settings import capabilities, config
 from rolecall.settings.mask import secrets_of
 from rolecall.settings.models import Endpoint, extract_endpoint
-from rolecall.settings.settings import Settings, problems
+from rolecall.settings.settings import Settings, collector, problems
 from rolecall.store.store import Store
+from rolecall.traces import otlp
 
 PATIENCE = 5.0
 """Seconds to wait for an endpoint."""
@@ -194,6 +195,20 @@ async def check_endpoint(
     state: Literal["ok", "warning"] = "warning" if status >= 500 else "ok"
     how = ", asked without its key" if is_key_withheld else ""
     return Check("extract", state, f"{place} answers (HTTP {status}{how}), model {endpoint.model}")
+
+
+async def check_collector(settings: Settings, env: Mapping[str, str]) -> list[Check]:
+    """Check that the configured collector of traces takes a request without spans; nothing if none is configured."""
+    try:
+        found = collector(settings, env)
+        if found is None:
+            return []
+        await asyncio.to_thread(otlp.probe, found)
+    except otlp.CollectorError as error:  # threads run without it
+        return [Check("traces", "warning", error.message, error.hint)]
+    except UsageError as error:
+        return [Check("traces", "problem", error.message, error.hint)]
+    return [Check("traces", "ok", f"{_without_password(found.url)} takes traces")]
 
 
 def _without_password(url: str) -> str:

@@ -120,6 +120,11 @@ def send(
     return Sent(sent, rejected, reason)
 
 
+def probe(collector: Collector) -> None:
+    """Send a request without spans; raise CollectorError if the collector cannot be reached or does not take it."""
+    _post(_wrap([]), _read_address(collector.url), _read_headers(collector.headers))
+
+
 def _read_address(text: str) -> str:
     """The address to which spans are sent; the path of the protocol is added if it is missing."""
     try:
