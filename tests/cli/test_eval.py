@@ -19,10 +19,11 @@ from conftest import SCRIPTS
 from ports import held_port
 from test_thread_folder import git
 
+from rolecall.api import Rolecall
 from rolecall.settings import yaml12
 
 if TYPE_CHECKING:
-    from conftest import Rolecall
+    import conftest
 
 WORKFLOW: dict[str, Any] = {
     "name": "fix-it",
@@ -53,7 +54,7 @@ FIX_ADD, FIX_SUB = "s/a - b/a + b/", "s/a \\* b/a - b/"
 class Project:
     """A project with a suite of two tasks, which one variant solves and the other only half."""
 
-    def __init__(self, rolecall: Rolecall, folder: Path) -> None:
+    def __init__(self, rolecall: conftest.Rolecall, folder: Path) -> None:
         self.rolecall, self.folder = rolecall, folder
         self.asked = folder / "asked"
         self.asked.touch()
@@ -127,7 +128,7 @@ class Project:
 
 
 @pytest.fixture
-def project(rolecall: Rolecall, tmp_path: Path) -> Project:
+def project(rolecall: conftest.Rolecall, tmp_path: Path) -> Project:
     return Project(rolecall, tmp_path)
 
 
@@ -316,6 +317,19 @@ def test_problems_are_reported_with_their_places_before_anything_runs(project: P
     told = project.run(check=2).stderr
     assert [text for text in expected if text not in told] == [], told
     assert project.numbers() == [] and project.rolecall.json("thread", "list", "--all") == []
+
+
+def test_a_thread_of_an_evaluation_that_could_not_run_waits_for_no_person(project: Project) -> None:
+    del project.suite["variants"]["bad"]
+    project.suite |= {"repeat": 1, "tasks": [project.tasks[0]]}
+    project.script("good", "true", fail={"ending": "failed", "reason": "no answer"})
+    project.run(check=6)
+    [stopped] = project.rolecall.json("thread", "list", "--all")
+    assert stopped["status"] == "suspended"
+    shown = project.rolecall("status", cwd=project.folder, check=0).stdout
+    assert "waits for you" not in shown and "none at work" in shown and "thread resume" not in shown
+    with Rolecall(str(project.rolecall.home / "store.db"), create=False) as rolecall:
+        assert list(rolecall.waiting()) == []
 
 
 def test_a_judge_that_breaks_is_infrastructure_and_asked_again_later(project: Project) -> None:
@@ -617,6 +631,7 @@ def test_recorded_threads_are_tasks_with_the_files_that_they_began_with(project:
 
 def test_versions_of_a_workflow_are_compared(project: Project) -> None:
     flow = project.folder / ".workflows" / "fix-it.yaml"
+    flow.write_text(json.dumps({**WORKFLOW, "version": "1.2"}))
     project.rolecall("workflow", "put", str(flow), check=0)
     changed = {
         **WORKFLOW,
@@ -632,8 +647,11 @@ def test_versions_of_a_workflow_are_compared(project: Project) -> None:
     ]
     variants = project.show()["variants"]
     assert variants[0]["workflow"] != variants[1]["workflow"] and len(project.numbers()) == 4
+    project.suite["workflow"] = "fix-it@1.2"
+    project.run()
+    assert project.show()["variants"][0]["workflow"] == variants[1]["workflow"]
     project.suite["workflow"] = "fix-it@NONE"
-    assert "the workflow 'fix-it' has no version 'NONE'" in project.run(check=2).stderr
+    assert "the workflow 'fix-it' has no version 'NONE', but fix-it@1.2" in project.run(check=2).stderr
 
 
 def test_a_run_is_written_as_a_page(project: Project) -> None:

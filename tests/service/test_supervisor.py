@@ -322,6 +322,9 @@ def test_a_signal_stops_the_service_as_its_command_does(service: Service, number
     assert service.process.wait(PATIENCE) == 0
     assert service.thread_status(name) == "idle"
     assert service.processes() == []
+    shown = service.rolecall("status").stdout  # the next service takes it up
+    assert "waits for you" not in shown and "at work" in shown
+    assert "next       rolecall serve --detach " in shown
 
 
 def test_asked_twice_to_stop_it_ends_steps_that_do_not_listen_and_their_threads_go_on_later(

@@ -427,16 +427,16 @@ class Rolecall:
 
     def waiting(self) -> Iterator[views.View]:
         """Threads that need a person, newest first: suspended ones, including members of groups, and crashed ones; then
-        those that no process runs although the limit of their provider has ended. Threads that wait for another thread
-        and members whose group has ended are left out."""
+        those that no process runs although the limit of their provider has ended. Threads that wait for another thread,
+        members whose group has ended, and threads of evaluations, which continue with their run, are left out."""
         for entry in self.entries(status=("suspended", "crashed"), members=True):
             state = self.thread(entry["thread"]).state
             parent = self.thread_if_any(state.parent) if state.member and state.parent else None
-            if not state.asks and not (parent and parent.has_ended):
+            if not state.eval and not state.asks and not (parent and parent.has_ended):
                 yield entry
         late = int(time() * 1000) - _OVERDUE_MS
         for entry in islice(self.entries(status="idle"), _MOST_IDLE):
-            if entry.get("until", late) < late:
+            if entry.get("until", late) < late and not self.thread(entry["thread"]).state.eval:
                 yield entry
 
     def set_aside(self) -> Iterator[views.View]:
@@ -759,7 +759,7 @@ class Rolecall:
 
     def _load_version(self, name: str) -> Playbook:
         """Load a workflow by its name, path or id, or a stored version of a name: NAME@PREVIOUS is the newest one that
-        differs from the current one, NAME@ID the one whose id begins with ID."""
+        differs from the current one, NAME@VERSION the newest one with this version, or with an id that begins so."""
         base, at, wanted = name.rpartition("@")
         if not at or registry.is_path(name):
             return self.load_workflow(name).playbook
@@ -768,10 +768,12 @@ class Rolecall:
             current = self.id_of(self.load_workflow(base).playbook)
             chosen = [one.node for one in known if one.node != current]
         else:
-            chosen = [one.node for one in known if wanted and one.node.startswith(wanted.upper())]
+            chosen = [one.node for one in known if wanted and one.version == wanted]
+            chosen += [one.node for one in known if wanted and one.node.startswith(wanted.upper())]
         if not chosen:
+            listed = ", ".join(dict.fromkeys(f"{base}@{one.version or one.node}" for one in known[:5]))
             raise NotFound(
-                f"the workflow {base!r} has no version {wanted!r}",
+                f"the workflow {base!r} has no version {wanted!r}{f', but {listed}' if listed else ''}",
                 hint=Hint("Put versions under their name, and list them", "workflow_history", workflow=base),
             )
         return self.load_workflow(chosen[0]).playbook

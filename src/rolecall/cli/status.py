@@ -33,11 +33,12 @@ def status(options: Namespace) -> CommandResult:
         workflows = rolecall.workflows()
         listing = active_threads(options, rolecall)
         threads = sorted(listing.entries, key=lambda entry: _ORDER.index(entry["status"]))
-        waiting = {entry["thread"] for entry in threads if _waits_for_person(rolecall, entry)}
-        commands = _next_commands(options, rolecall, threads, waiting, has_service=service is not None)
+        own = [entry for entry in threads if not _waits_for_evaluation(rolecall, entry)]
+        waiting = {entry["thread"] for entry in own if _waits_for_person(rolecall, entry)}
+        commands = _next_commands(options, rolecall, own, waiting, has_service=service is not None)
         typed = [omit_latest(rolecall, under_this_name(command)) for command in commands]
-        waits = _name_folders(rolecall, [one for one in threads if one["thread"] in waiting])
-        works = _name_folders(rolecall, [one for one in threads if one["thread"] not in waiting])
+        waits = _name_folders(rolecall, [one for one in own if one["thread"] in waiting])
+        works = _name_folders(rolecall, [one for one in own if one["thread"] not in waiting])
     for ident in [entry["thread"] for entry in threads]:
         typed = [command.replace(ident, ident[-listing.id_length :]) for command in typed]
     shown = {
@@ -62,7 +63,7 @@ def status(options: Namespace) -> CommandResult:
         ),
         f"service    {'process ' + str(service['pid']) if service else 'not running'}",
     ]
-    if threads:
+    if own:
         lines += _thread_lines("waits for you", waits, listing)
         lines += _thread_lines("at work", works, listing)
         lines.append("")
@@ -76,12 +77,27 @@ def status(options: Namespace) -> CommandResult:
     return CommandResult(shown, "\n".join(lines))
 
 
+def _waits_for_evaluation(rolecall: Rolecall, entry: Entry) -> bool:
+    """Whether a thread stopped that continues with the evaluation it belongs to."""
+    stopped = ("suspended", "crashed", "idle")
+    return entry["status"] in stopped and bool(rolecall.thread(entry["thread"]).state.eval)
+
+
+def _waits_for_service(rolecall: Rolecall, entry: Entry) -> bool:
+    """Whether the service takes a thread up when it starts: one that is queued, or was interrupted by its end."""
+    if entry["status"] == "idle":
+        return rolecall.thread(entry["thread"]).state.service is not None
+    return bool(entry["status"] == "queued")
+
+
 def _waits_for_person(rolecall: Rolecall, entry: Entry) -> bool:
     """Whether nothing happens to a thread until a person acts. A thread whose agent has reached a limit waits for a
     time, and one whose group is at work waits for its members."""
     if entry["status"] == "waiting":
         return rolecall.thread(entry["thread"]).needs_person
-    return entry["status"] not in ("running", "queued") and entry.get("until", 0) <= time() * 1000
+    if entry["status"] == "running" or _waits_for_service(rolecall, entry):
+        return False
+    return bool(entry.get("until", 0) <= time() * 1000)
 
 
 def _has_unanswered(rolecall: Rolecall, entry: Entry) -> bool:
@@ -123,7 +139,7 @@ def _next_commands(
     """The three most useful commands, each with what it does: the first continues what cannot continue by itself."""
     found: dict[str, str] = {}
     for entry in threads:
-        if entry["status"] == "queued" and not has_service:
+        if not has_service and _waits_for_service(rolecall, entry):
             found["rolecall serve --detach"] = "run what is queued"
         elif entry["thread"] in waiting and _has_unanswered(rolecall, entry):
             found[f"rolecall thread show {entry['thread']} --members"] = "see which member waits"
