@@ -54,6 +54,7 @@ VALUES = {
     "rolecall.nexus.dispatch": {"TOOLS", "Tool", "input_schema"},
     "rolecall.nexus.filenames": "*",  # the files that a text names
     "rolecall.nexus.macros": "*",  # the words of the catalogue
+    "rolecall.nexus.memory": {"NoteOverlap"},
     "rolecall.nexus.note_name": {"CATEGORIES"},
     "rolecall.nexus.overview": {"REUSE_POLICIES", "TASK_STATUSES", "Task", "ToolReply"},
     "rolecall.nexus.project_paths": "*",  # nothing in it writes
@@ -117,9 +118,7 @@ ITS_OWN_NOUN = {
     "rolecall.cli.cas": "its noun is the store itself, and reading a node must not load what knows threads",
     "rolecall.cli.cas_care": "its noun is the store itself, whose nodes and files it checks, removes and copies",
 }
-NOT_YET = re.compile(
-    r"rolecall\.(cli\.(conformance|knowledge|memory)|mcp\.(knowledge_verbs|memory_verbs|resources))"
-)
+NOT_YET = re.compile(r"rolecall\.(cli\.(conformance|knowledge)|mcp\.knowledge_verbs)")
 """Doors that still call the rooms of projects and knowledge."""
 
 

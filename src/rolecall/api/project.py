@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rolecall.settings import config
@@ -15,16 +15,22 @@ if TYPE_CHECKING:
         dispatch,
         knowledge_files,
         memory,
+        memory_access,
+        memory_gc,
+        note,
         overview,
         project_paths,
+        rule,
         run_record,
         state_file,
         tracker,
     )
+    from rolecall.nexus.note import Kind
     from rolecall.nexus.project_paths import Folder
 else:
     _LATER = {
-        "rolecall.nexus.": "dispatch knowledge_files memory project_paths run_record state_file tracker",
+        "rolecall.nexus.": "dispatch knowledge_files memory memory_access memory_gc note project_paths rule"
+        " run_record state_file tracker",
     }
     globals().update(import_later(_LATER))
 
@@ -191,20 +197,91 @@ class Project:
             files=files,
         )
 
-    # -- notes --
+    # -- notes and rules --
+
+    def note_files(self, kind: Kind = "memory") -> list[note.ProjectNote]:
+        """The files of `memory`, `rules` or `context`, which are not read."""
+        return note.list_notes(self.folder, kind)
+
+    def note_file(self, name: str, kind: Kind = "memory") -> note.ProjectNote:
+        """One of these files. If it does not exist, the error names those that do."""
+        return note.find(self.folder, kind, name)
 
     def reading_list(self) -> str:
-        """The files of notes, context and rules as a text for an agent; empty if there are none."""
+        """The names of these files as a text for an agent; empty if there are none."""
         return knowledge_files.as_text(self.folder)
 
     def memories(self) -> list[overview.ToolReply]:
         """The notes of the project, with the number of times each was read."""
         return memory.list_notes(self.folder)
 
-    def remember(self, name: str, text: str) -> overview.ToolReply:
-        """Save a lesson as a note; refused if a very similar note exists."""
-        return memory.add(self.folder, name, text, mask=config.mask())
+    def remember(
+        self,
+        name: str,
+        text: str,
+        *,
+        category: str | None = None,
+        into: str | None = None,
+        is_new: bool = False,
+    ) -> overview.ToolReply:
+        """Save a lesson as a note, or add it to the note `into`. `memory.NoteOverlap` is raised if a very similar note
+        exists, unless it `is_new`."""
+        return memory.add(
+            self.folder,
+            name,
+            text,
+            mask=config.mask(),
+            category=category,
+            into=into,
+            is_new=is_new,
+            thresholds=memory.configured_thresholds(),
+        )
 
-    def recall(self, name: str) -> str:
-        """The text of a note."""
-        return memory.read(self.folder, name).text
+    def recall(
+        self,
+        name: str,
+        *,
+        agent: str | None = None,
+        warn: Callable[[str], object] = lambda _text: None,
+    ) -> str:
+        """The text of a note. The read is counted for `agent`, by default the lead; if that fails, `warn` says why."""
+        found = memory.read(self.folder, name, agent=agent or memory_access.LEAD)
+        if found.warning:
+            warn(found.warning)
+        return found.text
+
+    def merge_memories(self, first: str, second: str, *, into: str | None = None) -> overview.ToolReply:
+        """Join two notes in the first or in a new one; a commit removes what was joined."""
+        return memory.merge(self.folder, first, second, into=into)
+
+    def forgettable(self) -> list[overview.ToolReply]:
+        """The notes that may be deleted, and the `signals` that speak for it; nothing is deleted."""
+        found = memory_gc.candidates(self.folder, thresholds=memory.configured_thresholds())
+        return [
+            {"name": each.note.name, "signals": [signal._asdict() for signal in each.signals]}
+            for each in found
+        ]
+
+    def forget(self, names: Sequence[str]) -> list[overview.ToolReply]:
+        """Delete notes, each by a commit; `restore` is the command that brings a note back."""
+        return memory_gc.delete(self.folder, names)
+
+    def forget_automatically(self) -> overview.ToolReply:
+        """Delete the notes that enough signals speak for, if the configuration allows it: `memory.autoDelete`."""
+        return memory_gc.delete_automatically(
+            self.folder,
+            is_enabled=(config.load().get("memory") or {}).get("autoDelete") is True,
+            thresholds=memory.configured_thresholds(),
+        )
+
+    def rules(self, *, tag: str | None = None) -> list[overview.ToolReply]:
+        """The rules of the project, or those with a tag."""
+        return rule.list_rules(self.folder, tag=tag)
+
+    def rule(self, name: str) -> str:
+        """The text of a rule."""
+        return rule.read(self.folder, name)
+
+    def add_rule(self, name: str, text: str, *, tags: Iterable[str] = ()) -> overview.ToolReply:
+        """Write a rule; `tags` say where it applies."""
+        return rule.add(self.folder, name, text, mask=config.mask(), tags=tags)

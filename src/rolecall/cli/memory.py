@@ -9,8 +9,8 @@ from rolecall.cli import CommandResult, argument, either, flag, verb
 from rolecall.cli.output import table, warn
 from rolecall.cli.project import MESSAGE, PROJECT, SOURCE, project_of, read_text, reply_text
 from rolecall.errors import UsageError
-from rolecall.nexus import memory, memory_gc, note, note_name, rule
-from rolecall.settings import config
+from rolecall.nexus.memory import NoteOverlap
+from rolecall.nexus.note_name import CATEGORIES
 
 _MOST_CHARACTERS = 200
 """The longest text that is repeated in a command to type."""
@@ -25,7 +25,7 @@ _MOST_CHARACTERS = 200
     argument("name", "NAME", "2 to 4 words that say what it is about: retry-limits"),
     SOURCE,
     MESSAGE,
-    argument("--category", None, "what kind of lesson it is; begins the name", choices=note_name.CATEGORIES),
+    argument("--category", None, "what kind of lesson it is; begins the name", choices=CATEGORIES),
     either(
         argument("--into", "NOTE", "put the text into this note, under a heading"),
         flag("--new", "make a new note even if one on the subject exists"),
@@ -34,17 +34,14 @@ _MOST_CHARACTERS = 200
 )
 def add(options: Namespace) -> CommandResult:
     try:
-        reply = memory.add(
-            project_of(options).folder,
+        reply = project_of(options).remember(
             options.name,
             read_text(options),
-            mask=config.mask(),
             category=options.category,
             into=options.into,
             is_new=options.new,
-            thresholds=memory.configured_thresholds(),
         )
-    except memory.NoteOverlap as overlap:
+    except NoteOverlap as overlap:
         text = ["-m", options.message] if options.message is not None else [options.source]
         if len(text[-1]) > _MOST_CHARACTERS:
             text[-1] = "…"
@@ -70,16 +67,14 @@ def _command(options: Namespace, *words: str) -> str:
     PROJECT,
 )
 def list_notes(options: Namespace) -> CommandResult:
-    project = project_of(options).folder
+    project = project_of(options)
     if options.context:
-        found = [
-            {"name": one.name, "size": one.size, "path": one.path}
-            for one in note.list_notes(project, "context")
-        ]
+        files = project.note_files("context")
+        found = [{"name": one.name, "size": one.size, "path": one.path} for one in files]
         return CommandResult(
             found, "\n".join(str(entry["path"]) for entry in found) or "the project has no context files"
         )
-    notes = memory.list_notes(project)
+    notes = project.memories()
     rows = [
         (
             one["name"],
@@ -104,10 +99,7 @@ def list_notes(options: Namespace) -> CommandResult:
     PROJECT,
 )
 def read(options: Namespace) -> CommandResult | None:
-    found = memory.read(project_of(options).folder, options.name, agent=options.agent)
-    if found.warning:
-        warn(found.warning)
-    return reply_text(options, found.text)
+    return reply_text(options, project_of(options).recall(options.name, agent=options.agent, warn=warn))
 
 
 @verb(
@@ -121,7 +113,7 @@ def read(options: Namespace) -> CommandResult | None:
     PROJECT,
 )
 def merge(options: Namespace) -> CommandResult:
-    reply = memory.merge(project_of(options).folder, options.first, options.second, into=options.into)
+    reply = project_of(options).merge_memories(options.first, options.second, into=options.into)
     pairs = zip(reply["removed"], reply["restore"], strict=True)
     lines = [f"wrote {reply['path']}"]
     lines += [f"removed {name}; this brings it back: {command}" for name, command in pairs]
@@ -142,22 +134,20 @@ def merge(options: Namespace) -> CommandResult:
     PROJECT,
 )
 def gc(options: Namespace) -> CommandResult:
-    project, thresholds = project_of(options).folder, memory.configured_thresholds()
+    project = project_of(options)
     if not options.delete and not options.auto:
         found, lines = [], []
-        for candidate in memory_gc.candidates(project, thresholds=thresholds):
-            name = candidate.note.name
+        for candidate in project.forgettable():
+            name, signals = candidate["name"], candidate["signals"]
             command = _command(options, "memory", "gc", "--delete", name)
-            signals = [signal._asdict() for signal in candidate.signals]
-            found.append({"name": name, "signals": signals, "command": command})
+            found.append({**candidate, "command": command})
             lines += ["", name, *(f"  {signal['id']:11} {signal['reason']}" for signal in signals)]
             lines.append(f"  delete it: {command}")
         return CommandResult({"candidates": found}, "\n".join(lines[1:]) or "no note should be deleted")
     if options.auto:
-        is_enabled = (config.load().get("memory") or {}).get("autoDelete") is True
-        reply = memory_gc.delete_automatically(project, is_enabled=is_enabled, thresholds=thresholds)
+        reply = project.forget_automatically()
     else:
-        reply = {"deleted": memory_gc.delete(project, options.delete), "stayed": []}
+        reply = {"deleted": project.forget(options.delete), "stayed": []}
     lines = [f"removed {each['name']}; this brings it back: {each['restore']}" for each in reply["deleted"]]
     lines += [f"{each['name']} stays: {each['reason']}" for each in reply["stayed"]]
     return CommandResult(reply, "\n".join(lines) or "nothing was deleted")
@@ -178,8 +168,7 @@ def gc(options: Namespace) -> CommandResult:
     PROJECT,
 )
 def add_rule(options: Namespace) -> CommandResult:
-    text = read_text(options)
-    reply = rule.add(project_of(options).folder, options.name, text, mask=config.mask(), tags=options.tag)
+    reply = project_of(options).add_rule(options.name, read_text(options), tags=options.tag)
     return CommandResult(reply, f"wrote {reply['path']}")
 
 
@@ -191,7 +180,7 @@ def add_rule(options: Namespace) -> CommandResult:
     PROJECT,
 )
 def list_rules(options: Namespace) -> CommandResult:
-    rules = rule.list_rules(project_of(options).folder, tag=options.tag)
+    rules = project_of(options).rules(tag=options.tag)
     rows = [(entry["name"], ", ".join(entry["tags"]), entry["size"]) for entry in rules]
     return CommandResult(rules, table(rows, ("name", "tags", "bytes")) if rows else "there are no rules yet")
 
@@ -204,4 +193,4 @@ def list_rules(options: Namespace) -> CommandResult:
     PROJECT,
 )
 def read_rule(options: Namespace) -> CommandResult | None:
-    return reply_text(options, rule.read(project_of(options).folder, options.name))
+    return reply_text(options, project_of(options).rule(options.name))

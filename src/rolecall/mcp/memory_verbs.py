@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rolecall.api import Project
 from rolecall.mcp.tools import Caller, McpOutput, ToolContext
-from rolecall.nexus import memory, memory_access, memory_gc, rule
-from rolecall.settings.config import mask
 
 
 def add_note(
@@ -19,55 +18,42 @@ def add_note(
     into: str | None = None,
     new: bool = False,
 ) -> McpOutput:
-    return memory.add(
-        place.project,
-        name,
-        text,
-        mask=mask(),
-        category=category,
-        into=into,
-        is_new=new,
-        thresholds=memory.configured_thresholds(),
-    )
+    return Project(place.project).remember(name, text, category=category, into=into, is_new=new)
 
 
 def list_notes(place: ToolContext, _caller: Caller, /) -> McpOutput:
-    return {"notes": memory.list_notes(place.project)}
+    return {"notes": Project(place.project).memories()}
 
 
 def read_note(place: ToolContext, _caller: Caller, /, name: str) -> McpOutput:
-    reading = memory.read(place.project, name, agent=place.agent or memory_access.LEAD)
-    return {"text": reading.text, **({"warning": reading.warning} if reading.warning else {})}
+    warnings: list[str] = []
+    text = Project(place.project).recall(name, agent=place.agent, warn=warnings.append)
+    return {"text": text, **({"warning": warnings[0]} if warnings else {})}
 
 
 def merge_notes(
     place: ToolContext, _caller: Caller, /, first: str, second: str, into: str | None = None
 ) -> McpOutput:
-    return memory.merge(place.project, first, second, into=into)
+    return Project(place.project).merge_memories(first, second, into=into)
 
 
 def list_candidates(place: ToolContext, _caller: Caller, /) -> McpOutput:
-    return {
-        "candidates": [
-            {"name": found.note.name, "signals": [signal._asdict() for signal in found.signals]}
-            for found in memory_gc.candidates(place.project, thresholds=memory.configured_thresholds())
-        ],
-    }
+    return {"candidates": Project(place.project).forgettable()}
 
 
 def delete_notes(place: ToolContext, _caller: Caller, /, names: Sequence[str]) -> McpOutput:
-    return {"deleted": memory_gc.delete(place.project, names)}
+    return {"deleted": Project(place.project).forget(names)}
 
 
 def add_rule(
     place: ToolContext, _caller: Caller, /, name: str, text: str, tags: Sequence[str] = ()
 ) -> McpOutput:
-    return rule.add(place.project, name, text, mask=mask(), tags=tags)
+    return Project(place.project).add_rule(name, text, tags=tags)
 
 
 def list_rules(place: ToolContext, _caller: Caller, /, tag: str | None = None) -> McpOutput:
-    return {"rules": rule.list_rules(place.project, tag=tag)}
+    return {"rules": Project(place.project).rules(tag=tag)}
 
 
 def read_rule(place: ToolContext, _caller: Caller, /, name: str) -> McpOutput:
-    return {"text": rule.read(place.project, name)}
+    return {"text": Project(place.project).rule(name)}

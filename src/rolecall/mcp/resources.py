@@ -16,13 +16,12 @@ from time import perf_counter
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from rolecall.api import Rolecall, reader
+from rolecall.api import Project, Rolecall, reader
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.mcp import thread_verbs
 from rolecall.mcp.hints import phrase
 from rolecall.mcp.tools import Caller, McpToolbox, ToolContext, encode
-from rolecall.nexus import dispatch, memory, memory_access, note, project_paths
-from rolecall.settings import config
+from rolecall.nexus import project_paths
 from rolecall.store.canonical import JsonObject
 
 MOST_SUBSCRIPTIONS = 100
@@ -96,7 +95,7 @@ class Library:
                     about = f"{entry['name']} ({entry['status']}): {entry['title'] or ''}"
                     found.append(_describe("thread", entry["thread"], about))
         if "memory" in self._groups:
-            for one in note.list_notes(self._place.project, "memory")[:_MOST_NOTES]:
+            for one in Project(self._place.project).note_files()[:_MOST_NOTES]:
                 found.append(_describe("note", one.name, "A note of this project."))
         return found
 
@@ -115,6 +114,7 @@ class Library:
 
     def _text(self, address: _Address) -> str:
         place, caller = self._place, Caller()
+        project = Project(place.project)
         match address.kind:
             case "threads":
                 return encode(thread_verbs.list_threads(place, caller)).decode()
@@ -125,12 +125,10 @@ class Library:
                     return str(thread.read_page(max_chars=_LONGEST_REPORT, phrase=phrase)["text"])
             case "plan" | "tasks":
                 tool = "plan_status" if address.kind == "plan" else "task_list"
-                return dispatch.call_json(
-                    place.project, tool, {}, restrictions=place.restrictions, mask=config.mask
-                ).decode()
+                return project.call_tool(tool, {}, restrictions=place.restrictions).decode()
             case "memory":
-                return encode({"notes": memory.list_notes(place.project)}).decode()
-        return memory.read(place.project, address.name, agent=place.agent or memory_access.LEAD).text
+                return encode({"notes": project.memories()}).decode()
+        return project.recall(address.name, agent=place.agent)
 
     def _parse(self, uri: str) -> _Address:
         found = _ADDRESS.fullmatch(uri)
@@ -229,7 +227,7 @@ class _Watcher:
             events = rolecall.events(after=seen)
             moves = any(event.kind not in _INNER for event in events)
             return events[-1].seq if events else seen, moves
-        project = self._place.project
+        project = Project(self._place.project)
         stamp: object
         match address.kind:
             case "thread" | "report":
@@ -237,11 +235,11 @@ class _Watcher:
                 stamp = thread.head, thread.status, thread.reason
             case "plan" | "tasks":
                 name = project_paths.PLAN if address.kind == "plan" else project_paths.TASKS
-                stamp = _stamp_file(project_paths.state(project, name))
+                stamp = _stamp_file(project_paths.state(project.folder, name))
             case "memory":
-                stamp = [(one.name, one.size, one.changed) for one in note.list_notes(project, "memory")]
+                stamp = project.note_files()
             case _:
-                stamp = _stamp_file(note.find(project, "memory", address.name).path)
+                stamp = project.note_file(address.name)
         return stamp, stamp != seen
 
 
