@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -26,6 +27,7 @@ from rolecall.store.store import Store
 from rolecall.threads import commit as threads_commit
 from rolecall.threads import handover, lifecycle, shared_files, thread
 from rolecall.threads.attempt import Attempt
+from rolecall.threads.commit import Outcome
 from rolecall.threads.state import Status, attempt_name, files_name, move, read_members
 
 WORKTREE, COPY = (LOOP + f"workdir: {kind}\n" for kind in ("worktree", "copy"))
@@ -158,6 +160,44 @@ def test_what_no_step_has_recorded_in_a_folder_is_never_replaced(
         run_git(disks.repo, "branch", "mine", folder.branch)
     (outcome,) = run(engine(store, write, trees=disks.trees()), name, steps=1)
     assert outcome.took is not None and (path / "committed2").exists() and not (path / "draft").exists()
+
+
+SLOW_GIT = """\
+#!/bin/sh
+case " $* " in *" unpack-objects "*) echo asked > {asked}; timeout 20 head -c 1 {go} > {asked} || exit 1;; esac
+exec {git} "$@"
+"""
+
+
+def test_the_lease_can_be_renewed_while_files_are_fetched(
+    store: Store, disks: Disks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = start(store, book(WORKTREE), disks.repo, work=str(disks.work))
+    run(engine(store, write, trees=disks.trees()), name, steps=1)
+    disks.use("beta")
+    asked, go, git = tmp_path / "asked", tmp_path / "go", tmp_path / "bin" / "git"
+    git.parent.mkdir()
+    git.write_text(SLOW_GIT.format(asked=asked, go=go, git=shutil.which("git")))
+    git.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{git.parent}:{os.environ['PATH']}")
+    ends = []
+    for path in (asked, go):
+        os.mkfifo(path)
+        ends.append(os.open(path, os.O_RDWR | os.O_NONBLOCK))
+
+    async def play() -> list[Outcome]:
+        """Git gets on only if the loop runs while it works."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(ends[0], lambda: os.read(ends[0], 4096) and os.write(ends[1], b"x"))
+        step = engine(store, write, trees=disks.trees()).run(name, cancel=asyncio.Event(), steps=1)
+        return [outcome async for outcome in step]
+
+    try:
+        (outcome,) = asyncio.run(play())
+    finally:
+        for end in ends:
+            os.close(end)
+    assert outcome.took is not None, outcome.reason
 
 
 def die_half_way(name: str, _snapshot: Any, folder: str, *_: Any, **__: Any) -> None:

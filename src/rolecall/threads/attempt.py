@@ -26,7 +26,7 @@ from rolecall.threads.key_parts import KeyInput, find_parts
 from rolecall.threads.loaded_thread import ERROR, LoadedThread, contain
 from rolecall.threads.sessions import REREAD, SessionChoice, decide, fork_of, origin_of, usage_of
 from rolecall.threads.setup import Cast, Recalled, Setup, Watch, no_knowledge
-from rolecall.threads.shared_files import Fetched, find_shared_folder
+from rolecall.threads.shared_files import Fetched, SharedFolder
 from rolecall.threads.state import AttemptNote, NoteRef, ThreadState, attempt_name, read_note
 from rolecall.threads.steps_above import read_above
 from rolecall.threads.storable import describe_reply, describe_turn, describe_usage, drop_empty, make_plain
@@ -48,6 +48,7 @@ _MOST_RUNS = 8
 """How many run ids a note keeps. An agent may start a process for every command; the newest ids find the others."""
 _NOT_SEARCHED = "The repository cannot be searched for this task: look for yourself."
 _NO_STATE = ThreadState()
+_NOT_FETCHED = Fetched()
 _LITERAL = 60
 """Parts of a prompt up to this length are stored inline rather than as nodes."""
 
@@ -106,10 +107,13 @@ class Attempt:
         mask: Mask,
         setup: Setup | None = None,
         state: ThreadState = _NO_STATE,
+        shared: SharedFolder | None = None,
+        fetched: Fetched = _NOT_FETCHED,
         is_owner: bool = True,
         is_answer: bool = False,
     ) -> None:
-        """`setup` is needed to ask an agent and to record files. `state` is the thread's state. `is_owner` is False in
+        """`setup` is needed to ask an agent and to record files. `state` is the thread's state. `shared` is its own
+        folder if other machines may need it, with the `fetched` files of another machine. `is_owner` is False in
         an external agent's process, because the process that started it owns the note. `is_answer` is True for a
         person's answer: on a machine that shares the store it needs no work folder."""
         self.store = store
@@ -121,12 +125,8 @@ class Attempt:
         self.role = way.role
         self.way = way
         trees = setup.trees if setup and is_owner else None
-        self._shared = (
-            find_shared_folder(store, loaded, way.role, trees) if is_owner and not is_answer else None
-        )
+        self._shared, self._fetched = shared, fetched
         self._ref = read_note(store, self.thread)
-        version = self._ref.ref.version if self._ref else 0
-        self._fetched = self._shared.fetch(loaded.chain.head, version) if self._shared else Fetched()
         self.workdir = _workdir(store, loaded, way, is_needed=not (is_answer and store.is_shared))
         self.session = SessionChoice("")
         """The agent's session to use, and why."""

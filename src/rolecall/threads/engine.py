@@ -27,6 +27,7 @@ from rolecall.threads.perform import perform
 from rolecall.threads.setup import HUMAN as HUMAN
 from rolecall.threads.setup import Cast as Cast
 from rolecall.threads.setup import Setup, Watch
+from rolecall.threads.shared_files import fetch_files
 from rolecall.threads.state import RESUME, Status, raise_limit
 from rolecall.threads.thread import Chain
 from rolecall.workflow.route import Failed, Next, Suspended
@@ -80,7 +81,17 @@ class Engine(Setup):
         if not isinstance(way, Next):
             return settle(self, held.ref(), way)
         try:
-            attempt = Attempt(self.store, loaded, way, mask=self.mask, setup=self, state=state)
+            shared, fetched = await fetch_files(self.store, loaded, way.role, self.trees)
+            attempt = Attempt(
+                self.store,
+                loaded,
+                way,
+                mask=self.mask,
+                setup=self,
+                state=state,
+                shared=shared,
+                fetched=fetched,
+            )
         except UsageError as error:  # its work folder is missing
             return settle(self, held.ref(), Suspended(f"{way.role}: {error.message}"), RESUME)
         if limit := loaded.over_limit(way.role, state.limits, attempt.totals()):

@@ -32,7 +32,7 @@ from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Draft, Store
 from rolecall.threads import workfolder
 from rolecall.threads.loaded_thread import LoadedThread
-from rolecall.threads.state import FirstFiles, WorkFolder, files_name
+from rolecall.threads.state import FirstFiles, WorkFolder, files_name, read_note
 from rolecall.threads.thread import FILES_SCHEMA
 
 MOST_BYTES = 32 * 1024**2
@@ -201,10 +201,10 @@ class SharedFolder:
 
     # -- fetching --
 
-    def fetch(self, head: str, note: int) -> Fetched:
+    async def fetch(self, head: str, note: int) -> Fetched:
         """Bring the folder to the state that the thread left on another machine, for the step that extends `head`;
         `note` is the version of its attempt's note. Raise UsageError if that fails, or if something in the folder would
-        be lost."""
+        be lost. Git works in a thread, because the lease has to be renewed meanwhile."""
         ref, path, trees = self._ref, self._folder.path, self._trees
         if ref is None:
             return Fetched()
@@ -226,16 +226,12 @@ class SharedFolder:
             if is_there:
                 self._check_place()
             sent = list(self._read_sent(ref))
-            size = self._receive(ref, sent, trees)
-            tree = self._check_files(mark, sent, trees) if is_there else ""
-            self._check_branch(mark, sent)
-            if is_there:
-                self._update(tree, ref, trees)
-            else:
-                self._make(ref, trees)
-            if "head" in state:
-                git.run(path, "symbolic-ref", "HEAD", f"refs/heads/{self._folder.branch}")
-                git.run(path, "reset", "--quiet", "--mixed", state["head"])
+            size = 0
+            for entry in reversed(await asyncio.to_thread(self._find_missing, ref, sent, trees)):
+                packs = self._read_packs(entry)
+                await asyncio.to_thread(self._receive, ref, packs, trees)
+                size += sum(map(len, packs))
+            await asyncio.to_thread(self._bring, ref, sent, trees, mark, is_there=is_there)
         except (OSError, RolecallError) as error:
             self._store.ref(self._name)  # raises if the server is unreachable: the step is taken later
             raise UsageError(
@@ -260,10 +256,10 @@ class SharedFolder:
             yield entry
             node = entry.get("previous")
 
-    def _receive(self, ref: Ref, sent: Sequence[JsonObject], trees: Trees) -> int:
-        """Take over the objects that are not here, and return their size."""
+    def _find_missing(self, ref: Ref, sent: Sequence[JsonObject], trees: Trees) -> list[JsonObject]:
+        """The newest of the sends, as far as their objects are not here."""
         source, repository = self._folder.source, ref.state["repository"]
-        ours = trees.prepare(source, repository)
+        trees.prepare(source, repository)
         missing = []
         for entry in sent:
             is_here = tree_pack.has_tree(trees.place, repository, entry["tree"])
@@ -271,20 +267,41 @@ class SharedFolder:
             if is_here and ("head" not in entry or git.commit(source, entry["head"])):
                 break
             missing.append(entry)
-        size = 0
-        for entry in reversed(missing):
-            commits, objects = (
-                b"".join(b64decode(self._store.get(part).payload) for part in entry[name])
-                for name in ("commits", "objects")
-            )
-            if commits:  # of the thread's branch in the user's repository
-                tree_pack.read_pack(source, commits)
-            if objects:
-                with hold(ours, fcntl.LOCK_SH):
-                    tree_pack.read_pack(ours, objects, env={"GIT_DIR": ours})
-            size += len(commits) + len(objects)
-        mark_taken(ours, ref.state["tree"])
-        return size
+        return missing
+
+    def _read_packs(self, entry: JsonObject) -> tuple[bytes, bytes]:
+        """The commits and the objects of a send."""
+        commits, objects = (
+            b"".join(b64decode(self._store.get(part).payload) for part in entry[name])
+            for name in ("commits", "objects")
+        )
+        return commits, objects
+
+    def _receive(self, ref: Ref, packs: tuple[bytes, bytes], trees: Trees) -> None:
+        """Take over the objects of a send."""
+        commits, objects = packs
+        if commits:  # of the thread's branch in the user's repository
+            tree_pack.read_pack(self._folder.source, commits)
+        if objects:
+            ours = os.path.join(trees.place, ref.state["repository"])
+            with hold(ours, fcntl.LOCK_SH):
+                tree_pack.read_pack(ours, objects, env={"GIT_DIR": ours})
+
+    def _bring(
+        self, ref: Ref, sent: Sequence[JsonObject], trees: Trees, mark: Mapping[str, str], *, is_there: bool
+    ) -> None:
+        """Make the folder, or bring it up to date, from objects that are here."""
+        state = ref.state
+        mark_taken(os.path.join(trees.place, state["repository"]), state["tree"])
+        tree = self._check_files(mark, sent, trees) if is_there else ""
+        self._check_branch(mark, sent)
+        if is_there:
+            self._update(tree, ref, trees)
+        else:
+            self._make(ref, trees)
+        if "head" in state:
+            git.run(self._folder.path, "symbolic-ref", "HEAD", f"refs/heads/{self._folder.branch}")
+            git.run(self._folder.path, "reset", "--quiet", "--mixed", state["head"])
 
     def _check_place(self) -> None:
         """Raise UsageError if git would treat the folder as part of another repository."""
@@ -345,16 +362,17 @@ def _describe(tree: str, head: str) -> dict[str, str]:
     return {"tree": tree, **({"head": head} if head else {})}
 
 
-def find_shared_folder(
+async def fetch_files(
     store: Store, loaded: LoadedThread, role: str, trees: Trees | None
-) -> SharedFolder | None:
-    """The thread's own folder in which a role works, if other machines may need it. Members of a group stay on the
-    machine that merges their work."""
+) -> tuple[SharedFolder | None, Fetched]:
+    """The thread's own folder in which a role works, if other machines may need it, with the files of the machine that
+    took the last step. Members of a group stay on the machine that merges their work."""
     if not store.is_shared or loaded.chain.start.member is not None:
-        return None
+        return None, Fetched()
     workdir = loaded.workdir_of(role)
     kind = "fork" if workdir == "shared" else workdir
     folder = loaded.folders.get(kind)
-    return (
-        SharedFolder(store, loaded.thread, kind, folder, trees) if folder and not folder.is_removed else None
-    )
+    if folder is None or folder.is_removed:
+        return None, Fetched()
+    shared, note = SharedFolder(store, loaded.thread, kind, folder, trees), read_note(store, loaded.thread)
+    return shared, await shared.fetch(loaded.chain.head, note.ref.version if note else 0)
