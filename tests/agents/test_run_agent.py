@@ -83,3 +83,25 @@ def test_what_a_command_cannot_be(old: str, new: str, problem: str) -> None:
     assert yaml.parse(WORKFLOW, source="check-it.yaml").problems == ()
     found = yaml.parse(WORKFLOW.replace(old, new), source="check-it.yaml").problems
     assert any(problem in one.message and one.severity == "error" for one in found), found
+
+
+@pytest.mark.parametrize(
+    ("words", "is_code"),
+    [
+        ("sh -c {{steps.scout.words}}", True),
+        ("env LANG=C /bin/bash -lc {{steps.scout.words}}", True),
+        ("python3 -c {{steps.scout.words}}", True),
+        ("sh -c 'test -e \"$0\"' {{steps.scout.words}}", False),
+        ("grep -e {{steps.scout.words}}", False),
+        ("{{steps.scout.words}}", False),
+    ],
+)
+def test_a_shell_that_reads_data_as_a_program_is_seen(words: str, is_code: bool) -> None:
+    agent = WORKFLOW.split('agent: "run:')[1].split('"')[0]
+    text = WORKFLOW.replace(agent, words.replace('"', '\\"'))
+    messages = [(one.severity, one.message) for one in yaml.parse(text, source="check-it.yaml").problems]
+    assert [severity for severity, message in messages if "as a program" in message] == ["warning"] * is_code
+    text = text.replace("prompt: Name a command.", "prompt: Name.\n    capabilities: [read_only]")
+    problems = yaml.parse(text, source="check-it.yaml").problems
+    is_refused = any("cannot choose the program" in one.message for one in problems)
+    assert is_refused == (is_code or words.startswith("{{"))

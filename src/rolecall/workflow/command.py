@@ -27,6 +27,8 @@ SCHEMA: Schema = {
     "required": ["status", "command", "exit_code", "output"],
 }
 """The schema of a role that runs a command."""
+_INTERPRETER = re.compile(r"(.*/)?([a-z]*sh|python[\d.]*|perl|ruby|node|php)")
+_GIVES_CODE = re.compile(r"-[A-Za-z]*[ceEr]|--eval|--command")
 _TAG = re.compile(r"\{\{steps\.([^.{}\s]+)\.([^{}\s]+)\}\}")
 
 
@@ -37,6 +39,8 @@ class FieldTag(NamedTuple):
     role: str
     place: int
     """Its number in the command; 0 is the program."""
+    reader: str = ""
+    """The shell or interpreter that reads its text as a program, as in `sh -c {{…}}`."""
 
 
 def is_run(agent: str | None) -> bool:
@@ -56,7 +60,9 @@ def tags(words: Sequence[str]) -> Iterator[FieldTag]:
     """The words that stand for fields. Raise `UsageError` if a tag is only a part of its word."""
     for place, word in enumerate(words):
         if found := _TAG.fullmatch(word):
-            yield FieldTag(word, found[1], place)
+            is_code = place > 0 and _GIVES_CODE.fullmatch(words[place - 1])
+            readers = [one for one in words[:place] if is_code and _INTERPRETER.fullmatch(one)]
+            yield FieldTag(word, found[1], place, readers[-1] if readers else "")
         elif "{{" in word:
             raise UsageError(
                 f"{word!r} cannot be a word of a command",

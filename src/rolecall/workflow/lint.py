@@ -366,9 +366,12 @@ class _Lint:
         for tag in found:
             giver = self._roles.get(tag.role)
             denied = {"read_only", "no_shell_exec"} & set(giver.capabilities if giver else ())
-            if tag.place == 0 and denied:
+            if denied and (tag.place == 0 or tag.reader):
                 message = f"{tag.role} may not run commands ({denied.pop()}), so it cannot choose the program of {name}"
                 self._error(path, message, "Let a role without that restriction name the command.")
+            elif tag.reader:
+                hint = f"Let {tag.role} name a list of words, and let {tag.word} be the whole command."
+                self._warn(path, f"{tag.reader} reads {tag.word} as a program, whatever it contains", hint)
             known = len(self.findings)
             for source, _, edge in self._edges():
                 usable = source == START or (source in self._roles and source not in self._unusable)
