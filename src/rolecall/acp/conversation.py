@@ -122,7 +122,7 @@ class Conversation:
         except (Cancelled, CancelledError, ConnectionError):
             turn.is_cancelled = True
         except RolecallError as error:
-            self._say_error(error)
+            self._say(f"⚠ {error.message}\n\n{hints.word(error.hint)}")
         finally:
             self._busy.release()
         turn.is_cancelled |= self._cancelled.is_set()
@@ -339,9 +339,6 @@ class Conversation:
         who = f"**{asked.role} asks:** " if question.is_asked else "⚠ "
         advice = "" if question.is_asked or onward is None else hints.word(onward)
         return self._say(f"{who}{asked.reason}\n\n{advice}")
-
-    def _say_error(self, error: RolecallError) -> None:
-        self._say(f"⚠ {error.message}\n\n{hints.word(error.hint)}")
 
     def _say(self, text: str) -> None:
         if text.strip():

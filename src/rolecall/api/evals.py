@@ -100,27 +100,11 @@ class Evals:
                 "files are not recorded, so nothing could be judged",
                 hint=Hint("Record them", "set_setting", key="trees.keep", value="true"),
             )
-        return self._plan(self.read(path), only, is_fresh=is_fresh, is_new=is_new)
+        return self._plan(self.read(path), only=only, is_fresh=is_fresh, is_new=is_new)
 
-    def _plan(
-        self,
-        read: suite.Suite,
-        only: Sequence[str] = (),
-        *,
-        is_fresh: bool = False,
-        is_new: bool = False,
-        first: int = 0,
-    ) -> begin.EvalPlan:
-        return begin.plan(
-            self._rolecall.store,
-            self._trees,
-            read,
-            cache=self._cache,
-            only=only,
-            is_fresh=is_fresh,
-            is_new=is_new,
-            first=first,
-        )
+    @property
+    def _plan(self) -> Callable[..., begin.EvalPlan]:
+        return partial(begin.plan, self._rolecall.store, self._trees, cache=self._cache)
 
     def plan_experiment(
         self,
@@ -249,7 +233,7 @@ class Evals:
         versions = bisect.choose_versions(self._rolecall.versions(name), oldest, newest, name)
 
         def plan(asked: suite.Suite, tasks: Sequence[str], first: int) -> begin.EvalPlan:
-            return self._plan(asked, tasks or only, first=first)
+            return self._plan(asked, only=tasks or only, first=first)
 
         async def play(plan: begin.EvalPlan) -> results.Report:
             return await self.run(plan, at_once=at_once, limits=limits, watch=watch, cancel=cancel)
@@ -271,7 +255,7 @@ class Evals:
     ) -> recorded.Traced:
         """Find what broke the suite among its recorded runs, from the run `oldest` to `newest`: a program, a model, an
         agent or a version of the workflow. No agent is asked. `noise` and `only` are the same as for `bisect`."""
-        found = self._plan(self.read(path), only)
+        found = self._plan(self.read(path), only=only)
         return recorded.trace(self._rolecall.store, found, oldest=oldest, newest=newest, noise=noise)
 
     def save_base(self, name: str, report: results.Report) -> None:

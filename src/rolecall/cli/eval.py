@@ -39,7 +39,7 @@ from rolecall.cli.thread_play import EventRecords, View, run_attended
 from rolecall.errors import UsageError
 from rolecall.evals.statistics import Tally, estimate_rate
 from rolecall.store.canonical import JsonObject
-from rolecall.threads.report import describe_amount, local_time, money
+from rolecall.threads.report import describe_amount, local_time, money, percent
 
 if TYPE_CHECKING:
     from rolecall.cli import Argument
@@ -381,10 +381,6 @@ def _amounts_row(summary: Summary) -> list[str]:
             for name in ("cost", "tokens", "minutes")
         ),
     ]
-
-
-def percent(share: float | None) -> str:
-    return "–" if share is None else f"{share * 100:.0f} %"
 
 
 # -- check, export and promote --

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from rolecall.api import Rolecall, reader
 from rolecall.cli import CommandResult, argument, verb
 from rolecall.cli.arguments import parse_agent, parse_time
-from rolecall.cli.eval import INFRASTRUCTURE, SELECTION, SUITE, end, follow, percent
+from rolecall.cli.eval import INFRASTRUCTURE, SELECTION, SUITE, end, follow
 from rolecall.cli.eval import describe as describe_run
 from rolecall.cli.output import STORE, between, columns_of_terminal, pair, plural, show, table, warn
 from rolecall.errors import UsageError
-from rolecall.threads.report import describe_amount, describe_change
+from rolecall.threads.report import describe_amount, describe_change, percent
 
 if TYPE_CHECKING:
     from rolecall.evals.compare import AmountChange, Comparison

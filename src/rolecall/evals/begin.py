@@ -61,9 +61,9 @@ def plan(
     suite: Suite,
     *,
     cache: str,
-    only: Sequence[str],
-    is_fresh: bool,
-    is_new: bool,
+    only: Sequence[str] = (),
+    is_fresh: bool = False,
+    is_new: bool = False,
     first: int = 0,
 ) -> EvalPlan:
     """Store a suite, and plan a run of its tasks with one of the tags or ids in `only`. `first` is how many times other

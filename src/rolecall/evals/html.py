@@ -27,7 +27,7 @@ from rolecall.evals.tasks import describe_command
 from rolecall.settings.mask import Mask
 from rolecall.store.store import Store
 from rolecall.threads.html_page import fill_page, render_fields, render_text, safe
-from rolecall.threads.report import describe_amount, describe_change, moment, money
+from rolecall.threads.report import describe_amount, describe_change, moment, money, percent
 from rolecall.workflow import registry
 
 SIGNS = {"passed": "✓", "failed": "✗", "infrastructure": "⚠", "": "…"}
@@ -155,7 +155,7 @@ class Figures:
         for one in summaries:
             row = [self._name(one.variant), _draw_rate(one.rate, self._colours[one.variant])]
             row.append(f"{one.passed} of {one.passed + one.failed}")
-            row += [_percent(one.pass_at), _percent(one.pass_every)] if k > 1 else []
+            row += [percent(one.pass_at), percent(one.pass_every)] if k > 1 else []
             row += [_describe_mean("score", one.score)] if has_score else []
             row += [
                 money(one.used["cost"]) if "cost" in one.used else "–",
@@ -261,7 +261,7 @@ class Figures:
         for share in (0, 0.25, 0.5, 0.75, 1):
             y = down(share)
             parts.append(f'<path class="rule" d="M{left} {y:.1f}H{right}"/>')
-            parts.append(f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{_percent(share)}</text>')
+            parts.append(f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{percent(share)}</text>')
         for value in ticks:
             parts.append(
                 f'<text x="{across(value):.1f}" y="{bottom + 18}" text-anchor="middle">{show(value)}</text>'
@@ -450,12 +450,8 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: i
     return f'<div class="wide" tabindex="0"><table class="figures{words}">{table}</table></div>'
 
 
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{share * 100:.0f} %"
-
-
 def _describe_rate(rate: Rate) -> str:
-    return f"{_percent(rate.value)} ({rate.interval.low * 100:.0f}–{rate.interval.high * 100:.0f})"
+    return f"{percent(rate.value)} ({rate.interval.low * 100:.0f}–{rate.interval.high * 100:.0f})"
 
 
 def _describe_mean(name: str, mean: Mean | None) -> str:

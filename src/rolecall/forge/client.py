@@ -14,13 +14,15 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from email.message import Message
 from http.client import HTTPException
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
 from rolecall.errors import NotFound, StorageError, UsageError
 from rolecall.forge.event import Person, Subject
 from rolecall.settings.forge import Job
 from rolecall.store.canonical import JsonObject
+
+T = TypeVar("T")
 
 _TRIES = 4
 _LONGEST_PAUSE = 60.0
@@ -105,7 +107,7 @@ class Http:
         except (OSError, HTTPException, ValueError) as error:
             raise Unavailable(f"{what} failed: {error}", None) from error
 
-    def retry(self, action: Callable[[], Any]) -> Any:
+    def retry(self, action: Callable[[], T]) -> T:
         """Send a request that may be repeated, and retry it after temporary failures."""
         for number in range(1, _TRIES + 1):
             try:
@@ -118,8 +120,7 @@ class Http:
         raise AssertionError
 
     def get(self, path: str) -> Response:
-        answer: Response = self.retry(lambda: self.send("GET", path))
-        return answer
+        return self.retry(lambda: self.send("GET", path))
 
     def put(self, method: str, path: str, body: JsonObject) -> Any:
         """Send an idempotent change."""
@@ -242,8 +243,7 @@ def _create(http: Http, path: str, body: JsonObject, listed: str, mark: str = ""
         made: JsonObject = http.send("POST", path, body).value
         return made
 
-    made: JsonObject = http.retry(create)
-    return made
+    return http.retry(create)
 
 
 def _write(

@@ -240,26 +240,27 @@ class FilesBackend:
 
     def _look(self, at: Callable[[RefView], _T]) -> _T:
         """Return what `at` finds in one consistent state of the files, even if a writer is at work."""
-        for _ in range(_LOOKS):
-            before = journal.instant(self._root)
-            problem = None
-            try:
-                found = at(self._view())
-            except Damaged as exc:
-                problem = exc
-            if journal.instant(self._root) == before:
-                if problem is not None:
-                    raise problem
-                return found
-        with _read_lock(self._root / ".lock"):
-            return at(self._view())
 
-    def _view(self) -> RefView:
-        return RefView(journal.read_journal(self._root) or Journal(self._root))
+        def look() -> _T:
+            return at(RefView(journal.read_journal(self._root) or Journal(self._root)))
+
+        with translate_errors(self.path):
+            for _ in range(_LOOKS):
+                before = journal.instant(self._root)
+                problem = None
+                try:
+                    found = look()
+                except Damaged as exc:
+                    problem = exc
+                if journal.instant(self._root) == before:
+                    if problem is not None:
+                        raise problem
+                    return found
+            with _read_lock(self._root / ".lock"):
+                return look()
 
     def ref(self, name: str) -> Ref | None:
-        with translate_errors(self.path):
-            return self._look(lambda view: view.ref(name))
+        return self._look(lambda view: view.ref(name))
 
     def refs(
         self,
@@ -288,34 +289,28 @@ class FilesBackend:
                     found.append(ref)
             return found
 
-        with translate_errors(self.path):
-            return self._look(page)
+        return self._look(page)
 
     def names(self, prefix: str = "", *, before: str | None = None, limit: int | None = None) -> list[str]:
-        with translate_errors(self.path):
-            found = self._look(lambda view: view.names(prefix))
+        found = self._look(lambda view: view.names(prefix))
         return sorted((name for name in found if before is None or name < before), reverse=True)[:limit]
 
     def history(self, name: str) -> list[Moved]:
         def read(view: RefView) -> list[Moved]:
             return [*(moved for moved in view.moves() if moved.name == name), *view.find_unrecorded([name])]
 
-        with translate_errors(self.path):
-            return self._look(read)
+        return self._look(read)
 
     def roots(self, since: int = 0) -> Iterator[Moved]:
-        with translate_errors(self.path):
-            yield from self._look(lambda view: [*view.moves(since), *view.find_unrecorded(None, since)])
+        yield from self._look(lambda view: [*view.moves(since), *view.find_unrecorded(None, since)])
 
     def events(
         self, stream: str | None = None, *, after: int = 0, limit: int | None = None
     ) -> list[StoredEvent]:
-        with translate_errors(self.path):
-            return self._look(lambda view: view.events(stream, after=after, limit=limit))
+        return self._look(lambda view: view.events(stream, after=after, limit=limit))
 
     def newest_event(self) -> int:
-        with translate_errors(self.path):
-            return self._look(lambda view: view.counters.event)
+        return self._look(lambda view: view.counters.event)
 
     # -- the container --
 

@@ -238,10 +238,6 @@ class Attempt:
             return
         if "left" not in self.note.tree:  # otherwise another process died while it put the files back
             await self.leave_files()
-        await self._restore_files()
-
-    async def _restore_files(self) -> None:
-        """Record the attempt of a dead process, after restoring the files if the role asks for that."""
         gone, tree = "the process that ran this attempt is gone", self.tree
         wants = on_crash_of(self.loaded.workflow, self.role) == "restore" and self._is_left_here()
         # The thread of another workflow continues with its files, and members of a group may share theirs.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 
 from rolecall.errors import RolecallError
@@ -18,29 +19,21 @@ CHANGED_ANYWAY = "is read-only, but the work folder has changed"
 """Part of the remark about a read-only role that changed files."""
 
 
+@dataclass
 class AttemptFiles:
     """Records the files of a work folder, and writes recorded ones into it."""
 
-    def __init__(
-        self,
-        trees: Trees | None,
-        workdir: str,
-        loaded: LoadedThread,
-        role: str,
-        *,
-        is_first: bool,
-        remark: Callable[[str], None],
-    ) -> None:
-        """Without `trees`, nothing is recorded. `is_first` says that the thread has no step yet."""
-        self._trees = trees
-        self._workdir = workdir
-        self._loaded = loaded
-        self._role = role
-        self._is_first = is_first
-        self._remark = remark
-        self._watched: tuple[bool, treestate.FolderState] | None = None
-        """For a read-only role: whether a snapshot has the files from before its turn, and the files that the snapshot
-        lacks."""
+    trees: Trees | None
+    """Without it, nothing is recorded."""
+    workdir: str
+    loaded: LoadedThread
+    role: str
+    is_first: bool
+    """Whether the thread has no step yet."""
+    remark: Callable[[str], None]
+    _watched: tuple[bool, treestate.FolderState] | None = None
+    """For a read-only role: whether a snapshot has the files from before its turn, and the files that the
+    snapshot lacks."""
 
     async def find(self) -> StepTree | None:
         """Record the files before the role's turn."""
@@ -61,44 +54,44 @@ class AttemptFiles:
 
     async def _compare(self, known: StepTree) -> StepTree | None:
         left = await self._take()
-        if left is None or self._trees is None:  # "unchanged" would be a lie
+        if left is None or self.trees is None:  # "unchanged" would be a lie
             return None
         if left.tree == known.found.tree:
             return StepTree(known.found, left, head=known.head)
         try:
-            changed = await asyncio.to_thread(self._trees.changes, known.found, left)
+            changed = await asyncio.to_thread(self.trees.changes, known.found, left)
         except (RolecallError, OSError) as error:  # another machine has recorded the first tree
-            self._remark(f"the changes of this step are not known: {error}")
+            self.remark(f"the changes of this step are not known: {error}")
             return None
         return StepTree(known.found, left, tuple(changed), head=known.head)
 
     async def _take(self) -> Snapshot | None:
-        if self._trees is None:
+        if self.trees is None:
             return None
         try:
-            known = self._trees.recall(self._top, source=self._source)
-            return known or await asyncio.to_thread(self._trees.take, self._top, source=self._source)
+            known = self.trees.recall(self._top, source=self._source)
+            return known or await asyncio.to_thread(self.trees.take, self._top, source=self._source)
         except (RolecallError, OSError) as error:
-            if self._is_first or not (isinstance(error, TooManyFiles) and error.is_known):
-                self._remark(f"the files of this step are not recorded: {error}")
+            if self.is_first or not (isinstance(error, TooManyFiles) and error.is_known):
+                self.remark(f"the files of this step are not recorded: {error}")
             return None
 
     @cached_property
     def _source(self) -> str | None:
         """The folder to which its snapshots belong, if not the work folder. The repository of a copy goes with the
         copy, so its objects are not borrowed; the files of a fork outside git belong to the folder it was made for."""
-        start, kind = self._loaded.chain.start.cwd, self._loaded.workdir_of(self._role)
-        is_fork = kind == "shared" and self._loaded.cwd != start
-        return start if kind == "copy" or (is_fork and root_around(self._workdir) is None) else None
+        start, kind = self.loaded.chain.start.cwd, self.loaded.workdir_of(self.role)
+        is_fork = kind == "shared" and self.loaded.cwd != start
+        return start if kind == "copy" or (is_fork and root_around(self.workdir) is None) else None
 
     @cached_property
     def below_top(self) -> str:
         """The work folder, relative to the folder that its snapshots cover."""
-        return os.path.relpath(os.path.realpath(self._workdir), self._top)
+        return os.path.relpath(os.path.realpath(self.workdir), self._top)
 
     @cached_property
     def _top(self) -> str:
-        return find_top(self._workdir)
+        return find_top(self.workdir)
 
     # -- read-only roles --
 
@@ -110,8 +103,8 @@ class AttemptFiles:
     def _look_at_rest(self, tree: StepTree | None) -> treestate.FolderState:
         """The changes that the snapshots do not show."""
         if tree is None:
-            return treestate.take(self._workdir)
-        return treestate.take_rest(self._workdir, tree.left.omitted)
+            return treestate.take(self.workdir)
+        return treestate.take_rest(self.workdir, tree.left.omitted)
 
     def _report_changes(self, tree: StepTree | None) -> None:
         watched, self._watched = self._watched, None
@@ -121,15 +114,15 @@ class AttemptFiles:
         if tree is not None:
             found = treestate.shorten(found + [f"{one.kind} {one.path}" for one in tree.changed], tree.more)
         if found:
-            self._remark(f"{self._role} {CHANGED_ANYWAY}: {', '.join(found)}")
+            self.remark(f"{self.role} {CHANGED_ANYWAY}: {', '.join(found)}")
 
     # -- writing --
 
     async def put_back(self, found: Snapshot) -> bool:
         """Restore the files of a snapshot; return False if the snapshots are not on this machine."""
-        if self._trees is None:
+        if self.trees is None:
             return False
-        await asyncio.to_thread(self._trees.restore, found, self._workdir, source=self._source)
+        await asyncio.to_thread(self.trees.restore, found, self.workdir, source=self._source)
         return True
 
     async def repeat_changes(self, tree: StepTree, *, is_begun: bool) -> str:
@@ -151,8 +144,8 @@ class AttemptFiles:
         return f"{reason}; some of its changes may be in the folder" if problem else reason
 
     async def _advance(self, before: Snapshot, after: Snapshot, *, is_begun: bool) -> str:
-        if self._trees is None:
+        if self.trees is None:
             return "files are not recorded"
         return await asyncio.to_thread(
-            self._trees.advance, before, after, self._workdir, source=self._source, is_begun=is_begun
+            self.trees.advance, before, after, self.workdir, source=self._source, is_begun=is_begun
         )

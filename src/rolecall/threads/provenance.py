@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import new as new_hash
 from typing import NamedTuple
@@ -248,40 +249,32 @@ def prove(
     )
 
 
+@dataclass
 class _Proving:
-    def __init__(
-        self,
-        folder: str,
-        commit: Commit,
-        claim: Claim,
-        chain: SealedChain,
-        store: Store | None,
-        trees: Trees | None,
-    ) -> None:
-        self._folder = folder
-        self._commit = commit
-        self._claim = claim
-        self._chain = chain
-        self._store = store
-        self._trees = trees
-        self._problems: list[str] = []
-        self._uncovered: list[str] = []
+    folder: str
+    commit: Commit
+    claim: Claim
+    chain: SealedChain
+    store: Store | None
+    trees: Trees | None
+    problems: list[str] = field(default_factory=list)
+    uncovered: list[str] = field(default_factory=list)
 
     def prove(self) -> Proof:
-        commit, claim, chain = self._commit, self._claim, self._chain
+        commit, claim, chain = self.commit, self.claim, self.chain
         if claim.digest and claim.digest != chain.digest:
-            self._problems.append(
+            self.problems.append(
                 f"the steps are not those that {claim.commit[:12]} sealed: their digest is {chain.digest}"
             )
         elif not claim.digest:
-            self._uncovered.append(
+            self.uncovered.append(
                 "the steps themselves: no commit has their digest, so the store alone vouches for them"
             )
         for one in {commit.id, claim.commit} - {""}:
-            if not _is_whole(self._folder, one):
-                self._problems.append(f"the commit {one[:12]} is damaged: its bytes do not give its id")
+            if not _is_whole(self.folder, one):
+                self.problems.append(f"the commit {one[:12]} is damaged: its bytes do not give its id")
 
-        steps = tuple(_read_steps(chain, self._store))
+        steps = tuple(_read_steps(chain, self.store))
         files = ""
         maker = next((step for step in steps if commit.id in step.commits), None)
         if maker is not None and claim.commit != commit.id:
@@ -290,90 +283,90 @@ class _Proving:
             files = self._compare_files(steps)
         for step in steps:
             if step.agent == GROUP:
-                self._uncovered.append(
+                self.uncovered.append(
                     f"how the members of the group at step {step.number} worked: each is a thread"
                 )
             for child in chain.show(chain.show(step.id).get("detail")).get("children", ()):
-                self._uncovered.append(f"how thread {child} played {step.role}: it has a chain of its own")
+                self.uncovered.append(f"how thread {child} played {step.role}: it has a chain of its own")
         *_, first = [chain.step, *_walk(chain)]
         start = chain.show(first)
         workflow = chain.show(start.get("workflow"))
         return Proof(
             commit.id, commit.tree, chain.thread, chain.step, chain.digest, claim.commit,
-            "store" if self._store else "bundle", str(workflow.get("name", "")),
-            Chain(self._store, chain.step).start.prompt if self._store else None,
+            "store" if self.store else "bundle", str(workflow.get("name", "")),
+            Chain(self.store, chain.step).start.prompt if self.store else None,
             files, steps, (*_read_checks(chain, steps), *self._read_merge_check()),
-            tuple(self._problems), tuple(dict.fromkeys(self._uncovered)), chain,
+            tuple(self.problems), tuple(dict.fromkeys(self.uncovered)), chain,
         )  # fmt: skip
 
     # -- files --
 
     def _compare_files(self, steps: tuple[ProvenStep, ...]) -> str:
         """Check that the commit has the files that a step left, and return which step; report a problem otherwise."""
-        work, base = self._commit, self._commit.parents[0] if self._commit.parents else ""
+        work, base = self.commit, self.commit.parents[0] if self.commit.parents else ""
         if len(work.parents) == 2:
             ours, theirs = work.parents
             self._check_merge(ours, theirs)
             self._find_unknown(ours, theirs, steps)
-            base = git.ask(self._folder, "merge-base", ours, theirs, env=_PLAIN).text
-            work = _find_commit(self._folder, theirs)
+            base = git.ask(self.folder, "merge-base", ours, theirs, env=_PLAIN).text
+            work = _find_commit(self.folder, theirs)
         found = next((step for step in reversed(steps) if step.left == work.tree), None)
         if found is not None:
             return f"step {found.number} ({found.role}) left exactly these files"
         newest = next((step for step in reversed(steps) if step.left), None)
         if newest is None:
-            self._problems.append("no step recorded its files")
+            self.problems.append("no step recorded its files")
             return ""
-        tree = Step(self._store, self._store.get(newest.id)).tree if self._store else None
-        if tree is None or self._trees is None:
-            self._problems.append(
+        tree = Step(self.store, self.store.get(newest.id)).tree if self.store else None
+        if tree is None or self.trees is None:
+            self.problems.append(
                 f"no step left these files, and those of step {newest.number} are not here to compare"
             )
             return ""
         snapshot = tree.left
-        left = self._trees.list_files(snapshot)
-        changed = _list_changes(self._folder, base, work.id)
+        left = self.trees.list_files(snapshot)
+        changed = _list_changes(self.folder, base, work.id)
         others = sorted(path for path, file in changed.items() if left.get(path, "") != file)
         below = tuple(f"{nested}/" for nested in snapshot.nested)
         left_out = {*snapshot.omitted, *snapshot.nested}
         unrecorded = [path for path in others if path in left_out or path.startswith(below)]
         if others := [path for path in others if path not in unrecorded]:
-            self._problems.append(
+            self.problems.append(
                 f"step {newest.number} ({newest.role}) did not leave these files so: {_join(others)}"
             )
         if unrecorded:
-            self._uncovered.append(f"files that steps do not record: {_join(unrecorded)}")
+            self.uncovered.append(f"files that steps do not record: {_join(unrecorded)}")
         return (
             "" if others else f"each file that it changes is as step {newest.number} ({newest.role}) left it"
         )
 
     def _check_merge(self, ours: str, theirs: str) -> None:
         """Report a problem if the merge has more than its two parents had."""
-        merged = git.ask(self._folder, "merge-tree", "--write-tree", ours, theirs, env=_PLAIN)
+        merged = git.ask(self.folder, "merge-tree", "--write-tree", ours, theirs, env=_PLAIN)
         tree = merged.text.partition("\n")[0]
-        if merged.code or tree == self._commit.tree:
+        if merged.code or tree == self.commit.tree:
             if merged.code:
                 why = "they conflict" if merged.code == 1 else "git 2.38 or later can say"
-                self._problems.append(f"whether the merge has only what its parents had is not known: {why}")
+                self.problems.append(f"whether the merge has only what its parents had is not known: {why}")
             return
-        words = ("diff", "--name-only", "--no-renames", "--no-ext-diff", "-z", tree, self._commit.tree)
-        changed = git.ask(self._folder, *words, env=_PLAIN).words
-        self._problems.append(f"the merge has something that neither of its parents had, in {_join(changed)}")
+        words = ("diff", "--name-only", "--no-renames", "--no-ext-diff", "-z", tree, self.commit.tree)
+        changed = git.ask(self.folder, *words, env=_PLAIN).words
+        self.problems.append(f"the merge has something that neither of its parents had, in {_join(changed)}")
 
     def _find_unknown(self, ours: str, theirs: str, steps: tuple[ProvenStep, ...]) -> None:
         """List the merged commits that no known step made."""
         made = {one for step in steps for one in step.commits}
-        for one in _read_commits(self._folder, theirs, f"^{ours}"):
+        for one in _read_commits(self.folder, theirs, f"^{ours}"):
             is_known = one.id in made or one.claim.step
-            if not is_known and not (self._store and find_step(self._store, f"commit-{one.id}")):
-                self._uncovered.append(f"who made the commit {one.id[:12]} ({one.title}), which it merges")
+            if not is_known and not (self.store and find_step(self.store, f"commit-{one.id}")):
+                self.uncovered.append(f"who made the commit {one.id[:12]} ({one.title}), which it merges")
 
     def _read_merge_check(self) -> Iterator[ProofCheck]:
         """The command that had to succeed after `plan run` merged the commit, from the store's log."""
         after = 0
-        while self._store and (page := self._store.events(self._chain.thread, after=after, limit=_EVENTS)):
+        while self.store and (page := self.store.events(self.chain.thread, after=after, limit=_EVENTS)):
             for event in page:
-                is_ours = event.kind == "folder_merged" and event.body.get("head") == self._commit.id
+                is_ours = event.kind == "folder_merged" and event.body.get("head") == self.commit.id
                 if is_ours and "check" in event.body:
                     yield ProofCheck("merge", " ".join(event.body["check"]), "passed", "")
             after = page[-1].seq

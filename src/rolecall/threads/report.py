@@ -72,6 +72,10 @@ def describe_change(name: str, value: float) -> str:
     return f"{'−' if value < 0 else '+'}{describe_amount(name, abs(value))}"
 
 
+def percent(share: float | None) -> str:
+    return "–" if share is None else f"{share * 100:.0f} %"
+
+
 def moment(ms: int) -> str:
     return strftime("%Y-%m-%d %H:%M:%S UTC", gmtime(ms / 1000))
 

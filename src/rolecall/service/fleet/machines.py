@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 from rolecall.errors import Conflict, Hint
 from rolecall.service import queue
-from rolecall.service.policy import ServicePolicy, StartRate, WorkerLimits, WorkflowPolicy
+from rolecall.service.policy import ServicePolicy
 from rolecall.store import holder
 from rolecall.store.backend import Ref
 from rolecall.store.canonical import JsonObject
@@ -101,7 +103,7 @@ def list_machines(store: Store) -> list[FleetMember]:
     now, found = store.now(), []
     for ref in store.refs(_PREFIX):
         state = ref.state
-        facts = Facts(**{one.name: state[one.name] for one in fields(Facts) if one.name in state})
+        facts = msgspec.convert(state, Facts)
         name, process = ref.name.removeprefix(_PREFIX), holder.describe(state["process"])
         times = (state["since"], state["at"], state["deadline"])
         host = holder.name_of_host(state["process"])
@@ -221,11 +223,4 @@ def publish(store: Store, policy: ServicePolicy, *, machine: str) -> bool:
 def read_policy(store: Store) -> ServicePolicy | None:
     """The policy that a machine has published."""
     ref = store.ref(POLICY)
-    if ref is None:
-        return None
-    plain = dict(ref.state["policy"])
-    plain["workflows"] = {name: WorkflowPolicy(**rule) for name, rule in plain["workflows"].items()}
-    plain["default"] = WorkflowPolicy(**plain["default"])
-    plain["rates"] = {name: StartRate(**rate) for name, rate in plain["rates"].items()}
-    plain["worker"] = WorkerLimits(**plain["worker"])
-    return ServicePolicy(**plain)
+    return msgspec.convert(ref.state["policy"], ServicePolicy) if ref is not None else None
