@@ -99,6 +99,7 @@ VALUES = {
     "rolecall.store.backend": {"StoredEvent"},
     "rolecall.store.canonical": {"JsonObject", "Schema"},
     "rolecall.store.holder": {"describe"},
+    "rolecall.store.lazy": "*",
     "rolecall.store.schema": {"Type"},
 }
 """What a door may import from the rooms that keep threads: values, and functions that take no store."""

@@ -7,9 +7,16 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from typing import TYPE_CHECKING
 
 from rolecall.errors import explain_missing
 from rolecall.settings.server_options import add_store_option
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    from rolecall.acp import agent
+else:
+    agent = Module("rolecall.acp.agent")
 
 HELP = "serve a workflow as an agent to an editor (needs rolecall[acp])"
 EXAMPLE = "rolecall acp\nrolecall acp --workflow implement-issue --agent claude --limit cost=10"
@@ -19,10 +26,10 @@ LEAD = "lead"
 
 def run(options: Namespace) -> None:
     with explain_missing("acp", "the Agent Client Protocol"):
-        from rolecall.acp.agent import Defaults, serve
+        defaults = agent.Defaults(options.workflow, options.agent, dict(options.limit), options.store)
     if sys.stdin is not None and sys.stdin.isatty():
         print("waiting for an editor on standard input; Ctrl-C ends it", file=sys.stderr)
-    serve(Defaults(options.workflow, options.agent, dict(options.limit), options.store))
+    agent.serve(defaults)
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -16,10 +16,16 @@ from rolecall.errors import UsageError
 from rolecall.settings import config
 from rolecall.settings.settings import Settings, agent_for
 from rolecall.settings.yaml12 import Marks, Position, Problem
+from rolecall.store.lazy import Module
 from rolecall.workflow.playbook import Playbook, players
 
 if TYPE_CHECKING:
     from rolecall.agents.sandbox import Layers
+    from rolecall.checks import doctor
+    from rolecall.threads import casting
+else:  # these import every adapter, which takes much longer than checking a workflow
+    casting = Module("rolecall.threads.casting")
+    doctor = Module("rolecall.checks.doctor")
 
 
 def first_installed() -> str | None:
@@ -86,13 +92,9 @@ def _find_unplayable(
     if is_simple:
         yield from ((role, error.message, error.hint) for role, error in missing.items())
         return
-    # Imported here because they import every adapter, which takes much longer than checking a workflow.
-    from rolecall.checks.doctor import absence, needs_of
-    from rolecall.threads import casting
-
     make = partial(casting.cast, settings, environment=env, layers=layers)
-    for need in needs_of([book], make, find):
-        trouble = need.trouble or (absence(need.cast.agent, env) if need.cast else None)
+    for need in doctor.needs_of([book], make, find):
+        trouble = need.trouble or (doctor.absence(need.cast.agent, env) if need.cast else None)
         if need.workflow == name and trouble is not None:
             yield need.role, trouble.text, trouble.fix
 

@@ -26,12 +26,16 @@ from rolecall.settings.settings import Settings
 from rolecall.settings.stores import open_store
 from rolecall.settings.yaml12 import Problem
 from rolecall.store.canonical import JsonObject
+from rolecall.store.lazy import Module
 from rolecall.workflow import gallery, registry, versions
 from rolecall.workflow.model import Sandbox, Workflow, from_payload, schema_ids_of
 from rolecall.workflow.playbook import Playbook, ThreadContext
 
 if TYPE_CHECKING:
+    from rolecall.agents import sandbox
     from rolecall.agents.sandbox import Layers
+else:
+    sandbox = Module("rolecall.agents.sandbox")
 
 PATIENCE = 20.0
 """Seconds that checking a file may take."""
@@ -177,9 +181,7 @@ def main() -> None:
     # Output that a file prints, even from C code, must not end up in the answer.
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    from rolecall.agents.sandbox import Layers  # only the child needs it
-
-    layers = Layers(*order["layers"])
+    layers = sandbox.Layers(*order["layers"])
     reports = [
         _check_file(path, source, order["folder"], order["severity"], layers)
         for path, source in order["sources"]

@@ -31,9 +31,13 @@ from rolecall.settings.service_socket import socket_path as socket_path
 from rolecall.settings.service_socket import to_line as to_line
 from rolecall.store import holder
 from rolecall.store.canonical import JsonObject
+from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:
+    from rolecall.service.fleet import machines
     from rolecall.store.store import Store
+else:
+    machines = Module("rolecall.service.fleet.machines")
 
 _GLANCE = 0.02
 _POSTGRES = ("postgresql://", "postgres://")
@@ -159,8 +163,6 @@ def is_served(home: str, url: str | None, store: Store) -> bool:
         return True
     if not config.full_store_address(url).startswith(_POSTGRES):
         return False
-    from rolecall.service.fleet import machines
-
     return any(machine.is_alive for machine in machines.list_machines(store))
 
 

@@ -12,6 +12,7 @@ import hashlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING
 
 from rolecall.api import Rolecall
 from rolecall.checks import workflow_file
@@ -22,11 +23,17 @@ from rolecall.service.project_file import ProjectFile
 from rolecall.settings import config
 from rolecall.settings.repository import root_around
 from rolecall.settings.yaml12 import Problem
+from rolecall.store.lazy import Module
 from rolecall.store.store import Store
 from rolecall.workflow import gallery
 from rolecall.workflow.places import FOLDERS
 from rolecall.workflow.playbook import Playbook
 from rolecall.workflow.registry import files_by_name, is_own, project_files
+
+if TYPE_CHECKING:
+    import watchfiles
+else:
+    watchfiles = Module("watchfiles")  # comes with an extra, and a service without a project does not need it
 
 _LOOK_ANYWAY = 60.0
 """Seconds after which the files are checked even without a notification, because some file systems send none."""
@@ -209,14 +216,14 @@ async def changes(folders: Sequence[str], *, is_deep: bool) -> AsyncIterator[set
     the new one is watched as soon as the caller asks for the next change. The caller must look at the folders to find
     what changed in between."""
     try:
-        from watchfiles import awatch  # comes with an extra, and a service without a project does not need it
+        watch = watchfiles.awatch
     except ImportError as error:
         raise UsageError(
             "the package 'watchfiles' is not installed", hint="pip install 'rolecall[service]'"
         ) from error
     while True:
         before = _identities(folders)
-        watching = awatch(
+        watching = watch(
             *folders,
             watch_filter=None,
             recursive=is_deep,

@@ -11,21 +11,28 @@ import sys
 import threading
 import webbrowser
 from argparse import SUPPRESS, ArgumentParser, Namespace
+from typing import TYPE_CHECKING
 
 from rolecall.errors import UsageError, explain_missing
 from rolecall.service import control, http
 from rolecall.settings import config
 from rolecall.settings.server_options import add_server_options, add_store_option
+from rolecall.store.lazy import Module
 from rolecall.web.signin import LINK_MINUTES, BrowserSignIn
+
+if TYPE_CHECKING:
+    from rolecall.web import app
+else:
+    app = Module("rolecall.web.app")
 
 HELP = "open a page that shows and steers threads (needs rolecall[web])"
 EXAMPLE = "rolecall web\nrolecall web --no-open --port 8080 --read-only"
 
 
 def run(options: Namespace) -> None:
-    with explain_missing("web", "the page"):
-        from rolecall.web.app import SiteSettings, make_app
     folder = os.path.abspath(options.project or os.getcwd())
+    with explain_missing("web", "the page"):
+        settings = app.SiteSettings(folder, options.store, options.read_only)
     if not os.path.isdir(folder):
         raise UsageError(f"the folder {folder!r} does not exist", hint="--project names a folder.")
     signin = BrowserSignIn(config.home(), token=http.read_token(options), is_read_only=options.read_only)
@@ -52,9 +59,8 @@ def run(options: Namespace) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
         threading.Thread(target=end_with_parent, daemon=True).start()
-    settings = SiteSettings(folder, options.store, options.read_only)
     http.serve(
-        lambda: make_app(settings, signin, tell=tell_link),
+        lambda: app.make_app(settings, signin, tell=tell_link),
         options,
         path="",
         extra="web",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # a workflow file is checked without a store
     from rolecall.workflow import pack, python, yaml
 else:
     pack = Module("rolecall.workflow.pack")  # reads YAML, and most projects have no packs
+    # A stored workflow runs without the parser and the checks.
     python = Module("rolecall.workflow.python")
     yaml = Module("rolecall.workflow.yaml")
 
@@ -243,7 +244,6 @@ def _is_name(text: str) -> bool:
 def check_file(path: str, *, has_any_name: bool = False) -> Checked:
     """Load a workflow file and return it with every error and warning. With `has_any_name`, its name need not be that
     of the file."""
-    # Imported here, as below, because a stored workflow runs without the parser and the checks.
     if path.endswith(".py"):
         try:
             check_trust(path)  # loading it runs its code

@@ -5,13 +5,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any, LiteralString
+from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from rolecall.errors import Hint, StorageError, UsageError
+from rolecall.store.lazy import Module
 from rolecall.store.postgres import PostgresBackend
+
+if TYPE_CHECKING:
+    import dbos
+    from sqlalchemy import exc as sql_errors
+else:  # every step's process imports this module
+    dbos = Module("dbos")
+    sql_errors = Module("sqlalchemy.exc")
 
 DBOS_SCHEMA = "rolecall_dbos"
 CHANNEL = "rolecall_news"
@@ -95,10 +103,6 @@ def _parts(url: str) -> Mapping[str, str | int | None]:
 
 def migrate(url: str) -> None:
     """Create missing tables. The first machine does this while the others wait."""
-    # Imported here because every step's process imports this module.
-    from dbos import DBOS
-    from sqlalchemy.exc import SQLAlchemyError
-
     logging.getLogger("dbos").setLevel(logging.ERROR)
     PostgresBackend(with_timeouts(url)).close()  # uses its own lock for its tables
     try:
@@ -116,8 +120,8 @@ def migrate(url: str) -> None:
             if found < _VERSION:
                 with db.transaction():
                     db.execute(_NEWS)
-            DBOS.migrate(url, schema=DBOS_SCHEMA)
-    except (psycopg.Error, SQLAlchemyError) as error:
+            dbos.DBOS.migrate(url, schema=DBOS_SCHEMA)
+    except (psycopg.Error, sql_errors.SQLAlchemyError) as error:
         raise StorageError(
             f"the tables of the fleet cannot be made in {shown(url)}: {without_password(error, url)}",
             hint="The user needs the right to create schemas in the database.",

@@ -9,9 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, tzinfo
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rolecall.service.triggers.trigger import Cron, Every, Schedule
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    import zoneinfo
+
+    import cronsim
+else:
+    cronsim = Module("cronsim")  # comes with an extra; `find_flaws` reports that it is missing
+    zoneinfo = Module("zoneinfo")  # every reader of a project file imports this module
 
 _LONG_WAY_BACK_MS = 86_400_000
 _NEVER_MS = 8_640_000_000_000_000
@@ -57,33 +66,28 @@ def _next(schedule: Cron, after: int) -> int | None:
 
 
 def _times(schedule: Cron, at: datetime, *, reverse: bool = False) -> Iterator[int]:
-    from cronsim import CronSim  # comes with an extra; `find_flaws` reports that it is missing
-
-    return (round(one.timestamp() * 1000) for one in CronSim(schedule.expression, at, reverse=reverse))
+    return (
+        round(one.timestamp() * 1000) for one in cronsim.CronSim(schedule.expression, at, reverse=reverse)
+    )
 
 
 def zone_of(schedule: Cron) -> tzinfo:
-    from zoneinfo import ZoneInfo  # every reader of a project file imports this module
-
-    return UTC if schedule.timezone == "UTC" else ZoneInfo(schedule.timezone)
+    return UTC if schedule.timezone == "UTC" else zoneinfo.ZoneInfo(schedule.timezone)
 
 
 def find_flaws(schedule: Cron) -> Iterator[tuple[str, str, str]]:
     """Problems with a schedule as it is written: the key, the problem, and what to do."""
-    try:
-        from cronsim import CronSim, CronSimError
-    except ImportError:
-        yield "cron", "needs the package 'cronsim', which is not installed", "pip install 'rolecall[service]'"
-        return
     try:
         zone_of(schedule)
     except (ValueError, OSError, LookupError):
         yield "timezone", f"{schedule.timezone!r} is not a time zone", "For example Europe/Berlin or UTC."
     try:
         if len(schedule.expression.split()) != 5:
-            raise CronSimError("it does not have five fields")
-        next(CronSim(schedule.expression, datetime(2024, 1, 1)))
-    except (CronSimError, ValueError, AssertionError) as error:
+            raise cronsim.CronSimError("it does not have five fields")
+        next(cronsim.CronSim(schedule.expression, datetime(2024, 1, 1)))
+    except ImportError:
+        yield "cron", "needs the package 'cronsim', which is not installed", "pip install 'rolecall[service]'"
+    except (cronsim.CronSimError, ValueError, AssertionError) as error:
         hint = 'Minute, hour, day, month, weekday: "0 3 * * 1-5"'
         yield "cron", f"{schedule.expression[:80]!r} is not a schedule: {error}", hint
     except StopIteration:
