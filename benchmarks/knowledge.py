@@ -25,7 +25,7 @@ from benchmarks.measure import Row, Timing, peak_memory, print_table, timed
 from benchmarks.startup import clean_environ, installed
 from rolecall.knowledge import chunk, settings
 from rolecall.knowledge.index import IndexReader
-from rolecall.knowledge.query import Knowledge, ask
+from rolecall.knowledge.query import OpenIndex, ask
 from rolecall.knowledge.static import StaticModel
 from rolecall.knowledge.sync import sync
 from rolecall.settings.mask import Mask
@@ -175,7 +175,7 @@ def _asked(root: Path) -> Measured:
 
 def _ask(root: str) -> Measured:
     reader = IndexReader(os.path.join(root, "knowledge.db"))
-    knowledge = Knowledge(root, settings.load(_SETTINGS), reader, StaticModel())
+    knowledge = OpenIndex(root, settings.load(_SETTINGS), reader, StaticModel())
     walls, cpus = [], []
     for text in _QUESTIONS:
         ask(text, [knowledge], limit=10)

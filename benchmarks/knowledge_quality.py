@@ -24,7 +24,7 @@ from benchmarks import knowledge_sources as sources
 from benchmarks.knowledge_questions import Question
 from rolecall.knowledge import settings
 from rolecall.knowledge.index import IndexReader
-from rolecall.knowledge.query import Knowledge, ask
+from rolecall.knowledge.query import OpenIndex, ask
 from rolecall.knowledge.static import StaticModel
 from rolecall.knowledge.sync import sync
 from rolecall.settings.mask import Mask
@@ -131,7 +131,7 @@ def _documents(folder: Path, group: str, *, most: int) -> tuple[Path, list[Quest
 def _measure(root: Path, asked: list[Question], table: Table, chosen: settings.KnowledgeSettings) -> None:
     model = StaticModel()
     sync(str(root), chosen, model, mask=Mask([]), now="")
-    knowledge = Knowledge(str(root), chosen, IndexReader(str(root / "knowledge.db")), model)
+    knowledge = OpenIndex(str(root), chosen, IndexReader(str(root / "knowledge.db")), model)
     for question in asked:
         for way in WAYS:
             table.add(question.kind, way, _score(knowledge, question, "" if way == "fused" else way))
@@ -139,7 +139,7 @@ def _measure(root: Path, asked: list[Question], table: Table, chosen: settings.K
     print(f"  {root.name}: {len(asked)} questions", file=sys.stderr, flush=True)
 
 
-def _score(knowledge: Knowledge, question: Question, by: str) -> Score:
+def _score(knowledge: OpenIndex, question: Question, by: str) -> Score:
     # A commit changes files, so it is files that are ranked: each by the best of its passages.
     is_commit = question.kind == "commit"
     answers = ask(question.text, [knowledge], limit=60 if is_commit else 10, by=by)

@@ -20,7 +20,7 @@ import pytest
 
 import rolecall
 from rolecall import END, Context, Role, RoleResult, ThreadContext, Workflow
-from rolecall.api import Crew, Evals
+from rolecall.api import Crew, Evals, Knowledge
 from rolecall.errors import CALLS
 from rolecall.threads import perform
 
@@ -385,6 +385,30 @@ def test_the_project_has_a_plan_tasks_and_lessons(rc: rolecall.Rolecall) -> None
     assert len(project.memories()) == 1
 
 
+def test_the_repository_is_indexed_and_searched(rc: rolecall.Rolecall) -> None:
+    subprocess.run(["git", "init", "-q", rc.folder], check=True)
+    Path(rc.folder, "guide.md").write_text(
+        "# Guide\n\n## Install\n\nRun the installer with elevated rights.\n"
+    )
+    told: list[str] = []
+    with rc.knowledge(tell=told.append) as knowledge:
+        assert knowledge.init().include == ["*.md"]
+        assert knowledge.sync().indexed == ["guide.md"] and not told
+        [found, *_] = knowledge.query("elevated rights", path="*.md").answers
+        assert found.path == "guide.md" and "elevated" in found.text
+        assert (
+            knowledge.query("elevated", by_words=True, everywhere=True).answers[0].repository
+            == knowledge.root
+        )
+        assert rc.query("elevated rights")[0].text == found.text
+        assert knowledge.status().changed == [] and list(knowledge.files()) == ["guide.md"]
+        assert "elevated" in knowledge.passages("guide.md", line=5)[0].text
+        with pytest.raises(rolecall.UsageError, match="the pattern"):
+            knowledge.query("rights", path="[")
+        assert Knowledge.repositories() == {knowledge.root: True}
+        assert knowledge.forget() and not knowledge.forget() and Knowledge.repositories() == {}
+
+
 def test_secrets_are_masked_in_what_a_program_writes_to_a_project(
     rc: rolecall.Rolecall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -551,7 +575,7 @@ def test_the_tutorial_begins_with_a_program_that_runs(tmp_path: Path) -> None:
 
 def test_every_public_name_and_verb_is_in_the_reference() -> None:
     text = (DOCS / "api.md").read_text()
-    classes = [rolecall.Rolecall, rolecall.Thread, rolecall.Run, rolecall.Project, Crew, Evals]
+    classes = [rolecall.Rolecall, rolecall.Thread, rolecall.Run, rolecall.Project, Knowledge, Crew, Evals]
     verbs = [
         f"{kind.__name__}.{name}"
         for kind in classes
@@ -563,7 +587,8 @@ def test_every_public_name_and_verb_is_in_the_reference() -> None:
 
 
 def test_the_reference_has_the_arguments_of_each_verb() -> None:
-    classes: list[type] = [rolecall.Rolecall, rolecall.Thread, rolecall.Run, rolecall.Project, Crew, Evals]
+    names = [rolecall.Rolecall, rolecall.Thread, rolecall.Run, rolecall.Project, Knowledge, Crew, Evals]
+    classes: list[type] = list(names)
     kinds = {kind.__name__: kind for kind in classes}
     wrong = []
     for kind, name, given in re.findall(

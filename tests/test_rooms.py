@@ -66,6 +66,8 @@ VALUES = {
     "rolecall.nexus.tool_error": "*",
     "rolecall.nexus.tool_map": "*",
     # types, constants and texts of knowledge and threads
+    "rolecall.knowledge.search": {"marks"},
+    "rolecall.knowledge.serve": {"PATH"},
     "rolecall.knowledge.settings": "*",  # a section of the project's file
     "rolecall.threads.casting": "*",  # chooses an agent from the configuration, without a store
     "rolecall.threads.dry_run": {"Outlook"},
@@ -119,7 +121,7 @@ ITS_OWN_NOUN = {
     "rolecall.cli.cas": "its noun is the store itself, and reading a node must not load what knows threads",
     "rolecall.cli.cas_care": "its noun is the store itself, whose nodes and files it checks, removes and copies",
 }
-NOT_YET = re.compile(r"rolecall\.(cli\.(conformance|knowledge)|mcp\.knowledge_verbs)")
+NOT_YET = re.compile(r"rolecall\.(cli\.conformance)")
 """Doors that still call the rooms of projects and knowledge."""
 
 

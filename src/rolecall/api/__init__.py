@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rolecall.api.evals import Evals as Evals
+    from rolecall.api.knowledge import Knowledge as Knowledge
     from rolecall.api.project import Project as Project
     from rolecall.api.rolecall import MEMORY as MEMORY
     from rolecall.api.rolecall import LoadedWorkflow as LoadedWorkflow
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 else:
     _MODULES = {
         "evals": "Evals",
+        "knowledge": "Knowledge",
         "project": "Project",
         "rolecall": "LoadedWorkflow MEMORY Rolecall WorkflowDefinition open reader",
         "thread": "Crew Event Question Run Thread check_limits own_words",

@@ -22,12 +22,11 @@ if TYPE_CHECKING:
     import threading
 
     from rolecall import api
-    from rolecall.api import Evals, Project
+    from rolecall.api import Evals, Knowledge, Project
     from rolecall.checks import workflow_file
     from rolecall.files import packs, tree
     from rolecall.files.packs import PackComparison
     from rolecall.hosts.lead import conversation
-    from rolecall.knowledge import place, queries
     from rolecall.knowledge.query import FoundPassage
     from rolecall.nexus import project_paths
     from rolecall.settings import settings, stores, yaml12
@@ -83,7 +82,6 @@ else:
         "rolecall.checks.": "workflow_file",
         "rolecall.files.": "packs tree",
         "rolecall.hosts.lead.": "conversation",
-        "rolecall.knowledge.": "place queries",
         "rolecall.nexus.": "project_paths",
         "rolecall.settings.": "settings stores yaml12",
         "rolecall.store.": "bundle ids",
@@ -953,16 +951,19 @@ class Rolecall:
         """The plan, tasks and memory of the project around this folder."""
         return api.Project(project_paths.find(self.folder))
 
+    def knowledge(
+        self, *, tell: Callable[[str], None] = lambda _text: None, may_write: bool = True
+    ) -> Knowledge:
+        """The index of the repository around this folder. The arguments are the same as for `Knowledge`."""
+        return api.Knowledge(self.folder, tell=tell, may_write=may_write)
+
     def query(
         self, question: str, *, max: int = 5, path: str | None = None, may_write: bool = True
     ) -> list[FoundPassage]:
         """Find the passages of this repository that best answer a question. A damaged index is rebuilt if this
         `may_write`, else an error."""
-        asking = queries.Searcher(now=project_paths.now, tell=lambda _text: None, may_write=may_write)
-        try:
-            return list(asking.ask(question, place.root_of(self.folder), limit=max, path=path).answers)
-        finally:
-            asking.close()
+        with self.knowledge(may_write=may_write) as knowledge:
+            return knowledge.query(question, max=max, path=path).answers
 
 
 def _address_of(workflow: Workflow) -> str:

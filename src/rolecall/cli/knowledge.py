@@ -8,6 +8,7 @@ from argparse import Namespace
 from functools import cache
 from typing import Any
 
+from rolecall.api import Knowledge
 from rolecall.cli import CommandResult, argument, either, flag, verb
 from rolecall.cli.output import (
     LastLine,
@@ -22,11 +23,7 @@ from rolecall.cli.output import (
     tell,
 )
 from rolecall.errors import UsageError
-from rolecall.knowledge import cache as vector_cache
-from rolecall.knowledge import index, place, queries, start
-from rolecall.knowledge.globs import problem
 from rolecall.knowledge.search import marks
-from rolecall.nexus.project_paths import now
 from rolecall.settings import config, repository
 from rolecall.settings.capabilities import denied_classes
 from rolecall.settings.server_options import add_server_options
@@ -48,8 +45,8 @@ def _in_one_line(text: str) -> str:
     return printable(text).replace("\n", "\\u000a")
 
 
-def _root(options: Namespace) -> str:
-    return place.root_of(options.repo or os.getcwd())
+def _knowledge(options: Namespace, *, may_write: bool = True) -> Knowledge:
+    return Knowledge(options.repo or os.curdir, tell=_note, may_write=may_write)
 
 
 # -- init and sync --
@@ -57,10 +54,7 @@ def _root(options: Namespace) -> str:
 
 @verb("knowledge init", "write a knowledge.yaml for a repository", "rolecall knowledge init", _REPO)
 def init(options: Namespace) -> CommandResult:
-    here = os.path.realpath(options.repo or os.getcwd())
-    if not os.path.isdir(here):
-        raise UsageError(f"the folder {here!r} does not exist", hint="--repo names a repository's folder.")
-    made = start.init(here if options.repo else repository.root_around(here) or here)
+    made = Knowledge(options.repo or repository.root_around(os.getcwd()) or os.curdir).init()
     lines = [f"wrote {made.path}: {', '.join(made.include)}"]
     if made.ignored_in:
         lines.append(f"added the index to {made.ignored_in}")
@@ -85,14 +79,11 @@ def sync(options: Namespace) -> CommandResult:
             bar.draw(f"[{'#' * filled}{'.' * (30 - filled)}] {done:,} of {total:,} files")
 
     try:
-        report, vectors = queries.sync(
-            _root(options), now=now(), tell=_note, is_anew=options.rebuild, progress=draw
-        )
+        report = _knowledge(options).sync(rebuild=options.rebuild, progress=draw)
     finally:
         bar.clear()
     for note in report.notes:
         _note(note)
-    assert report.state is not None  # noqa: S101 -- a finished sync has one
     skipped = [{"path": each.path, "reason": each.reason} for each in report.skipped]
     lines = [
         f"{plural(len(report.indexed), 'file')} indexed, {len(report.removed):,} removed, "
@@ -113,8 +104,8 @@ def sync(options: Namespace) -> CommandResult:
         "files": report.state.files,
         "passages": report.state.passages,
         "model": report.state.model,
-        "computed": vectors.computed,
-        "cached": vectors.found,
+        "computed": report.computed,
+        "cached": report.cached,
     }
     return CommandResult(reply, "\n".join(lines))
 
@@ -135,15 +126,14 @@ def sync(options: Namespace) -> CommandResult:
     _SCOPE,
 )
 def query(options: Namespace) -> int:
-    if options.path is not None and (wrong := problem(options.path)):
-        raise UsageError(f"the pattern {options.path!r} {wrong}", hint="Patterns are as in a .gitignore.")
     may_write = "file_modification" not in denied_classes(config.restrictions())
-    searcher = queries.Searcher(now=now, tell=_note, may_write=may_write)
-    by = "words" if options.words else ""
-    if options.everywhere:
-        found = searcher.ask_all(options.text, limit=options.max, path=options.path, by=by)
-    else:
-        found = searcher.ask(options.text, _root(options), limit=options.max, path=options.path, by=by)
+    found = _knowledge(options, may_write=may_write).query(
+        options.text,
+        max=options.max,
+        path=options.path,
+        by_words=options.words,
+        everywhere=options.everywhere,
+    )
     for note in found.notes:
         _note(note)
     results: list[dict[str, Any]] = []
@@ -207,16 +197,14 @@ def _body(result: dict[str, Any]) -> list[str]:
 )
 def show_status(options: Namespace) -> CommandResult:
     if options.everywhere:
-        rows = [
-            {"repository": root, "indexed": os.path.exists(place.index_of(root))}
-            for root in place.list_remembered(config.home())
-        ]
+        known = Knowledge.repositories().items()
+        rows = [{"repository": root, "indexed": is_indexed} for root, is_indexed in known]
         text = "\n".join(
             _in_one_line(f"{row['repository']}{'' if row['indexed'] else '  (its index is gone)'}")
             for row in rows
         )
         return CommandResult({"repositories": rows}, text or "no repository has been indexed yet")
-    status = queries.status(_root(options))
+    status = _knowledge(options).status()
     reply = {
         "repository": status.root,
         "files": status.state.files,
@@ -265,19 +253,14 @@ def show_status(options: Namespace) -> CommandResult:
     _REPO,
 )
 def show_passages(options: Namespace) -> CommandResult:
-    root = _root(options)
-    reader = index.IndexReader(place.index_of(root))
+    knowledge = _knowledge(options)
     if options.file is None:
-        counts = reader.counts().items()
+        counts = knowledge.files().items()
         files = [{"path": path, "passages": count} for path, count in counts]
         return CommandResult({"files": files}, table(list(counts), ("file", "passages")))
     before, colon, after = options.file.rpartition(":")
     path, line = (before, int(after)) if colon and after.isdecimal() else (options.file, None)
-    # The path is relative to the current folder or, as in answers, to the root.
-    from_root = os.path.relpath(os.path.realpath(path), root)
-    if os.path.lexists(path) and not from_root.startswith(".."):
-        path = from_root
-    found = [each for each in reader.of_file(path) if line is None or each.start <= line <= each.end]
+    found = knowledge.passages(path, line=line)
     if not found:
         where = f"line {line} of {path}" if line else path
         raise UsageError(f"nothing of {where} is indexed", hint="`rolecall knowledge show` lists what is.")
@@ -291,7 +274,7 @@ def show_passages(options: Namespace) -> CommandResult:
         text = "\n\n".join(
             f"{lines}  {trail}\n{each.text}" for (lines, trail), each in zip(cells, found, strict=True)
         )
-    return CommandResult({"path": path, "passages": rows}, text)
+    return CommandResult({"path": found[0].path, "passages": rows}, text)
 
 
 @verb(
@@ -303,15 +286,13 @@ def show_passages(options: Namespace) -> CommandResult:
 )
 def forget(options: Namespace) -> CommandResult:
     if options.cache:
-        folder = place.cache_folder(config.home())
-        freed = vector_cache.size(folder)
-        index.remove(os.path.join(folder, vector_cache.FILE))
+        freed = Knowledge.drop_vectors()
         text = f"{freed / 1e6:,.1f} MB of vectors are gone; a sync computes them again"
         return CommandResult({"freed": freed}, text)
-    root = os.path.realpath(options.repo) if options.repo else _root(options)
-    was_there = queries.forget(root)
-    text = f"the index of {root} is gone; {'knowledge.yaml stays' if was_there else 'there was none'}"
-    return CommandResult({"repository": root, "removed": was_there}, text)
+    knowledge = Knowledge(options.repo or Knowledge().root)
+    was_there = knowledge.forget()
+    text = f"the index of {knowledge.folder} is gone; {'knowledge.yaml stays' if was_there else 'there was none'}"
+    return CommandResult({"repository": knowledge.folder, "removed": was_there}, text)
 
 
 # -- serve --
@@ -332,14 +313,13 @@ def forget(options: Namespace) -> CommandResult:
     has_reply=False,
 )
 def serve(options: Namespace) -> None:
-    from rolecall.knowledge import serve as application  # only the server needs these
+    from rolecall.knowledge.serve import PATH  # only the server needs these
     from rolecall.service import http
 
-    vectors = queries.shared_model(options.model, _note)
     http.serve(
-        lambda: application.Service(vectors, options.model),
+        lambda: Knowledge(tell=_note).model_server(options.model),
         options,
-        path=application.PATH,
+        path=PATH,
         extra="knowledge",
         tell=lambda address: print(address, flush=True),
     )

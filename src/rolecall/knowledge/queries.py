@@ -18,7 +18,7 @@ from rolecall.knowledge import sync as syncing
 from rolecall.knowledge.cache import CachedModel
 from rolecall.knowledge.index import IndexReader
 from rolecall.knowledge.model import Embedder
-from rolecall.knowledge.query import FoundPassage, Knowledge
+from rolecall.knowledge.query import FoundPassage, OpenIndex
 from rolecall.knowledge.remote import RemoteModel
 from rolecall.knowledge.settings import EMBEDDED, INDEX, TRANSFORMERS, Embedding, KnowledgeSettings
 from rolecall.knowledge.static import StaticModel
@@ -26,6 +26,7 @@ from rolecall.knowledge.sync import SyncReport
 from rolecall.knowledge.transformer import Transformer
 from rolecall.settings import config, repository
 from rolecall.settings.models import model_endpoint
+from rolecall.store.clock import timestamp
 
 Tell = Callable[[str], None]
 _LONGEST_QUESTION = 4_000
@@ -35,14 +36,12 @@ _LONGEST_QUESTION = 4_000
 def sync(
     root: str,
     *,
-    now: str,
     tell: Tell,
     is_anew: bool = False,
     is_remembered: bool = True,
     progress: Callable[[int, int], None] | None = None,
-) -> tuple[SyncReport, CachedModel]:
-    """Bring a repository's index up to date; return the report and the source of the vectors. A remembered repository
-    is included in queries of all repositories."""
+) -> SyncReport:
+    """Bring a repository's index up to date. A remembered repository is included in queries of all repositories."""
     settings = place.settings_of(root)
     home = config.home()
     if not _make_ignored(root):
@@ -50,7 +49,7 @@ def sync(
     embedder = CachedModel(_load_model(settings.embedding), place.cache_folder(home), tell)
     try:
         report = syncing.sync(
-            root, settings, embedder, mask=config.mask(), now=now, is_anew=is_anew, progress=progress
+            root, settings, embedder, mask=config.mask(), now=timestamp(), is_anew=is_anew, progress=progress
         )
     finally:
         embedder.close()
@@ -59,7 +58,8 @@ def sync(
             place.remember(home, root)
         except OSError as error:
             tell(f"{root} is indexed, but not among those that `-g` asks: {error}")
-    return report, embedder
+    report.computed, report.cached = embedder.computed, embedder.found
+    return report
 
 
 @dataclass
@@ -72,11 +72,10 @@ class Findings:
 class Searcher:
     """Answers questions and keeps indexes open between them."""
 
-    def __init__(self, *, now: Callable[[], str], tell: Tell, may_write: bool = True) -> None:
-        self._now = now
+    def __init__(self, *, tell: Tell, may_write: bool = True) -> None:
         self._tell = tell
         self._may_write = may_write
-        self._open: dict[str, Knowledge] = {}
+        self._open: dict[str, OpenIndex] = {}
 
     def ask(self, text: str, root: str, *, limit: int, path: str | None = None, by: str = "") -> Findings:
         """Query one repository."""
@@ -88,7 +87,7 @@ class Searcher:
             self._rest()
         return found
 
-    def _ask_one(self, text: str, knowledge: Knowledge, found: Findings, **more: Any) -> list[FoundPassage]:
+    def _ask_one(self, text: str, knowledge: OpenIndex, found: Findings, **more: Any) -> list[FoundPassage]:
         try:
             return query.ask(text, [knowledge], **more)
         except Damaged as error:
@@ -99,7 +98,7 @@ class Searcher:
     def ask_all(self, text: str, *, limit: int, path: str | None = None, by: str = "") -> Findings:
         """Query every repository indexed from this home. Repositories that cannot be queried are noted."""
         found = Findings([])
-        among: list[Knowledge] = []
+        among: list[OpenIndex] = []
         for root in place.list_remembered(config.home()):
             with _note_failure(root, found):
                 if not os.path.isdir(root):
@@ -118,7 +117,7 @@ class Searcher:
             found.answers = query.ask(text, among, limit=limit, path=path, by=by)
         except RolecallError:
             # Query each repository separately to find out which ones work.
-            able: list[Knowledge] = []
+            able: list[OpenIndex] = []
             for knowledge in among:
                 with _note_failure(knowledge.root, found):
                     self._ask_one(text, knowledge, found, limit=1, by=by)
@@ -142,7 +141,7 @@ class Searcher:
         if known := self._open.pop(root, None):
             known.reader.close()
 
-    def _open_current(self, root: str, found: Findings) -> Knowledge:
+    def _open_current(self, root: str, found: Findings) -> OpenIndex:
         settings = place.settings_of(root)
         known = self._open.get(root)
         try:
@@ -154,20 +153,20 @@ class Searcher:
             why = error.message
         return self._rebuild(root, why, found)
 
-    def _reopen(self, root: str, settings: KnowledgeSettings) -> Knowledge:
+    def _reopen(self, root: str, settings: KnowledgeSettings) -> OpenIndex:
         embedder = _load_model(settings.embedding)
         if settings.embedding.provider != EMBEDDED:  # the embedded model is faster than a cache lookup
             embedder = CachedModel(embedder, place.cache_folder(config.home()), self._tell)
         self._close(root)
-        self._open[root] = Knowledge(root, settings, IndexReader(place.index_of(root)), embedder)
+        self._open[root] = OpenIndex(root, settings, IndexReader(place.index_of(root)), embedder)
         return self._open[root]
 
-    def _rebuild(self, root: str, why: str, found: Findings) -> Knowledge:
+    def _rebuild(self, root: str, why: str, found: Findings) -> OpenIndex:
         if not self._may_write:
             raise Damaged(why, hint=index.REBUILD)
         self._close(root)
         self._tell(f"{why}; it is rebuilt")
-        sync(root, now=self._now(), tell=self._tell, is_anew=True)
+        sync(root, tell=self._tell, is_anew=True)
         found.notes.append(f"{why}; it was rebuilt")
         return self._reopen(root, place.settings_of(root))
 
@@ -208,9 +207,7 @@ def shared_model(named: str, tell: Tell) -> CachedModel:
     return CachedModel(_load_model(Embedding(provider, name)), place.cache_folder(config.home()), tell)
 
 
-def brief(
-    question: str, folder: str, *, now: str, tokens: int, path: str | None
-) -> tuple[str, Sequence[str]]:
+def brief(question: str, folder: str, *, tokens: int, path: str | None) -> tuple[str, Sequence[str]]:
     """Return the passages about a question in the form an agent gets them, and notes for a person. The repository is
     synced first, because a thread's folder has no index yet and other roles may have written files."""
     root = place.root_of(folder)
@@ -221,9 +218,9 @@ def brief(
         )
     notes: list[str] = []
     # Not remembered, because a thread's own folder is temporary.
-    report, _ = sync(root, now=now, tell=notes.append, is_remembered=False)
+    report = sync(root, tell=notes.append, is_remembered=False)
     notes += report.notes
-    searcher = Searcher(now=lambda: now, tell=notes.append)
+    searcher = Searcher(tell=notes.append)
     try:
         found = searcher.ask(question[:_LONGEST_QUESTION], root, limit=briefing.MOST, path=path)
     finally:

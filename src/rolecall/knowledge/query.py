@@ -54,7 +54,7 @@ class FoundPassage:
 
 
 @dataclass(frozen=True)
-class Knowledge:
+class OpenIndex:
     """One repository's index, open for questions."""
 
     root: str
@@ -82,7 +82,7 @@ def weights_of(settings: KnowledgeSettings, kind: str, *, by: str = "") -> Weigh
 
 
 def ask(
-    text: str, among: Sequence[Knowledge], *, limit: int, path: str | None = None, by: str = ""
+    text: str, among: Sequence[OpenIndex], *, limit: int, path: str | None = None, by: str = ""
 ) -> list[FoundPassage]:
     """Return the best passages from all the repositories together."""
     asked = search.question(text)

@@ -35,7 +35,10 @@ class SyncReport:
     skipped: list[Skipped] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     """Other information for the user, such as why everything was indexed again."""
-    state: IndexState | None = None
+    state: IndexState = field(init=False)
+    computed: int = 0
+    """How many vectors the model computed; `cached` ones were known."""
+    cached: int = 0
 
 
 @dataclass(frozen=True)

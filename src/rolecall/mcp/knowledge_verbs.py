@@ -6,13 +6,12 @@ Queries write nothing, because hosts may call reading tools without asking; `kno
 
 from __future__ import annotations
 
+from functools import cache
 from threading import Lock
 
+from rolecall.api import Knowledge
 from rolecall.errors import UsageError
-from rolecall.knowledge import globs, queries, start
-from rolecall.knowledge.place import root_of
 from rolecall.mcp.tools import Caller, McpOutput, ToolContext
-from rolecall.nexus.project_paths import now
 
 _LONGEST_PASSAGE = 3_000
 _LONGEST_REPLY = 24_000
@@ -25,18 +24,19 @@ _NAMED = 20
 _LOCK = Lock()
 """HTTP calls come from several threads, which share one searcher with its open indexes."""
 _NOTES: list[str] = []
-_SEARCHER = queries.Searcher(now=now, tell=_NOTES.append, may_write=False)
+
+
+@cache
+def _knowledge(project: str) -> Knowledge:
+    return Knowledge(project, tell=_NOTES.append, may_write=False)
 
 
 def query(
     place: ToolContext, _caller: Caller, /, query: str, limit: int = 8, path: str | None = None
 ) -> McpOutput:
-    if path is not None and (wrong := globs.problem(path)):
-        raise UsageError(f"the pattern {path!r} {wrong}", hint="Patterns are as in a .gitignore.")
-    root = root_of(place.project)
     with _LOCK:
         _NOTES.clear()
-        found = _SEARCHER.ask(query, root, limit=limit, path=path)
+        found = _knowledge(place.project).query(query, max=limit, path=path)
         notes = [*found.notes, *_NOTES]
     if any(answer.is_stale for answer in found.answers):
         notes.append(
@@ -63,7 +63,7 @@ def query(
 
 
 def init(place: ToolContext, _caller: Caller, /) -> McpOutput:
-    started = start.init(place.project)
+    started = Knowledge(place.project).init()
     return {"path": started.path, "include": started.include, "gitignore": started.ignored_in}
 
 
@@ -75,9 +75,7 @@ def sync(place: ToolContext, caller: Caller, /, rebuild: bool = False) -> McpOut
             caller.tell("indexing", done=done, total=total)
 
     notes: list[str] = []
-    root = root_of(place.project)
-    report, _ = queries.sync(root, now=now(), tell=notes.append, is_anew=rebuild, progress=check)
-    assert report.state is not None  # noqa: S101 -- a finished sync has one
+    report = Knowledge(place.project, tell=notes.append).sync(rebuild=rebuild, progress=check)
     return {
         "indexed": len(report.indexed),
         "removed": len(report.removed),

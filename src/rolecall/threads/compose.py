@@ -21,7 +21,6 @@ from rolecall.settings.repository import nearest
 from rolecall.settings.settings import EXTRACT_OF_PROJECT, Settings, keeps_trees, shares_trees
 from rolecall.settings.yaml12 import Problem
 from rolecall.store import holder
-from rolecall.store.clock import timestamp
 from rolecall.store.lazy import Module
 from rolecall.store.store import Store
 from rolecall.threads.casting import binder, cast, cast_stand_in
@@ -199,7 +198,7 @@ async def recall(wanted: Recall, question: str, folder: str) -> Recalled:
     """Search the repository around a folder, with an index of its current files."""
     try:
         text, notes = await asyncio.to_thread(
-            queries.brief, question, folder, now=timestamp(), tokens=wanted.tokens, path=wanted.path
+            queries.brief, question, folder, tokens=wanted.tokens, path=wanted.path
         )
     except RolecallError as error:
         raise UsageError(
