@@ -135,6 +135,8 @@ def test_what_is_set_aside_keeps_its_branch_and_a_person_can_merge_it(
     project = Project(rolecall, tmp_path, check=["test", "!", "-e", "part 2"])
     ident = project.start()
     assert project.run(ident).returncode == 0
+    shown = rolecall("thread", "show", ident, check=0).stdout
+    assert "): the check failed: 'test' exited with status 1\n  $ test '!' -e 'part 2'\n" in shown
     step = rolecall.json("thread", "steps", ident)["steps"][-1]
     assert step["output"]["status"] == "partly"
     aside = step["output"]["members"][1]

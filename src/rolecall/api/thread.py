@@ -241,9 +241,9 @@ class Thread:
         """The state of the thread, as `rolecall thread show --json` prints it."""
         return views.card(self._store, self._ref)
 
-    def groups(self) -> list[views.View]:
-        """The groups that played a role, each with its members."""
-        return views.groups(self._store, self._ref)
+    def groups(self, *, newest: int | None = None) -> list[views.View]:
+        """The groups that played a role, each with its members; with `newest`, only in that many steps."""
+        return views.groups(self._store, self._ref, newest)
 
     def current_group(self) -> views.View | None:
         """The group that plays a role now, with its members."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
@@ -43,6 +44,8 @@ from rolecall.threads.state import ENDED, GROUP, Status
 _PAGE = 50
 _FILES_OF = 20
 """How many of the newest steps `thread show` lists with their files, so that long threads are shown as fast."""
+_CHECK_LINES = 10
+"""How much of the output of a failed check `thread show` repeats."""
 _ACTIVE = frozenset(set(Status) - set(ENDED))
 
 Entry = dict[str, Any]
@@ -60,14 +63,16 @@ Entry = dict[str, Any]
 def show_thread(options: Namespace) -> CommandResult:
     with open_thread(options) as thread:
         card = with_command(options, thread.summary())
+        groups = []
         if options.members:
-            card["groups"] = thread.groups()
+            groups = card["groups"] = thread.groups()
         if card["status"] != Status.DAMAGED:
             card["files"] = thread.file_changes(newest=_FILES_OF)
+            groups = groups or thread.groups(newest=_FILES_OF)
     if card["status"] == Status.DAMAGED:
         text = f"thread {card['thread']} is {colored_status(Status.DAMAGED)}: {card['reason']}"
         return CommandResult(card, text, code=4)
-    return CommandResult(card, lambda: _card_text(card))
+    return CommandResult(card, lambda: _card_text(card, groups))
 
 
 def with_command(options: Namespace, entry: Entry) -> Entry:
@@ -76,7 +81,7 @@ def with_command(options: Namespace, entry: Entry) -> Entry:
     return {**entry, "continue": in_this_store(options, command)} if command else entry
 
 
-def _card_text(card: JsonObject) -> str:
+def _card_text(card: JsonObject, groups: Iterable[JsonObject]) -> str:
     players: dict[str, list[str]] = {}
     for role, agent in card["agents"].items():
         players.setdefault(agent, []).append(role)
@@ -134,7 +139,22 @@ def _card_text(card: JsonObject) -> str:
             about = " · ".join(filter(None, (title, member.get("reason"))))
             rows.append((member["number"], member["status"], member["id"], about))
         lines += ["", heading, *([table(rows, ("", "status", "thread", "title"))] if rows else [])]
+    for group in groups:
+        for member in group["members"]:
+            if member["status"] == "set_aside":
+                lines += ["", *_set_aside_lines(group["role"], member)]
     return "\n".join([*lines, "", f"continue: {card['continue']}"] if card["continue"] else lines)
+
+
+def _set_aside_lines(role: str, member: JsonObject) -> Iterator[str]:
+    """Why the work of a member was not merged: the files that conflict, or the end of what the check printed."""
+    yield f"set aside: {role} {member['number']} ({member['id']}): {member.get('reason') or ''}"
+    conflict = member.get("conflict") or {}
+    for file in conflict.get("files") or ():
+        yield f"  {file['path']}: {file.get('message') or file.get('kind') or ''}"
+    if check := conflict.get("check"):
+        yield f"  $ {shlex.join(check['command'])}"
+        yield from (f"  {line}" for line in check["output"].rstrip().split("\n")[-_CHECK_LINES:])
 
 
 def _group_text(group: JsonObject) -> str:

@@ -140,11 +140,11 @@ def card(store: Store, ref: ThreadRef) -> View:
     }
 
 
-def groups(store: Store, ref: ThreadRef) -> list[View]:
+def groups(store: Store, ref: ThreadRef, newest: int | None = None) -> list[View]:
     """The groups of a thread with every member, oldest first; the last one may be at work."""
     found = [
         {"role": step.role, "step": number, **step.output}
-        for step, number in number_steps(ref, Chain(store, ref.head))
+        for step, number in islice(number_steps(ref, Chain(store, ref.head)), newest)
         if step.agent == GROUP
     ]
     return [*reversed(found), *([group] if (group := current_group(store, ref)) else [])]
