@@ -249,8 +249,9 @@ def test_the_environment_adds_to_what_an_agent_is_denied(project: Path) -> None:
 
 
 def test_an_agent_is_looked_for_in_the_catalogue_that_is_configured(project: Path) -> None:
+    with piped(project, *HERE, "--as", "engineer") as pipe:
+        pipe.initialize()
     home = Path(environment(project.parent)["ROLECALL_HOME"])
-    home.mkdir(parents=True)
     package = project.parent / "package"
     (home / "config.yaml").write_text(f"catalog: {package}\n")
     assert str(package / "manifest.json") in refusal(project, "--as", "engineer", code=3)
@@ -383,7 +384,7 @@ OPEN_AND_TELL = """
 import sys
 before = set(sys.modules)
 from rolecall.__main__ import main
-status = main(["mcp", "--project", sys.argv[1]])
+status = main(["mcp", "--project", *sys.argv[1:]])
 print(*sorted(set(sys.modules) - before), sep="\\n", file=sys.stderr)
 sys.exit(status)
 """
@@ -393,18 +394,22 @@ HEAVY = {
 }  # fmt: skip
 
 
-def test_initialize_is_answered_before_anything_heavy_is_imported(project: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("--as", "engineer")], ids=["lead", "agent"])
+def test_initialize_is_answered_before_anything_heavy_is_imported(
+    project: Path, options: tuple[str, ...]
+) -> None:
     opening = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-06-18"}}
     source = Path(__file__).parents[2] / "src"
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", OPEN_AND_TELL, str(project)],
-        input=json.dumps(opening),
-        capture_output=True,
-        text=True,
-        env={**environment(project.parent), "PYTHONPATH": str(source)},
-        timeout=PATIENCE,
-        check=True,
-    )
+    for flags in ((), ("-S",)):  # the first server of an agent reads the catalogue
+        done = subprocess.run(
+            [sys.executable, *flags, "-c", OPEN_AND_TELL, str(project), *options],
+            input=json.dumps(opening),
+            capture_output=True,
+            text=True,
+            env={**environment(project.parent), "PYTHONPATH": str(source)},
+            timeout=PATIENCE,
+            check=True,
+        )
     assert json.loads(done.stdout)["id"] == 1
     modules = set(done.stderr.split())
     assert "rolecall.mcp.stdio" in modules

@@ -32,9 +32,7 @@ def run(options: Namespace) -> None:
     agent = options.as_agent if options.as_agent is not None else options.old_agent
     restrictions = config.restrictions()
     if agent is not None:
-        from rolecall.nexus import catalog
-
-        restrictions = (*restrictions, *catalog.load(config.catalog_folder()).agent(agent).capabilities)
+        restrictions = (*restrictions, *_find_capabilities(agent))
     place = ToolContext(
         project_paths.choose(options.project),
         options.store,
@@ -57,6 +55,19 @@ def run(options: Namespace) -> None:
     if sys.stdin is not None and sys.stdin.isatty():
         print("waiting for an MCP host on standard input; Ctrl-C ends it", file=sys.stderr)
     stdio.serve(McpToolbox(place, groups), instructions)
+
+
+def _find_capabilities(agent: str) -> tuple[str, ...]:
+    """The limits of an agent. Reading the catalogue takes longer than the rest of the start, and hooks cache it."""
+    from rolecall.hosts import hook_context, names
+
+    kit = hook_context.load(names.LEAD, with_tags=False)
+    if agent in kit.agents and not kit.problem:
+        return kit.agents[agent].capabilities
+
+    from rolecall.nexus import catalog
+
+    return catalog.load(config.catalog_folder()).agent(agent).capabilities
 
 
 def add_arguments(parser: ArgumentParser) -> None:
