@@ -15,9 +15,11 @@ import sys
 import termios
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -308,6 +310,18 @@ def test_list_filters_combine(rolecall: Rolecall, shelf: Shelf) -> None:
     assert listed("--text", "rain", "--status", "suspended,killed") == []
     assert "unknown status 'sleeping'" in rolecall("thread", "list", "--status", "sleeping", check=2).stderr
     assert "'soon' is not a time" in rolecall("thread", "list", "--since", "soon", check=2).stderr
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/New_York"])
+def test_a_time_without_a_zone_is_the_time_here(rolecall: Rolecall, shelf: Shelf, zone: str) -> None:
+    rain = shelf.start("Write about rain.")
+    began = rolecall.json("thread", "show", rain)["created"]
+    here = datetime.fromtimestamp(began / 1000, ZoneInfo(zone)).replace(tzinfo=None)
+    env = {"TZ": zone}
+    for since, found in ((here, [rain]), (here + timedelta(minutes=1), [])):
+        entries = rolecall.json("thread", "list", "--since", since.isoformat(), env=env)
+        assert [entry["thread"] for entry in entries] == found
+    assert rolecall.json("cost", "--since", here.isoformat(), env=env)["since"] == began
 
 
 def test_pages_follow_each_other_without_a_gap(rolecall: Rolecall, shelf: Shelf) -> None:

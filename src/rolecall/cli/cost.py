@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rolecall.api import reader
 from rolecall.cli import CommandResult, argument, verb
-from rolecall.cli.arguments import parse_time
+from rolecall.cli.arguments import TIMES, parse_time
 from rolecall.cli.output import STORE, short, table
 from rolecall.threads.report import money
 
@@ -24,9 +24,7 @@ _MOST = 40
     "show what threads have cost, with reported, estimated and unknown costs apart",
     "rolecall cost\nrolecall cost --by agent --since 7d\nrolecall cost --by day --since 2026-11-01 --json",
     argument("--by", "|".join(_BY), "what to group by (default: workflow)", choices=_BY, default="workflow"),
-    argument(
-        "--since", "TIME", "12h, 30d, 2w, a date, or all (default: 30d)", type=parse_time, default="30d"
-    ),
+    argument("--since", "TIME", f"{TIMES}, or all (default: 30d)", type=parse_time, default="30d"),
     STORE,
 )
 def cost(options: Namespace) -> CommandResult:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from rolecall.api import Rolecall, reader
 from rolecall.cli import CommandResult, argument, verb
-from rolecall.cli.arguments import parse_agent, parse_time
+from rolecall.cli.arguments import TIMES, parse_agent, parse_time
 from rolecall.cli.eval import INFRASTRUCTURE, SELECTION, SUITE, end, follow
 from rolecall.cli.eval import describe as describe_run
 from rolecall.cli.output import STORE, between, columns_of_terminal, pair, plural, show, table, warn
@@ -112,9 +112,7 @@ def gate(options: Namespace) -> int:
     argument(
         "--thread", "THREAD", "a thread to fork; may be repeated (default: all)", action="append", default=[]
     ),
-    argument(
-        "--since", "TIME", "only threads since then, such as 30d or 2026-01-31", type=parse_time, default=0
-    ),
+    argument("--since", "TIME", f"only threads that began since: {TIMES}", type=parse_time, default=0),
     argument(
         "--most",
         "N",

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from rolecall.api import Rolecall, reader
 from rolecall.cli import CommandResult, argument, flag, hints, verb
-from rolecall.cli.arguments import THREAD, find_thread, in_this_store, open_thread, parse_time
+from rolecall.cli.arguments import THREAD, TIMES, find_thread, in_this_store, open_thread, parse_time
 from rolecall.cli.output import (
     STORE,
     between,
@@ -231,7 +231,7 @@ def _ago(ms: int) -> str:
     argument("--status", "S,S", "only these; active means all that have not ended (default)"),
     flag("--all", "also those that have ended"),
     argument("--workflow", "NAME", "only threads of this workflow, by name or id"),
-    argument("--since --after", "TIME", "started since: 30m, 24h, 7d, or 2026-01-31", type=parse_time),
+    argument("--since --after", "TIME", f"started since: {TIMES}", type=parse_time),
     argument("--before", "TIME", "started before that time", type=parse_time),
     argument("--text", "WORDS", "only those with all these words in title, workflow or reason"),
     argument("--max --take", "N", f"at most N (default {_PAGE})", type=between(0), default=_PAGE),

@@ -7,7 +7,7 @@ from argparse import ArgumentTypeError, Namespace
 
 from rolecall.api import Rolecall
 from rolecall.cli import CommandResult, argument, flag, verb
-from rolecall.cli.arguments import find_thread, parse_time
+from rolecall.cli.arguments import TIMES, find_thread, parse_time
 from rolecall.cli.output import STORE, plural
 from rolecall.errors import Hint, UsageError
 from rolecall.settings.settings import value_from
@@ -29,7 +29,7 @@ def _parse_address(text: str) -> str:
     argument(
         "threads", "THREAD", "threads, by id or a part of it (default: the latest of this folder)", nargs="*"
     ),
-    argument("--since", "TIME", "all threads that began since: 24h, 7d, or a date", type=parse_time),
+    argument("--since", "TIME", f"all threads that began since: {TIMES}", type=parse_time),
     argument(
         "--otlp",
         "URL",

@@ -7,7 +7,7 @@ from typing import Any
 
 from rolecall.api import Rolecall
 from rolecall.cli import CommandResult, argument, flag, forecast, verb
-from rolecall.cli.arguments import parse_time
+from rolecall.cli.arguments import TIMES, parse_time
 from rolecall.cli.output import STORE, plural, table
 from rolecall.errors import NotFound, UsageError
 from rolecall.threads.forecast import add_up
@@ -24,7 +24,7 @@ from rolecall.threads.tryout import Divergence, Trial
     argument(
         "threads", "THREAD", "threads to try it on (default: all of the workflow with its name)", nargs="*"
     ),
-    argument("--on", "TIME", "only threads that began since: 24h, 30d, or 2026-01-31", type=parse_time),
+    argument("--on", "TIME", f"only threads that began since: {TIMES}", type=parse_time),
     flag("--code", "run the code of a workflow in Python, if you trust it"),
     STORE,
 )
