@@ -34,6 +34,7 @@ OURS_FOR_A_READ = {
     "rolecall.store.backend",
     "rolecall.store.canonical",
     "rolecall.store.ids",
+    "rolecall.store.lazy",
     "rolecall.store.schema",
     "rolecall.store.sql",
     "rolecall.store.sqlite",

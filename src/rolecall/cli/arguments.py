@@ -10,13 +10,22 @@ from contextlib import contextmanager
 from datetime import datetime
 from shlex import quote
 from time import time_ns
+from typing import TYPE_CHECKING
 
 from rolecall.api import Rolecall, Thread
 from rolecall.cli import argument, asking, either, flag, hints
 from rolecall.cli.output import short, tell, under_this_name
 from rolecall.errors import NotFound, UsageError
 from rolecall.settings import config
+from rolecall.store.lazy import Module
 from rolecall.threads.thread import LIMITS
+
+if TYPE_CHECKING:
+    from rolecall.settings import mask
+    from rolecall.threads import casting
+else:
+    casting = Module("rolecall.threads.casting")
+    mask = Module("rolecall.settings.mask")
 
 
 def describe_person() -> dict[str, str]:
@@ -26,9 +35,7 @@ def describe_person() -> dict[str, str]:
 
 def parse_agent(text: str) -> str:
     """Complete the name of an agent that is relative to this folder."""
-    from rolecall.threads.casting import agent_from  # only --agent needs it
-
-    return agent_from(os.getcwd(), text)
+    return casting.agent_from(os.getcwd(), text)
 
 
 def parse_limit(text: str, kinds: Collection[str] = LIMITS) -> tuple[str, float]:
@@ -105,9 +112,7 @@ def in_this_store(options: Namespace, command: str) -> str:
     command = under_this_name(hints.command(command))
     if not options.store:
         return command
-    from rolecall.settings.mask import hide_secrets
-
-    return f"{command} --store {quote(hide_secrets(options.store, '…'))}"
+    return f"{command} --store {quote(mask.hide_secrets(options.store, '…'))}"
 
 
 def omit_latest(rolecall: Rolecall, command: str) -> str:

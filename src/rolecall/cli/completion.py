@@ -10,10 +10,24 @@ import re
 from argparse import Action, Namespace
 from collections.abc import Iterator
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from rolecall.cli import NOUNS, argument, verb
 from rolecall.cli.parser import build_parser, verb_parser, verbs_of
 from rolecall.errors import RolecallError
+from rolecall.settings import config
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    import shtab
+
+    from rolecall import agents, api
+    from rolecall.agents import acp_presets
+else:  # most words are completed from the parser alone
+    acp_presets = Module("rolecall.agents.acp_presets")
+    agents = Module("rolecall.agents")
+    api = Module("rolecall.api")
+    shtab = Module("shtab")
 
 _BASH = """\
 _rolecall() {
@@ -69,8 +83,6 @@ def complete(options: Namespace) -> None:
     elif options.shell in _SCRIPTS:
         print(_SCRIPTS[options.shell], end="")
     else:
-        import shtab
-
         script = shtab.complete(build_parser(), options.shell)
         print(script + re.sub(r"\ncomplete rolecall ", "\ncomplete uwf ", script))
 
@@ -142,13 +154,10 @@ def _candidates(words: list[str]) -> Iterator[Candidate]:
 
 
 def _values(action: Action, typed: str) -> Iterator[Candidate]:
-    # Each case imports what it needs, because most words are completed from the parser alone.
     if action.choices is not None:
         yield from ((str(choice), "") for choice in action.choices)
     elif action.metavar in ("WORKFLOW", "THREAD") or action.dest == "workflow":
-        from rolecall.api import reader
-
-        with reader() as rolecall:
+        with api.reader() as rolecall:
             if action.metavar != "THREAD":
                 yield from ((entry.name, entry.path or "") for entry in rolecall.workflow_entries())
                 yield from ((entry.name, "gallery") for entry in rolecall.gallery())
@@ -160,10 +169,6 @@ def _values(action: Action, typed: str) -> Iterator[Candidate]:
                 is_begun = typed and ident.startswith(typed)  # then the whole id
                 yield ident if is_begun else ident[-length:], f"{entry['status']} · {entry['title'] or ''}"
     elif action.dest == "agent":
-        import rolecall.agents as agents
-        from rolecall.agents.acp_presets import PRESETS
-        from rolecall.settings import config
-
-        presets = (f"acp:{name}" for name in PRESETS)
+        presets = (f"acp:{name}" for name in acp_presets.PRESETS)
         names = [*config.load().get("agents", {}), *agents.PROGRAMS, "builtin", "human", *presets]
         yield from ((name, "") for name in dict.fromkeys(names))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rolecall.agents import ADAPTERS
 from rolecall.cli import CommandResult, argument, flag, hints, verb
@@ -12,6 +12,12 @@ from rolecall.cli.output import dump_yaml, read_input, warn
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.settings import config, config_file, settings
 from rolecall.settings.mask import MASKED, hide_secrets
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    from rolecall.nexus import catalog
+else:
+    catalog = Module("rolecall.nexus.catalog")
 
 _KEY = argument("key", "KEY", "joined by dots: providers.openrouter.baseUrl")
 _AGENTS = (*ADAPTERS, "human")
@@ -68,8 +74,6 @@ def set_value(options: Namespace) -> CommandResult:
     text = read_input("-").removesuffix("\n") if options.value == "-" else options.value
     value = settings.value_from(text, path)
     if path == ("catalog",):
-        from rolecall.nexus import catalog  # other settings need none
-
         try:
             catalog.load(config.folder_in_home(value))
         except RolecallError as exc:

@@ -39,13 +39,17 @@ from rolecall.cli.thread_play import EventRecords, View, run_attended
 from rolecall.errors import UsageError
 from rolecall.evals.statistics import Tally, estimate_rate
 from rolecall.store.canonical import JsonObject
+from rolecall.store.lazy import Module
 from rolecall.threads.report import describe_amount, local_time, money, percent
 
 if TYPE_CHECKING:
     from rolecall.cli import Argument
+    from rolecall.evals import check as proving
     from rolecall.evals.begin import EvalPlan
     from rolecall.evals.records import Calibration
     from rolecall.evals.results import Report, Summary
+else:
+    proving = Module("rolecall.evals.check")
 
 Played = TypeVar("Played")
 INFRASTRUCTURE, LIMITED, INTERRUPTED = 6, 7, 130
@@ -395,12 +399,10 @@ def _amounts_row(summary: Summary) -> list[str]:
     STORE,
 )
 def check(options: Namespace) -> CommandResult:
-    from rolecall.evals.check import TRICKS  # no other command of this noun needs it
-
     with Rolecall(options.store) as rolecall:
         proofs = asyncio.run(rolecall.evals().check(options.suite, only=options.only))
     decisive = [proof for proof in proofs if proof.kind in ("reference", "cheat")]
-    fooled = [proof for proof in proofs if proof.kind in TRICKS and proof.outcome == "passed"]
+    fooled = [proof for proof in proofs if proof.kind in proving.TRICKS and proof.outcome == "passed"]
     lines = []
     for proof in proofs:
         is_expected = proof.is_as_expected if proof.kind == "untouched" else proof not in fooled

@@ -5,11 +5,15 @@ from __future__ import annotations
 from shlex import quote
 
 from rolecall.errors import Hint
+from rolecall.store.lazy import Module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from rolecall.checks import agents
     from rolecall.settings.yaml12 import Problem
     from rolecall.store.canonical import JsonObject
+else:
+    agents = Module("rolecall.checks.agents")  # only one hint needs it
 
 _PHRASES = {
     # threads
@@ -104,9 +108,7 @@ def word(hint: str) -> str:
     if not isinstance(hint, Hint):
         return hint
     if hint.code == "set_default_agent":
-        from rolecall.checks.agents import first_installed  # only this hint needs it
-
-        agent = first_installed()
+        agent = agents.first_installed()
         hint = Hint(hint.advice, hint.code, before=hint.before, agent=agent or hint.arguments["agent"])
         more = "None is installed here: see `rolecall agents list`."
         if agent:

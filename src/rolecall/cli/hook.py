@@ -18,6 +18,7 @@ from rolecall.cli import argument, verb
 from rolecall.errors import UsageError
 from rolecall.settings import config
 from rolecall.settings.repository import root_around
+from rolecall.store.lazy import Module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import NoReturn
 
+    from rolecall.cli import hook_answer
     from rolecall.hosts.payload import Payload
+else:
+    hook_answer = Module("rolecall.cli.hook_answer")
 
 _BEGINNINGS = frozenset((
     "session_start", "user_message", "SessionStart", "UserPromptSubmit", "session.created", "chat.message",
@@ -96,15 +100,11 @@ def _run(args: list[str]) -> int:
             project = next(around, "")
         if not project and words.event not in _BEGINNINGS:
             return 0
-        from rolecall.cli import hook_answer
-
         answer = hook_answer.answer if project else hook_answer.answer_outside
         place = project or next(_repositories(words.host, payload), "")
         return answer(words.host, words.event, payload, place, harness=words.harness, key=words.key)
     except Exception as exc:  # the host must be able to continue
-        from rolecall.cli.hook_answer import report_failure
-
-        report_failure(words.host, words.event, exc, project=project, harness=words.harness)
+        hook_answer.report_failure(words.host, words.event, exc, project=project, harness=words.harness)
         return 1
 
 

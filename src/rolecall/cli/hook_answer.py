@@ -1,6 +1,7 @@
 """Answers events for `rolecall hook`, in a project or where one can be created.
 
-Functions import what they need, because hosts run hooks at every tool call and each must be fast.
+Most modules are imported only for the events that need them, because hosts run hooks at every tool call and each must
+be fast.
 """
 
 from __future__ import annotations
@@ -28,9 +29,28 @@ from rolecall.hosts.names import HOSTS, THREAD_END, Output
 from rolecall.nexus import project_paths
 from rolecall.nexus.project_paths import HARNESS
 from rolecall.settings import config
+from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:
+    import traceback
+
+    from rolecall.cli import hints
+    from rolecall.hosts import gate, on_message, sessions, thread_news, tool_log
     from rolecall.hosts.payload import Payload
+    from rolecall.nexus import memory, state_file, tags
+    from rolecall.settings import capabilities
+else:
+    capabilities = Module("rolecall.settings.capabilities")
+    gate = Module("rolecall.hosts.gate")
+    hints = Module("rolecall.cli.hints")
+    memory = Module("rolecall.nexus.memory")
+    on_message = Module("rolecall.hosts.on_message")
+    sessions = Module("rolecall.hosts.sessions")
+    state_file = Module("rolecall.nexus.state_file")
+    tags = Module("rolecall.nexus.tags")
+    thread_news = Module("rolecall.hosts.thread_news")
+    tool_log = Module("rolecall.hosts.tool_log")
+    traceback = Module("traceback")
 
 _LONGEST_WAIT = 5.0
 """Seconds to wait for a lock; hosts allow a hook 10."""
@@ -46,11 +66,7 @@ def answer(host: str, name: str, payload: Payload, project: str, *, harness: str
         return 0
     kit = _load_kit(host, harness, event)
     if not isinstance(event, PreToolUse):  # PreToolUse writes nothing, so it needs no lock
-        from rolecall.nexus import state_file
-
         if kit.restrictions:  # an agent must not invent events from its own shell
-            from rolecall.settings import capabilities
-
             command = f"rolecall hook {host} {name}"
             capabilities.check_host(kit.restrictions, command, is_host=config.is_host_key(key))
         # Limited, because the host would eventually kill us without an explanation.
@@ -60,9 +76,6 @@ def answer(host: str, name: str, payload: Payload, project: str, *, harness: str
 
 def _wait_for_threads(host: str, payload: Payload, project: str, key: str) -> int:
     """Wait for threads that a tool call handed over; the exit code 2 wakes the model with the text."""
-    from rolecall.hosts import thread_news
-    from rolecall.settings import capabilities
-
     if config.run():
         return 0
     command = f"rolecall hook {host} {THREAD_END}"
@@ -91,10 +104,7 @@ def answer_outside(host: str, name: str, payload: Payload, repository: str, *, h
 
 
 def _has_tag(host: str, text: str) -> bool:
-    from rolecall.hosts.on_message import may_ask
-    from rolecall.nexus import tags
-
-    if not may_ask(text):
+    if not on_message.may_ask(text):
         return False
     kit = hook_context.load(host)
     return bool(tags.detect(text, kit.tags).found or tags.slash(text, kit.skills, kit.tags))
@@ -110,13 +120,9 @@ def _events_of(name: str) -> Any:
 def _load_kit(host: str, harness: str, event: Event) -> Kit:
     """Load the parts of the configuration and the catalogue that an event needs."""
     if isinstance(event, PreToolUse):
-        from rolecall.hosts import gate
-
         needs_kit, has_tags = gate.concerns(event.call), False
     elif isinstance(event, UserMessage):
-        from rolecall.hosts.on_message import may_ask
-
-        needs_kit, has_tags = True, may_ask(event.text)
+        needs_kit, has_tags = True, on_message.may_ask(event.text)
     elif isinstance(event, PostToolUse):
         needs_kit, has_tags = bool(event.call.skill), True  # a called skill may set a mode
     else:
@@ -127,12 +133,10 @@ def _load_kit(host: str, harness: str, event: Event) -> Kit:
         restrictions=config.restrictions(),
         harness=harness or HARNESS,
         mask=lambda: config.mask(kit.secrets),
-        thresholds=lambda: import_module("rolecall.nexus.memory").configured_thresholds(),
+        thresholds=lambda: memory.configured_thresholds(),
     )
     if isinstance(event, (PreToolUse, PostToolUse, SubagentComplete)):  # these do not record a session
         return kit
-    from rolecall.hosts import sessions
-
     return kit._replace(process=sessions.host_process())
 
 
@@ -148,20 +152,14 @@ def report_failure(host: str, name: str, exc: Exception, *, project: str, harnes
     is_own = isinstance(exc, RolecallError)
     text = f"{type(exc).__name__}: {exc}"
     if isinstance(exc, RolecallError):
-        from rolecall.cli import hints
-
         text = f"{exc.message} {hints.word(exc.hint)}"
     line = f"rolecall hook {host} {name}: {text.strip()}"
     print(line, file=sys.stderr)
     if not is_own:
-        import traceback
-
         traceback.print_exception(exc, file=sys.stderr)
     if not project:
         return
     try:
-        from rolecall.hosts import tool_log
-
         with suppress(RolecallError):  # the harness name may itself be the error
             project_paths.use_harness(harness or HARNESS)
         tool_log.note_error(project, f"{project_paths.now()} {line}")

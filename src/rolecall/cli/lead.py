@@ -7,6 +7,7 @@ import signal
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from rolecall.api import Rolecall, Thread
 from rolecall.cli import CommandResult, argument, either, flag, verb
@@ -17,8 +18,14 @@ from rolecall.cli.parser import report
 from rolecall.cli.thread_outcome import CODES, INTERRUPTED
 from rolecall.cli.thread_play import View, play, run_attended
 from rolecall.errors import NotFound, RolecallError, UsageError, explain_missing
+from rolecall.store.lazy import Module
 from rolecall.threads.state import ENDED, Status
 from rolecall.workflow.reply import Shape
+
+if TYPE_CHECKING:
+    from rolecall.cli import lead_prompt
+else:
+    lead_prompt = Module("rolecall.cli.lead_prompt")
 
 COMMANDS = {
     "/board": "show what runs, what waits for you, and the tasks",
@@ -149,7 +156,7 @@ class LeadConversation:
     def __init__(self, options: Namespace, rolecall: Rolecall, thread: Thread | None) -> None:
         without = "In a pipe it works without: echo 'What is left?' | rolecall lead"
         with explain_missing("lead", "a conversation in the terminal", advice=without):
-            from rolecall.cli.lead_prompt import make_prompt
+            make_prompt = lead_prompt.make_prompt
         self._options, self._rolecall, self._thread = options, rolecall, thread
         self._board = Board(rolecall, thread)
         self._read: Callable[[], str] = make_prompt(

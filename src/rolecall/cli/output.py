@@ -9,11 +9,20 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rolecall.cli import argument, program
 from rolecall.errors import InvalidValue, UsageError
 from rolecall.settings import config
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    import unicodedata
+
+    from rolecall.workflow import document
+else:
+    document = Module("rolecall.workflow.document")  # imports PyYAML, which is slow
+    unicodedata = Module("unicodedata")
 
 _PREDECESSORS = ("workflow", "thread", "step", "cas", "config", "log", "setup")
 """The commands of the original `uwf`, before it became another name for `rolecall`."""
@@ -78,9 +87,7 @@ def show(options: Namespace, value: Any, text: str | Callable[[], str] | None = 
 
 
 def dump_yaml(value: Any) -> str:
-    from rolecall.workflow.document import dump  # imports PyYAML, which is slow
-
-    return dump(value)
+    return document.dump(value)
 
 
 def show_record(
@@ -188,9 +195,7 @@ class _Characters(dict[int, str]):
         if code < 0xA0:
             is_shown = letter in "\n\t" or 0x20 <= code < 0x7F
         else:
-            from unicodedata import category
-
-            is_hidden = category(letter) in ("Cf", "Zl", "Zp") and code not in _KEPT_FORMATS
+            is_hidden = unicodedata.category(letter) in ("Cf", "Zl", "Zp") and code not in _KEPT_FORMATS
             is_shown = not is_hidden and not 0xE0000 <= code <= 0xE007F and not 0xFDD0 <= code <= 0xFDEF
         self[code] = letter if is_shown else _escape(code)
         return self[code]
@@ -321,11 +326,9 @@ def _cells(text: str) -> int:
 
 
 def _letter_cells(letter: str) -> int:
-    from unicodedata import combining, east_asian_width
-
-    if combining(letter) or 0xFDD0 <= ord(letter) <= 0xFDEF:
+    if unicodedata.combining(letter) or 0xFDD0 <= ord(letter) <= 0xFDEF:
         return 0
-    return 2 if east_asian_width(letter) in "WF" else 1
+    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
 
 
 def _cut(text: str, cells: int) -> str:

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from contextlib import suppress
 from importlib import import_module
 from shlex import quote
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rolecall import __version__
 from rolecall.cli import (
@@ -24,6 +24,20 @@ from rolecall.cli import (
 )
 from rolecall.errors import Damaged, NotFound, RolecallError, UsageError
 from rolecall.settings import config
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    import difflib
+
+    from rolecall import api
+    from rolecall.cli import hints, workflow_pack
+    from rolecall.settings import verbs
+else:
+    api = Module("rolecall.api")
+    difflib = Module("difflib")
+    hints = Module("rolecall.cli.hints")
+    verbs = Module("rolecall.settings.verbs")
+    workflow_pack = Module("rolecall.cli.workflow_pack")
 
 UWF_NAMES = {
     "thread exec": "`rolecall thread step THREAD` takes one step, `rolecall thread run THREAD` takes all of them, "
@@ -56,9 +70,7 @@ def run(args: list[str]) -> int:
         options = _parse(args or ["status"])
         output.color_mode = options.color
         if config.plays_role():
-            from rolecall.settings.verbs import check_verb  # only agents are restricted
-
-            check_verb(
+            verbs.check_verb(
                 options.verb.name,
                 lambda option: getattr(options, option),
                 restrictions=config.restrictions(),
@@ -85,16 +97,12 @@ def _perform(options: Namespace) -> CommandResult | int | None:
             path = getattr(error, "untrusted", "")
             if not path or not (sys.stdin.isatty() and sys.stderr.isatty()):
                 raise
-            from rolecall.cli.workflow_pack import ask_for_trust  # only the first run needs it
-
-            if not ask_for_trust(path):
+            if not workflow_pack.ask_for_trust(path):
                 return 1
 
 
 def report(error: RolecallError) -> int:
     """Print an error and its hint; return the exit code."""
-    from rolecall.cli import hints  # only an error needs it
-
     output.tell(f"{output.paint(f'{program()}:', 'red')} {error.message}")
     if error.hint:
         output.tell("  " + hints.word(error.hint).replace("\n", "\n  "))
@@ -169,9 +177,7 @@ def _parse(args: list[str]) -> Namespace:
 
 
 def _is_workflow(word: str) -> bool:
-    from rolecall.api import reader  # only an unknown command needs it
-
-    with suppress(RolecallError, OSError), reader() as rolecall:
+    with suppress(RolecallError, OSError), api.reader() as rolecall:
         rolecall.find_workflow(word)
         return True
     return False
@@ -204,9 +210,7 @@ def _parse_verb(chosen: Verb, args: list[str]) -> Namespace:
 
 def nearest(word: str, known: list[str]) -> str | None:
     """Return the known word closest to an unknown one."""
-    from difflib import get_close_matches  # only a misspelling needs it
-
-    return next(iter(get_close_matches(word, known, 1, 0.6)), None)
+    return next(iter(difflib.get_close_matches(word, known, 1, 0.6)), None)
 
 
 def verb_parser(chosen: Verb, *, add_help: bool = True) -> ArgumentParser:

@@ -9,7 +9,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rolecall.api import LoadedWorkflow, Rolecall, Thread, check_limits, reader
 from rolecall.cli import argument, either, flag, forecast, verb
@@ -22,6 +22,12 @@ from rolecall.cli.thread_run import print_problem, tell_of_settings, tell_omitte
 from rolecall.errors import UsageError
 from rolecall.service import control, project_file
 from rolecall.settings import config
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    from rolecall.checks import choose
+else:
+    choose = Module("rolecall.checks.choose")  # imports adapters, which `run` does not need
 
 _KEYS = ("prompt", "cwd", "priority")
 
@@ -87,19 +93,12 @@ def try_workflow(options: Namespace) -> int:
 
 def _name_agents(loaded: LoadedWorkflow) -> LoadedWorkflow:
     """Give agents that are ready here to the roles for which neither the workflow nor the configuration names one."""
-    from rolecall.checks.choose import (  # imports adapters, which `run` does not need
-        choose,
-        find_programs,
-        open_roles,
-        ready_agents,
-    )
-
     workflow = loaded.playbook.workflow
-    roles = open_roles(workflow, config.load()) if workflow.python is None else []
+    roles = choose.open_roles(workflow, config.load()) if workflow.python is None else []
     if not roles:
         return loaded
-    findings = find_programs(config.environment(), Path.cwd())
-    chosen = choose(workflow, roles, ready_agents(findings))
+    findings = choose.find_programs(config.environment(), Path.cwd())
+    chosen = choose.choose(workflow, roles, choose.ready_agents(findings))
     if missing := [role for role in roles if role not in chosen]:
         installed = [one for one in findings.values() if one.state not in ("ready", "not installed")]
         to_do = [

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rolecall.cli import CommandResult, argument, flag, verb
 from rolecall.cli.output import STORE, between, printable, tell, warn
@@ -17,6 +18,14 @@ from rolecall.service.policy import ServicePolicy
 from rolecall.service.project_file import ProjectFile
 from rolecall.service.triggers.trigger import Hook
 from rolecall.settings import config
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    from rolecall.service import serving
+    from rolecall.service.fleet import serving as fleet
+else:
+    fleet = Module("rolecall.service.fleet.serving")
+    serving = Module("rolecall.service.serving")  # --detach does without
 
 _FOR_FLEET = ("machine", "slots", "lease")
 
@@ -84,7 +93,6 @@ def serve(options: Namespace) -> CommandResult | int:
     url = _database(options)
     if options.detach:
         return _detach(options, project, url)
-    from rolecall.service import serving  # only the service needs this, not --detach
 
     def adjust(policy: ServicePolicy) -> ServicePolicy:
         """Apply the command line's overrides to the project's policy."""
@@ -124,11 +132,11 @@ def serve(options: Namespace) -> CommandResult | int:
         )
         return 0
     with explain_missing("fleet", "a fleet"):
-        from rolecall.service.fleet import serving as fleet
+        serve_fleet = fleet.serve
     given = {"name": options.machine, "slots": options.slots}
     given |= {"lease_ms": round(options.lease * 1000) if options.lease else None}
     has_policy = has_project or options.at_once or options.concurrency
-    fleet.serve(
+    serve_fleet(
         url,
         adjust(project.policy) if has_policy else None,
         companions=[*([beside] if has_project else []), *pages],

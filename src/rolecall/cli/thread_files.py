@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from shlex import quote
+from typing import TYPE_CHECKING
 
 from rolecall.api import Rolecall
 from rolecall.cli import CommandResult, argument, flag, verb
@@ -13,7 +14,13 @@ from rolecall.cli.arguments import THREAD, in_this_store, open_thread
 from rolecall.cli.output import STORE, ProgressLine, plural, short, tell, warn, write_file
 from rolecall.errors import UsageError
 from rolecall.store.canonical import JsonObject
+from rolecall.store.lazy import Module
 from rolecall.threads.report import SHORT, shorten
+
+if TYPE_CHECKING:
+    from rolecall.threads import import_uwf
+else:
+    import_uwf = Module("rolecall.threads.import_uwf")
 
 # -- export --
 
@@ -234,16 +241,14 @@ def prune(options: Namespace) -> CommandResult:
     STORE,
 )
 def import_folder(options: Namespace) -> CommandResult:
-    from rolecall.threads.import_uwf import has_config, take_config  # the other verbs do not need it
-
     progress = ProgressLine("imported")
     with Rolecall(options.store) as rolecall:
         done = rolecall.import_uwf(
             options.folder, cas=options.cas, keep_going=options.keep_going, progress=progress
         )
     progress.clear()
-    has_settings = has_config(options.folder)
-    settings = take_config(options.folder)._asdict() if options.config and has_settings else None
+    has_settings = import_uwf.has_config(options.folder)
+    settings = import_uwf.take_config(options.folder)._asdict() if options.config and has_settings else None
     if has_settings and not options.config:
         command = in_this_store(options, f"rolecall thread import {quote(options.folder)} --config")
         tell(f"note: its configuration was not imported; to add what is not set here: {command}")

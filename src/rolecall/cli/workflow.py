@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from datetime import datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rolecall.api import Rolecall, WorkflowDefinition, reader
 from rolecall.cli import CommandResult, argument, flag, verb
@@ -14,7 +14,19 @@ from rolecall.cli.output import STORE, colored_diff, format_of, paint, plural, t
 from rolecall.errors import NotFound, RolecallError, UsageError
 from rolecall.settings import config
 from rolecall.settings.yaml12 import Problem
+from rolecall.store.lazy import Module
 from rolecall.workflow import gallery
+
+if TYPE_CHECKING:
+    from rolecall.checks import agents
+    from rolecall.service import project_file
+    from rolecall.workflow import document, draw, yaml
+else:  # listing needs none of these
+    agents = Module("rolecall.checks.agents")
+    document = Module("rolecall.workflow.document")
+    draw = Module("rolecall.workflow.draw")
+    project_file = Module("rolecall.service.project_file")
+    yaml = Module("rolecall.workflow.yaml")
 
 LOCAL = "(local)"
 """Shown instead of an id for a workflow that is a file of the project."""
@@ -61,8 +73,6 @@ def put(options: Namespace) -> CommandResult | int:
     STORE,
 )
 def show_workflow(options: Namespace) -> CommandResult | None:
-    from rolecall.workflow.document import to_document, to_yaml  # not needed for listing, like those below
-
     with reader(options.store) as rolecall:
         workflow, node, path = rolecall.define(options.workflow)
     if options.yaml:
@@ -71,20 +81,20 @@ def show_workflow(options: Namespace) -> CommandResult | None:
                 f"{workflow.name} is written in Python, so it has no YAML",
                 hint=f"It is defined in {workflow.python}.",
             )
-        print(to_yaml(workflow), end="")
+        print(document.to_yaml(workflow), end="")
         return None
     shown = {
         "hash": node.id,
         "name": workflow.name,
         "type": node.type,
         # JSON shows it as stored; other formats are for people and show the schemas in full.
-        "payload": node.payload if format_of(options) == "json" else to_document(workflow),
+        "payload": node.payload if format_of(options) == "json" else document.to_document(workflow),
         "timestamp": node.created or None,
         "origin": "gallery" if gallery.has_file(path) else "local" if path else "global",
         "path": path,
     }
     where = f"file {path}" if path else f"put {_time(node.created)}"
-    return CommandResult(shown, lambda: f"# {node.id}, {where}\n{to_yaml(workflow)}".rstrip())
+    return CommandResult(shown, lambda: f"# {node.id}, {where}\n{document.to_yaml(workflow)}".rstrip())
 
 
 @verb(
@@ -158,8 +168,6 @@ class _Report(NamedTuple):
 
 
 def _check(rolecall: Rolecall, text: str) -> _Report:
-    from rolecall.checks import agents  # no other verb needs it
-
     try:
         found = rolecall.find_workflow(text)
         file = found.path or str(found.node)
@@ -203,8 +211,6 @@ def _check(rolecall: Rolecall, text: str) -> _Report:
     STORE,
 )
 def draw_graph(options: Namespace) -> CommandResult | None:
-    from rolecall.workflow import draw
-
     with reader(options.store) as rolecall:
         workflow = rolecall.define(options.workflow).workflow
     if not workflow.graph:
@@ -239,10 +245,7 @@ def draw_graph(options: Namespace) -> CommandResult | None:
     ),
 )
 def print_schema(options: Namespace) -> CommandResult:
-    from rolecall.service import project_file
-    from rolecall.workflow.yaml import json_schema
-
-    return CommandResult(project_file.json_schema() if options.of == "project" else json_schema())
+    return CommandResult(project_file.json_schema() if options.of == "project" else yaml.json_schema())
 
 
 @verb(
@@ -282,13 +285,11 @@ def list_versions(options: Namespace) -> CommandResult:
     STORE,
 )
 def compare(options: Namespace) -> CommandResult:
-    from rolecall.workflow.document import changes, diff
-
     with reader(options.store) as rolecall:
         before, after = _choose_two(rolecall, options)
-    found = changes(before.workflow, after.workflow)
+    found = document.changes(before.workflow, after.workflow)
     names = tuple(one.path or f"{one.workflow.name} {one.node.id}" for one in (before, after))
-    text = diff(before.workflow, after.workflow, names=(names[0], names[1]))
+    text = document.diff(before.workflow, after.workflow, names=(names[0], names[1]))
     sides = [{"name": one.workflow.name, "hash": one.node.id, "path": one.path} for one in (before, after)]
     shown = {
         "from": sides[0],
