@@ -376,8 +376,10 @@ def test_the_project_has_a_plan_tasks_and_lessons(rc: rolecall.Rolecall) -> None
     project.decide(1, "No header")
     assert project.plan()["issues"][0]["decision"] == "No header"
     project.add_task("Write it", "Format 2", acceptance="Reads back")
+    with pytest.raises(rolecall.UsageError, match="no task has the id 99"):
+        project.add_task("Test it", "Both ways", deps=[1, 99])
     project.update_task(1, "completed")
-    assert project.tasks()["tasks"][0]["status"] == "completed"
+    assert [task["status"] for task in project.tasks()["tasks"]] == ["completed"]
     project.close_cycle()
     assert project.history("Storage")["total"] == 1
     project.remember("pattern-format-headers", "Formats without a header are told apart by their length.")

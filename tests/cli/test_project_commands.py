@@ -145,11 +145,11 @@ def test_a_task_is_added_with_everything_and_updated(run: Run, project: Path) ->
 
 def test_a_task_that_could_never_begin_is_refused(rolecall: Rolecall, run: Run, project: Path) -> None:
     refused = rolecall("task", "add", "A", "--context", "x", "--dep", "1", cwd=project, check=2)
-    assert "--dep names no task: 1" in refused.stderr and "no tasks yet" in refused.stderr
+    assert "no task has the id 1" in refused.stderr and "no tasks yet" in refused.stderr
     tools.task_add(str(project), title="A", context="x", deps=[3])  # as over MCP, where nothing is refused
     run("task", "add", "B", "--context", "x", "--dep", "1")
     refused = rolecall("task", "add", "C", "--context", "x", "--dep", "2", "--dep", "9", cwd=project, check=2)
-    assert "--dep names no task: 9" in refused.stderr and "Tasks: 1, 2." in refused.stderr
+    assert "no task has the id 9" in refused.stderr and "Tasks: 1, 2." in refused.stderr
     refused = rolecall("task", "add", "C", "--context", "x", "--dep", "2", cwd=project, check=2)
     assert "the tasks would wait for each other: 3 after 2 after 1 after 3" in refused.stderr
     assert [task["title"] for task in run("task", "list")["tasks"]] == ["A", "B"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from rolecall.errors import Damaged
 from rolecall.settings import config
 from rolecall.store.lazy import import_later
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
         rule,
         run_record,
         state_file,
+        task_graph,
         tracker,
     )
     from rolecall.nexus.note import Kind
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
 else:
     _LATER = {
         "rolecall.nexus.": "dispatch knowledge_files memory memory_access memory_gc note project_paths rule"
-        " run_record state_file tracker",
+        " run_record state_file task_graph tracker",
     }
     globals().update(import_later(_LATER))
 
@@ -114,7 +117,8 @@ class Project:
         owner_agent_id: str | None = None,
         owner_reuse_policy: str | None = None,
     ) -> overview.ToolReply:
-        """Add a task that can begin once the tasks `deps` are completed.
+        """Add a task that can begin once the tasks `deps` are completed. Raise UsageError if one of them does not exist
+        or would wait for the new task, which the tool of the contract allows.
 
         Args:
             plan_issue: the issue of the plan that the task comes from.
@@ -125,6 +129,9 @@ class Project:
             owner_reuse_policy: whether an earlier instance continues with it: `fresh`, `resume_if_same_artifact` or
                 `resume`.
         """
+        if deps:
+            with suppress(Damaged):  # adding the task reports that, and keeps a copy
+                task_graph.check_deps(self.tasks().get("tasks", ()), deps)
         return self._call(
             "task_add",
             title=title,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping
 
 from rolecall.cli import CommandResult, argument, flag, verb
 from rolecall.cli.asking import can_ask
@@ -52,8 +51,6 @@ _LONG = ("context", "approach", "acceptance", "risk")
 )
 def add(options: Namespace) -> CommandResult:
     project = project_of(options)
-    if options.dep and (known := look(project.tasks)):
-        _check_deps({task["id"]: task["deps"] for task in known.get("tasks", ())}, options.dep)
     long = {field: getattr(options, field) for field in _LONG}
     reply = project.add_task(
         options.title,
@@ -67,27 +64,6 @@ def add(options: Namespace) -> CommandResult:
         **{field: value and read_input(value) for field, value in long.items()},
     )
     return CommandResult(reply, f"task {reply['task']['id']} added")
-
-
-def _check_deps(deps_of: Mapping[float, list[float]], deps: list[int]) -> None:
-    """Refuse a task that could never start, because a dependency is missing or part of a cycle."""
-    if unknown := [dep for dep in deps if dep not in deps_of]:
-        known = f"Tasks: {task_graph.ids(deps_of)}." if deps_of else "There are no tasks yet."
-        raise UsageError(f"--dep names no task: {task_graph.ids(unknown)}", hint=known)
-    new = max(deps_of) + 1  # an earlier task may already depend on this new id
-    paths: list[tuple[float, ...]] = [(new, dep) for dep in deps]
-    seen: set[float] = set()
-    while paths:
-        path = paths.pop()
-        if path[-1] == new:
-            circle = " after ".join(map(str, path))
-            raise UsageError(
-                f"the tasks would wait for each other: {circle}",
-                hint="Leave out the --dep that closes the cycle.",
-            )
-        if path[-1] not in seen:
-            seen.add(path[-1])
-            paths += [(*path, dep) for dep in deps_of.get(path[-1], ())]
 
 
 @verb("task list", "list the tasks of the current cycle", "rolecall task list", PROJECT)

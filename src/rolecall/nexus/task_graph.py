@@ -1,7 +1,7 @@
 """The dependencies of tasks as pictures: waves of tasks that can run at once, Mermaid, Graphviz.
 
-Dependencies are not checked when a task is added, so a picture must also show tasks that will never be ready: those
-that depend on themselves through others, or on a task that does not exist.
+The contract's tool does not check the dependencies of a new task, so a picture must also show tasks that will never be
+ready: those that depend on themselves through others, or on a task that does not exist.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
+from rolecall.errors import UsageError
 from rolecall.nexus.overview import Task, progress_of, ready_ids
 
 _SCREEN = 50
@@ -110,3 +111,23 @@ DRAWN_AS: Mapping[str, Callable[[Sequence[Task]], str]] = {
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
+
+
+def check_deps(tasks: Iterable[Task], deps: Sequence[float]) -> None:
+    """Refuse a new task that could never start, because a dependency is missing or waits for it."""
+    deps_of = {task["id"]: task["deps"] for task in tasks}
+    if unknown := [dep for dep in deps if dep not in deps_of]:
+        known = f"Tasks: {ids(deps_of)}." if deps_of else "There are no tasks yet."
+        raise UsageError(f"no task has the id {ids(unknown)}", hint=known)
+    new = max(deps_of) + 1  # an earlier task may already depend on this new id
+    paths: list[tuple[float, ...]] = [(new, dep) for dep in deps]
+    seen: set[float] = set()
+    while paths:
+        path = paths.pop()
+        if path[-1] == new:
+            circle = " after ".join(map(str, path))
+            hint = "Leave out the dependency that closes the cycle."
+            raise UsageError(f"the tasks would wait for each other: {circle}", hint=hint)
+        if path[-1] not in seen:
+            seen.add(path[-1])
+            paths += [(*path, dep) for dep in deps_of.get(path[-1], ())]
