@@ -377,18 +377,16 @@ def _put_files(draft: Draft, files: Snapshot) -> str:
 
 
 def _put_task(draft: Draft, task: EvalTask, files: Snapshot | None) -> str:
-    fields: dict[str, Any] = {"id": task.id, "prompt": task.prompt}
-    if task.tags:
-        fields["tags"] = list(task.tags)
-    if task.setup:
-        fields["setup"] = list(task.setup)
-    if files is not None:
-        fields["files"] = _put_files(draft, files)
-    if task.fork:
-        fields["fork"] = task.fork
-    if task.files.repository:
-        fields |= {"repository": task.files.repository, "commit": task.files.commit}
-    return draft.put_as(TASK_SCHEMA, fields)
+    optional = {
+        "tags": list(task.tags),
+        "setup": list(task.setup),
+        "files": files and _put_files(draft, files),
+        "fork": task.fork,
+        "repository": task.files.repository,
+        "commit": task.files.commit,
+    }
+    given = {key: value for key, value in optional.items() if value}
+    return draft.put_as(TASK_SCHEMA, {"id": task.id, "prompt": task.prompt, **given})
 
 
 def _put_judge(draft: Draft, given: JudgeFiles) -> str:

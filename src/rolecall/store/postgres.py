@@ -110,7 +110,7 @@ class PostgresBackend(SqlTables):
         self._schema = schema
         self._inside = False
         self._clock_ahead_ms = 0
-        self._server = _Server(url, schema)
+        self._server = Server(url, schema)
         self.address = str(self._server)
         self._writers, self._order = (_lock_key(schema, purpose) for purpose in ("writers", "order"))
         with self._server.translate_errors():
@@ -416,32 +416,37 @@ def shut_down(db: psycopg.Connection[Any]) -> None:
         line.shutdown(socket.SHUT_RDWR)
 
 
-def address_of(url: str, schema: str = "rolecall") -> str:
-    """The address of a store without user and password."""
-    return str(_Server(url, schema))
-
-
 # -- errors --
 
 
-class _Server:
-    """The store's address for display; the password is kept only to remove it from messages."""
+def parse_address(url: str) -> Mapping[str, Any]:
+    """The parts of a server's address, by their names in the driver."""
+    try:
+        return dict(conninfo_to_dict(url))
+    except psycopg.ProgrammingError:  # the driver's message quotes the text, including the password
+        raise StorageError(
+            "the address of the PostgreSQL server cannot be read",
+            hint="It looks like postgresql://user:password@host:5432/database, with special characters as %40.",
+        ) from None
 
-    def __init__(self, url: str, schema: str) -> None:
-        try:
-            parts = conninfo_to_dict(url)
-        except psycopg.ProgrammingError:
-            # The driver's message quotes the text, including the password.
-            raise StorageError(
-                "the address of the PostgreSQL server cannot be read",
-                hint="It looks like postgresql://user:password@host:5432/database, with special characters as %40.",
-            ) from None
+
+class Server:
+    """A server's address for display; the password is kept only to remove it from messages."""
+
+    def __init__(self, url: str, schema: str = "") -> None:
+        parts = parse_address(url)
         self._password = str(parts.get("password") or "")
         host, port = parts.get("host") or "localhost", parts.get("port") or 5432
-        self._name = f"postgresql://{host}:{port}/{parts.get('dbname') or ''} (schema {schema})"
+        self._name = f"postgresql://{host}:{port}/{parts.get('dbname') or ''}"
+        self._name += f" (schema {schema})" if schema else ""
 
     def __str__(self) -> str:
         return self._name
+
+    def quote(self, error: Exception) -> str:
+        """What an error says, without the password."""
+        said = " ".join(str(error).split())
+        return said.replace(self._password, "…") if self._password else said
 
     @contextmanager
     def translate_errors(self) -> Iterator[None]:
@@ -449,9 +454,7 @@ class _Server:
         try:
             yield
         except psycopg.Error as exc:
-            said = " ".join(str(exc).split())
-            if self._password:
-                said = said.replace(self._password, "…")
+            said = self.quote(exc)
             for kind, error, message, hint in _TRANSLATIONS:
                 if isinstance(exc, kind):
                     raise error(f"{self} {message}: {said}", hint=hint) from exc

@@ -338,7 +338,9 @@ class _Lint:
     # -- templates --
 
     def check_templates(self) -> None:
-        earlier = _Earlier(self._workflow, self._outputs, self._unusable, has_all=not self._unread.edges)
+        # An edge that could not be read may lead anywhere.
+        is_ordered = not self._unread.edges and len(self._roles) <= _MOST_ORDERED
+        earlier = _Earlier(self._workflow, self._outputs, self._unusable, is_ordered, {})
         for source, index, edge in self._edges():
             for field, text in (("prompt", edge.prompt), ("location", edge.location)):
                 if text is None or "{{" not in text:
@@ -770,45 +772,37 @@ def _reachable(workflow: Workflow, start: str = START, *, without: str | None = 
     return reached
 
 
-class _Earlier:
+class _Earlier(NamedTuple):
     """The schema of `steps` in a template: the latest output of each role that has run by then."""
 
-    def __init__(
-        self,
-        workflow: Workflow,
-        schemas: Mapping[str, JsonObject],
-        unusable: Collection[str],
-        *,
-        has_all: bool,
-    ) -> None:
-        """`schemas` are those of the roles' steps.
-
-        `has_all` means that every edge could be read; one that could not be may lead anywhere."""
-        self._workflow = workflow
-        self._schemas = schemas
-        self._unusable = unusable
-        self._is_ordered = has_all and len(workflow.roles) <= _MOST_ORDERED
-        self._reached: dict[tuple[str, str | None], set[str]] = {}
+    workflow: Workflow
+    schemas: Mapping[str, JsonObject]
+    """The schemas of the roles' steps."""
+    unusable: Collection[str]
+    is_ordered: bool
+    """Whether the order of roles is known."""
+    reached: dict[tuple[str, str | None], set[str]]
+    """The roles that were reached from others, once they have been found."""
 
     def outputs(self, source: str, edge: Edge, names: Iterable[str]) -> Schema:
         """The schema of `steps` at `edge` out of `source`, for the roles in `names`. Roles that must have run by then
         are required."""
         properties: Schema = {}
-        for name in (name for name in names if name in self._workflow.roles):
+        for name in (name for name in names if name in self.workflow.roles):
             if variants := self._variants(name, source, edge):
                 branches = [_drop_branches(one) for one in variants]
-                properties[name] = {} if name in self._unusable else {"oneOf": branches}
+                properties[name] = {} if name in self.unusable else {"oneOf": branches}
         sure = [
             name
             for name in properties
-            if name == source or not self._is_ordered or source not in self._reach(START, without=name)
+            if name == source or not self.is_ordered or source not in self._reach(START, without=name)
         ]
         return {"type": "object", "properties": properties, "required": sure}
 
     def _variants(self, name: str, source: str, edge: Edge) -> list[Variant]:
         """The possible latest outputs of a role at this edge; empty if the role cannot have run."""
-        ways: Sequence[Edge] = [edge] if name == source else self._workflow.graph.get(name, ())
-        if self._is_ordered and name != source:
+        ways: Sequence[Edge] = [edge] if name == source else self.workflow.graph.get(name, ())
+        if self.is_ordered and name != source:
             is_met = name in self._reach(START)
             # If the path returns to the role, the role delivers again, and its latest output is a different one.
             ways = [
@@ -817,12 +811,12 @@ class _Earlier:
                 if is_met and way.role != name and source in self._reach(way.role, without=name)
             ]
         statuses = dict.fromkeys(way.status for way in ways)
-        return [one for status in statuses for one in outcome.variants_with(self._schemas[name], status)]
+        return [one for status in statuses for one in outcome.variants_with(self.schemas[name], status)]
 
     def _reach(self, start: str, without: str | None = None) -> set[str]:
-        if (start, without) not in self._reached:
-            self._reached[start, without] = _reachable(self._workflow, start, without=without)
-        return self._reached[start, without]
+        if (start, without) not in self.reached:
+            self.reached[start, without] = _reachable(self.workflow, start, without=without)
+        return self.reached[start, without]
 
 
 def _drop_branches(variant: Variant) -> Schema:

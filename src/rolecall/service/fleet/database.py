@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, LiteralString
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 
 from rolecall.errors import Hint, StorageError, UsageError
 from rolecall.store.lazy import Module
-from rolecall.store.postgres import PostgresBackend
+from rolecall.store.postgres import PostgresBackend, Server, parse_address
 
 if TYPE_CHECKING:
     import dbos
@@ -80,22 +80,16 @@ def session_options(url: str, *more: str) -> str:
 
 def shown(url: str) -> str:
     """An address without user and password, for display."""
-    parts = _parts(url)
-    return f"postgresql://{parts.get('host') or 'localhost'}:{parts.get('port') or 5432}/{parts.get('dbname') or ''}"
+    _parts(url)  # refuses one that is not PostgreSQL's
+    return str(Server(url))
 
 
-def _parts(url: str) -> Mapping[str, str | int | None]:
+def _parts(url: str) -> Mapping[str, Any]:
     if not url.startswith(("postgresql://", "postgres://")):
         raise UsageError(
             "a fleet needs the address of a PostgreSQL database", hint=Hint("Give one", "name_database")
         )
-    try:
-        return dict(conninfo_to_dict(url))
-    except psycopg.ProgrammingError:  # the driver's message quotes the text, including the password
-        raise UsageError(
-            "the address of the PostgreSQL server cannot be read",
-            hint="It looks like postgresql://user:password@host:5432/database, with special characters as %40.",
-        ) from None
+    return parse_address(url)
 
 
 # -- the schema --
@@ -123,7 +117,7 @@ def migrate(url: str) -> None:
             dbos.DBOS.migrate(url, schema=DBOS_SCHEMA)
     except (psycopg.Error, sql_errors.SQLAlchemyError) as error:
         raise StorageError(
-            f"the tables of the fleet cannot be made in {shown(url)}: {without_password(error, url)}",
+            f"the tables of the fleet cannot be made in {shown(url)}: {Server(url).quote(error)[:500]}",
             hint="The user needs the right to create schemas in the database.",
         ) from error
 
@@ -131,8 +125,3 @@ def migrate(url: str) -> None:
 def _answer(db: psycopg.Connection[Any], question: LiteralString) -> Any:
     row = db.execute(question).fetchone()
     return row[0] if row is not None else None
-
-
-def without_password(error: Exception, url: str) -> str:
-    said, password = " ".join(str(error).split())[:500], str(_parts(url).get("password") or "")
-    return said.replace(password, "…") if password else said

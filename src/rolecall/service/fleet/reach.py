@@ -18,11 +18,10 @@ from typing import Any, TypeVar
 
 import psycopg
 
-from rolecall.errors import StorageError
-from rolecall.service.fleet.database import CHANNEL, LEADER_LOCK, shown, with_timeouts, without_password
+from rolecall.service.fleet.database import CHANNEL, LEADER_LOCK, with_timeouts
 from rolecall.service.fleet.shared import HUNG, SharedBackend
 from rolecall.store.clock import steady_ms
-from rolecall.store.postgres import SERVER_MS, PostgresBackend, shut_down
+from rolecall.store.postgres import SERVER_MS, PostgresBackend, Server, shut_down
 from rolecall.store.store import Store
 
 _PAUSE = 3.0
@@ -129,13 +128,8 @@ class ServerLine(threading.Thread):
 
     def open(self) -> None:
         """Connect, or raise, so that a wrong address is reported before anything runs."""
-        try:
+        with Server(self._url).translate_errors():
             self._db = self._connect()
-        except psycopg.Error as error:
-            raise StorageError(
-                f"{shown(self._url)} is not reachable: {without_password(error, self._url)}",
-                hint="Check that the server runs and that the address is right, then run it again.",
-            ) from error
         self.start()
 
     def close(self) -> None:
