@@ -7,7 +7,8 @@ from importlib import import_module
 
 from rolecall.errors import RolecallError
 from rolecall.hosts.hook_context import Content, stamp
-from rolecall.hosts.names import HOSTS, LEAD
+from rolecall.hosts.names import LEAD
+from rolecall.hosts.words import WORDINGS
 from rolecall.nexus import catalog, macros
 from rolecall.nexus.catalog import Catalog
 from rolecall.settings import config, settings
@@ -55,8 +56,8 @@ def _compile(host: str, found: Catalog, configuration: settings.Settings) -> Con
     events = None if host == LEAD else import_module(f"rolecall.hosts.{host}.events")
     tags, docs = found.vocabulary.tags, dict.fromkeys(found.skills, "")
     render = macros.prose(tags)
-    if host in (*HOSTS, LEAD):
-        wording = import_module(f"rolecall.hosts.{host}.words").WORDING
+    if host in WORDINGS:
+        wording = WORDINGS[host]
         render = wording.render(tags)
         docs = {skill.id: wording.skill_docs(skill) for skill in found.skills.values()}
     bodies = {

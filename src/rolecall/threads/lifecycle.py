@@ -194,17 +194,19 @@ def fork(
     book = workflow if workflow and not isinstance(workflow, str) else registry.load_node(store, stored)
 
     limits = _limits_at(store, chain) if source is None else source.state.limits
-    state = ThreadState(forked_from=NodeId(at), limits={**chain.start.limits, **limits}, reuse=reuse)
-    state = state._replace(title=thread.title_of(title)) if title else state
-    if cell is not None:
-        state = state._replace(eval=cell.run, repeat=cell.repeat or None)
-    if source is not None:
-        known = source.state
-        state = state._replace(forked_thread=source.id, agent=known.agent, agents=known.agents)
-    if agent is not None:
-        state = state._replace(agent=agent)
-    if bind and (agent is not None or workflow is not None or source is None):
-        state = state._replace(agents=bind(book))
+    known = source.state if source else ThreadState()
+    is_bound = agent is not None or workflow is not None or source is None
+    state = ThreadState(
+        forked_from=NodeId(at),
+        forked_thread=source.id if source else None,
+        agent=known.agent if agent is None else agent,
+        agents=bind(book) if bind and is_bound else known.agents,
+        title=thread.title_of(title),
+        limits={**chain.start.limits, **limits},
+        reuse=reuse,
+        eval=cell.run if cell else "",
+        repeat=cell.repeat or None if cell else None,
+    )
     return _add_thread(
         store,
         head,
