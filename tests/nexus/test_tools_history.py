@@ -258,6 +258,11 @@ def test_a_repository_that_cannot_be_read_has_an_unknown_branch(tmp_path: Path) 
     assert project_paths.branch(tmp_path) == "unknown"
     (tmp_path / ".git" / "HEAD").write_text("ref: refs/heads/.invalid\n", encoding="ascii")
     assert project_paths.branch(tmp_path) == "unknown"
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / ".git").write_text(
+        "gitdir: ../gone\n", encoding="ascii"
+    )  # a worktree of what is deleted
+    assert project_paths.branch(tmp_path / "tree") == "unknown"
 
 
 def test_a_cycle_closed_on_a_detached_head_names_no_empty_branch(tmp_path: Path) -> None:

@@ -70,6 +70,8 @@ class CaseResult(NamedTuple):
 
 
 class ConformanceReport(NamedTuple):
+    over: Sequence[str]
+    """The interfaces over which the fixtures were run."""
     results: Sequence[CaseResult]
     mistakes: Sequence[Mistake]
     """Cases, and whole files, that could not be parsed."""

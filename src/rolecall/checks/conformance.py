@@ -1,4 +1,4 @@
-"""Run the events of conformance fixtures through our hooks: as functions, or through the command as a host does.
+"""Run conformance fixtures: calls through our tools, events through our hooks, as functions or as a host does it.
 
 The contract's three events are mapped to ours: a resumed agent is started again, and the files that an agent reports as
 touched are first touched by it. Paths are relative to the project's folder, and every case has the same session.
@@ -10,19 +10,62 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rolecall.errors import RolecallError
+from rolecall.errors import NotFound, RolecallError
 from rolecall.hosts import hook_context, lifecycle
 from rolecall.hosts.rolecall import events as host
-from rolecall.nexus import project_paths
-from rolecall.nexus.conformance import Tell
+from rolecall.nexus import conformance, fixture, project_paths
+from rolecall.nexus.conformance import ConformanceReport, Tell
+from rolecall.settings import config
+from rolecall.settings.form import did_you_mean
 from rolecall.store.canonical import JsonObject
 
 _COMMAND = "from rolecall.__main__ import command; raise SystemExit(command())"
 _PATIENCE = 60
 _SESSION = "fixture"
+_HOOKS = ("hooks", "hook-command")
+
+OVER = {
+    "tools": ("tools",),
+    "mcp": ("mcp",),
+    "hooks": ("hooks",),
+    "hook-command": ("hook-command",),
+    "both": ("tools", "mcp"),
+    "all": ("tools", "mcp", "hooks", "hook-command"),
+}
+"""What fixtures can be run over, and the interfaces that it stands for: two for tools, two for events."""
+
+
+def run(
+    folder: str, *, over: str = "all", only: Sequence[str] = (), done: Callable[[int], object]
+) -> ConformanceReport:
+    """Run the fixtures of a folder or a file, or `only` some of them by their test_id. `over` is a key of `OVER`;
+    `done` is called with the number of cases that have been run."""
+    fixtures = fixture.load(folder)
+    if only:
+        fixtures = _choose(fixtures, only)
+    has_events = any(case.kind == "lifecycle" for case in fixtures.cases)
+    has_calls = any(case.kind != "lifecycle" for case in fixtures.cases)
+    known = [*(conformance.DOORS if has_calls else ()), *(_HOOKS if has_events else ())]
+    doors = tuple(door for door in OVER[over] if over != "all" or door in known)
+    environ = config.environment()
+    tells = {"hooks": in_process(), "hook-command": by_command(environ)} if has_events else {}
+    results = conformance.run(fixtures.cases, doors, environ=environ, tells=tells, done=done)
+    return ConformanceReport(doors, results, fixtures.mistakes, fixtures.passed_over)
+
+
+def _choose(fixtures: fixture.Fixtures, only: Sequence[str]) -> fixture.Fixtures:
+    """Select the named cases; an error without a test_id may belong to any of them, so it is kept."""
+    cases = [case for case in fixtures.cases if case.test_id in only]
+    mistakes = [mistake for mistake in fixtures.mistakes if mistake.test_id in (*only, "")]
+    known = {*(case.test_id for case in cases), *(mistake.test_id for mistake in mistakes)}
+    for test_id in only:
+        if test_id not in known:
+            others = did_you_mean(test_id, [case.test_id for case in fixtures.cases], what="Cases")
+            raise NotFound(f"unknown case {test_id!r}", hint=others)
+    return fixtures._replace(cases=cases, mistakes=mistakes)
 
 
 def in_process() -> Tell:
