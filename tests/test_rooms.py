@@ -118,6 +118,13 @@ ITS_OWN_NOUN = {
     "rolecall.cli.cas_care": "its noun is the store itself, whose nodes and files it checks, removes and copies",
 }
 
+IMPORTS_IN_FUNCTIONS = {
+    "rolecall": ("importlib",),  # reading `__version__` imports nothing
+    # `--version` imports nothing, not even `store/lazy.py`
+    "rolecall.__main__": ("rolecall.cli", "rolecall.cli.hook", "rolecall.cli.parser", "warnings"),
+}
+"""Everywhere else a module names at its top what it imports later, in a table of `store/lazy.py`."""
+
 
 @cache
 def modules() -> dict[str, ast.Module]:
@@ -233,6 +240,20 @@ def test_a_door_reads_and_changes_everything_through_the_api_alone() -> None:
                     if "*" not in allowed and used not in allowed:
                         wrong.append(f"{name} imports {used} of {module}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_imports_stand_at_the_top() -> None:
+    found: dict[str, set[str]] = {}
+    for name, tree in modules().items():
+        for function in ast.walk(tree):
+            if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            for node in ast.walk(function):
+                if isinstance(node, ast.ImportFrom):
+                    found.setdefault(name, set()).add(node.module or ".")
+                elif isinstance(node, ast.Import):
+                    found.setdefault(name, set()).update(alias.name for alias in node.names)
+    assert {name: tuple(sorted(imports)) for name, imports in found.items()} == IMPORTS_IN_FUNCTIONS
 
 
 def test_there_is_no_ring() -> None:

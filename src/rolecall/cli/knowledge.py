@@ -6,7 +6,7 @@ import os
 import sys
 from argparse import Namespace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rolecall.api import Knowledge
 from rolecall.cli import CommandResult, argument, either, flag, verb
@@ -27,6 +27,14 @@ from rolecall.knowledge.search import marks
 from rolecall.settings import config, repository
 from rolecall.settings.capabilities import denied_classes
 from rolecall.settings.server_options import add_server_options
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    from rolecall.knowledge import serve as server
+    from rolecall.service import http
+else:
+    http = Module("rolecall.service.http")
+    server = Module("rolecall.knowledge.serve")
 
 _MOST_LINES = 12
 """The most lines of a passage shown on a terminal."""
@@ -313,13 +321,10 @@ def forget(options: Namespace) -> CommandResult:
     has_reply=False,
 )
 def serve(options: Namespace) -> None:
-    from rolecall.knowledge.serve import PATH  # only the server needs these
-    from rolecall.service import http
-
     http.serve(
         lambda: Knowledge(tell=_note).model_server(options.model),
         options,
-        path=PATH,
+        path=server.PATH,
         extra="knowledge",
         tell=lambda address: print(address, flush=True),
     )

@@ -1,19 +1,32 @@
 """`rolecall mcp`: the project's tools over the Model Context Protocol, on a pipe or over HTTP.
 
 The CLI lists this module in its table of commands. Hosts start one server for each agent, so almost nothing is imported
-before the first call; that is why functions here import modules.
+before the first call.
 """
 
 from __future__ import annotations
 
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
+from typing import TYPE_CHECKING
 
-from rolecall.errors import UsageError
+from rolecall.errors import UsageError, explain_missing
 from rolecall.mcp.tools import McpToolbox, ToolContext, choose_groups
 from rolecall.nexus import project_paths
 from rolecall.settings import capabilities, config
 from rolecall.settings.server_options import add_server_options, add_store_option
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    from rolecall.hosts import hook_context, names
+    from rolecall.mcp import http, stdio
+    from rolecall.nexus import catalog
+else:
+    catalog = Module("rolecall.nexus.catalog")
+    hook_context = Module("rolecall.hosts.hook_context")
+    http = Module("rolecall.mcp.http")
+    names = Module("rolecall.hosts.names")
+    stdio = Module("rolecall.mcp.stdio")
 
 HELP = "serve the project's tools to an MCP host"
 EXAMPLE = "rolecall mcp\nrolecall mcp --as engineer --without threads\nrolecall mcp --http --port 8765"
@@ -43,15 +56,13 @@ def run(options: Namespace) -> None:
     groups = choose_groups(only=options.only, without=options.without)
     instructions = _INSTRUCTIONS.format(place.project) if "nexus" in groups else ""
     if options.http:
-        from rolecall.mcp import http
-
-        http.serve(McpToolbox(place, groups), options, instructions)
+        with explain_missing("mcp", "the HTTP door", advice="Without --http nothing more is needed."):
+            serve = http.serve
+        serve(McpToolbox(place, groups), options, instructions)
         return
     for name in _HTTP_ONLY:
         if getattr(options, name) not in (None, []):
             raise UsageError(f"--{name.replace('_', '-')} is for the HTTP door", hint="Add --http.")
-    from rolecall.mcp import stdio
-
     if sys.stdin is not None and sys.stdin.isatty():
         print("waiting for an MCP host on standard input; Ctrl-C ends it", file=sys.stderr)
     stdio.serve(McpToolbox(place, groups), instructions)
@@ -59,13 +70,9 @@ def run(options: Namespace) -> None:
 
 def _find_capabilities(agent: str) -> tuple[str, ...]:
     """The limits of an agent. Reading the catalogue takes longer than the rest of the start, and hooks cache it."""
-    from rolecall.hosts import hook_context, names
-
     kit = hook_context.load(names.LEAD, with_tags=False)
     if agent in kit.agents and not kit.problem:
         return kit.agents[agent].capabilities
-
-    from rolecall.nexus import catalog
 
     return catalog.load(config.catalog_folder()).agent(agent).capabilities
 

@@ -10,8 +10,15 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import mcp.types as types
+from anyio import from_thread, get_cancelled_exc_class, lowlevel, to_thread
+from mcp.server.lowlevel import Server
+from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated
+from mcp.server.transport_security import TransportSecuritySettings
+from mcp.shared.exceptions import MCPError
+
 from rolecall import __version__
-from rolecall.errors import RolecallError, explain_missing
+from rolecall.errors import RolecallError
 from rolecall.mcp import protocol, skills
 from rolecall.mcp.resources import Library
 from rolecall.mcp.stdio import LONGEST
@@ -42,13 +49,6 @@ def serve(toolbox: McpToolbox, options: Namespace, instructions: str) -> None:
 
 
 def _make_app(toolbox: McpToolbox, instructions: str, *, host: str) -> ASGIApp:
-    with explain_missing("mcp", "the HTTP door", advice="Without --http nothing more is needed."):
-        import mcp.types as types
-        from anyio import from_thread, get_cancelled_exc_class, lowlevel, to_thread
-        from mcp.server.lowlevel import Server
-        from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ResourceUpdated
-        from mcp.server.transport_security import TransportSecuritySettings
-        from mcp.shared.exceptions import MCPError
     capabilities, library = toolbox.capabilities, Library(toolbox)
 
     async def work(run: Callable[..., Any], *given: Any) -> Any:

@@ -21,12 +21,18 @@ from queue import Full, Queue
 from select import POLLIN, poll
 from threading import Lock, Thread
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rolecall.errors import UsageError
 from rolecall.mcp import protocol
 from rolecall.mcp.protocol import PendingCall, Refusal, Session, failure
 from rolecall.mcp.tools import McpToolbox
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    import traceback
+else:
+    traceback = Module("traceback")
 
 LONGEST = 16 * 1024 * 1024
 """The longest line in bytes; a longer one is refused and skipped."""
@@ -191,8 +197,6 @@ class _Server:
 
 
 def _fail(ident: protocol.Ident, error: Exception) -> bytes:
-    import traceback
-
     traceback.print_exc()
     return failure(ident, protocol.INTERNAL_ERROR, f"{type(error).__name__}: {error}")
 

@@ -15,9 +15,22 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from rolecall.errors import InvalidPayload, RolecallError, UsageError
+from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:
+    import traceback
+
+    from rolecall.mcp import hints
+    from rolecall.nexus import state_file
+    from rolecall.settings import capabilities
+    from rolecall.store import schema as schemas
     from rolecall.store.canonical import JsonObject, Schema
+else:
+    capabilities = Module("rolecall.settings.capabilities")
+    hints = Module("rolecall.mcp.hints")
+    schemas = Module("rolecall.store.schema")
+    state_file = Module("rolecall.nexus.state_file")
+    traceback = Module("traceback")
 
 GROUPS: Mapping[str, str] = {
     "nexus": "rolecall.mcp.nexus",
@@ -231,12 +244,10 @@ class McpToolbox:
             return f"{tool.name} starts or moves threads, which this role may not do"
         if not restrictions:
             return ""
-        from rolecall.settings.capabilities import check_allowed, check_lead
-
         try:
             if tool.is_for_lead:
-                check_lead(restrictions, tool.name)
-            check_allowed(restrictions, tool.name, tool.classes)
+                capabilities.check_lead(restrictions, tool.name)
+            capabilities.check_allowed(restrictions, tool.name, tool.classes)
         except UsageError as error:
             return error.message
         return ""
@@ -245,11 +256,8 @@ class McpToolbox:
         """Run a tool and return its reply. An error becomes the reply, and the server continues."""
         if denial := self._denial(tool):
             return _fail(denial)
-        from rolecall.mcp import hints
-        from rolecall.nexus.state_file import is_taken_back
-
         # A call waiting for the project's lock gives up when it is cancelled, and writes nothing.
-        before = is_taken_back.set(caller.has_given_up)
+        before = state_file.is_taken_back.set(caller.has_given_up)
         try:
             _check_arguments(tool, arguments)
             run = tool.run if callable(tool.run) else getattr(import_module(tool.run[0]), tool.run[1])
@@ -257,12 +265,10 @@ class McpToolbox:
         except RolecallError as error:
             return _fail(error.message, hints.word(error.hint, {known.name for known in self.list_tools()}))
         except (Exception, SystemExit) as error:  # an error must fail the call, not the server
-            import traceback
-
             traceback.print_exc()
             return _fail(f"{tool.name} failed: {type(error).__name__}: {error}")
         finally:
-            is_taken_back.reset(before)
+            state_file.is_taken_back.reset(before)
 
 
 def _check_arguments(tool: McpTool, arguments: JsonObject) -> None:
@@ -275,10 +281,8 @@ def _check_arguments(tool: McpTool, arguments: JsonObject) -> None:
         ) from error
     if not tool.checks:
         return
-    from rolecall.store.schema import Type
-
     try:
-        misfits = Type(tool.schema).misfits(arguments)
+        misfits = schemas.Type(tool.schema).misfits(arguments)
     except ValueError as error:
         raise UsageError(f"the arguments cannot be checked: {error}") from error
     if misfits:
