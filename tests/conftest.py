@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("suite")
 
+os.environ["COLUMNS"] = "80"  # outside a terminal tables are as wide as they need to be, unless this is set
 os.environ["NO_COLOR"] = "1"  # tests look for text, also on a terminal; those of colours take it back
 
 pytest_plugins = [

@@ -229,9 +229,7 @@ def test_a_long_table_takes_time_by_its_length() -> None:
 UNMARKED = dict.fromkeys(range(0xFDD0, 0xFDF0))
 
 
-def test_a_pipe_is_as_wide_as_a_terminal_of_80_columns_or_as_it_is_told(
-    rolecall: Rolecall, tmp_path: Path, thread: str
-) -> None:
+def test_a_pipe_is_as_wide_as_it_is_told(rolecall: Rolecall, tmp_path: Path, thread: str) -> None:
     for words in (
         ["thread", "show", thread],
         ["agents", "list"],
@@ -246,6 +244,18 @@ def test_a_pipe_is_as_wide_as_a_terminal_of_80_columns_or_as_it_is_told(
     assert max(map(len, tables.splitlines())) <= 80
     wide = rolecall("agents", "list", env={"COLUMNS": "200"}).stdout
     assert 80 < max(map(len, wide.splitlines())) <= 200
+
+
+def test_in_a_pipe_nothing_of_a_table_is_cut(rolecall: Rolecall, tmp_path: Path, thread: str) -> None:
+    title = "Move the storage from files to the database without a stop, and say when it is done"
+    words = ["thread", "start", "./do-it.yaml", "-p", title, "--agent", "scripted:script.json"]
+    rolecall(*words, cwd=tmp_path, check=0)
+    for columns in ("", "0", "wide"):
+        shown = rolecall("thread", "list", "--all", cwd=tmp_path, env={"COLUMNS": columns}, check=0).stdout
+        assert shown.splitlines()[0].split()[-2:] == ["updated", "title"]
+        assert shown.splitlines()[1].endswith(f"  {title}") and "…" not in shown
+    cut = rolecall("thread", "list", "--all", cwd=tmp_path, env={"COLUMNS": "60"}, check=0).stdout
+    assert max(map(len, cut.splitlines())) <= 60
 
 
 # -- short ids, and a list that is watched --

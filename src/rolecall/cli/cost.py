@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rolecall.api import reader
 from rolecall.cli import CommandResult, argument, verb
 from rolecall.cli.arguments import TIMES, parse_time
-from rolecall.cli.output import STORE, short, table
+from rolecall.cli.output import STORE, table
 from rolecall.threads.report import money
 
 if TYPE_CHECKING:
@@ -61,17 +61,18 @@ def _text(by: str, total: Spent, rows: list[Spent]) -> str:
     if not rows:
         return "nothing was used in this period"
     has_threads = by == "workflow"
-    headings = [by, *(["completed"] if has_threads else []), "steps", "tokens", "reported"]
+    headings = [by, *(["title"] if by == "thread" else ["completed"] if has_threads else [])]
+    headings += ["steps", "tokens", "reported"]
     headings += ["estimated"] if total.estimated else []
     headings += ["unknown"] if total.unknown else []
     headings += ["each"] if has_threads else []
 
     def cells(row: Spent) -> list[Any]:
-        name = f"{row.name[-6:]} {short(row.title, 40)}" if by == "thread" and row is not total else row.name
-        found: list[Any] = [
-            name,
-            *([f"{row.completed} of {row.threads}" if row.threads else ""] if has_threads else []),
-        ]
+        found: list[Any] = [row.name]
+        if by == "thread":
+            found = [row.name if row is total else row.name[-6:], row.title]
+        elif has_threads:
+            found.append(f"{row.completed} of {row.threads}" if row.threads else "")
         found += [
             row.amount.steps,
             row.amount.tokens or "",

@@ -221,7 +221,7 @@ _COLORED = _Characters(
 
 _LEAST_ROOM = 20
 """The least width of a table's last column as long as another column can be left out."""
-_WHOLE = ("id", "thread", "step", "hash", "type", "trigger", "status", "state", "to do")
+_WHOLE = ("id", "thread", "step", "hash", "role", "type", "trigger", "status", "state", "to do")
 """Columns that are never shortened, because users type their values or look for them first."""
 
 
@@ -231,9 +231,10 @@ def table(
     spared: Sequence[str] = (),
     whole: Sequence[str] = _WHOLE,
 ) -> str:
-    """Format aligned columns that fit the terminal. Numbers are right-aligned, with thousands separators unless they
-    are ids. If they do not fit or the last becomes too narrow, columns in `spared` are left out; then the widest are
-    shortened, except those in `whole`. Those in `spared` are also left out if they are empty."""
+    """Format aligned columns that fit the terminal, or whole ones if there is none. Numbers are right-aligned, with
+    thousands separators unless they are ids. If they do not fit or the last becomes too narrow, columns in `spared` are
+    left out; then the widest are shortened, except those in `whole`. Those in `spared` are also left out if they are
+    empty."""
     empty = [at for at, name in enumerate(headings) if name in spared and all(row[at] == "" for row in rows)]
     if empty:
         rows = [[cell for at, cell in enumerate(row) if at not in empty] for row in rows]
@@ -248,9 +249,10 @@ def table(
     kept = list(range(len(headings)))
     dropped = [headings.index(name) for name in spared if name in headings]
     least = {at: max(8, len(name)) for at, name in enumerate(headings) if name not in whole and not right[at]}
+    room = columns_of_terminal(elsewhere=sys.maxsize)
     while True:
-        fitting = _fit(widths, kept, least)
-        is_fit = sum(fitting[at] + 2 for at in kept) - 2 <= columns_of_terminal()
+        fitting = _fit(widths, kept, least, room)
+        is_fit = sum(fitting[at] + 2 for at in kept) - 2 <= room
         if not dropped or (is_fit and fitting[-1] >= min(_LEAST_ROOM, widths[-1])):
             break
         kept.remove(dropped.pop(0))
@@ -275,10 +277,9 @@ def _cell(value: Any, heading: str) -> str:
     return " ".join(printable(f"{value:,}" if is_count else str(value)).split())
 
 
-def _fit(widths: list[int], kept: list[int], least: Mapping[int, int]) -> list[int]:
-    """Return the widths of the kept columns; those with a least width shrink, widest first, until all fit the
-    terminal."""
-    widths, room = list(widths), columns_of_terminal()
+def _fit(widths: list[int], kept: list[int], least: Mapping[int, int], room: int) -> list[int]:
+    """Return the widths of the kept columns; those with a least width shrink, widest first, until all fit."""
+    widths = list(widths)
     for at in least:
         widths[at] = min(widths[at], room)
     while sum(widths[at] + 2 for at in kept) - 2 > room:
@@ -312,12 +313,12 @@ def _cut_apart(texts: list[str], cells: int) -> list[str]:
     return [cut[text] for text in texts]
 
 
-def columns_of_terminal() -> int:
-    """Return the line width in cells: the terminal's, or 80 (or COLUMNS) if the output is not a terminal."""
+def columns_of_terminal(*, elsewhere: int = 80) -> int:
+    """Return the line width in cells: the terminal's, or what COLUMNS says or `elsewhere` if there is no terminal."""
     try:
         return os.get_terminal_size(1).columns or 80
     except (OSError, ValueError):
-        return config.columns()
+        return config.columns() or elsewhere
 
 
 def _cells(text: str) -> int:

@@ -24,7 +24,6 @@ from rolecall.cli.output import (
     between,
     colored_diff,
     colored_status,
-    columns_of_terminal,
     format_of,
     plural,
     printable,
@@ -86,7 +85,6 @@ def _card_text(card: JsonObject, groups: Iterable[JsonObject]) -> str:
     for role, agent in card["agents"].items():
         players.setdefault(agent, []).append(role)
     pending = card["pending"]
-    room = columns_of_terminal() - 13
     facts = [
         ("thread", card["thread"]),
         ("title", card["title"]),
@@ -100,9 +98,7 @@ def _card_text(card: JsonObject, groups: Iterable[JsonObject]) -> str:
         ("limits", ", ".join(f"{key} {report.amount(value)}" for key, value in card["limits"].items())),
         (
             "agents",
-            f"\n{'':13}".join(
-                short(f"{', '.join(roles)}: {agent}", room) for agent, roles in players.items()
-            ),
+            f"\n{'':13}".join(f"{', '.join(roles)}: {agent}" for agent, roles in players.items()),
         ),
         ("asked now", f"{pending['agent']} as {pending['role']}" if pending else ""),
         ("members", _group_text(card["group"]) if "group" in card else ""),
@@ -335,11 +331,13 @@ def list_steps(options: Namespace) -> CommandResult:
                     step["number"],
                     step["hash"],
                     step["role"],
-                    short(step["agent"], 24),
+                    step["agent"],
                     step["status"] or "",
                     "reused" if "reused" in step else report.duration(step["durationMs"]),
                     report.changes_total(step),
-                    report.joined_text(output) if step["agent"] == GROUP else _fields_text(output),
+                    short(
+                        report.joined_text(output) if step["agent"] == GROUP else _fields_text(output), 200
+                    ),
                 )
             )
         return table(rows, headings, spared=("files",))

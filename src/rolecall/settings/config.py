@@ -64,9 +64,9 @@ def has_display(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def columns(environ: Mapping[str, str] = os.environ) -> int:
-    """The width of tables outside a terminal."""
+    """The width of lines outside a terminal; 0 if nobody has set it."""
     wanted = environ.get("COLUMNS", "")
-    return int(wanted) if wanted.isdecimal() and int(wanted) > 0 else 80
+    return int(wanted) if wanted.isdecimal() else 0
 
 
 def config_path(environ: Mapping[str, str] = os.environ) -> str:
