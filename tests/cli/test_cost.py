@@ -51,8 +51,8 @@ def test_costs_are_added_up_and_what_is_not_known_stays_unknown(flow: Flow) -> N
         "developer": 1.0,
         "reviewer": 0.25,
     }
-    narrow = flow.rolecall("cost", "--by", "thread", env={"COLUMNS": "60"}, check=0).stdout.splitlines()
-    assert narrow[0].split()[:3] == ["thread", "title", "steps"] and max(map(len, narrow[:5])) <= 60
+    narrow = flow.rolecall("cost", "--by", "thread", env={"COLUMNS": "64"}, check=0).stdout.splitlines()
+    assert narrow[0].split()[:3] == ["thread", "title", "steps"] and max(map(len, narrow[:5])) <= 64
     per_thread = flow.rolecall.json("cost", "--by", "thread")["rows"]
     assert [row.get("perCompleted") for row in per_thread] == [0.75, 0.625, None]
     [day] = flow.rolecall.json("cost", "--by", "day", "--since", "all")["rows"]
