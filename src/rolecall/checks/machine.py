@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from http.client import HTTPException
 from typing import Literal, NamedTuple
-from urllib.parse import urlsplit
 
 from rolecall.agents import ADAPTERS
 from rolecall.agents.sandbox import Layers
 from rolecall.errors import Hint, NotFound, RolecallError, UsageError
 from rolecall.settings import capabilities, config
 from rolecall.settings.mask import secrets_of
+from rolecall.settings.model_request import ModelRequest, excerpt
 from rolecall.settings.models import Endpoint, extract_endpoint
 from rolecall.settings.settings import Settings, collector, problems
 from rolecall.store.store import Store
@@ -71,9 +71,9 @@ def check_home(open_store: Callable[[str], Store], *, url: str | None = None) ->
     try:
         url = url or config.store_settings().url
         with open_store(url):
-            checks.append(Check("store", "ok", _without_password(url)))
+            checks.append(Check("store", "ok", config.without_password(url)))
     except NotFound:
-        checks.append(Check("store", "ok", f"{_without_password(url or '')} (made when it is needed)"))
+        checks.append(Check("store", "ok", f"{config.without_password(url or '')} (made when it is needed)"))
     except RolecallError as error:
         checks.append(Check("store", "problem", error.message, error.hint))
     return checks
@@ -172,23 +172,24 @@ async def check_endpoint(
     endpoint: Endpoint, *, is_key_withheld: bool = False, patience: float = PATIENCE
 ) -> Check:
     """Check that a model endpoint answers, by asking for its list of models, which is free."""
-    place, key = _without_password(endpoint.base_url), endpoint.api_key or ""
-    fault = ""
+    place, key, fault = endpoint.place, endpoint.api_key or "", ""
     try:
-        async with asyncio.timeout(patience):
-            status, kind = await _get_head(endpoint.base_url, key)
+        request = ModelRequest(endpoint._replace(timeout=patience), "/models", "the extract model")
+        status, _, headers = await asyncio.to_thread(request.send, None, most=0)
         if status in (401, 403) and not is_key_withheld:
             what = "refused the key" if key else "wants a key"
             fix = Hint("Set the key of the extract model", "set_up")
             return Check("extract", "problem", f"{place} {what} (HTTP {status})", fix)
         if 300 <= status < 400:
             fault = f"redirects (HTTP {status}), which is not followed"
-        elif status == 404 and "html" in kind:
+        elif status == 404 and "html" in headers.get("Content-Type", ""):
             fault = "sent a web page (HTTP 404), so it is not a model endpoint"
+    except UsageError as error:
+        return Check("extract", "problem", error.message, error.hint)
     except TimeoutError:
         fault = f"did not answer within {patience:g} s"
-    except (OSError, ValueError, EOFError, asyncio.LimitOverrunError) as error:
-        fault = f"cannot be reached: {error or type(error).__name__}"
+    except (OSError, ValueError, HTTPException) as error:
+        fault = f"cannot be reached: {excerpt(error, key)}"
     if fault:
         fix = Hint("Check that the extract model is up, and its base URL", "list_settings")
         return Check("extract", "problem", f"{place} {fault}", fix)
@@ -208,32 +209,4 @@ async def check_collector(settings: Settings, env: Mapping[str, str]) -> list[Ch
         return [Check("traces", "warning", error.message, error.hint)]
     except UsageError as error:
         return [Check("traces", "problem", error.message, error.hint)]
-    return [Check("traces", "ok", f"{_without_password(found.url)} takes traces")]
-
-
-def _without_password(url: str) -> str:
-    return re.sub(r"(?<=://)[^/@]*@", "", url)
-
-
-async def _get_head(base_url: str, key: str) -> tuple[int, str]:
-    """Status and content type of GET base_url/models, without proxy or redirects, reading only the head."""
-    url = urlsplit(base_url)
-    if not url.hostname or not re.fullmatch(r"[\x21-\x7e]*", key + url.path + url.query):
-        raise ValueError("its address or key has characters that cannot be sent")
-    is_tls = url.scheme == "https"
-    target = f"{url.path.rstrip('/')}/models{'?' if url.query else ''}{url.query}"
-    head = [f"GET {target} HTTP/1.1", f"Host: {url.netloc.rpartition('@')[2]}", "Accept: application/json"]
-    head += [f"Authorization: Bearer {key}"] if key else []
-    port = url.port or (443 if is_tls else 80)
-    reader, writer = await asyncio.open_connection(url.hostname, port, ssl=is_tls or None)
-    try:
-        writer.write("\r\n".join([*head, "Connection: close", "", ""]).encode("ascii"))
-        answer = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-    finally:
-        writer.transport.abort()
-        await asyncio.sleep(0)  # one iteration of the loop closes the socket
-    status = re.match(r"HTTP/\d(?:\.\d)? (\d{3})\b", answer)
-    kind = re.search(r"(?im)^content-type:[ \t]*(.*)$", answer)
-    if status is None:
-        raise ValueError("what it sent is not HTTP")
-    return int(status[1]), kind[1].strip().lower() if kind else ""
+    return [Check("traces", "ok", f"{found.url} takes traces")]

@@ -26,7 +26,7 @@ from rolecall.settings import config
 )
 def status(options: Namespace) -> CommandResult:
     held = control.held_by(config.home()) if options.store is None else None
-    if held and str(held.get("store")).startswith(("postgresql://", "postgres://")):
+    if held and config.is_postgres(str(held.get("store"))):
         shown = control.ask(config.home(), {"do": "fleet"})
         if not shown:
             raise StorageError(

@@ -154,7 +154,7 @@ def _database(options: Namespace) -> str | None:
             raise UsageError(f"--{given[0]} is for a machine of a fleet", hint="Say which: --database URL.")
         return None
     url: str = options.database or options.store or config.store_settings().url
-    if not url.startswith(("postgresql://", "postgres://")):
+    if not config.is_postgres(url):
         raise UsageError(
             "a fleet needs the address of a PostgreSQL database",
             hint="rolecall serve --database postgresql://user@host/database",

@@ -111,13 +111,13 @@ class RemoteModel:
     def _ask_once(self, body: bytes, endpoint: Endpoint) -> bytes:
         request = model_request.ModelRequest(endpoint, "/embeddings", "the embedding model")
         try:
-            status, data, asked = request.send(body, most=_MOST_BYTES)
+            status, data, headers = request.send(body, most=_MOST_BYTES)
         except TimeoutError as error:
             raise _Unavailable(f"did not answer within {endpoint.timeout:g} s") from error
         except (OSError, http_client.HTTPException) as error:
             raise _Unavailable(f"cannot be reached ({self._excerpt(error)})") from error
         if status == 429 or status >= 500:
-            # Dates are not supported.
+            asked = headers.get("Retry-After", "")  # dates are not supported
             pause = min(float(asked), _LONGEST_PAUSE) if re.fullmatch(r"\d{1,6}(\.\d+)?", asked) else 0.0
             raise _Unavailable(f"answered HTTP {status}: {self._excerpt(data)}", pause)
         if status != 200:

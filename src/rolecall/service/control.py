@@ -15,7 +15,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import re
 import socket
 import time
 from collections.abc import Iterator
@@ -40,7 +39,6 @@ else:
     machines = Module("rolecall.service.fleet.machines")
 
 _GLANCE = 0.02
-_POSTGRES = ("postgresql://", "postgres://")
 
 
 def lock_path(home: str) -> str:
@@ -82,15 +80,6 @@ def errors_path(home: str) -> str:
     return os.path.join(home, "service.err")
 
 
-def without_password(address: str) -> str:
-    """An address without its password, for comparison and for files. It may remove too much, but never leaves a part of
-    the password."""
-    if not address.startswith(_POSTGRES):
-        return address
-    shorter = re.sub(r"(?<=://)([^:@/?]*):.*@", r"\1@", address)
-    return re.sub(r"(?<=[?&])\w*password=[^&]*", "", shorter)
-
-
 # -- the lock --
 
 
@@ -111,7 +100,7 @@ class Lock:
             os.close(self._file)
             raise running_already(home) from error
         os.ftruncate(self._file, 0)
-        known = {**holder.process(os.getpid()), "store": without_password(store)}
+        known = {**holder.process(os.getpid()), "store": config.without_password(store)}
         os.pwrite(self._file, json.dumps(known).encode(), 0)
 
     def is_in_place(self) -> bool:
@@ -154,14 +143,14 @@ def held_by(home: str) -> JsonObject | None:
 def serves(home: str, url: str | None) -> bool:
     """Whether a service of this home serves the store at `url`, the configured one by default."""
     found = held_by(home)
-    return found is not None and found.get("store") == without_password(config.full_store_address(url))
+    return found is not None and found.get("store") == config.without_password(config.full_store_address(url))
 
 
 def is_served(home: str, url: str | None, store: Store) -> bool:
     """Whether the threads of an open store are run by the service of this home or by the machines of a fleet."""
     if serves(home, url):
         return True
-    if not config.full_store_address(url).startswith(_POSTGRES):
+    if not config.is_postgres(config.full_store_address(url)):
         return False
     return any(machine.is_alive for machine in machines.list_machines(store))
 

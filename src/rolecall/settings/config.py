@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -220,6 +221,20 @@ def full_store_address(url: str | None = None, environ: Mapping[str, str] = os.e
     if kind not in ("files", "sqlite"):
         return address
     return os.path.abspath(path) if kind == "sqlite" else f"{kind}:{os.path.abspath(path)}"
+
+
+def is_postgres(address: str) -> bool:
+    """Whether the address of a store names a PostgreSQL database."""
+    return address.startswith(("postgresql://", "postgres://"))
+
+
+def without_password(address: str) -> str:
+    """An address without its password, for comparison and for files. It may remove too much, but never leaves a part of
+    the password."""
+    if not is_postgres(address):
+        return address
+    shorter = re.sub(r"(?<=://)([^:@/?]*):.*@", r"\1@", address)
+    return re.sub(r"(?<=[?&])\w*password=[^&]*", "", shorter)
 
 
 # -- the rest of the configuration --

@@ -10,6 +10,7 @@ import re
 import socket
 import time
 from contextlib import suppress
+from email.message import Message
 from threading import Timer
 from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
@@ -21,8 +22,7 @@ from rolecall.settings.models import Endpoint
 class ModelResponse(NamedTuple):
     status: int
     data: bytes
-    retry_after: str
-    """The header of that name, or an empty text."""
+    headers: Message
 
 
 def check_endpoint(endpoint: Endpoint, model: str) -> SplitResult:
@@ -44,7 +44,7 @@ def check_endpoint(endpoint: Endpoint, model: str) -> SplitResult:
 
 
 class ModelRequest:
-    """A POST request, which another thread can abort."""
+    """A request, which another thread can abort."""
 
     def __init__(self, endpoint: Endpoint, path: str, model: str) -> None:
         url = check_endpoint(endpoint, model)
@@ -57,9 +57,10 @@ class ModelRequest:
         self._seconds = endpoint.timeout
         self._socket: socket.socket | None = None
 
-    def send(self, body: bytes, *, most: int) -> ModelResponse:
-        """Send the request and read at most one byte more than `most` of the answer. Raises TimeoutError if all of it
-        takes longer than the endpoint's timeout, and another OSError or an HTTPException if it fails."""
+    def send(self, body: bytes | None, *, most: int) -> ModelResponse:
+        """Send the request, a GET if it has no body, and read at most one byte more than `most` of the answer. Raises
+        TimeoutError if all of it takes longer than the endpoint's timeout, and another OSError or an HTTPException if
+        it fails."""
         connection, until = self._connection, time.monotonic() + self._seconds
         timer = Timer(self._seconds, self.abort)  # a socket's own timeout applies between two bytes
         timer.daemon = True
@@ -68,7 +69,7 @@ class ModelRequest:
             connection.connect()
             # Kept because the connection drops its reference to the socket if the response is going to close it.
             self._socket = connection.sock
-            connection.request("POST", self._path, body, self._headers)
+            connection.request("GET" if body is None else "POST", self._path, body, self._headers)
             with connection.getresponse() as response:
                 data = response.read(most + 1)
                 if response.length and len(data) <= most:
@@ -82,7 +83,7 @@ class ModelRequest:
             connection.close()
         if time.monotonic() >= until:  # an answer without a length may have been cut off
             raise TimeoutError
-        return ModelResponse(response.status, data, response.getheader("Retry-After", ""))
+        return ModelResponse(response.status, data, response.headers)
 
     def abort(self) -> None:
         # Closing alone would not wake a thread that is blocked in a read.

@@ -33,7 +33,6 @@ from rolecall import __version__
 from rolecall.api import Rolecall
 from rolecall.errors import RolecallError, UsageError
 from rolecall.nexus import project_paths
-from rolecall.service import control
 from rolecall.service.runner import Assignment, ThreadRunner
 from rolecall.settings import config
 from rolecall.threads.requests import Request as RepeatableRequest
@@ -222,7 +221,7 @@ class WebSite:
     async def show_me(self, _request: Request) -> Response:
         def look(rolecall: Rolecall) -> JsonObject:
             newest = rolecall.newest_event()  # before the rest is read
-            address = control.without_password(config.full_store_address(self._settings.store))
+            address = config.without_password(config.full_store_address(self._settings.store))
             return {
                 "lastEvent": newest,
                 "version": __version__,

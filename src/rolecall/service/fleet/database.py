@@ -11,6 +11,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from rolecall.errors import Hint, StorageError, UsageError
+from rolecall.settings import config
 from rolecall.store.lazy import Module
 from rolecall.store.postgres import PostgresBackend, Server, parse_address
 
@@ -85,7 +86,7 @@ def shown(url: str) -> str:
 
 
 def _parts(url: str) -> Mapping[str, Any]:
-    if not url.startswith(("postgresql://", "postgres://")):
+    if not config.is_postgres(url):
         raise UsageError(
             "a fleet needs the address of a PostgreSQL database", hint=Hint("Give one", "name_database")
         )
