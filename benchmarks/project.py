@@ -1,7 +1,7 @@
 """The project's tools over a pipe, beside nexus-core under bun in the same run; and its commands.
 
 Two differences to keep in mind: the peer does not wait for the disk, and its search answers in another form.
-A "first" row is the first call of a server on files that another harness wrote; the others come after it.
+A "first" row is the first call of new servers on files that another harness wrote; the others come after it.
 """
 
 from __future__ import annotations
@@ -184,12 +184,19 @@ def compare(
             stack.enter_context(_serving(folder, each, tasks=tasks, cycles=cycles)) for each in contenders
         ]
         for probe in probes:
-            first = [server.timing(probe) for server in running]
-            found = interleaved(rounds, *(partial(server.timing, probe) for server in running))
             if probe.shows_first:
-                rows.append(_row(f"{probe.tool}, first", first, None))
+                firsts = [partial(_first, folder, each, probe, tasks, cycles) for each in contenders]
+                rows.append(_row(f"{probe.tool}, first", interleaved(rounds, *firsts), None))
+            works = [partial(server.timing, probe) for server in running]
+            interleaved(1, *works)
+            found = interleaved(rounds, *works)
             rows.append(_row(probe.tool, found, probe.target))
     print_table(f"{title} (median of {rounds} calls over a pipe, in turn; peer: nexus-core under bun)", rows)
+
+
+def _first(folder: str, contender: Contender, probe: Probe, tasks: int, cycles: int) -> Timing:
+    with _serving(folder, contender, tasks=tasks, cycles=cycles) as server:
+        return server.timing(probe)
 
 
 def _row(name: str, found: Sequence[Timing], target: float | None) -> Row:
