@@ -1,19 +1,98 @@
-"""The tools of a repository's knowledge. `knowledge_verbs.py` implements them and is imported at the first call."""
+"""The tools of a repository's knowledge.
+
+A model reads the reply, so its size is limited: the best passages, each with its file and lines, shortened if long.
+Queries write nothing, because hosts may call reading tools without asking; `knowledge_sync` rebuilds a damaged index.
+"""
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache
+from threading import Lock
 
-from rolecall.mcp.tools import checked_tool, flag, text, whole
+from rolecall import api
+from rolecall.errors import UsageError
+from rolecall.mcp.tools import Caller, McpOutput, ToolContext, checked_tool, flag, text, whole
 from rolecall.settings.capabilities import FILES
 
-_tool = partial(checked_tool, "rolecall.mcp.knowledge_verbs")
+_LONGEST_PASSAGE = 3_000
+_LONGEST_REPLY = 24_000
+"""The most characters of all passages together, about 6,000 tokens."""
+_TOLD = 20
+"""The most times that a sync reports progress."""
+_NAMED = 20
+"""The most files that a sync's reply names."""
+
+_LOCK = Lock()
+"""HTTP calls come from several threads, which share one searcher with its open indexes."""
+_NOTES: list[str] = []
+
+
+@cache
+def _knowledge(project: str) -> api.Knowledge:
+    return api.Knowledge(project, tell=_NOTES.append, may_write=False)
+
+
+def query(
+    place: ToolContext, _caller: Caller, /, query: str, limit: int = 8, path: str | None = None
+) -> McpOutput:
+    with _LOCK:
+        _NOTES.clear()
+        found = _knowledge(place.project).query(query, max=limit, path=path)
+        notes = [*found.notes, *_NOTES]
+    if any(answer.is_stale for answer in found.answers):
+        notes.append(
+            "files marked as stale have changed since they were indexed; knowledge_sync indexes them again"
+        )
+    # The best passages come first, so the last texts are cut first; files and lines always stay.
+    room, results = _LONGEST_REPLY, []
+    for answer in found.answers:
+        length = min(_LONGEST_PASSAGE, room)
+        trail = (" › " if answer.is_prose else ".").join(answer.trail)
+        results.append(
+            {
+                "path": answer.path,
+                "lines": f"{answer.start}-{answer.end}",
+                **({"heading" if answer.is_prose else "symbol": trail} if trail else {}),
+                "score": round(answer.score, 4),
+                **({"stale": True} if answer.is_stale else {}),
+                "text": answer.text[:length],
+                **({"cut": len(answer.text) - length} if len(answer.text) > length else {}),
+            }
+        )
+        room -= min(len(answer.text), length)
+    return {"results": results, **({"notes": notes} if notes else {})}
+
+
+def init(place: ToolContext, _caller: Caller, /) -> McpOutput:
+    started = api.Knowledge(place.project).init()
+    return {"path": started.path, "include": started.include, "gitignore": started.ignored_in}
+
+
+def sync(place: ToolContext, caller: Caller, /, rebuild: bool = False) -> McpOutput:
+    def check(done: int, total: int) -> None:
+        if caller.is_set:
+            raise UsageError("the sync was cancelled, and the index is as it was before")
+        if done * _TOLD // total != (done - 1) * _TOLD // total:
+            caller.tell("indexing", done=done, total=total)
+
+    notes: list[str] = []
+    report = api.Knowledge(place.project, tell=notes.append).sync(rebuild=rebuild, progress=check)
+    return {
+        "indexed": len(report.indexed),
+        "removed": len(report.removed),
+        "unchanged": report.unchanged,
+        "files": report.state.files,
+        "passages": report.state.passages,
+        "skipped": [{"path": each.path, "reason": each.reason} for each in report.skipped[:_NAMED]],
+        "skippedInAll": len(report.skipped),
+        "notes": [*report.notes, *notes],
+    }
 
 
 TOOLS = (
-    _tool(
+    checked_tool(
         "knowledge_query",
-        "query",
+        query,
         "Search this repository's code and documents by meaning and by words: a question, a name from the code, or an"
         " error message. Replies the best passages with file and lines; open the file for what is around them.",
         {"query": text("What to look for.", minLength=1, maxLength=10_000)},
@@ -22,17 +101,17 @@ TOOLS = (
             "path": text("Only files that match, as in a .gitignore: docs/, *.py."),
         },
     ),
-    _tool(
+    checked_tool(
         "knowledge_init",
-        "init",
+        init,
         "Write a knowledge.yaml for this repository, which says what is indexed. Then knowledge_sync.",
         {},
         effect="adds",
         classes=FILES,
     ),
-    _tool(
+    checked_tool(
         "knowledge_sync",
-        "sync",
+        sync,
         "Index the files of this repository that have changed since the last time, for knowledge_query.",
         {},
         {"rebuild": flag("Index everything again.")},

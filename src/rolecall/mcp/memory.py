@@ -1,20 +1,35 @@
-"""The tools of notes and rules. `memory_verbs.py` implements them and is imported at the first call."""
+"""The tools of notes and rules. None deletes notes by itself: the caller names the notes to delete."""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from typing import Any
 
-from rolecall.mcp.tools import checked_tool, flag, text, texts
+from rolecall.api import Project
+from rolecall.mcp.tools import Caller, McpOutput, McpTool, ToolContext, checked_tool, flag, text, texts
 from rolecall.nexus.note_name import CATEGORIES
 from rolecall.settings.capabilities import FILES
 
-_tool = partial(checked_tool, "rolecall.mcp.memory_verbs")
+
+def _tool(name: str, verb: Callable[..., McpOutput], *about: Any, **more: Any) -> McpTool:
+    """Create a tool that calls `verb` with the project and its arguments."""
+
+    def run(place: ToolContext, _caller: Caller, /, **arguments: Any) -> McpOutput:
+        return verb(Project(place.project), **arguments)
+
+    return checked_tool(name, run, *about, **more)
+
+
+def _read(place: ToolContext, _caller: Caller, /, name: str) -> McpOutput:
+    warnings: list[str] = []
+    found = Project(place.project).recall(name, agent=place.agent, warn=warnings.append)
+    return {"text": found, **({"warning": warnings[0]} if warnings else {})}
 
 
 TOOLS = (
     _tool(
         "memory_add",
-        "add_note",
+        lambda project, new=False, **given: project.remember(**given, is_new=new),
         "Keep a lesson of this project as a note. If a note on its subject exists, the reply names it, and you say"
         " `into` it or `new`. Never put keys or passwords into it.",
         {
@@ -36,21 +51,21 @@ TOOLS = (
     ),
     _tool(
         "memory_list",
-        "list_notes",
+        lambda project: {"notes": project.memories()},
         "List the notes of this project and how often each was read.",
         {},
         notes_reads=True,
     ),
-    _tool(
+    checked_tool(
         "memory_read",
-        "read_note",
+        _read,
         "Read a note. The read is counted.",
         {"name": text("The note.")},
         notes_reads=True,
     ),
     _tool(
         "memory_merge",
-        "merge_notes",
+        Project.merge_memories,
         "Merge two notes into the first one, or into a new one; a git commit removes the merged notes.",
         {"first": text("The note to merge into."), "second": text("The other note.")},
         {"into": text("The name of a new note for the text of both.")},
@@ -59,14 +74,14 @@ TOOLS = (
     ),
     _tool(
         "memory_gc",
-        "list_candidates",
+        lambda project: {"candidates": project.forgettable()},
         "Show which notes may be forgotten and the reasons for it. Nothing is deleted: ask the user first.",
         {},
         notes_reads=True,
     ),
     _tool(
         "memory_delete",
-        "delete_notes",
+        lambda project, names: {"deleted": project.forget(names)},
         "Delete notes that the user agreed to delete, each by a git commit whose message brings it back.",
         {"names": texts("The notes.", minItems=1)},
         effect="changes",
@@ -74,7 +89,7 @@ TOOLS = (
     ),
     _tool(
         "rule_add",
-        "add_rule",
+        Project.add_rule,
         "Write a rule that all agents of this project keep to.",
         {"name": text("What it is about: commit-messages."), "text": text("The rule, in Markdown.")},
         {"tags": texts("Where it applies: frontend.")},
@@ -83,10 +98,15 @@ TOOLS = (
     ),
     _tool(
         "rule_list",
-        "list_rules",
+        lambda project, tag=None: {"rules": project.rules(tag=tag)},
         "List the rules of this project.",
         {},
         {"tag": text("Only those with this tag.")},
     ),
-    _tool("rule_read", "read_rule", "Read a rule.", {"name": text("The rule.")}),
+    _tool(
+        "rule_read",
+        lambda project, name: {"text": project.rule(name)},
+        "Read a rule.",
+        {"name": text("The rule.")},
+    ),
 )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
-from rolecall.mcp.tools import checked_tool, flag, text, whole
+from rolecall.mcp.tools import McpTool, checked_tool, flag, text, whole
 
-_tool = partial(checked_tool, "rolecall.mcp.thread_verbs")
+
+def _tool(name: str, run: str, *about: Any, **more: Any) -> McpTool:
+    return checked_tool(name, ("rolecall.mcp.thread_verbs", run), *about, **more)
+
+
 _THREAD = {"thread": text("Id of the thread, or an unambiguous part of it.")}
 _WORKFLOW = {"workflow": text("Name, path or id of the workflow.")}
 _STATUSES = [

@@ -166,9 +166,8 @@ class McpTool(NamedTuple):
 
 
 def checked_tool(
-    module: str,
     name: str,
-    run: str,
+    run: Run | tuple[str, str],
     description: str,
     required: Mapping[str, Schema],
     optional: Mapping[str, Schema] | None = None,
@@ -176,15 +175,14 @@ def checked_tool(
     effect: Effect = "reads",
     **more: Any,
 ) -> McpTool:
-    """Create a tool that calls the function `run` of `module` with arguments checked against their schemas; `more` are
-    fields of `McpTool`."""
+    """Create a tool whose arguments are checked against their schemas; `more` are fields of `McpTool`."""
     schema = {
         "type": "object",
         "properties": {**required, **(optional or {})},
         "required": list(required),
         "additionalProperties": False,
     }
-    return McpTool(name, description, schema, (module, run), effect, checks=True, **more)
+    return McpTool(name, description, schema, run, effect, checks=True, **more)
 
 
 def text(description: str, **bounds: int) -> Schema:
