@@ -111,14 +111,16 @@ def test_two_variants_are_compared_in_pairs(project: Project) -> None:
 def test_an_interval_is_whole_on_every_terminal(project: Project) -> None:
     project.tasks(2)
     project.developer(
-        "new", fails=1, usage={"input_tokens": 1234567, "output_tokens": 54321, "cost": 12.3456}
+        "new", fails=1, usage={"input_tokens": 1234567890, "output_tokens": 54321, "cost": 12.3456}
     )
     project("run", "suite.yaml")
     lines = project("compare").stdout.splitlines()
     assert max(map(len, lines)) <= 80
-    assert any(line.strip() == "(+1,288,778 to +1,288,778)" for line in lines)
+    assert any(line.strip() == "(+1,234,622,101 to +1,234,622,101)" for line in lines)
     wide = project.rolecall("eval", "compare", cwd=project.folder, env={"COLUMNS": "120"}).stdout
-    assert "  +1,288,778 (+1,288,778 to +1,288,778)  " in wide
+    assert "  +1,234,622,101 (+1,234,622,101 to +1,234,622,101)  " in wide
+    narrow = project.rolecall("eval", "show", cwd=project.folder, env={"COLUMNS": "60"}).stdout
+    assert "  1,234,622,321  " in narrow and "…" not in narrow
 
 
 def test_the_step_where_variants_part_is_the_first_with_another_result(project: Project) -> None:

@@ -321,9 +321,9 @@ def describe(report: Report, *, with_cells: bool = False) -> str:
     if k == 1:  # both are the pass rate
         rows = [[*row[:3], *row[5:]] for row in rows]
         headings = [*headings[:3], *headings[5:]]
-    lines += ["", table(rows, headings, ("infra",))]
+    lines += ["", table(rows, headings, ("infra",), whole=headings[1:])]
     each = [f"{name}/{what}" for what in ("run", "pass") for name in ("cost", "tokens", "min")]
-    lines += ["", table([_amounts_row(summary) for summary in summaries], ("variant", *each))]
+    lines += ["", table([_amounts_row(summary) for summary in summaries], ("variant", *each), whole=each)]
     lines += [_calibration_line(one) for one in report.calibrations.values()]
     if with_cells:
         heads = ("", "variant", "task", "repeat", "thread")
@@ -332,7 +332,7 @@ def describe(report: Report, *, with_cells: bool = False) -> str:
             for one in report.cells
         ]
         others = sum(max(len(str(cell)) for cell in column) + 2 for column in zip(heads, *cells, strict=True))
-        room = max(_LEAST_REASON, columns_of_terminal() - others)
+        room = max(_LEAST_REASON, columns_of_terminal(elsewhere=sys.maxsize) - others)
         listed = [
             (*cell, _short_end(one.reason, room)) for cell, one in zip(cells, report.cells, strict=True)
         ]

@@ -251,11 +251,9 @@ def item_text(item: Any) -> str:
 
 def joined_text(output: View) -> str:
     """How the members of a group ended, such as `7 of 8 members are done, 1 failed`."""
-    others = [f"{output[status]:,} {words}" for status, words in _ENDINGS.items() if output.get(status)]
+    endings = ("failed", "stopped", "set_aside")
+    others = [f"{output[status]:,} {status.replace('_', ' ')}" for status in endings if output.get(status)]
     return ", ".join([f"{output['done']:,} of {output['count']:,} members are done", *others])
-
-
-_ENDINGS = {"failed": "failed", "stopped": "were stopped", "set_aside": "were set aside"}
 
 
 def step_markdown(
