@@ -394,6 +394,9 @@ def test_the_repository_is_indexed_and_searched(rc: rolecall.Rolecall) -> None:
     )
     told: list[str] = []
     with rc.knowledge(tell=told.append) as knowledge:
+        with pytest.raises(rolecall.RolecallError) as caught:
+            knowledge.sync()
+        assert "rc.knowledge().init()" in "".join(format_exception(caught.value))
         assert knowledge.init().include == ["*.md"]
         assert knowledge.sync().indexed == ["guide.md"] and not told
         [found, *_] = knowledge.query("elevated rights", path="*.md").answers
@@ -472,7 +475,7 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
 
 
 def test_hints_name_verbs_of_python(rc: rolecall.Rolecall) -> None:
-    kinds = (rolecall.Rolecall, rolecall.Thread, rolecall.Project, Evals)
+    kinds = (rolecall, rolecall.api, rolecall.Rolecall, rolecall.Thread, rolecall.Project, Knowledge, Evals)
     for call in CALLS.values():
         for name in re.findall(r"\.(\w+)", call):
             assert any(hasattr(kind, name) for kind in kinds), call
