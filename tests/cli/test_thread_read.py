@@ -393,6 +393,12 @@ def test_large_limits_are_shown_with_their_thousands_apart(rolecall: Rolecall, s
     assert re.search(r"^limits +tokens 1,500,000, cost 0\.25, minutes 90$", text, re.MULTILINE)
 
 
+def test_the_outputs_of_steps_have_room_in_a_narrow_terminal(rolecall: Rolecall, shelf: Shelf) -> None:
+    name = shelf.run(shelf.start("Write about rain, " * 20), steps=1)
+    heading, first, _ = rolecall("thread", "steps", name, env={"COLUMNS": "60"}, check=0).stdout.splitlines()
+    assert heading.split() == ["step", "role", "status", "output"] and len(first) == 60
+
+
 @pytest.mark.parametrize("verb", ["list", "steps"])
 def test_a_row_of_a_table_fits_into_the_terminal(rolecall: Rolecall, shelf: Shelf, verb: str) -> None:
     name = shelf.run(shelf.start("Write about rain, " * 20), steps=1)

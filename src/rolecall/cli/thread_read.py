@@ -340,7 +340,7 @@ def list_steps(options: Namespace) -> CommandResult:
                     ),
                 )
             )
-        return table(rows, headings, spared=("files",))
+        return table(rows, headings, spared=("files", "time", "agent"))
 
     return CommandResult(shown, text)
 
