@@ -16,8 +16,13 @@ from rolecall.agents.adapter_table import ADAPTERS as ADAPTERS
 from rolecall.agents.adapter_table import PROGRAMS as PROGRAMS
 from rolecall.agents.adapter_table import SPOKEN as SPOKEN
 from rolecall.settings import capabilities
+from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:
+    import dataclasses
+
+    from rolecall.agents import options as _options
+    from rolecall.agents import program as _program
     from rolecall.agents.adapters.acp import acp as acp
     from rolecall.agents.adapters.builtin import builtin as builtin
     from rolecall.agents.adapters.claude import claude as claude
@@ -35,6 +40,11 @@ if TYPE_CHECKING:
     from rolecall.agents.adapters.subworkflow import workflow as workflow
     from rolecall.agents.protocol import Agent
     from rolecall.store.canonical import JsonObject
+else:
+    dataclasses = Module("dataclasses")
+    # A step of a plain command does not need the reader of options, which imports YAML.
+    _options = Module("rolecall.agents.options")
+    _program = Module("rolecall.agents.program")
 
 _SERVER = "rolecall"
 """The name of the server with the project's own tools, as in every host."""
@@ -54,19 +64,18 @@ def resolve(spec: str, options: JsonObject | None = None) -> Agent:
     if name in SPOKEN and not options:
         agent: Agent = import_module(ADAPTERS[name]).from_argument(argument)
     else:
-        agent = _options().resolve(name, argument, options or {})
+        agent = _options.resolve(name, argument, options or {})
     return agent
 
 
 def make(name: str, options: JsonObject) -> Any:
     """Create an adapter from the options in a configuration or a spec."""
-    return getattr(import_module(ADAPTERS[name]), name)(**_options().read_options(name, options))
+    return getattr(import_module(ADAPTERS[name]), name)(**_options.read_options(name, options))
 
 
 def parse_argument(name: str, argument: str) -> dict[str, str]:
     """Parse the argument of a spec: `key=value` words; a word without `=` is the model."""
-    found: dict[str, str] = _options().parse_argument(name, argument)
-    return found
+    return _options.parse_argument(name, argument)
 
 
 def add_tools(agent: Any, environment: Mapping[str, str]) -> Any:
@@ -76,11 +85,5 @@ def add_tools(agent: Any, environment: Mapping[str, str]) -> Any:
     # Not every agent passes its environment on to the servers that it starts.
     env = {name: environment[name] for name in capabilities.STORE_VARIABLES if name in environment}
     env[capabilities.THREADS_VARIABLE] = "1"
-    server = import_module("rolecall.agents.program").McpServer
-    own = server(_SERVER, sys.executable, ("-P", "-m", "rolecall", "mcp"), env)
-    return import_module("dataclasses").replace(agent, mcp=(*agent.mcp, own))
-
-
-def _options() -> Any:
-    # A step of a plain command does not need the reader of options, which imports YAML.
-    return import_module("rolecall.agents.options")
+    own = _program.McpServer(_SERVER, sys.executable, ("-P", "-m", "rolecall", "mcp"), env)
+    return dataclasses.replace(agent, mcp=(*agent.mcp, own))

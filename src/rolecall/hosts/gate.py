@@ -13,13 +13,18 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
-from importlib import import_module
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rolecall.hosts.event import LEAD, HostAnswer, HostCaller, HostToolCall, PreToolUse
 from rolecall.hosts.hook_context import Kit
 from rolecall.nexus import project_paths
 from rolecall.settings.capabilities import FILES, TASK_CREATION, TASK_UPDATE, denied_classes, restrictions
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    from rolecall.settings import verbs
+else:
+    verbs = Module("rolecall.settings.verbs")  # only these calls need the table of our commands
 
 FOR_LEAD = (
     *("nx_plan_start", "nx_plan_update", "nx_plan_decide"),
@@ -161,7 +166,6 @@ def _own_actions(call: HostToolCall) -> Iterator[tuple[str, tuple[str, ...], boo
     if own := _our_tool(call.tool):
         yield own, CHANGES[own], own in FOR_LEAD
     if call.calls:
-        verbs = import_module("rolecall.settings.verbs")  # only these calls need the table of our commands
         for words in call.calls:
             plain = [word for word in words if not word.startswith("-")]
             names = (" ".join(plain[:count]) for count in (3, 2, 1))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from importlib import import_module
 
 from rolecall.nexus import project_paths, state_file
 
@@ -44,15 +43,6 @@ def list_noted(project: str) -> list[str]:
     with suppress(OSError):
         return sorted(os.listdir(project_paths.ours(project, _FOLDER)))[:_MOST]
     return []
-
-
-def take_news(project: str) -> list[str]:
-    """A text for each thread that has ended or waits for a person, once."""
-    threads = list_noted(project)
-    if not threads:
-        return []
-    news: list[str] = import_module("rolecall.hosts.thread_news").take(project, threads)
-    return news
 
 
 def read(project: str, thread: str) -> tuple[str, str]:

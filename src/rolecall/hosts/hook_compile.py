@@ -6,34 +6,34 @@ import os
 from importlib import import_module
 
 from rolecall.errors import RolecallError
-from rolecall.hosts.hook_context import Content, stamp
 from rolecall.hosts.names import LEAD
 from rolecall.hosts.words import WORDINGS
 from rolecall.nexus import catalog, macros
 from rolecall.nexus.catalog import Catalog
 from rolecall.settings import config, settings
+from rolecall.store.canonical import JsonObject
 
 _LONGEST_PROBLEM = 600
 
 
-def compile_configured(host: str) -> Content:
-    """The configured catalogue and rules, with stamps of their sources.
-
-    If they cannot be read, our own apply, because a failing hook would let everything through.
-    """
+def list_sources() -> list[str]:
+    """The files and folders that the compiled context depends on."""
     try:
         folder = config.catalog_folder() or catalog.OWN_FOLDER
     except RolecallError:  # the problem is reported when it is read
         folder = catalog.OWN_FOLDER
     code = _list_files(os.path.dirname(__file__), ".py")
-    sources = [config.config_path(), *code, *(_list_files(folder) or [folder])]
-    stamps = [stamp(path) for path in sources]  # before reading, so that later changes make the cache stale
+    return [config.config_path(), *code, *(_list_files(folder) or [folder])]
 
+
+def compile_configured(host: str) -> JsonObject:
+    """The configured catalogue and rules. If they cannot be read, our own apply, because a failing hook would let
+    everything through."""
     configuration: settings.Settings = {}
     try:
         configuration = config.load()
         content = _compile(host, catalog.load(config.catalog_folder()), configuration)
-        return {"stamps": stamps, **content, "secrets": config.secret_places()}
+        return {**content, "secrets": config.secret_places()}
     except (RolecallError, OSError) as exc:
         reason = exc.message if isinstance(exc, RolecallError) else str(exc)
     problem = (
@@ -45,14 +45,14 @@ def compile_configured(host: str) -> Content:
         content = _compile(host, catalog.load(), configuration)
     except RolecallError:  # the configuration itself cannot be read
         content = compile_own(host)
-    return {"stamps": stamps, **content, "problem": problem}
+    return {**content, "problem": problem}
 
 
-def compile_own(host: str) -> Content:
+def compile_own(host: str) -> JsonObject:
     return _compile(host, catalog.load(), {})
 
 
-def _compile(host: str, found: Catalog, configuration: settings.Settings) -> Content:
+def _compile(host: str, found: Catalog, configuration: settings.Settings) -> JsonObject:
     events = None if host == LEAD else import_module(f"rolecall.hosts.{host}.events")
     tags, docs = found.vocabulary.tags, dict.fromkeys(found.skills, "")
     render = macros.prose(tags)

@@ -11,7 +11,6 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 from zlib import crc32
 
@@ -19,13 +18,21 @@ from rolecall import __version__
 from rolecall.hosts.event import GateMode
 from rolecall.nexus.project_paths import HARNESS
 from rolecall.settings import config
+from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:
+    from rolecall.hosts import hook_compile
     from rolecall.hosts.sessions import Process
+    from rolecall.nexus import tags as tag_types
     from rolecall.nexus.memory import Thresholds
     from rolecall.nexus.tags import Tag
+    from rolecall.settings import mask as masks
     from rolecall.settings.mask import Mask
     from rolecall.store.canonical import JsonObject
+else:
+    hook_compile = Module("rolecall.hosts.hook_compile")  # reads YAML, which is too slow for most hooks
+    masks = Module("rolecall.settings.mask")
+    tag_types = Module("rolecall.nexus.tags")  # compiles patterns that most hooks do not need
 
 Content: TypeAlias = "JsonObject"
 """What the cache contains, as JSON."""
@@ -68,7 +75,7 @@ class Kit(NamedTuple):
     """Why our own catalogue and the strictest rules replace the configured ones."""
     secrets: config.SecretPlaces | None = None
     """The positions of the secrets in the configuration, for the mask."""
-    mask: Callable[[], Mask] = lambda: import_module("rolecall.settings.mask").Mask(())
+    mask: Callable[[], Mask] = lambda: masks.Mask(())
     """Hides secrets from text that is written; expensive, so it is created only when something is written."""
     thresholds: Callable[[], Thresholds] | None = None
     """The configured thresholds for comparing memory notes, if any."""
@@ -82,7 +89,7 @@ def load(host: str, *, with_tags: bool = True) -> Kit:
         with open(cache, "rb") as file:
             content = json.loads(file.read())
         stamps = content["stamps"]
-        if content["version"] == __version__ and stamps == [stamp(one[0]) for one in stamps]:
+        if content["version"] == __version__ and stamps == [_stamp(one[0]) for one in stamps]:
             return _kit(content, with_tags)
     except (
         OSError,
@@ -92,8 +99,9 @@ def load(host: str, *, with_tags: bool = True) -> Kit:
         RecursionError,
     ):  # missing, or cut off by a power failure
         pass
-    compile = import_module("rolecall.hosts.hook_compile")  # reads YAML, which is too slow for most hooks
-    content = {"version": __version__, **compile.compile_configured(host)}
+    # Before the sources are read, so that later changes make the cache stale.
+    stamps = [_stamp(path) for path in hook_compile.list_sources()]
+    content = {"version": __version__, "stamps": stamps, **hook_compile.compile_configured(host)}
     draft = f"{cache}.{os.getpid()}"
     with suppress(OSError):  # the next hook writes it again
         os.makedirs(os.path.dirname(cache), exist_ok=True)
@@ -105,15 +113,14 @@ def load(host: str, *, with_tags: bool = True) -> Kit:
 
 def load_own(host: str) -> Kit:
     """Load the context for our own catalogue, ignoring the configuration."""
-    return _kit(import_module("rolecall.hosts.hook_compile").compile_own(host), with_tags=True)
+    return _kit(hook_compile.compile_own(host), with_tags=True)
 
 
 def _kit(content: Content, with_tags: bool) -> Kit:
-    tags = {}
+    tags: dict[str, Tag] = {}
     if with_tags:
-        tag_type = import_module("rolecall.nexus.tags").Tag  # compiles patterns that most hooks do not need
         for fields in content["tags"]:
-            tags[fields["id"]] = tag_type(**{**fields, "variants": tuple(fields["variants"])})
+            tags[fields["id"]] = tag_types.Tag(**{**fields, "variants": tuple(fields["variants"])})
     return Kit(
         cast(GateMode, content["gate"]),
         {name: Rules(tuple(words), *rest) for name, (words, *rest) in content["agents"].items()},
@@ -128,7 +135,7 @@ def _kit(content: Content, with_tags: bool) -> Kit:
     )
 
 
-def stamp(path: str) -> Stamp:
+def _stamp(path: str) -> Stamp:
     """The stamp of a file. A missing file has one too, because it may be created."""
     try:
         found = os.stat(path)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from importlib import import_module
+from typing import TYPE_CHECKING
 
 from rolecall.errors import RolecallError, UsageError
 from rolecall.hosts.gate import FOR_LEAD
@@ -23,6 +23,16 @@ from rolecall.nexus import knowledge_files, tools
 from rolecall.nexus.overview import ToolReply
 from rolecall.nexus.tags import NO_PLAN, InlineAction
 from rolecall.settings.capabilities import FILES, check_allowed, check_lead
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    from rolecall.nexus import memory, memory_access, note, note_name, rule
+else:
+    memory = Module("rolecall.nexus.memory")  # slow to import, and only lessons need it
+    memory_access = Module("rolecall.nexus.memory_access")
+    note = Module("rolecall.nexus.note")  # few messages ask for it
+    note_name = Module("rolecall.nexus.note_name")  # a decision needs no name
+    rule = Module("rolecall.nexus.rule")  # slow to import, and only rules need it
 
 _ISSUE = re.compile(r"(?:issue\s+#?|#)(\d+)\b[\s:.),-]*|(\d+)\s*(?:[:.)]|\s-)\s+", re.IGNORECASE)
 """`#2 …`, `issue 2 …`, `2: …`; `3 replicas` begins with a number but names no issue."""
@@ -119,7 +129,6 @@ def _decide(aimed: Iterator[float], project: str, action: InlineAction, kit: Kit
 
 
 def _remember(project: str, action: InlineAction, kit: Kit) -> str:
-    memory = import_module("rolecall.nexus.memory")  # slow to import, and only lessons need it
     thresholds = kit.thresholds() if kit.thresholds else memory.THRESHOLDS
 
     def add(name: str, text: str) -> str:
@@ -137,7 +146,6 @@ def _remember(project: str, action: InlineAction, kit: Kit) -> str:
 
 
 def _add_rule(project: str, action: InlineAction, kit: Kit) -> str:
-    rule = import_module("rolecall.nexus.rule")  # slow to import, and only rules need it
     tags = [action.variant] if action.variant else []
 
     def add(name: str, text: str) -> str:
@@ -151,7 +159,6 @@ def _keep(
     project: str, action: InlineAction, what: str, kind: str, call: str, add: Callable[[str, str], str] | None
 ) -> str:
     """Store the user's words with `add`, or tell the model to `call` a tool; a repetition changes nothing."""
-    note_name = import_module("rolecall.nexus.note_name")  # a decision needs no name
     named = _NAMED.match(action.text)
     name = named[1] if named else note_name.from_text(action.text)
     text = (action.text[named.end() :] if named else action.text).strip()
@@ -179,8 +186,6 @@ def _keep(
 
 
 def _look_at_memory(project: str, _action: InlineAction, _kit: Kit) -> str:
-    memory_access = import_module("rolecall.nexus.memory_access")
-    note = import_module("rolecall.nexus.note")  # few messages ask for it
     notes, log = note.list_notes(project, "memory"), memory_access.read(project)
     if not notes:
         return "There are no memory notes to go through. Tell the user."

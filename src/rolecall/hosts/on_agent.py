@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from importlib import import_module
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rolecall.errors import Damaged, UsageError
 from rolecall.hosts import gate, project_summary, sessions, tool_log
@@ -17,6 +16,13 @@ from rolecall.hosts.sessions import has_key, task_key
 from rolecall.nexus import brief, knowledge_files, overview, tools, tracker
 from rolecall.nexus.overview import Task
 from rolecall.settings.capabilities import TASK_UPDATE, check_allowed
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    from rolecall.nexus import filenames, resume
+else:
+    filenames = Module("rolecall.nexus.filenames")  # slow to import, and most agents are not resumed
+    resume = Module("rolecall.nexus.resume")
 
 T = TypeVar("T")
 
@@ -117,8 +123,6 @@ def _resume_words(
     project: str, who: HostCaller, task: Task | None, entries: Sequence[tracker.Entry], kit: Kit
 ) -> str:
     """What a resumed agent must know: which files to read again, or that a new session was needed."""
-    filenames = import_module("rolecall.nexus.filenames")  # slow to import, and most agents are not resumed
-    resume = import_module("rolecall.nexus.resume")
     prior = next(entry for entry in entries if entry.get("agent_id") == who.id)
     rules = kit.agents.get(who.agent)
     ended, tree = prior.get("stopped_at", ""), filenames.ProjectFiles(os.path.realpath(project))

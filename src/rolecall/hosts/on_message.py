@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from rolecall.hosts import handed_over, project_summary, sessions, skill, tool_log
@@ -11,9 +10,16 @@ from rolecall.hosts.event import HostAnswer, UserMessage
 from rolecall.hosts.hook_context import Kit
 from rolecall.hosts.sessions import HostSession
 from rolecall.nexus import state_file
+from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:
+    from rolecall.hosts import inline_tags, thread_news
+    from rolecall.nexus import tags
     from rolecall.nexus.tags import Activation, InlineAction
+else:
+    inline_tags = Module("rolecall.hosts.inline_tags")  # few messages have such tags
+    thread_news = Module("rolecall.hosts.thread_news")  # opens the store
+    tags = Module("rolecall.nexus.tags")  # compiles patterns that most messages do not need
 
 
 def may_ask(text: str) -> bool:
@@ -28,13 +34,11 @@ def user_message(project: str, event: UserMessage, kit: Kit, now: str) -> HostAn
     actions: list[InlineAction] = []
     near_misses: list[str] = []
     if may_ask(event.text):
-        tags = import_module("rolecall.nexus.tags")  # compiles patterns that most messages do not need
         detected = tags.detect(event.text, kit.tags)
         activations = [one for one in detected.found if isinstance(one, tags.Activation)]
         actions = [one for one in detected.found if isinstance(one, tags.InlineAction)]
         near_misses = list(map(str, detected.near_misses))
-        slash = import_module("rolecall.nexus.tags").slash
-        activation = activations[-1] if activations else slash(event.text, kit.skills, kit.tags)
+        activation = activations[-1] if activations else tags.slash(event.text, kit.skills, kit.tags)
 
     message = state_file.digest((event.id or event.text).encode(errors="replace"))
     acted = _act(project, event, actions, kit, now, message, is_repeat=before.handled == message)
@@ -52,7 +56,8 @@ def user_message(project: str, event: UserMessage, kit: Kit, now: str) -> HostAn
 
     errors = tool_log.take_errors(project)
     news = summary if after.told != before.told else ""
-    ended = handed_over.take_news(project)
+    noted = handed_over.list_noted(project)
+    ended = thread_news.take(project, noted) if noted else []
     beside = "\n\n".join(filter(None, [*acted, *near_misses, *errors, *ended, news]))
     words = _skill_words(project, activation, before, kit, beside) if activation else ""
     context = "\n\n".join(filter(None, [words, beside]))
@@ -89,14 +94,11 @@ def _act(
     """Carry out a message's actions once, and report on each."""
     if not actions:
         return []
-    inline_tags = import_module("rolecall.hosts.inline_tags")  # few messages have such tags
     if is_repeat:
-        repeated: list[str] = inline_tags.report_repeated(actions)
-        return repeated
+        return inline_tags.report_repeated(actions)
     aimed: list[float] = []
     pending = project_summary.ProjectState(project).pending_issues()
     if pending and any(action.handler == "nx_plan_decide" for action in actions):
         ids = [issue["id"] for issue in pending[: len(actions)]]
         aimed = sessions.aim(project, event.session, now, message, ids, process=kit.process)
-    reports: list[str] = inline_tags.carry_out(project, actions, kit, aimed)
-    return reports
+    return inline_tags.carry_out(project, actions, kit, aimed)

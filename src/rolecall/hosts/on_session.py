@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from rolecall.hosts import handed_over, project_summary, sessions, skill, tool_log
 from rolecall.hosts.event import ContextCompact, HostAnswer, SessionEnd, SessionStart
 from rolecall.hosts.hook_context import Kit
 from rolecall.hosts.project_summary import ProjectState
 from rolecall.nexus import project_paths, state_file
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    from rolecall.hosts import thread_news
+else:
+    thread_news = Module("rolecall.hosts.thread_news")  # opens the store
 
 _START = 600
 """Tokens at the start of a session, where the knowledge files are listed."""
@@ -44,7 +51,9 @@ def session_start(project: str, event: SessionStart, kit: Kit, now: str) -> Host
         warnings.append(
             "`rolecall plan run` is carrying out the tasks of this project at the moment: leave them to it."
         )
-    warnings = [warning for warning in [*warnings, *handed_over.take_news(project)] if warning]
+    if threads := handed_over.list_noted(project):
+        warnings += thread_news.take(project, threads)
+    warnings = [warning for warning in warnings if warning]
     lines = [*warnings, *project_summary.knowledge_lines(project, most=40)]
     return HostAnswer(context=project_summary.fit(lines, _START), notice="\n".join(warnings))
 

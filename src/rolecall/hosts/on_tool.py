@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from importlib import import_module
+from typing import TYPE_CHECKING
 
 from rolecall.hosts import tool_log
 from rolecall.hosts.event import LEAD, HostAnswer, PostToolUse
 from rolecall.hosts.hook_context import Kit
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    from rolecall.hosts import sessions
+    from rolecall.nexus import memory_access, tags
+else:
+    memory_access = Module("rolecall.nexus.memory_access")  # few calls read a note
+    sessions = Module("rolecall.hosts.sessions")  # other tool calls do not change the session
+    tags = Module("rolecall.nexus.tags")
 
 _LONGEST_ERROR = 300
 _LONGEST_NAME = 1_000
@@ -44,15 +53,13 @@ def post_tool_use(project: str, event: PostToolUse, kit: Kit, now: str) -> HostA
         return HostAnswer()
     for name in read:
         if name.startswith(os.path.join(".nexus", "memory", "")):
-            memory_access = import_module("rolecall.nexus.memory_access")  # few calls read a note
             memory_access.observe(project, name, who.id or who.agent or memory_access.LEAD, now)
     if call.skill in kit.skills and who == LEAD and not kit.run:
         # A skill that the model activates itself counts as if the user had activated it.
-        sessions = import_module("rolecall.hosts.sessions")  # other tool calls do not change the session
-        slash = import_module("rolecall.nexus.tags").slash
-        found = slash(f"/{call.skill} {call.words}", kit.skills, kit.tags)
-        active = {"skill": call.skill, "mode": found.mode if found else "", "since": now}
-        sessions.change(project, event.session, now, lambda one: one._replace(**active), process=kit.process)
+        found = tags.slash(f"/{call.skill} {call.words}", kit.skills, kit.tags)
+        mode = found.mode if found else ""
+        activate = lambda one: one._replace(skill=call.skill, mode=mode, since=now)  # noqa: E731
+        sessions.change(project, event.session, now, activate, process=kit.process)
     return HostAnswer()
 
 

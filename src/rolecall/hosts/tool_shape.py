@@ -10,13 +10,19 @@ import os
 import re
 import shlex
 from collections.abc import Iterator
-from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rolecall.hosts.event import HostToolCall
 from rolecall.hosts.payload import Payload
-from rolecall.hosts.shell_writes import patched_files, read_command
+from rolecall.hosts.shell_writes import patched_files as patched_files
+from rolecall.hosts.shell_writes import read_command
 from rolecall.settings.capabilities import FILES, SHELL, SHELL_WRITES
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    from urllib import parse as urls
+else:
+    urls = Module("urllib.parse")
 
 # Keys are compared without case and underscores.
 _PATH_KEYS = frozenset((
@@ -66,10 +72,9 @@ def guess(tool: str, arguments: Payload, cwd: str) -> HostToolCall:
             paths += patched_files(value)
     fields = list(_walk(arguments))
     paths += [value for key, value in fields if _is_path(key, value)]
-    unquote = import_module("urllib.parse").unquote if any("://" in path for path in paths) else str
     for at, path in enumerate(paths):  # links and `..` are kept
         if path.startswith("file://"):
-            path = unquote(path.removeprefix("file://").removeprefix("localhost"))
+            path = urls.unquote(path.removeprefix("file://").removeprefix("localhost"))
         paths[at] = os.path.join(cwd, os.path.expanduser(path))
     paths = list(dict.fromkeys(paths))
 

@@ -13,17 +13,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from importlib import import_module
 from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rolecall import __version__
 from rolecall.errors import RolecallError
 from rolecall.mcp.tools import Caller, McpTool, McpToolbox, ToolResult, encode
+from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:
+    from rolecall.mcp import resources, skills
     from rolecall.mcp.resources import Library
     from rolecall.store.canonical import JsonObject
+else:
+    resources = Module("rolecall.mcp.resources")
+    skills = Module("rolecall.mcp.skills")
 
 HANDSHAKE_VERSIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 """Versions negotiated by `initialize`, oldest first; a client that asks for another is offered the last. All are dates,
@@ -240,7 +244,7 @@ class Session:
     def library(self) -> Library:
         with self._opening:
             if self._library is None:
-                self._library = import_module("rolecall.mcp.resources").Library(self._toolbox)
+                self._library = resources.Library(self._toolbox)
             return self._library
 
     def _look_up(self, method: str, params: JsonObject, version: str) -> JsonObject:
@@ -252,14 +256,13 @@ class Session:
             case "resources/templates/list":
                 return {"resourceTemplates": self.library.list_templates(), **uncached}
             case "prompts/list":
-                return {"prompts": import_module("rolecall.mcp.skills").list_prompts(), **uncached}
+                return {"prompts": skills.list_prompts(), **uncached}
             case "prompts/get":
                 given = params.get("arguments") or {}
                 if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
                     raise Refusal(INVALID_PARAMS, "arguments must be an object of strings")
-                skills, name = import_module("rolecall.mcp.skills"), _text(params, "name")
-                found: JsonObject = skills.get_prompt(name, given)
-                return found
+                name = _text(params, "name")
+                return skills.get_prompt(name, given)
         uri = _text(params, "uri")
         match method:
             case "resources/subscribe":

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from importlib import import_module
+from typing import TYPE_CHECKING
 
 from rolecall.hosts import hook_json
 from rolecall.hosts.event import LEAD, Event, HostAnswer, HostCaller, HostToolCall, PostToolUse, UserMessage
 from rolecall.hosts.hook_json import TextLimit, session_of
 from rolecall.hosts.names import Output
 from rolecall.hosts.payload import Payload, Reader, fields, is_our_tool, paths, reader, text
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    from rolecall.hosts import tool_shape
+else:
+    tool_shape = Module("rolecall.hosts.tool_shape")  # most tools are known and need no guess
 
 HAS_SKILL_COMMANDS = True
 """Skills are installed as skills, so the host shows the model the body when a user types `/nx-plan`."""
@@ -78,13 +84,9 @@ def tool_call(payload: Payload) -> HostToolCall:
         return HostToolCall(tool, starts=text(given, _STARTS[tool]) or _ANY_AGENT)
     if tool in _HARMLESS or is_our_tool(tool):
         return HostToolCall(tool)
-    tool_shape = import_module("rolecall.hosts.tool_shape")  # most tools are known and need no guess
-    shape: HostToolCall = (
-        tool_shape.shell(tool, text(given, "command"), cwd)
-        if tool in _SHELLS
-        else tool_shape.guess(tool, given, cwd)
-    )
-    return shape
+    if tool in _SHELLS:
+        return tool_shape.shell(tool, text(given, "command"), cwd)
+    return tool_shape.guess(tool, given, cwd)
 
 
 EVENTS: Mapping[str, Reader] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from importlib import import_module
+from typing import TYPE_CHECKING
 
 from rolecall.hosts import hook_json
 from rolecall.hosts.event import LEAD, Event, HostAnswer, HostCaller, HostToolCall, UserMessage
@@ -17,6 +17,12 @@ from rolecall.hosts.hook_json import TextLimit, session_of
 from rolecall.hosts.names import Output
 from rolecall.hosts.payload import Payload, Reader, fields, is_our_tool, paths, reader, text
 from rolecall.settings.capabilities import FILES
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    from rolecall.hosts import tool_shape
+else:
+    tool_shape = Module("rolecall.hosts.tool_shape")  # the tools above do not need it
 
 CONTEXT_TOKENS = 8_000
 """How many tokens of a hook's text we configure Codex to accept; its default limit is 2,500."""
@@ -69,15 +75,13 @@ def tool_call(payload: Payload) -> HostToolCall:
         return HostToolCall(tool)
     if tool == "view_image":
         return HostToolCall(tool, reads=paths(given, "path", cwd))
-    tool_shape = import_module("rolecall.hosts.tool_shape")  # the tools above do not need it
     command = text(given, "command")
     if tool == "apply_patch":
         files = tool_shape.patched_files(command)
         return HostToolCall(tool, FILES, writes=tuple(os.path.join(cwd, path) for path in files))
     if tool != "Bash":
-        guess: HostToolCall = tool_shape.guess(tool, given, cwd)
-        return guess
-    call: HostToolCall = tool_shape.shell(tool, command, cwd)
+        return tool_shape.guess(tool, given, cwd)
+    call = tool_shape.shell(tool, command, cwd)
     skills = [path.split(os.sep)[-2] for path in call.reads if path.endswith("/SKILL.md")]
     return call._replace(skill=skills[-1]) if skills else call
 

@@ -11,13 +11,19 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from importlib import import_module
+from typing import TYPE_CHECKING
 
 from rolecall.hosts import event as ours
 from rolecall.hosts.event import LEAD, Event, HostAnswer, HostCaller, HostToolCall
 from rolecall.hosts.names import Output
 from rolecall.hosts.payload import Payload, Reader, fields, is_our_tool, paths, reader, session, text
 from rolecall.settings.capabilities import FILES
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    from rolecall.hosts import tool_shape
+else:
+    tool_shape = Module("rolecall.hosts.tool_shape")  # the tools above do not need it
 
 HAS_SKILL_COMMANDS = True
 """Skills are commands there, so the host shows the model the body when a user types `/nx-plan`."""
@@ -103,17 +109,12 @@ def tool_call(payload: Payload) -> HostToolCall:
         return HostToolCall(tool, starts=text(given, "subagent_type") or _ANY_AGENT)
     if tool in _HARMLESS or is_our_tool(tool):
         return HostToolCall(tool)
-    tool_shape = import_module("rolecall.hosts.tool_shape")  # the tools above do not need it
     if tool in ("patch", "apply_patch"):
         files = tool_shape.patched_files(text(given, "patchText"))
         return HostToolCall(tool, FILES, writes=tuple(os.path.join(cwd, path) for path in files))
-    folder = os.path.join(cwd, text(given, "workdir"))
-    call: HostToolCall = (
-        tool_shape.shell(tool, text(given, "command"), folder)
-        if tool == "bash"
-        else tool_shape.guess(tool, given, cwd)
-    )
-    return call
+    if tool == "bash":
+        return tool_shape.shell(tool, text(given, "command"), os.path.join(cwd, text(given, "workdir")))
+    return tool_shape.guess(tool, given, cwd)
 
 
 def output(name: str, answer: HostAnswer) -> Output:  # noqa: ARG001 -- the plugin knows what it asked
