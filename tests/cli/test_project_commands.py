@@ -293,9 +293,7 @@ def test_a_cycle_without_a_plan_or_a_task_is_not_closed(rolecall: Rolecall, proj
     rolecall("task", "close", cwd=project, check=0)
 
 
-def test_closing_names_tasks_that_are_open_and_on_a_terminal_wants_to_be_told(
-    rolecall: Rolecall, project: Path
-) -> None:
+def test_closing_names_tasks_that_are_open_and_on_a_terminal_asks(rolecall: Rolecall, project: Path) -> None:
     for number in range(1, 23):
         rolecall("task", "add", f"Task {number}", "--context", "x", cwd=project, check=0)
     rolecall("task", "update", "1", "completed", cwd=project, check=0)
@@ -304,10 +302,12 @@ def test_closing_names_tasks_that_are_open_and_on_a_terminal_wants_to_be_told(
         "21 tasks are not completed:",
         "2 Task 2\r\n",
         "and 1 more",
-        "Add --yes to close the cycle with them",
+        "Close the cycle with them? [y/N] ",
     ):
         asked.expect(text)
-    assert asked.close() == 2
+    asked.type("\n")
+    asked.expect("The cycle stays open.")
+    assert asked.close() == 1
     assert len(state(project, "state/tasks.json")["tasks"]) == 22
     done = Terminal("task", "close", "--yes", "--project", str(project), home=rolecall.home)
     done.expect("cycle 1 is in the history")

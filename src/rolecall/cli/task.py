@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from rolecall.cli import CommandResult, argument, flag, verb
-from rolecall.cli.asking import can_ask
+from rolecall.cli.asking import can_ask, confirm
 from rolecall.cli.output import between, plural, read_file, read_input, table, tell
 from rolecall.cli.project import PROJECT, look, project_of
 from rolecall.errors import UsageError
@@ -142,10 +142,10 @@ def update(options: Namespace) -> CommandResult:
     "task close",
     "close the cycle: its plan and tasks move to the history",
     "rolecall task close",
-    flag("--yes", "close the cycle even if tasks are not completed"),
+    flag("--yes", "do not ask if tasks are not completed"),
     PROJECT,
 )
-def close(options: Namespace) -> CommandResult:
+def close(options: Namespace) -> CommandResult | int:
     project = project_of(options)
     current = look(project.tasks)
     tasks = current.get("tasks", [])
@@ -156,10 +156,10 @@ def close(options: Namespace) -> CommandResult:
         names = "".join(f"\n  {task['id']} {task['title']}" for task in unfinished[:_MOST_TASKS])
         more = f"\n  and {len(unfinished) - _MOST_TASKS} more" if len(unfinished) > _MOST_TASKS else ""
         what = "1 task is" if len(unfinished) == 1 else f"{len(unfinished)} tasks are"
-        text = f"{what} not completed:{names}{more}"
-        if can_ask():
-            raise UsageError(text, hint="Add --yes to close the cycle with them.")
-        tell(text)
+        tell(f"{what} not completed:{names}{more}")
+        if can_ask() and not confirm("Close the cycle with them?", "Add --yes."):
+            tell("The cycle stays open.")
+            return 1
     reply = project.close_cycle()
     archived = reply["archived"]
     plan = f"a plan with {plural(archived['decisions'], 'decision')}" if archived["plan"] else "no plan"
