@@ -44,27 +44,27 @@ BELOW["service"] = BELOW["cli"] - {"store"}  # its queue, slots and costs are re
 values."""
 VALUES = {
     # the contract of a project, its catalogue, and paths
-    "rolecall.nexus.brief": "*",
+    "rolecall.nexus.brief": "*",  # the prompt of a task
     "rolecall.nexus.catalog": "*",  # agents and skills that come with us, or are in a folder of the home
     "rolecall.nexus.conformance": {"ConformanceReport"},
     "rolecall.nexus.dispatch": {"TOOLS", "Tool", "input_schema"},
     "rolecall.nexus.filenames": "*",  # the files that a text names
-    "rolecall.nexus.macros": "*",  # the words of the catalogue
+    "rolecall.nexus.macros": {"prose"},
     "rolecall.nexus.memory": {"NoteOverlap"},
     "rolecall.nexus.note_name": {"CATEGORIES"},
-    "rolecall.nexus.overview": {"REUSE_POLICIES", "TASK_STATUSES", "Task", "ToolReply"},
-    "rolecall.nexus.project_paths": "*",  # nothing in it writes
-    "rolecall.nexus.resume": "*",
+    "rolecall.nexus.overview": {"REUSE_POLICIES", "TASK_STATUSES", "Task"},
+    "rolecall.nexus.project_paths": {"PLAN", "TASKS", "choose", "find", "state"},
+    "rolecall.nexus.resume": "*",  # whether an agent continues a session
     "rolecall.nexus.run_record": {"TaskRun", "key"},
     "rolecall.nexus.state_file": {"is_taken_back"},
     "rolecall.nexus.tags": {"ANY_VARIANT"},
     "rolecall.nexus.task_graph": "*",  # tasks as pictures
-    "rolecall.nexus.tool_error": "*",
-    "rolecall.nexus.tool_map": "*",
+    "rolecall.nexus.tool_error": {"NotThere", "ToolError"},
+    "rolecall.nexus.tool_map": {"TOOL_NAMES"},
     # types, constants and texts of knowledge and threads
     "rolecall.knowledge.search": {"marks"},
     "rolecall.knowledge.serve": {"PATH"},
-    "rolecall.knowledge.settings": "*",  # a section of the project's file
+    "rolecall.knowledge.settings": {"SETTINGS", "KnowledgeSettings"},  # a section of the project's file
     "rolecall.threads.casting": "*",  # chooses an agent from the configuration, without a store
     "rolecall.threads.dry_run": {"Outlook"},
     "rolecall.threads.forecast": {"NOTHING", "Forecast", "Range", "Sum", "add_up"},
