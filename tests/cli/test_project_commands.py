@@ -93,6 +93,8 @@ def test_a_decision_is_replaced_only_when_that_is_asked_for(
 ) -> None:
     run("plan", "start", "Storage", "--issue", "A", "--issue", "B", "--research", "x")
     run("plan", "decide", "1", "Lines.")
+    decided = {"id": 1, "title": "A", "status": "decided", "decision": "Lines."}
+    assert state(project, "state/plan.json")["issues"][0] == decided
     refused = rolecall("plan", "decide", "1", "One file.", cwd=project, check=2)
     assert "issue 1 already has a decision: Lines." in refused.stderr and "--again" in refused.stderr
     assert run("plan", "status")["issues"][0]["decision"] == "Lines."

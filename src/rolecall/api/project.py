@@ -81,8 +81,8 @@ class Project:
             issue_id=issue,
             decision=decision,
             how_agents=list(agents) or None,
-            how_summary=advice and dict(advice),
-            how_agent_ids=agent_ids and dict(agent_ids),
+            how_summary=dict(advice or {}) or None,
+            how_agent_ids=dict(agent_ids or {}) or None,
         )
 
     def change_issue(

@@ -383,7 +383,7 @@ def _put_task(draft: Draft, task: EvalTask, files: Snapshot | None) -> str:
         "files": files and _put_files(draft, files),
         "fork": task.fork,
         "repository": task.files.repository,
-        "commit": task.files.commit,
+        "commit": task.files.repository and task.files.commit,
     }
     given = {key: value for key, value in optional.items() if value}
     return draft.put_as(TASK_SCHEMA, {"id": task.id, "prompt": task.prompt, **given})

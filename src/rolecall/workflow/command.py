@@ -27,8 +27,10 @@ SCHEMA: Schema = {
     "required": ["status", "command", "exit_code", "output"],
 }
 """The schema of a role that runs a command."""
-_INTERPRETER = re.compile(r"(.*/)?([a-z]*sh|python[\d.]*|perl|ruby|node|php)")
+_INTERPRETER = re.compile(r"(.*/)?((a|ba|c|da|fi|k|tc|z)?sh|python[\d.]*|perl|ruby|node|php)")
 _GIVES_CODE = re.compile(r"-[A-Za-z]*[ceEr]|--eval|--command")
+_TAKES_VALUE = re.compile(r"[-+][A-Za-z]*[oOrIWX]|--[\w-]+")
+"""An option of an interpreter after which a value may stand, as in `bash -euo pipefail -c`."""
 _TAG = re.compile(r"\{\{steps\.([^.{}\s]+)\.([^{}\s]+)\}\}")
 
 
@@ -60,14 +62,22 @@ def tags(words: Sequence[str]) -> Iterator[FieldTag]:
     """The words that stand for fields. Raise `UsageError` if a tag is only a part of its word."""
     for place, word in enumerate(words):
         if found := _TAG.fullmatch(word):
-            is_code = place > 0 and _GIVES_CODE.fullmatch(words[place - 1])
-            readers = [one for one in words[:place] if is_code and _INTERPRETER.fullmatch(one)]
-            yield FieldTag(word, found[1], place, readers[-1] if readers else "")
+            yield FieldTag(word, found[1], place, _find_reader(words[:place]))
         elif "{{" in word:
             raise UsageError(
                 f"{word!r} cannot be a word of a command",
                 hint="A tag is a word of its own and names a role and a field: {{steps.ROLE.FIELD}}.",
             )
+
+
+def _find_reader(before: Sequence[str]) -> str:
+    """The interpreter that reads what follows these words as a program, as in `sh -c`; empty if there is none."""
+    if not before or not _GIVES_CODE.fullmatch(before[-1]):
+        return ""
+    words = list(before[:-1])
+    while len(words) > 1 and (words[-1].startswith(("-", "+")) or _TAKES_VALUE.fullmatch(words[-2])):
+        words.pop()
+    return words[-1] if words and _INTERPRETER.fullmatch(words[-1]) else ""
 
 
 def source_of(words: Sequence[str]) -> str:

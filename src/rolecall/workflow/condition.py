@@ -407,7 +407,6 @@ def _flatten(value: Any) -> Iterator[Any]:
 
 
 @lru_cache(maxsize=1)
-@lru_cache(maxsize=1)
 def _functions() -> frozenset[str]:
     return frozenset(jsonata.Jsonata.static_frame.bindings) - frozenset(_REFUSED_FUNCTIONS)
 
