@@ -21,8 +21,8 @@ from rolecall.store.lazy import Module
 if TYPE_CHECKING:
     import dataclasses
 
-    from rolecall.agents import options as _options
-    from rolecall.agents import program as _program
+    import rolecall.agents.options as _options
+    import rolecall.agents.program as _program
     from rolecall.agents.adapters.acp import acp as acp
     from rolecall.agents.adapters.builtin import builtin as builtin
     from rolecall.agents.adapters.claude import claude as claude
@@ -70,7 +70,7 @@ def resolve(spec: str, options: JsonObject | None = None) -> Agent:
 
 def make(name: str, options: JsonObject) -> Any:
     """Create an adapter from the options in a configuration or a spec."""
-    return getattr(import_module(ADAPTERS[name]), name)(**_options.read_options(name, options))
+    return _options.make(name, options)
 
 
 def parse_argument(name: str, argument: str) -> dict[str, str]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from acp.client.connection import ClientSideConnection
     from acp.schema import AgentCapabilities
 
-    from rolecall.agents import needs
+    import rolecall.agents.needs as needs
     from rolecall.agents.sandbox import Policy
 else:
     needs = Module("rolecall.agents.needs")

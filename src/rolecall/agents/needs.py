@@ -27,7 +27,7 @@ from rolecall.agents.sandbox import Needs, Policy, ProxiedEndpoint
 from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:
-    from rolecall.agents import proxy
+    import rolecall.agents.proxy as proxy
 else:
     proxy = Module("rolecall.agents.proxy")
 

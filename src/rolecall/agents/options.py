@@ -8,7 +8,6 @@ from dataclasses import MISSING, fields, is_dataclass
 from importlib import import_module
 from typing import Any, get_type_hints
 
-from rolecall.agents import make
 from rolecall.agents.adapter_table import ADAPTERS, SPOKEN
 from rolecall.agents.program import McpServer
 from rolecall.errors import NotFound, UsageError
@@ -25,6 +24,11 @@ def resolve(name: str, argument: str, options: JsonObject) -> Any:
     if name in SPOKEN:
         return import_module(ADAPTERS[name]).from_argument(argument, **read_options(name, options))
     return make(name, {**options, **parse_argument(name, argument)})
+
+
+def make(name: str, options: JsonObject) -> Any:
+    """Create an adapter from the options in a configuration or a spec."""
+    return getattr(import_module(ADAPTERS[name]), name)(**read_options(name, options))
 
 
 def parse_argument(name: str, argument: str) -> dict[str, str]:

@@ -29,7 +29,7 @@ from rolecall.errors import AgentError
 from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:  # most roles have no sandbox
-    from rolecall.agents import proxy
+    import rolecall.agents.proxy as proxy
     from rolecall.agents.sandbox import Policy
     from rolecall.store import scratch
 else:

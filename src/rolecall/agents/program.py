@@ -23,7 +23,8 @@ from rolecall.store import scratch
 from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:
-    from rolecall.agents import needs, ratelimit
+    import rolecall.agents.needs as needs
+    import rolecall.agents.ratelimit as ratelimit
 else:  # most runs have no sandbox and do not fail
     needs = Module("rolecall.agents.needs")
     ratelimit = Module("rolecall.agents.ratelimit")

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import asyncio
     import dataclasses
 
-    from rolecall import api
     from rolecall.agents import confinement
     from rolecall.agents.protocol import Cancel
     from rolecall.api import Rolecall
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
 else:
     _LATER = {
         "": "asyncio dataclasses",
-        "rolecall.": "api",
         "rolecall.agents.": "confinement",
         "rolecall.evals.": "begin bisect check compare gate html judge promote recorded records results run"
         " suite",
@@ -79,7 +77,7 @@ class Evals:
     def read(self, path: Folder) -> suite.Suite:
         """Read a suite and everything that it names. Raise an error with all its problems, each with its place."""
         file = os.path.abspath(path)
-        near = api.Rolecall(self._rolecall.store, folder=os.path.dirname(file))
+        near = type(self._rolecall)(self._rolecall.store, folder=os.path.dirname(file))
 
         def find_missing(
             book: Playbook, agent: str | None, agents: Mapping[str, str]
@@ -124,7 +122,7 @@ class Evals:
         of the `workflow` or other `agents` of roles are given, the variants are `current` (the first of the suite) and
         `changed`; otherwise those of the suite. The default for `threads` is up to `most` threads of the workflow that
         began at `since` or later."""
-        near = api.Rolecall(self._rolecall.store, folder=os.path.dirname(os.path.abspath(path)))
+        near = type(self._rolecall)(self._rolecall.store, folder=os.path.dirname(os.path.abspath(path)))
         # An edited copy beside the original may have any name.
         given = self._rolecall.load_workflow(workflow, has_any_name=True) if workflow else None
         changes = begin.Changes(given.playbook if given else None, agents or {})

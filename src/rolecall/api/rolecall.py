@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     import tempfile
     import threading
 
-    from rolecall import api
-    from rolecall.api import Evals, Knowledge, Project
+    from rolecall.api import evals, knowledge, project
+    from rolecall.api.evals import Evals
+    from rolecall.api.knowledge import Knowledge
+    from rolecall.api.project import Project
     from rolecall.checks import workflow_file
     from rolecall.files import packs, tree
     from rolecall.files.packs import PackComparison
@@ -77,8 +79,7 @@ if TYPE_CHECKING:
 else:
     _LATER = {
         "": "asyncio shutil tempfile threading",
-        "rolecall.": "api",
-        "rolecall.api.": "",
+        "rolecall.api.": "evals knowledge project",
         "rolecall.checks.": "workflow_file",
         "rolecall.files.": "packs tree",
         "rolecall.hosts.lead.": "conversation",
@@ -943,19 +944,19 @@ class Rolecall:
 
     def evals(self) -> Evals:
         """Suites of tasks, their runs and results."""
-        return api.Evals(self)
+        return evals.Evals(self)
 
     # -- the project --
 
     def project(self) -> Project:
         """The plan, tasks and memory of the project around this folder."""
-        return api.Project(project_paths.find(self.folder))
+        return project.Project(project_paths.find(self.folder))
 
     def knowledge(
         self, *, tell: Callable[[str], None] = lambda _text: None, may_write: bool = True
     ) -> Knowledge:
         """The index of the repository around this folder. The arguments are the same as for `Knowledge`."""
-        return api.Knowledge(self.folder, tell=tell, may_write=may_write)
+        return knowledge.Knowledge(self.folder, tell=tell, may_write=may_write)
 
     def query(
         self, question: str, *, max: int = 5, path: str | None = None, may_write: bool = True

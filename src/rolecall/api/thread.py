@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import queue
     import threading
 
-    from rolecall import api
     from rolecall.agents.protocol import Cancel
     from rolecall.api import Rolecall
     from rolecall.files import merge, tree
@@ -66,7 +65,6 @@ if TYPE_CHECKING:
 else:
     _LATER = {
         "": "asyncio dataclasses queue threading",
-        "rolecall.": "api",
         "rolecall.files.": "tree",
         "rolecall.hosts.lead.": "conversation",
         "rolecall.store.": "holder",
@@ -882,7 +880,8 @@ class Run:
         ident = self.thread.id
         tell = lambda kind, body: self._events.put(Event(ident, kind, body))  # noqa: E731
         # A connection may be used only in the Python thread that opened it.
-        with api.Rolecall(self.thread.rolecall._url, folder=self.thread.rolecall.folder) as rolecall:
+        ours = self.thread.rolecall
+        with type(ours)(ours._url, folder=ours.folder) as rolecall:
             await Thread(rolecall, ident).advance(
                 watch=tell, cancel=self._cancel, steps=self._steps, agent=self._agent, needs_all=False
             )

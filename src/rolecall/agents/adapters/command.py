@@ -19,7 +19,7 @@ from rolecall.errors import AgentError, UsageError
 from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:  # most roles have no sandbox
-    from rolecall.agents import needs
+    import rolecall.agents.needs as needs
     from rolecall.agents.sandbox import Policy
 else:
     needs = Module("rolecall.agents.needs")
