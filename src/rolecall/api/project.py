@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         run_record,
         state_file,
         task_graph,
+        tools,
         tracker,
     )
     from rolecall.nexus.note import Kind
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 else:
     _LATER = {
         "rolecall.nexus.": "dispatch knowledge_files memory memory_access memory_gc note project_paths rule"
-        " run_record state_file task_graph tracker",
+        " run_record state_file task_graph tools tracker",
     }
     globals().update(import_later(_LATER))
 
@@ -58,7 +59,7 @@ class Project:
 
     def plan(self) -> overview.ToolReply:
         """The active plan: its issues, their decisions, and how many are left."""
-        return self._call("plan_status")
+        return tools.plan_status(self.folder)
 
     def start_plan(self, topic: str, issues: Sequence[str], *, research: str) -> overview.ToolReply:
         """Start a plan with the questions to decide; `research` is a summary of what is known. An active plan moves to
@@ -93,13 +94,13 @@ class Project:
 
     def context(self) -> overview.ToolReply:
         """Where the project stands: its branch, the goal, how many tasks are left, the decisions that bind the work."""
-        return self._call("context")
+        return tools.context(self.folder)
 
     # -- tasks --
 
     def tasks(self) -> overview.ToolReply:
         """The tasks of the current cycle, and which of them are ready."""
-        return self._call("task_list")
+        return tools.task_list(self.folder)
 
     def add_task(
         self,
