@@ -210,6 +210,20 @@ def test_ids_and_numbers_are_never_cut_and_columns_can_be_spared() -> None:
     assert spared[0].split() == ["id", "one", "two", "three"] and len(spared[1]) <= 80
 
 
+def test_a_table_that_folds_shows_the_whole_of_its_last_column() -> None:
+    rows = [
+        (1, "ready", "Read both formats and prefer the new one " * 4),
+        (2, "ready", "日本語" * 20),
+        (3, "ready", ""),
+    ]
+    lines = table(rows, ("id", "status", "task"), folds=True).translate(UNMARKED).splitlines()
+    assert (
+        max(sum(2 if unicodedata.east_asian_width(one) == "W" else 1 for one in line) for line in lines) <= 80
+    )
+    assert [line[:2] for line in lines] == ["id", " 1", "  ", "  ", " 2", "  ", " 3"]
+    assert "…" not in "".join(lines) and " ".join(lines).count("formats") == 4
+
+
 def test_wide_letters_and_escapes_count_as_what_they_take() -> None:
     rows = [("日本語" * 20, "x"), ("a\x1b[31m" * 20, "y")]
     for line in table(rows, ("title", "n")).splitlines()[1:]:

@@ -111,8 +111,9 @@ def test_plan_status_is_a_table_on_a_terminal(run: Run, text: Callable[..., str]
     run("plan", "decide", "1", "Lines.")
     assert text("plan", "status").splitlines() == [
         "plan 1: Storage",
-        "id  status   issue          decision",
-        " 1  decided  Which format?  Lines.",
+        "id  status   issue → decision",
+        " 1  decided  Which format?",
+        "             → Lines.",
         "1 of 1 decided",
     ]
     assert text("plan", "start", "Next", "--research", "x") == (

@@ -85,7 +85,7 @@ def list_agents(options: Namespace) -> CommandResult:
     rows = [_row(name, agent, found.get(name)) for name, agent in wanted.items()]
     if options.restrictions:
         cells = [(row["agent"], _enforced_text(row["restrictions"])) for row in rows if row["restrictions"]]
-        return CommandResult(rows, table(cells, ("agent", "enforces")))
+        return CommandResult(rows, table(cells, ("agent", "enforces"), folds=True))
     if options.options:
         lines = []
         for row in rows:
@@ -98,7 +98,7 @@ def list_agents(options: Namespace) -> CommandResult:
     for row in rows:
         installed = "–" if row["installed"] is None else row["installed"] and (row["version"] or "yes")
         shown.append((row["agent"], installed or "no", row["about"]))
-    return CommandResult(rows, table(shown, ("agent", "installed", "what it is")))
+    return CommandResult(rows, table(shown, ("agent", "installed", "what it is"), folds=True))
 
 
 def _row(name: str, agent: Any, finding: AgentFinding | None) -> dict[str, Any]:

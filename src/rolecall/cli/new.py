@@ -31,7 +31,7 @@ from rolecall.workflow.yaml import NAME
 def new(options: Namespace) -> CommandResult:
     if options.name is None and options.source is None:
         found = gallery.summaries()
-        text = table(list(found.items()), ("name", "what it does"))
+        text = table(list(found.items()), ("name", "what it does"), folds=True)
         text += "\n\nRun one at once:  rolecall try NAME -p 'TASK'\nCopy one to edit: rolecall new NAME"
         return CommandResult([{"name": name, "description": line} for name, line in found.items()], text)
     source = options.source or options.name

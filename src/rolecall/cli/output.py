@@ -230,11 +230,13 @@ def table(
     headings: Sequence[str],
     spared: Sequence[str] = (),
     whole: Sequence[str] = _WHOLE,
+    *,
+    folds: bool = False,
 ) -> str:
     """Format aligned columns that fit the terminal, or whole ones if there is none. Numbers are right-aligned, with
     thousands separators unless they are ids. If they do not fit or the last becomes too narrow, columns in `spared` are
     left out; then the widest are shortened, except those in `whole`. Those in `spared` are also left out if they are
-    empty."""
+    empty. If the table `folds`, the last column continues on the next line instead."""
     empty = [at for at, name in enumerate(headings) if name in spared and all(row[at] == "" for row in rows)]
     if empty:
         rows = [[cell for at, cell in enumerate(row) if at not in empty] for row in rows]
@@ -256,6 +258,17 @@ def table(
         if not dropped or (is_fit and fitting[-1] >= min(_LEAST_ROOM, widths[-1])):
             break
         kept.remove(dropped.pop(0))
+    if folds and fitting[-1] < widths[-1]:
+        folded = [_fold(text, fitting[-1]) for text in columns[-1]]
+        columns = [
+            [
+                part
+                for text, lines in zip(column, folded, strict=True)
+                for part in (text, *[""] * (len(lines) - 1))
+            ]
+            for column in columns[:-1]
+        ]
+        columns.append([line for lines in folded for line in lines])
     for at in kept:
         columns[at] = _cut_apart(columns[at], fitting[at])
         if headings[at] in ("status", "state"):
@@ -292,6 +305,21 @@ def _fit(widths: list[int], kept: list[int], least: Mapping[int, int], room: int
 
 def _shorten(text: str, cells: int) -> str:
     return text if _cells(text) <= cells else _cut(text, cells - 1) + "…"
+
+
+def _fold(text: str, cells: int) -> list[str]:
+    """Break a line at its words, and longer words anywhere."""
+    lines = [""]
+    for word in text.split(" "):
+        longer = f"{lines[-1]} {word}" if lines[-1] else word
+        if lines[-1] and _cells(longer) > cells:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+        while _cells(lines[-1]) > cells:
+            head = _cut(lines[-1], cells) or lines[-1][:1]
+            lines[-1:] = [head, lines[-1][len(head) :]]
+    return lines
 
 
 def _cut_apart(texts: list[str], cells: int) -> list[str]:

@@ -40,13 +40,14 @@ def show_status(options: Namespace) -> CommandResult:
     reply = project_of(options).plan()
     if not reply["active"]:
         return CommandResult(reply, "no plan is active")
-    rows = [
-        (issue["id"], issue["status"], issue["title"], issue.get("decision", "")) for issue in reply["issues"]
-    ]
+    rows = []
+    for issue in reply["issues"]:
+        rows.append((issue["id"], issue["status"], issue["title"]))
+        rows += [("", "", f"→ {issue['decision']}")] if issue.get("decision") else []
     summary = reply["summary"]
     lines = [
         f"plan {reply['plan_id']}: {reply['topic']}",
-        table(rows, ("id", "status", "issue", "decision")),
+        table(rows, ("id", "status", "issue → decision"), folds=True),
         f"{summary['decided']} of {summary['total']} decided",
     ]
     return CommandResult(reply, "\n".join(lines))

@@ -94,7 +94,7 @@ def _table(tasks: list[JsonObject], ready_ids: list[float]) -> str:
         )
         for task in tasks
     ]
-    return table(rows, ("id", "status", "owner", "after", "task"))
+    return table(rows, ("id", "status", "owner", "after", "task"), folds=True)
 
 
 @verb("task ready", "list the tasks that can begin now", "rolecall task ready", PROJECT)

@@ -120,7 +120,9 @@ def list_workflows(options: Namespace) -> CommandResult | None:
     if format_of(options) == "text":
         tell(f"{bundled} more come with Rolecall: `rolecall new`")
     headings = ("name", "hash", "origin", "versions", "description")
-    return CommandResult(rows, lambda: table([[row[key] for key in headings] for row in rows], headings))
+    return CommandResult(
+        rows, lambda: table([[row[key] for key in headings] for row in rows], headings, folds=True)
+    )
 
 
 # -- validate --
