@@ -7,6 +7,7 @@ import http.client
 import json
 import struct
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from threading import Thread, Timer
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+import commands
 import pytest
 
 from knowledge.knowrepo import Repo
@@ -276,3 +278,10 @@ def test_it_ends_with_a_signal_and_says_nothing_else(repo: Repo) -> None:
         client.child.terminate()
         rest, _ = client.child.communicate(timeout=PATIENCE)
     assert rest == "" and client.child.returncode in (0, -15)
+
+
+def test_without_its_packages_it_says_what_to_install(repo: Repo) -> None:
+    hide = "import sys; sys.modules['starlette'] = None; from rolecall.__main__ import command; sys.exit(command())"
+    told = commands.run([sys.executable, "-c", hide, "knowledge", "serve"], cwd=repo.folder, env=repo.env)
+    assert (told.returncode, told.stdout) == (2, "")
+    assert "pip install 'rolecall[knowledge]'" in told.stderr

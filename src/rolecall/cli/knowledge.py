@@ -22,7 +22,7 @@ from rolecall.cli.output import (
     table,
     tell,
 )
-from rolecall.errors import UsageError
+from rolecall.errors import UsageError, explain_missing
 from rolecall.knowledge.search import marks
 from rolecall.settings import config, repository
 from rolecall.settings.capabilities import denied_classes
@@ -321,10 +321,12 @@ def forget(options: Namespace) -> CommandResult:
     has_reply=False,
 )
 def serve(options: Namespace) -> None:
+    with explain_missing("knowledge", "the server"):
+        path = server.PATH
     http.serve(
         lambda: Knowledge(tell=_note).model_server(options.model),
         options,
-        path=server.PATH,
+        path=path,
         extra="knowledge",
         tell=lambda address: print(address, flush=True),
     )
