@@ -259,7 +259,7 @@ def table(
             break
         kept.remove(dropped.pop(0))
     if folds and fitting[-1] < widths[-1]:
-        folded = [_fold(text, fitting[-1]) for text in columns[-1]]
+        folded = [fold(text, fitting[-1]) for text in columns[-1]]
         columns = [
             [
                 part
@@ -307,7 +307,7 @@ def _shorten(text: str, cells: int) -> str:
     return text if _cells(text) <= cells else _cut(text, cells - 1) + "…"
 
 
-def _fold(text: str, cells: int) -> list[str]:
+def fold(text: str, cells: int) -> list[str]:
     """Break a line at its words, and longer words anywhere."""
     lines = [""]
     for word in text.split(" "):

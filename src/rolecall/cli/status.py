@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from textwrap import wrap
 from time import time
 
 from rolecall.api import Rolecall, reader
 from rolecall.cli import CommandResult, verb
 from rolecall.cli.arguments import in_this_store, omit_latest
-from rolecall.cli.output import STORE, columns_of_terminal, short, under_this_name
+from rolecall.cli.output import STORE, columns_of_terminal, fold, short, under_this_name
 from rolecall.cli.thread_read import Entry, ThreadListing, active_threads, first_command
 from rolecall.service import control
 from rolecall.settings import config, repository
@@ -52,15 +51,10 @@ def status(options: Namespace) -> CommandResult:
         ],
     }
 
+    names = fold(", ".join(workflows) or "none", max(20, columns_of_terminal() - 11))
     lines = [
         f"project    {shown['project'] or 'no rolecall.yaml here'}",
-        *wrap(
-            ", ".join(workflows) or "none",
-            max(20, columns_of_terminal()),
-            initial_indent="workflows  ",
-            subsequent_indent=f"{'':11}",
-            break_on_hyphens=False,
-        ),
+        *(f"{'' if at else 'workflows':11}{line}" for at, line in enumerate(names)),
         f"service    {'process ' + str(service['pid']) if service else 'not running'}",
     ]
     if own:
