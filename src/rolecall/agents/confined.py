@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from rolecall.store import atomic
 
 if TYPE_CHECKING:  # most roles have no sandbox
     from rolecall.agents.sandbox import Policy
@@ -52,26 +53,12 @@ class Folder:
         """Write a whole file, creating its parent folders. Return whether the file is new."""
         path = self._resolve(given)
         self._check_writable(path, given)
-        mode = None
-        with suppress(FileNotFoundError):
-            found = os.stat(path)
-            if not stat.S_ISREG(found.st_mode):
-                raise CallRefused(f"{given!r} exists and is not a regular file")
-            mode = stat.S_IMODE(found.st_mode)
-        folder, name = os.path.split(path)
-        os.makedirs(folder, exist_ok=True)
-        draft = os.path.join(folder, f".{name[:80]}.{os.urandom(4).hex()}")
-        try:
-            with open(draft, "xb") as file:
-                file.write(content)
-                if mode is not None:
-                    os.fchmod(file.fileno(), mode)
-            os.replace(draft, path)
-        except BaseException:
-            with suppress(FileNotFoundError):
-                os.unlink(draft)
-            raise
-        return mode is None
+        is_new = not os.path.exists(path)
+        if not is_new and not os.path.isfile(path):
+            raise CallRefused(f"{given!r} exists and is not a regular file")
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        atomic.replace(path, content)
+        return is_new
 
     def delete(self, given: str) -> None:
         """Remove a file, or a link but not its target."""

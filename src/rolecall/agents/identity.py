@@ -26,6 +26,7 @@ from rolecall.agents.presence import adapter_of, env_of, find_program, program_o
 from rolecall.agents.process import run as run_process
 from rolecall.errors import AgentError
 from rolecall.settings.mask import Mask
+from rolecall.store import atomic
 from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:
@@ -233,10 +234,7 @@ def remember(cache: str, what: str, path: str, text: str) -> None:
     kept = dict(list(known.items())[-_MOST_REMEMBERED:])
     with suppress(OSError):
         os.makedirs(cache, exist_ok=True)
-        beside = os.path.join(cache, f"programs.{os.getpid()}")
-        with open(beside, "w", encoding="utf-8") as file:
-            json.dump(kept, file)
-        os.replace(beside, os.path.join(cache, "programs.json"))
+        atomic.replace(os.path.join(cache, "programs.json"), json.dumps(kept).encode())
 
 
 def _read(cache: str) -> dict[str, list[Any]]:

@@ -27,6 +27,7 @@ from rolecall.errors import NotFound, StorageError, UsageError
 from rolecall.files import git
 from rolecall.files.snapshot import Changed, Snapshot
 from rolecall.settings.repository import root_around
+from rolecall.store import atomic
 
 LARGEST = 10 * 1024**2
 """Files with more bytes are left out."""
@@ -661,8 +662,4 @@ def _read(path: str) -> str:
 
 
 def _write(path: str, text: str) -> None:
-    """Write a file whole or not at all."""
-    beside = f"{path}.{os.getpid()}-{threading.get_ident()}"
-    with open(beside, "w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-        file.write(text)
-    os.replace(file.name, path)
+    atomic.replace(path, text.encode(errors="surrogateescape"))

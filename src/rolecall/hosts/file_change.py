@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from difflib import unified_diff
 from typing import Literal, NamedTuple, TypeAlias
 
 from rolecall.errors import Conflict, Hint, StorageError, UsageError
+from rolecall.store import atomic
 
 State: TypeAlias = Literal["new", "changed", "removed", "kept", "same"]
 
@@ -120,22 +120,9 @@ def make(changes: Iterable[FileChange], *, roots: Sequence[str], is_private: boo
                     folder = os.path.dirname(folder)
                 continue
             target = os.path.realpath(change.path)
-            folder, name = os.path.split(target)
-            os.makedirs(folder, exist_ok=True)
-            draft = os.path.join(folder, f".{name}.rolecall-{os.getpid()}")
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-            try:
-                with open(os.open(draft, flags, 0o600 if is_private else 0o666), "wb") as file:
-                    if os.path.exists(target):
-                        os.fchmod(file.fileno(), stat.S_IMODE(os.stat(target).st_mode))
-                    file.write(change.after)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(draft, target)
-            except BaseException:
-                with suppress(FileNotFoundError):
-                    os.unlink(draft)
-                raise
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            is_new = not os.path.exists(target)
+            atomic.replace(target, change.after, mode=0o600 if is_private and is_new else None, durable=True)
         except OSError as exc:
             raise _storage_error(exc, change.path) from exc
 

@@ -18,6 +18,7 @@ from rolecall import __version__
 from rolecall.hosts.event import GateMode
 from rolecall.nexus.project_paths import HARNESS
 from rolecall.settings import config
+from rolecall.store import atomic
 from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:
@@ -102,12 +103,9 @@ def load(host: str, *, with_tags: bool = True) -> Kit:
     # Before the sources are read, so that later changes make the cache stale.
     stamps = [_stamp(path) for path in hook_compile.list_sources()]
     content = {"version": __version__, "stamps": stamps, **hook_compile.compile_configured(host)}
-    draft = f"{cache}.{os.getpid()}"
     with suppress(OSError):  # the next hook writes it again
         os.makedirs(os.path.dirname(cache), exist_ok=True)
-        with open(draft, "wb") as file:
-            file.write(json.dumps(content).encode())
-        os.replace(draft, cache)
+        atomic.replace(cache, json.dumps(content).encode())
     return _kit(content, with_tags)
 
 

@@ -16,6 +16,7 @@ from rolecall.knowledge import files, settings
 from rolecall.knowledge.files import Skipped
 from rolecall.knowledge.settings import FILE, INDEX, KnowledgeSettings
 from rolecall.settings import repository
+from rolecall.store import atomic
 
 _FOLDER = "knowledge"
 _PROJECT = "rolecall.yaml"
@@ -96,10 +97,7 @@ def remember(home: str, root: str) -> None:
     if os.path.exists(path):
         return
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    draft = f"{path}.{os.getpid()}"
-    with open(draft, "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(root)
-    os.replace(draft, path)
+    atomic.replace(path, os.fsencode(root))
 
 
 def forget(home: str, root: str) -> None:

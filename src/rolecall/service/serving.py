@@ -28,6 +28,7 @@ from rolecall.service.triggers.run import Triggers
 from rolecall.service.workers import Workers
 from rolecall.settings import config
 from rolecall.settings.settings import Settings, agent_for
+from rolecall.store import atomic
 from rolecall.store.store import Store
 from rolecall.threads.state import ThreadState
 from rolecall.workflow.model import Role
@@ -214,11 +215,7 @@ def of_page(folder: str, *, store_url: str | None, port: int) -> Companion:
                 if found := re.search(r"(https?://\S+)/signin\?once=\S+", text):
                     path = control.link_path(config.home())
                     try:
-                        with suppress(FileNotFoundError):
-                            os.unlink(path)
-                        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-                        with open(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
-                            file.write(f"{found[0]}\n")
+                        atomic.replace(path, f"{found[0]}\n".encode(), mode=0o600)
                         text = f"{found[1]}, the link that signs in is in {path}"
                     except OSError as error:  # a full disk must not end the page
                         text = f"{found[1]}, but the link that signs in cannot be kept in {path}: {error}"

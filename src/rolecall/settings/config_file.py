@@ -20,6 +20,7 @@ import yaml
 from rolecall.errors import StorageError, UsageError
 from rolecall.settings import config, yaml12
 from rolecall.settings.config import read_text
+from rolecall.store import atomic
 
 _PLAIN = re.compile(r"[A-Za-z/][\w./@+-]*(:[\w./@+-]+)*", re.ASCII)
 
@@ -196,17 +197,9 @@ def change(path: str, edit: Callable[[str], str]) -> None:
 
 
 def write_file(path: str, data: bytes, *, is_private: bool = False) -> None:
-    """Replace a file atomically. Only its owner may read a private one."""
-    draft = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}")
+    """Replace a file atomically, creating its folder. Only its owner may read a private one."""
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if is_private else 0o666)
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(descriptor)
-        os.replace(draft, path)
+        atomic.replace(path, data, mode=0o600 if is_private else None, durable=True)
     except OSError as exc:
-        if os.path.exists(draft):
-            os.unlink(draft)
         raise StorageError(f"{path} cannot be written: {exc.strerror}") from exc

@@ -26,7 +26,7 @@ from rolecall.errors import RolecallError, UsageError
 from rolecall.files import git, tree_pack
 from rolecall.files.snapshot import Snapshot
 from rolecall.files.tree import Trees, find_top, hold, mark_taken
-from rolecall.store import holder
+from rolecall.store import atomic, holder
 from rolecall.store.backend import Ref
 from rolecall.store.canonical import JsonObject
 from rolecall.store.store import Draft, Store
@@ -194,10 +194,7 @@ class SharedFolder:
         self._write_mark({"copy": state["copy"], **_describe(state.get("tree", ""), state.get("head", ""))})
 
     def _write_mark(self, mark: Mapping[str, str]) -> None:
-        path = workfolder.shared_mark(self._folder.path)
-        with open(f"{path}.{os.getpid()}", "w", encoding="ascii") as file:
-            json.dump(mark, file)
-        os.replace(file.name, path)
+        atomic.replace(workfolder.shared_mark(self._folder.path), json.dumps(mark).encode())
 
     # -- fetching --
 
