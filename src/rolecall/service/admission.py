@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from rolecall.service.policy import ServicePolicy, StartRate
+from rolecall.threads.report import moment, plural
 
 DAY_MS = 86_400_000
 MEMBERS = ""
@@ -91,12 +91,12 @@ def decide(policy: ServicePolicy, state: QueueState, now: int) -> Admission:
     for one in sorted(state.waiting, key=turn_of):
         most, running, total = policy.of(one.workflow).concurrency, admitted[one.workflow], admitted.total()
         if one.until > now:
-            reason = f"its agent has reached a limit until {_moment(one.until)}"
+            reason = f"its agent has reached a limit until {moment(one.until)}"
             meter.look_again(one.until)
         elif running >= most and not one.is_member:
-            reason = f"{one.workflow} has {_threads(running)} running (concurrency {most})"
+            reason = f"{one.workflow} has {plural(running, 'thread')} running (concurrency {most})"
         elif total >= policy.limit:
-            reason = f"the service has {_threads(total)} running (limit {policy.limit})"
+            reason = f"the service has {plural(total, 'thread')} running (limit {policy.limit})"
         else:
             reason = meter.refuses_to_admit(one.agent)
         if reason:
@@ -179,11 +179,3 @@ def _find_discarded(policy: ServicePolicy, left: Sequence[Waiting], admitted: Co
             oldest_first = sorted(waiting, key=lambda one: (one.priority, one.since, one.thread))
             discard |= {one.thread: why for one in oldest_first[: len(waiting) - max(0, rule.max_queue)]}
     return discard
-
-
-def _moment(at: int) -> str:
-    return f"{datetime.fromtimestamp(at / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _threads(count: int) -> str:
-    return "1 thread" if count == 1 else f"{count} threads"

@@ -36,6 +36,7 @@ from rolecall.store.ids import is_thread_id
 from rolecall.store.store import Store
 from rolecall.threads import workfolder
 from rolecall.threads.lifecycle import refuse_running
+from rolecall.threads.report import plural
 from rolecall.threads.seal import Sealer
 from rolecall.threads.state import (
     GROUP,
@@ -460,7 +461,7 @@ def _find_losses(folder: WorkFolder, *, is_merge_needed: bool = False) -> Iterat
             yield f"what differs in {path} ({', '.join(changes[:5])}{', …' if changes[5:] else ''})"
         return
     if is_there and (left := git.list_uncommitted(path)):
-        yield f"{_count(len(left), 'uncommitted change')} in {path}"
+        yield f"{plural(len(left), 'uncommitted change')} in {path}"
     for nested in git.list_nested(path) if is_there else ():
         yield f"the repository {nested} in {path}"
 
@@ -476,8 +477,4 @@ def _find_losses(folder: WorkFolder, *, is_merge_needed: bool = False) -> Iterat
         others.append(checked_out)
     if count := int(git.run(source, "rev-list", "--count", *ours, *others).text):
         place = "not merged into any branch" if is_merge_needed else "not on any other branch"
-        yield f"{_count(count, 'commit')} that {'is' if count == 1 else 'are'} {place}"
-
-
-def _count(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
+        yield f"{plural(count, 'commit')} that {'is' if count == 1 else 'are'} {place}"

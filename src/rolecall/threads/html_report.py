@@ -35,6 +35,7 @@ from rolecall.threads.report import (
     members_of,
     moment,
     money,
+    plural,
     pretty,
     reuse_total,
     sandbox_text,
@@ -166,7 +167,7 @@ def _summary(card: View, steps: Sequence[View]) -> str:
     spent = duration(round(usage["minutes"] * 60_000)) if usage.get("minutes") else ""
     said = [
         card["name"] or "",
-        f"{len(steps)} step{'s' if len(steps) != 1 else ''}",
+        plural(len(steps), "step"),
         spent,
         f"{usage['tokens']:,} tokens" if usage.get("tokens") else "",
         money(usage["cost"]) if usage.get("cost") else "",
@@ -316,8 +317,8 @@ def _turns(turns: Sequence[View], limit: int | None) -> str:
     if not turns:
         return ""
     calls = sum(len(turn["tool_calls"]) for turn in turns)
-    said = f"Conversation: {len(turns)} turn{'s' if turns[1:] else ''}"
-    said += f", {calls} tool call{'s' if calls > 1 else ''}" if calls else ""
+    said = f"Conversation: {plural(len(turns), 'turn')}"
+    said += f", {plural(calls, 'tool call')}" if calls else ""
     parts = []
     for turn in turns:
         parts.append(f'<div class="small">{safe(turn["role"])}</div>')

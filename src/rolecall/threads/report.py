@@ -31,6 +31,10 @@ def shorten(text: str, limit: int | None) -> str:
     return f"{text[:limit]}\n… ({len(text) - limit:,} more characters)"
 
 
+def plural(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def duration(ms: int | None) -> str:
     if ms is None:
         return ""
@@ -141,8 +145,9 @@ def reuse_total(saved: View | None) -> str:
     """How many steps were reused, and what that saved; empty if none were."""
     if not saved or not saved.get("steps"):
         return ""
-    count = f"{saved['steps']:,} step{'' if saved['steps'] == 1 else 's'}"
-    return ", ".join([count, *([f"saved {text}"] if (text := saved_text(saved)) else [])])
+    return ", ".join(
+        [plural(saved["steps"], "step"), *([f"saved {text}"] if (text := saved_text(saved)) else [])]
+    )
 
 
 def change_text(change: View) -> str:
@@ -171,7 +176,7 @@ def changes_total(step: View) -> str:
     changes, more = step.get("changes") or (), step.get("moreChanges", 0)
     if not changes:
         return ""
-    files = f"{len(changes) + more:,} file{'' if len(changes) == 1 else 's'}"
+    files = plural(len(changes) + more, "file")
     added, removed = (sum(change[key] or 0 for change in changes) for key in ("added", "removed"))
     return files if more else f"{files} +{added:,} -{removed:,}"
 

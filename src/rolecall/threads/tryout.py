@@ -22,6 +22,7 @@ from rolecall.threads import casting
 from rolecall.threads.forecast import NOTHING, UNKNOWN, Forecast, PastThreads
 from rolecall.threads.key import OF_ROLE
 from rolecall.threads.loaded_thread import LoadedThread, count_steps_for, next_of
+from rolecall.threads.report import plural
 from rolecall.threads.setup import HUMAN
 from rolecall.threads.state import Status, ThreadRef, load
 from rolecall.threads.thread import FORK, PERSON, Chain, Step, read_roster
@@ -366,10 +367,10 @@ class StepPlace:
         try:
             items = group.items_of(new, start=loaded.start_view, steps=steps, steps_count=loaded.steps_count)
         except UsageError as error:
-            yield StepChange("group", ("list",), _count(before), error.message)
+            yield StepChange("group", ("list",), plural(len(before), "item"), error.message)
             return
         if items != before:
-            yield StepChange("group", ("list",), _count(before), _count(items))
+            yield StepChange("group", ("list",), plural(len(before), "item"), plural(len(items), "item"))
 
 
 def _agents_of(workflow: Workflow, role: str) -> tuple[str, ...]:
@@ -408,10 +409,6 @@ def _word_way(name: str, *, is_past: bool = False) -> str:
         return "stopped" if is_past else f"stops ({name.removeprefix(_STUCK)})"
     present, past = _ENDINGS.get(name, (f"goes to {name}", f"went to {name}"))
     return past if is_past else present
-
-
-def _count(items: list[Any]) -> str:
-    return f"{len(items):,} item{'' if len(items) == 1 else 's'}"
 
 
 def _enumerate(words: Iterable[str]) -> str:

@@ -464,7 +464,7 @@ def read(
 
     def notice(step: str, earlier: int) -> str:
         more = phrase(Hint("Read them", "read_earlier", thread=ref.id, step=step))
-        return f"*({earlier} earlier step{'' if earlier == 1 else 's'}, load with {more})*"
+        return f"*({report.plural(earlier, 'earlier step')}, load with {more})*"
 
     def show(view: View, goal: str) -> str:
         return report.step_markdown(view, goal=goal, phrase=phrase, unfolded=None if with_members else 0)
