@@ -47,6 +47,7 @@ def test_an_agent_without_an_index_is_told_which_tools_make_one_and_they_do(proj
             "nothing has been indexed yet" in told and "`knowledge_sync`" in told and "rolecall" not in told
         )
         assert pipe.call("knowledge_sync")["indexed"] == 2
+        assert pipe.call("knowledge_sync")["unchanged"] == 2
         (found, *_) = pipe.call("knowledge_query", query="how often is a request tried")["results"]
         assert (found["path"], found["lines"], found["symbol"]) == ("src/retry.py", "1-3", "retry_limit")
         assert found["text"] == RETRY.rstrip() and "stale" not in found

@@ -82,9 +82,8 @@ def sync(options: Namespace) -> CommandResult:
     bar = LastLine()
 
     def draw(done: int, total: int) -> None:
-        if total:
-            filled = 30 * done // total
-            bar.draw(f"[{'#' * filled}{'.' * (30 - filled)}] {done:,} of {total:,} files")
+        filled = 30 * done // total
+        bar.draw(f"[{'#' * filled}{'.' * (30 - filled)}] {done:,} of {total:,} files")
 
     try:
         report = _knowledge(options).sync(rebuild=options.rebuild, progress=draw)

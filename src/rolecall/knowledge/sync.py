@@ -99,7 +99,8 @@ class _Sync:
                 writer.remove(gone)
                 report.removed.append(gone)
 
-            self.progress(0, len(changed))
+            if changed:
+                self.progress(0, len(changed))
             batch: list[_File] = []
             for number, each in enumerate(changed, 1):
                 file = self._read(each)
