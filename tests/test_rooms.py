@@ -122,8 +122,6 @@ IMPORTS_IN_FUNCTIONS = {
     "rolecall": ("importlib",),  # reading `__version__` imports nothing
     # `--version` imports nothing, not even `store/lazy.py`
     "rolecall.__main__": ("rolecall.cli", "rolecall.cli.hook", "rolecall.cli.parser", "warnings"),
-    # these read the options that it declares
-    "rolecall.agents.adapters.builtin": ("rolecall.agents.modelclient", "rolecall.agents.modelloop"),
 }
 """Everywhere else a module names at its top what it imports later, in a table of `store/lazy.py`."""
 

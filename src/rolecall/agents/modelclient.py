@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx2
 from pydantic_ai import exceptions
@@ -36,12 +36,10 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 
+from rolecall.agents.model_options import ModelOptions
 from rolecall.agents.protocol import Ending
 from rolecall.agents.transcript import LONGEST_ANSWER
 from rolecall.settings.model_request import excerpt
-
-if TYPE_CHECKING:
-    from rolecall.agents.adapters.builtin import Builtin
 
 _LIBRARIES = {"openai": "rolecall.agents.model_openai", "anthropic": "rolecall.agents.model_anthropic"}
 """The module for each protocol. A run needs one of them, and each takes long to import."""
@@ -85,7 +83,7 @@ class NoAnswer(Exception):
     retry_after: float | None = None
 
 
-async def connect(options: Builtin) -> AsyncGenerator[Model, None]:
+async def connect(options: ModelOptions) -> AsyncGenerator[Model, None]:
     """Yield the model, with connections that stay open until the generator is closed or its event loop ends."""
     auth: dict[str, str] = {}
 
@@ -138,7 +136,7 @@ class Asking:
 
     model: Model
     parameters: ModelRequestParameters
-    options: Builtin
+    options: ModelOptions
     deadline: float
 
     async def __call__(self, messages: Sequence[ModelMessage], listen: Listen) -> ModelResponse:

@@ -11,7 +11,7 @@ import asyncio
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import ValidationError
 from pydantic_ai.messages import (
@@ -28,13 +28,11 @@ from pydantic_ai.messages import (
 from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.tools import ToolDefinition
 
+from rolecall.agents.model_options import ModelOptions
 from rolecall.agents.modelclient import Asking, NoAnswer
 from rolecall.agents.protocol import Context, Ending, Memory, Reply, Usage
 from rolecall.agents.toolbox import ModelToolbox
 from rolecall.agents.transcript import Transcript
-
-if TYPE_CHECKING:
-    from rolecall.agents.adapters.builtin import Builtin
 
 _SYSTEM = (
     "You do one task and then answer. Your tools act on the work folder; give paths relative to it. Look at "
@@ -49,7 +47,7 @@ _PIECE = 400
 class ModelRun:
     """One call of the agent. It can return a reply with its progress at any time."""
 
-    def __init__(self, context: Context, model: Model, options: Builtin) -> None:
+    def __init__(self, context: Context, model: Model, options: ModelOptions) -> None:
         self._context = context
         self._options = options
         self._transcript = Transcript(context)

@@ -9,19 +9,27 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
+from rolecall.agents.model_options import ModelOptions
 from rolecall.agents.process import MORE_TIME
-from rolecall.agents.protocol import DEFAULT_TIMEOUT, Context, Reply
+from rolecall.agents.protocol import Context, Reply
 from rolecall.errors import AgentError, UsageError
 from rolecall.settings import capabilities
 from rolecall.settings.settings import PROTOCOLS
+from rolecall.store.lazy import Module
+
+if TYPE_CHECKING:
+    import rolecall.agents.modelclient as modelclient
+    import rolecall.agents.modelloop as modelloop
+else:  # the model libraries take most of a second to import
+    modelclient = Module("rolecall.agents.modelclient")
+    modelloop = Module("rolecall.agents.modelloop")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Builtin:
+class Builtin(ModelOptions):
     name: ClassVar[str] = "builtin"
     runs_in_sandbox: ClassVar[bool] = True
     """Its commands run in the sandbox; its file tools, which run in Rolecall's process, refuse what the sandbox
@@ -31,26 +39,6 @@ class Builtin:
     deniable: ClassVar[frozenset[str]] = frozenset(capabilities.CLASSES)
     """Every class of actions, because a denied tool is not offered."""
 
-    model: str = ""
-    """The endpoint's name of the model; preferably an alias of the configuration: `builtin:ALIAS`."""
-    base_url: str = ""
-    """The URL without a trailing /chat/completions or /messages."""
-    api_key: str | None = field(default=None, repr=False)
-    """The key; preferably configure a provider with a key instead."""
-    protocol: str = "openai"
-    """The endpoint's protocol: `openai` (chat completions) or `anthropic` (messages)."""
-    timeout: float | None = DEFAULT_TIMEOUT
-    """Seconds for the whole call, including all turns, tools and retries."""
-    max_turns: int = 100
-    """How many requests to the model one call may make."""
-    max_tokens: int | None = None
-    """How many tokens, input and output, one call may use before no further turn starts."""
-    max_output: int | None = None
-    """The most tokens in one model message; None leaves this to the endpoint."""
-    retries: int = 4
-    """How many times to repeat a request if the endpoint is busy or unreachable."""
-    system: str = ""
-    """Added to the system prompt."""
     _kept: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """The model with its open connections, and the event loop they belong to."""
 
@@ -59,7 +47,7 @@ class Builtin:
         if context.cancel.is_set():
             raise AgentError("the agent was cancelled before it started", ending="interrupted")
         try:
-            run = import_module("rolecall.agents.modelloop").ModelRun(context, await self._connect(), self)
+            run = modelloop.ModelRun(context, await self._connect(), self)
         except ImportError as error:
             raise AgentError(
                 f"the agent 'builtin' needs the extra `llm`, which is not installed: {error}",
@@ -94,7 +82,7 @@ class Builtin:
         loop = asyncio.get_running_loop()
         if "opened" not in self._kept or self._kept["loop"] is not loop:
             # A generator, because an event loop closes unfinished generators when it ends.
-            opened = import_module("rolecall.agents.modelclient").connect(self)
+            opened = modelclient.connect(self)
             self._kept.update(opened=opened, loop=loop, model=await anext(opened))
         return self._kept["model"]
 
