@@ -12,7 +12,6 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from rolecall.errors import Damaged, Hint, StorageError, UsageError
@@ -20,20 +19,20 @@ from rolecall.nexus import overview, project_paths
 from rolecall.nexus.overview import ToolReply
 from rolecall.nexus.project_paths import Folder
 from rolecall.nexus.tool_error import NotThere, WrongCall
+from rolecall.store.lazy import Module
 
 if TYPE_CHECKING:
     from rolecall.nexus import artifact, history, state
     from rolecall.nexus.state import Issue, Plan, Task
 else:
 
-    class _Lazy:
-        """A module that is imported on first use: the program's own verbs import this one, and few read a project's
-        state, whose library takes longer to import than many commands run."""
+    class _Lazy(Module):
+        """The program's own verbs import this module, and few read a project's state, whose library takes longer to
+        import than many commands run."""
 
-        def __init__(self, name: str) -> None:
-            self._name = name
-
-        def __getattr__(self, attribute: str) -> Any:
+        def __getattr__(self, name: str) -> Any:
+            if name != "_module":
+                return super().__getattr__(name)
             costly, threading = "typing_extensions", sys.modules.get("threading")
             # msgspec prefers the names of typing_extensions to those of `typing`, which costs a command a fifth of its
             # time. So it is hidden, unless other threads are running, because one of them may be importing it.
@@ -41,12 +40,10 @@ else:
             if is_hidden:
                 sys.modules[costly] = None
             try:
-                value = getattr(import_module(self._name), attribute)
+                return super().__getattr__(name)
             finally:
                 if is_hidden:
                     del sys.modules[costly]
-            setattr(self, attribute, value)
-            return value
 
     artifact, history, state = (_Lazy(f"rolecall.nexus.{name}") for name in ("artifact", "history", "state"))
 
