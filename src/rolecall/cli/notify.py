@@ -19,6 +19,7 @@ from rolecall.errors import Hint, UsageError
 from rolecall.service import control
 from rolecall.settings import config
 from rolecall.settings import notify as notifications
+from rolecall.settings.direct_http import open_address
 from rolecall.threads.report import local_time
 
 _SECONDS = 30.0
@@ -120,11 +121,6 @@ def _run(words: Sequence[str], text: str) -> str:
     return "" if done.returncode == 0 else f"exit code {done.returncode}: {done.stderr.strip()[-_LINE:]}"
 
 
-class _NoRedirect(request.HTTPRedirectHandler):
-    def redirect_request(self, *_args: Any) -> None:
-        return None
-
-
 def _post(address: str, text: str) -> str:
     """Send a message to a webhook. The problem does not repeat the address, which may be a secret."""
     if not address.startswith(("https://", "http://")):
@@ -132,11 +128,11 @@ def _post(address: str, text: str) -> str:
     asked = request.Request(  # noqa: S310 -- checked above
         address, text.encode(), {"Content-Type": "application/json", "User-Agent": "rolecall"}
     )
-    opener, problem = request.build_opener(_NoRedirect), ""
+    problem = ""
     for pause in (0.0, *_PAUSES):
         time.sleep(pause)
         try:
-            with opener.open(asked, timeout=_SECONDS):
+            with open_address(asked, timeout=_SECONDS):
                 return ""
         except urlerror.HTTPError as error:
             problem = f"HTTP {error.code}"

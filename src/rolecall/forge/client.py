@@ -19,6 +19,7 @@ from urllib.parse import quote, urlencode
 
 from rolecall.errors import NotFound, StorageError, UsageError
 from rolecall.forge.event import Person, Subject
+from rolecall.settings.direct_http import open_address
 from rolecall.settings.forge import Job
 from rolecall.store.canonical import JsonObject
 
@@ -54,11 +55,6 @@ class ForgeRefused(UsageError):
         super().__init__(message, hint=_HINTS.get(code, ""))
 
 
-class _KeepAddress(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: object) -> None:
-        return None
-
-
 class Response(NamedTuple):
     value: Any
     headers: Message
@@ -74,7 +70,6 @@ class Http:
             raise UsageError(f"the address of the forge is {api!r}, which is neither https nor http")
         self._api = api.rstrip("/")
         self._headers = {"User-Agent": "rolecall", "Accept": "application/json", **headers}
-        self._open = urllib.request.build_opener(_KeepAddress).open
         self._wait = wait
 
     def send(self, method: str, path: str, body: JsonObject | None = None) -> Response:
@@ -84,7 +79,7 @@ class Http:
         request = urllib.request.Request(self._api + path, data, headers, method=method)  # noqa: S310 -- see above
         what = f"{method} {self._api}{path.partition('?')[0]}"
         try:
-            with self._open(request, timeout=_SECONDS) as reply:
+            with open_address(request, timeout=_SECONDS) as reply:
                 text = reply.read(_MOST_BYTES)
                 return Response(json.loads(text) if text else None, reply.headers)
         except urllib.error.HTTPError as error:

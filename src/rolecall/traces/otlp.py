@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from rolecall import __version__
 from rolecall.errors import RolecallError, UsageError
+from rolecall.settings.direct_http import open_address
 from rolecall.settings.settings import Collector
 from rolecall.store.canonical import JsonObject
 from rolecall.traces.conventions import SCHEMA
@@ -166,7 +167,7 @@ def _post(body: JsonObject, url: str, headers: Mapping[str, str]) -> Mapping[str
     asked = request.Request(url, json.dumps(body).encode(), {**headers, **ours}, method="POST")  # noqa: S310 -- http or https, checked
     where = "/".join(url.split("/", 3)[:3])
     try:
-        with _OPENER.open(asked, timeout=_SECONDS) as reply:
+        with open_address(asked, timeout=_SECONDS) as reply:
             text = reply.read(_MOST_BYTES)
     except urlerror.HTTPError as error:
         with error:
@@ -184,13 +185,3 @@ def _post(body: JsonObject, url: str, headers: Mapping[str, str]) -> Mapping[str
     except ValueError:  # a collector that answers in another format has taken them all
         found = {}
     return found if isinstance(found, dict) else {}
-
-
-class _NoRedirect(request.HTTPRedirectHandler):
-    """Only the configured address may get the keys."""
-
-    def redirect_request(self, *_arguments: Any, **_more: Any) -> None:
-        return None
-
-
-_OPENER = request.build_opener(_NoRedirect)
