@@ -94,6 +94,7 @@ VALUES = {
     "rolecall.workflow.template": "*",
     "rolecall.workflow.yaml": {"NAME", "SANDBOX", "json_schema", "read_text"},
     # the store's own words
+    "rolecall.store.atomic": "*",  # writes files of all kinds
     "rolecall.store.backend": {"StoredEvent"},
     "rolecall.store.canonical": {"JsonObject", "Schema"},
     "rolecall.store.holder": {"describe"},

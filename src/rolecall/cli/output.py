@@ -19,8 +19,10 @@ from rolecall.store.lazy import Module
 if TYPE_CHECKING:
     import unicodedata
 
+    from rolecall.store import atomic
     from rolecall.workflow import document
 else:
+    atomic = Module("rolecall.store.atomic")
     document = Module("rolecall.workflow.document")  # imports PyYAML, which is slow
     unicodedata = Module("unicodedata")
 
@@ -481,19 +483,13 @@ def write_file(path: str, data: bytes, *, is_new: bool = False, hint: str = "Nam
     if is_new and os.path.lexists(path):
         raise UsageError(f"{path} exists", hint=hint)
     target = os.path.realpath(path)
-    is_beside = os.path.isfile(target) or not os.path.exists(target)  # /dev/stdout is written as it is
-    draft = f"{target}.{os.getpid()}" if is_beside else target
     try:
-        with open(draft, "wb") as file:
-            if is_beside and os.path.exists(target):
-                os.fchmod(file.fileno(), os.stat(target).st_mode & 0o7777)
-            file.write(data)
-        if is_beside:
-            os.replace(draft, target)
+        if os.path.isfile(target) or not os.path.exists(target):
+            atomic.replace(target, data)
+        else:  # such as /dev/stdout
+            with open(target, "wb") as file:
+                file.write(data)
     except OSError as exc:
-        if is_beside:
-            with suppress(OSError):
-                os.unlink(draft)
         raise UsageError(f"{path} cannot be written: {exc.strerror}") from exc
 
 
