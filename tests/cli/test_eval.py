@@ -332,6 +332,17 @@ def test_a_thread_of_an_evaluation_that_could_not_run_waits_for_no_person(projec
         assert list(rolecall.waiting()) == []
 
 
+def test_a_thread_of_an_evaluation_that_wants_an_answer_waits_for_a_person(project: Project) -> None:
+    roles = {"developer": {**WORKFLOW["roles"]["developer"], "agent": "human"}}
+    (project.folder / ".workflows" / "fix-it.yaml").write_text(json.dumps({**WORKFLOW, "roles": roles}))
+    project.suite |= {"repeat": 1, "tasks": [project.tasks[0]], "variants": {"good": {}}}
+    project.run(check=6)
+    [asking] = project.rolecall.json("thread", "list", "--all")
+    assert "waits for you" in project.rolecall("status", cwd=project.folder, check=0).stdout
+    with Rolecall(str(project.rolecall.home / "store.db"), create=False) as rolecall:
+        assert [entry["thread"] for entry in rolecall.waiting()] == [asking["thread"]]
+
+
 def test_a_judge_that_breaks_is_infrastructure_and_asked_again_later(project: Project) -> None:
     del project.suite["variants"]["bad"]
     judge = project.folder / "hidden" / "test.py"

@@ -427,11 +427,12 @@ class Rolecall:
     def waiting(self) -> Iterator[views.View]:
         """Threads that need a person, newest first: suspended ones, including members of groups, and crashed ones; then
         those that no process runs although the limit of their provider has ended. Threads that wait for another thread,
-        members whose group has ended, and threads of evaluations, which continue with their run, are left out."""
+        members whose group has ended, and threads that continue with the run of their evaluation are left out."""
         for entry in self.entries(status=("suspended", "crashed"), members=True):
             state = self.thread(entry["thread"]).state
             parent = self.thread_if_any(state.parent) if state.member and state.parent else None
-            if not state.eval and not state.asks and not (parent and parent.has_ended):
+            is_for_eval = state.eval and not state.waits_for_person
+            if not is_for_eval and not state.asks and not (parent and parent.has_ended):
                 yield entry
         late = int(time() * 1000) - _OVERDUE_MS
         for entry in islice(self.entries(status="idle"), _MOST_IDLE):

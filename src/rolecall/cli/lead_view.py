@@ -145,7 +145,7 @@ class Board:
                 parts = [entry["name"], entry["currentRole"] or entry["status"], spent, *used, title]
                 at_work.append("● " + " · ".join(filter(None, parts)))
                 ids.add(thread.id)
-            elif entry["name"] != "lead" and not thread.state.eval:
+            elif entry["name"] != "lead" and (not thread.state.eval or thread.state.waits_for_person):
                 waiting.append(entry)
         for ident in sorted(self._at_work - ids):
             thread = self._rolecall.thread(ident)

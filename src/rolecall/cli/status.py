@@ -73,8 +73,9 @@ def status(options: Namespace) -> CommandResult:
 
 def _waits_for_evaluation(rolecall: Rolecall, entry: Entry) -> bool:
     """Whether a thread stopped that continues with the evaluation it belongs to."""
-    stopped = ("suspended", "crashed", "idle")
-    return entry["status"] in stopped and bool(rolecall.thread(entry["thread"]).state.eval)
+    state = rolecall.thread(entry["thread"]).state
+    is_stopped = entry["status"] in ("suspended", "crashed", "idle")
+    return is_stopped and bool(state.eval) and not state.waits_for_person
 
 
 def _waits_for_service(rolecall: Rolecall, entry: Entry) -> bool:
