@@ -26,7 +26,7 @@ demo-web: .venv/installed ## open the page on the threads of the demo
 
 test: .venv/compiled ## set up and run every test but those of test-agents
 	@scripts/install-programs
-	$(BIN)/python -m pytest -n 4 --dist worksteal $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 4 --dist worksteal --in-memory -o tmp_path_retention_policy=failed $(PYTEST_ARGS)
 
 soak: .venv/tested ## what is killed at random, crowded or simulated in the tests, for longer
 	SOAK=1 $(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS) \

@@ -1,4 +1,4 @@
-"""A small file system of its own, so that a test can fill the disk."""
+"""Folders on a disk: a small one of its own, which a test can fill, and the usual one."""
 
 from __future__ import annotations
 
@@ -34,6 +34,13 @@ def small_disk() -> Iterator[Path]:
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True, timeout=120)
         folder.rmdir()
+
+
+@pytest.fixture
+def disk_path() -> Iterator[Path]:
+    """A `tmp_path` that a sandboxed program sees. It has a /dev/shm of its own, where other tests keep their files."""
+    with tempfile.TemporaryDirectory(prefix="rc-disk-", dir="/tmp") as folder:
+        yield Path(folder)
 
 
 def fill_up(folder: Path) -> Path:

@@ -155,15 +155,15 @@ def serving(server: Server) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="session")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("certificate")
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-         "-keyout", "key.pem", "-out", "certificate.pem", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"],
-        cwd=folder, check=True, capture_output=True,
-    )  # fmt: skip
-    return folder / "certificate.pem"
+def certificate() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="rc-certificate-", dir="/tmp") as folder:
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+             "-days", "2", "-keyout", "key.pem", "-out", "certificate.pem", "-subj", "/CN=localhost",
+             "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"],
+            cwd=folder, check=True, capture_output=True,
+        )  # fmt: skip
+        yield Path(folder, "certificate.pem")
 
 
 @pytest.fixture

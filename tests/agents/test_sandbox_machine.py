@@ -373,7 +373,7 @@ def test_a_role_reads_only_what_it_says_also_of_secret_places(home: Path, layers
 
 @pytest.mark.parametrize("layers", READING)
 def test_a_role_that_says_what_it_reads_sees_no_more_of_the_temporary_folder(home: Path, layers: str) -> None:
-    with scratch.folder("rc-named-") as named, scratch.folder("rc-other-") as other:
+    with scratch.folder("rc-named-", "/tmp") as named, scratch.folder("rc-other-", "/tmp") as other:
         for path in (named, other):
             (path / "a").write_text("a\n")
         policy = plan(home, home / "work", LAYERS[layers], Sandbox(read=(str(named),)))

@@ -320,6 +320,11 @@ class Shop:
 
 
 @pytest.fixture
+def tmp_path(disk_path: Path) -> Path:
+    return disk_path  # git would name the memory's mount point
+
+
+@pytest.fixture
 def shop(rolecall: Rolecall, tmp_path: Path) -> Shop:
     folder = tmp_path / "shop"
     folder.mkdir()

@@ -609,7 +609,10 @@ def test_the_repository_of_a_task_has_only_its_own_files(project: Project, tmp_p
     assert "return a * b" not in seen.read_text(errors="replace"), "the files of another task"
 
 
-def test_an_agent_in_a_sandbox_does_not_see_the_files_of_judges(project: Project) -> None:
+def test_an_agent_in_a_sandbox_does_not_see_the_files_of_judges(
+    rolecall: conftest.Rolecall, disk_path: Path
+) -> None:
+    project = Project(rolecall, disk_path)
     flow = json.loads(json.dumps(WORKFLOW))
     flow["roles"]["developer"]["sandbox"] = {}
     (project.folder / ".workflows/fix-it.yaml").write_text(json.dumps(flow))
@@ -698,7 +701,8 @@ def test_votes_of_judges_count_towards_the_limits_and_stop_with_the_run(project:
     assert report["paid"]["cost"] == pytest.approx(0.5 * (4 + 6) + 0.12)
 
 
-def test_votes_count_once_if_a_result_is_judged_again(project: Project) -> None:
+def test_votes_count_once_if_a_result_is_judged_again(rolecall: conftest.Rolecall, disk_path: Path) -> None:
+    project = Project(rolecall, disk_path)
     reply = {"verdict": "pass", "score": 1, "reason": "fine"}
     visit = {"output": reply, "usage": {"input_tokens": 1, "output_tokens": 1, "cost": 0.5}}
     (project.folder / "judge.json").write_text(json.dumps({"roles": {"judge": [visit]}}))

@@ -80,6 +80,11 @@ class Stage:
 
 
 @pytest.fixture
+def tmp_path(disk_path: Path) -> Path:
+    return disk_path  # which a sandboxed workflow sees
+
+
+@pytest.fixture
 def stage(tmp_path: Path, rolecall: Rolecall, monkeypatch: pytest.MonkeyPatch) -> Stage:
     made = Stage(tmp_path, rolecall)
     monkeypatch.chdir(made.project)

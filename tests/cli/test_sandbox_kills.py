@@ -43,17 +43,17 @@ sleep 900
 
 @pytest.mark.parametrize("whom", ["the command", "everything"])
 def test_a_killed_command_leaves_no_process_of_a_sandboxed_step(
-    rolecall: Rolecall, tmp_path: Path, whom: str
+    rolecall: Rolecall, disk_path: Path, whom: str
 ) -> None:
-    work = tmp_path / "work"
+    work = disk_path / "work"
     work.mkdir()
     os.mkfifo(work / "told")
-    (tmp_path / "keep-out.yaml").write_text(FLOW)
-    agent = tmp_path / "agent"
+    (disk_path / "keep-out.yaml").write_text(FLOW)
+    agent = disk_path / "agent"
     agent.write_text(AGENT)
     agent.chmod(0o755)
     words = ["-p", "x", "--cwd", str(work), "--agent", f"command:{agent}"]
-    ident = rolecall.json("thread", "start", str(tmp_path / "keep-out.yaml"), *words)["thread"]
+    ident = rolecall.json("thread", "start", str(disk_path / "keep-out.yaml"), *words)["thread"]
     env = {**os.environ, "ROLECALL_HOME": str(rolecall.home)}
     with subprocess.Popen([PROGRAM, "thread", "run", str(ident)], env=env, stdout=subprocess.PIPE) as command:
         assert (work / "told").read_text() == "ready\n"
@@ -69,7 +69,7 @@ def test_a_killed_command_leaves_no_process_of_a_sandboxed_step(
     assert rolecall.json("thread", "show", str(ident))["status"] == "completed"
     for pid in inside:
         processes.gone(pid)
-    assert not (tmp_path / "out").exists()
+    assert not (disk_path / "out").exists()
 
 
 def find_inside(command: int) -> list[int]:

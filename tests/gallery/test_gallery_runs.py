@@ -22,6 +22,11 @@ REJECTED = deliver("rejected", problems=["code.txt:1 is still wrong"])
 
 
 @pytest.fixture
+def tmp_path(disk_path: Path) -> Path:
+    return disk_path  # which a sandboxed agent sees
+
+
+@pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     monkeypatch.setenv("ROLECALL_HOME", str(tmp_path / "home"))
     with Stage(tmp_path) as stage:

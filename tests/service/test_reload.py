@@ -77,6 +77,11 @@ class Stage:
 
 
 @pytest.fixture
+def tmp_path(disk_path: Path) -> Path:
+    return disk_path  # which a sandboxed workflow sees
+
+
+@pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
     made = Stage(tmp_path)
     yield made
