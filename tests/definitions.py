@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rolecall.settings.yaml12 import Problem
-from rolecall.workflow.model import Workflow
+from rolecall.workflow.model import StoredWorkflow
 from rolecall.workflow.yaml import Definition
 
 
@@ -11,6 +11,6 @@ def errors_in(read: Definition) -> tuple[Problem, ...]:
     return tuple(problem for problem in read.problems if problem.severity == "error")
 
 
-def require(read: Definition) -> Workflow:
+def require(read: Definition) -> StoredWorkflow:
     assert read.workflow is not None, errors_in(read)
     return read.workflow

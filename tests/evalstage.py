@@ -10,7 +10,7 @@ from rolecall.evals.records import EvalRun, Result
 from rolecall.evals.suite import Judge, Suite, Variant
 from rolecall.evals.tasks import EvalTask
 from rolecall.store.store import Store
-from rolecall.workflow.model import Edge, Role, Workflow
+from rolecall.workflow.model import Edge, StoredRole, StoredWorkflow
 from rolecall.workflow.playbook import Playbook
 
 Outcome = Callable[[str, int, int], str]
@@ -36,7 +36,9 @@ def store_run(
         else tasks
     )
     book = Playbook(
-        Workflow("fix-it", roles={"worker": Role(prompt="Work.")}, graph={"$START": (Edge("worker"),)})
+        StoredWorkflow(
+            "fix-it", roles={"worker": StoredRole(prompt="Work.")}, graph={"$START": (Edge("worker"),)}
+        )
     )
     suite = Suite(
         name,

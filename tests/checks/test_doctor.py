@@ -34,7 +34,7 @@ from rolecall.checks.machine import check_endpoint, check_extract
 from rolecall.errors import NotFound, UsageError
 from rolecall.settings.models import Endpoint as ModelEndpoint
 from rolecall.threads.engine import Cast
-from rolecall.workflow.model import Role, Workdir, Workflow
+from rolecall.workflow.model import StoredRole, StoredWorkflow, Workdir
 from rolecall.workflow.playbook import Playbook
 
 KEY = "sk-secret-0123456789"
@@ -274,8 +274,8 @@ except NotFound as error:
 
 
 def book(name: str, workdir: Workdir | None = None, **agents: str | None) -> Playbook:
-    roles = {role: Role(agent=agent) for role, agent in agents.items()}
-    return Playbook(Workflow(name, roles=roles, workdir=workdir))
+    roles = {role: StoredRole(agent=agent) for role, agent in agents.items()}
+    return Playbook(StoredWorkflow(name, roles=roles, workdir=workdir))
 
 
 def cast_by_name(book: Playbook, role: str) -> Cast:
@@ -322,7 +322,7 @@ def test_a_role_written_in_python_needs_nobody() -> None:
     async def write(_context: object) -> dict[str, Any]:
         return {}
 
-    one = Playbook(Workflow("w", roles={"writer": Role()}), functions={"writer": write})
+    one = Playbook(StoredWorkflow("w", roles={"writer": StoredRole()}), functions={"writer": write})
     assert needs_of([one], cast_by_name, find_in()) == []
 
 

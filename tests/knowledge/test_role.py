@@ -19,7 +19,7 @@ from rolecall.knowledge.query import FoundPassage
 from rolecall.knowledge.words import tokens
 from rolecall.threads.prompt import assemble
 from rolecall.workflow import document, model, yaml
-from rolecall.workflow.model import Recall, Role
+from rolecall.workflow.model import Recall, StoredRole
 
 KEEPING = """
     import pathlib, sys
@@ -198,8 +198,8 @@ def test_an_agent_whose_session_goes_on_is_not_told_again() -> None:
         "instruction": "i",
         "show_command": "s",
     }
-    assert "# From this repository\n\nx" in assemble(Role(), **common, knowledge="x").text
-    assert "From this repository" not in assemble(Role(), **common, knowledge="x", last_turn=1).text
+    assert "# From this repository\n\nx" in assemble(StoredRole(), **common, knowledge="x").text
+    assert "From this repository" not in assemble(StoredRole(), **common, knowledge="x", last_turn=1).text
 
 
 WORKFLOW = """

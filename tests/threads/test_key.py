@@ -20,9 +20,9 @@ from rolecall.threads.key import (
     load_parts,
 )
 from rolecall.threads.prompt import ShownStep
-from rolecall.workflow.model import Group, Limits, Recall, Role, Sandbox, sandbox_payload
+from rolecall.workflow.model import Group, Limits, Recall, Sandbox, StoredRole, sandbox_payload
 
-ROLE = Role(
+ROLE = StoredRole(
     description="Reviews",
     prompt="Review it.",
     capabilities=("read-only",),

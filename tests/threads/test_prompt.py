@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rolecall.threads.prompt import NEWEST_STEP_LIMIT, Prompt, ShownStep, assemble, correction, deliverable
-from rolecall.workflow.model import Role
+from rolecall.workflow.model import StoredRole
 from rolecall.workflow.reply import ParsedReply, ReplyProblem, Suspension, parse
 
 SNAPSHOTS = Path(__file__).parents[1] / "snapshots"
@@ -58,7 +58,7 @@ VARIANTS: dict[str, Any] = {
         },
     ]
 }
-PLANNER = Role(
+PLANNER = StoredRole(
     description="Plans the work.",
     prompt="Turn the task into steps that can be checked.",
     capabilities=("issue-analysis", "planning"),
@@ -66,7 +66,7 @@ PLANNER = Role(
     output="The plan and its steps.",
     schema=PLAIN,
 )
-REVIEWER = Role(prompt="Judge the change.", schema=VARIANTS)
+REVIEWER = StoredRole(prompt="Judge the change.", schema=VARIANTS)
 STEPS = [
     ShownStep(
         4,
@@ -81,7 +81,7 @@ STEPS = [
 ]
 
 
-def ask(role: Role = REVIEWER, *, name: str = "reviewer", **changes: Any) -> Prompt:
+def ask(role: StoredRole = REVIEWER, *, name: str = "reviewer", **changes: Any) -> Prompt:
     asked: dict[str, Any] = {
         "task": "Fix the login.\n\nIt redirects twice.",
         "newest_first": STEPS,
@@ -99,7 +99,7 @@ def snapshots() -> dict[str, str]:
         "later-role-within-quota": ask(quota=400).text,
         "session-goes-on": ask(newest_first=STEPS[:2], last_turn=2).text,
         "role-without-schema": ask(
-            Role(prompt="Say hello."), name="greeter", newest_first=[], instruction=""
+            StoredRole(prompt="Say hello."), name="greeter", newest_first=[], instruction=""
         ).text,
         "correction": correction(
             ReplyProblem("the fields do not fit the schema", ("/: one", "/a: two")), VARIANTS

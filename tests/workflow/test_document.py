@@ -9,20 +9,22 @@ from rolecall.errors import Hint
 from rolecall.settings import yaml12
 from rolecall.threads.state import Status
 from rolecall.workflow import document, yaml
-from rolecall.workflow.model import END, START, Condition, Edge, Limits, Role, Workflow
+from rolecall.workflow.model import END, START, Condition, Edge, Limits, StoredRole, StoredWorkflow
 
 META = {
     "type": "object",
     "properties": {"$status": {"enum": ["ok", "bad"]}, "note": {"type": "string"}},
     "required": ["$status", "note"],
 }
-BASE = Workflow(
+BASE = StoredWorkflow(
     "check-text",
     description="Two roles\nand a loop",
     version="1e3",
     roles={
-        "writer": Role(prompt="Write.", agent="human", limits=Limits(turns=3), schema={"type": "object"}),
-        "critic": Role(
+        "writer": StoredRole(
+            prompt="Write.", agent="human", limits=Limits(turns=3), schema={"type": "object"}
+        ),
+        "critic": StoredRole(
             prompt="Criticize.", capabilities=("012", "yes"), extract={"model": "0o14"}, schema=META
         ),
     },
@@ -35,7 +37,7 @@ BASE = Workflow(
 )
 
 
-def read(text: str) -> Workflow:
+def read(text: str) -> StoredWorkflow:
     found = yaml.parse(text, source="x.yaml")
     assert found.workflow is not None, found.problems
     return found.workflow
@@ -70,7 +72,7 @@ def test_changes_name_roles_schemas_edges_conditions_and_limits() -> None:
     critic = BASE.roles["critic"]._replace(prompt="Be kind.", schema={**META, "title": "x"})
     after = BASE._replace(
         version="2",
-        roles={"critic": critic, "editor": Role(schema=META)},
+        roles={"critic": critic, "editor": StoredRole(schema=META)},
         graph={
             START: (Edge("critic"),),
             "critic": (Edge(END, "ok"), Edge("editor", "bad", prompt="{{note}}")),

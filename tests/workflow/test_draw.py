@@ -11,16 +11,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rolecall.workflow import draw
-from rolecall.workflow.model import END, FAIL, START, Condition, Edge, Group, Limits, Role, Workflow
+from rolecall.workflow.model import (
+    END,
+    FAIL,
+    START,
+    Condition,
+    Edge,
+    Group,
+    Limits,
+    StoredRole,
+    StoredWorkflow,
+)
 
-SOLVE = Workflow(
+SOLVE = StoredWorkflow(
     "solve-issue",
     description="End-to-end issue resolution",
     version="2",
     roles={
-        "planner": Role("Plans", agent="human"),
-        "developer": Role("Writes"),
-        "reviewer": Role("Reads"),
+        "planner": StoredRole("Plans", agent="human"),
+        "developer": StoredRole("Writes"),
+        "reviewer": StoredRole("Reads"),
     },
     graph={
         START: (Edge("planner"),),
@@ -71,13 +81,13 @@ Suspended after 30 steps.
 
 def test_groups_show_who_plays_them() -> None:
     team = ("backend", "docs")
-    workflow = Workflow(
+    workflow = StoredWorkflow(
         "do-work",
         roles={
-            "reviewer": Role(group=Group(each="steps[-1].output.files", agents=("claude", "codex"))),
-            "judge": Role(group=Group(times=3)),
-            "team": Role(group=Group(roles=team)),
-            **dict.fromkeys(team, Role()),
+            "reviewer": StoredRole(group=Group(each="steps[-1].output.files", agents=("claude", "codex"))),
+            "judge": StoredRole(group=Group(times=3)),
+            "team": StoredRole(group=Group(roles=team)),
+            **dict.fromkeys(team, StoredRole()),
         },
         graph={
             START: (Edge("reviewer"),),
@@ -117,9 +127,9 @@ do-work
 
 
 def test_rails_of_branches_cross_and_meet() -> None:
-    workflow = Workflow(
+    workflow = StoredWorkflow(
         "sort-ticket",
-        roles={"triage": Role(), "coder": Role(), "answerer": Role()},
+        roles={"triage": StoredRole(), "coder": StoredRole(), "answerer": StoredRole()},
         graph={
             START: (Edge("triage"),),
             "triage": (Edge("coder", "bug"), Edge("answerer", "question"), Edge(FAIL, "spam")),
@@ -159,9 +169,9 @@ sort-ticket
 
 
 def test_mermaid_names_places_by_number_and_escapes_labels() -> None:
-    workflow = Workflow(
+    workflow = StoredWorkflow(
         "ask-once",
-        roles={"asker": Role()},
+        roles={"asker": StoredRole()},
         graph={START: (Edge("asker"),), "asker": (Edge(END, 'said "no" <b>#1'), Edge("asker", "again"))},
     )
     assert draw.to_mermaid(workflow) == (
@@ -176,7 +186,7 @@ def test_mermaid_names_places_by_number_and_escapes_labels() -> None:
 
 
 def test_a_stored_workflow_without_order_is_drawn_like_its_file() -> None:
-    shuffled = Workflow(
+    shuffled = StoredWorkflow(
         SOLVE.name,
         SOLVE.description,
         SOLVE.version,
@@ -203,11 +213,11 @@ def test_svg_is_self_contained_and_follows_the_reader_between_light_and_dark() -
 
 def test_hostile_texts_stay_texts_in_svg() -> None:
     evil = "</text><script>alert(1)</script>&\x1b[31m\x00\ud800"
-    workflow = Workflow(
+    workflow = StoredWorkflow(
         "draw-evil",
         description=evil,
         version=evil,
-        roles={"one": Role(evil, agent=evil)},
+        roles={"one": StoredRole(evil, agent=evil)},
         graph={START: (Edge("one"),), "one": (Edge(END, evil),)},
     )
     svg = draw.to_svg(workflow)
@@ -220,19 +230,19 @@ NAMES = [f"role{number}" for number in range(7)]
 
 
 @st.composite
-def workflows(draw_: st.DrawFn) -> Workflow:
+def workflows(draw_: st.DrawFn) -> StoredWorkflow:
     names = draw_(st.lists(st.sampled_from(NAMES), min_size=1, unique=True))
     targets = st.lists(st.sampled_from([*names, END, FAIL]), min_size=1, max_size=4)
     graph = {name: tuple(Edge(to, f"s{i}") for i, to in enumerate(draw_(targets))) for name in names}
     first = draw_(st.sampled_from(names))
-    return Workflow(
-        "draw-any", roles={name: Role() for name in names}, graph={START: (Edge(first),), **graph}
+    return StoredWorkflow(
+        "draw-any", roles={name: StoredRole() for name in names}, graph={START: (Edge(first),), **graph}
     )
 
 
 @given(workflow=workflows())
 @settings(max_examples=150, deadline=None)
-def test_every_place_and_every_label_is_in_every_picture(workflow: Workflow) -> None:
+def test_every_place_and_every_label_is_in_every_picture(workflow: StoredWorkflow) -> None:
     pictures = [draw.to_text(workflow), draw.to_svg(workflow), draw.to_mermaid(workflow)]
     lines = draw.picture(workflow).lines
     for shown in pictures:
@@ -242,7 +252,7 @@ def test_every_place_and_every_label_is_in_every_picture(workflow: Workflow) -> 
 
 @given(workflow=workflows())
 @settings(max_examples=150, deadline=None)
-def test_boxes_and_labels_of_a_layer_never_overlap(workflow: Workflow) -> None:
+def test_boxes_and_labels_of_a_layer_never_overlap(workflow: StoredWorkflow) -> None:
     for layer in draw._Layout(draw.picture(workflow), workflow).layers:
         edges = [(cell.x - cell.width / 2, cell.x + cell.width / 2) for cell in layer]
         assert all(left[1] < right[0] for left, right in pairwise(edges))
@@ -250,7 +260,7 @@ def test_boxes_and_labels_of_a_layer_never_overlap(workflow: Workflow) -> None:
 
 @given(workflow=workflows())
 @settings(max_examples=100, deadline=None)
-def test_all_lines_but_loops_lead_to_a_later_layer(workflow: Workflow) -> None:
+def test_all_lines_but_loops_lead_to_a_later_layer(workflow: StoredWorkflow) -> None:
     shown = draw.picture(workflow)
     for line in shown.lines:
         if not line.is_loop:
@@ -261,5 +271,5 @@ def test_all_lines_but_loops_lead_to_a_later_layer(workflow: Workflow) -> None:
 def test_a_long_chain_is_drawn_in_order(count: int) -> None:
     names = [f"step{number}" for number in range(count)]
     graph = {one: (Edge(other),) for one, other in zip([START, *names], [*names, END], strict=True)}
-    text = draw.to_text(Workflow("walk-far", roles={name: Role() for name in names}, graph=graph))
+    text = draw.to_text(StoredWorkflow("walk-far", roles={name: StoredRole() for name in names}, graph=graph))
     assert re.findall(r"step\d+", text) == names

@@ -16,10 +16,9 @@ from rolecall.store import canonical, schema
 from rolecall.store.ids import node_id
 from rolecall.store.store import META
 from rolecall.workflow import condition, document, gallery, group, yaml
-from rolecall.workflow.model import Group, Workflow, from_payload, to_payload, type_of
+from rolecall.workflow.model import Group, StoredWorkflow, from_payload, to_payload, type_of
 from rolecall.workflow.playbook import Message
-from rolecall.workflow.python import Joined, MemberResult, Role, check
-from rolecall.workflow.python import Workflow as PythonWorkflow
+from rolecall.workflow.python import Joined, MemberResult, Role, Workflow, check
 
 FILE = """\
 name: review-files
@@ -78,7 +77,7 @@ def find(tmp_path: Path, old: str, new: str) -> list[str]:
 
 
 @pytest.fixture
-def sound(tmp_path: Path) -> Workflow:
+def sound(tmp_path: Path) -> StoredWorkflow:
     return require(load(tmp_path))
 
 
@@ -96,7 +95,7 @@ def test_groups_are_read_without_problems(tmp_path: Path) -> None:
     assert roles["lister"].group is None
 
 
-def test_a_group_is_stored_and_read_again(sound: Workflow) -> None:
+def test_a_group_is_stored_and_read_again(sound: StoredWorkflow) -> None:
     ids = {name: node_id(META, canonical.encode(dict(role.schema))) for name, role in sound.roles.items()}
     payload = to_payload(sound, ids)
     assert payload["roles"]["reviewer"]["group"] == {
@@ -116,7 +115,7 @@ def test_the_written_yaml_gives_the_same_workflow(tmp_path: Path, join: str) -> 
     assert require(yaml.parse(written, source="again")) == workflow
 
 
-def test_editors_know_groups(sound: Workflow) -> None:
+def test_editors_know_groups(sound: StoredWorkflow) -> None:
     validator = jsonschema_rs.validator_for(yaml.json_schema())
     assert validator.is_valid(document.to_document(sound))
     wrong = document.to_document(sound)
@@ -231,7 +230,7 @@ def test_a_section_over_an_output_is_left_out_without_one(tmp_path: Path) -> Non
 # -- members --
 
 
-def test_a_member_gets_its_item_and_its_agent(sound: Workflow) -> None:
+def test_a_member_gets_its_item_and_its_agent(sound: StoredWorkflow) -> None:
     name, role = group.role_of(sound, "reviewer", number=2, count=3, item={"path": "a.py"})
     assert (name, role.prompt, role.agent, role.group) == (
         "reviewer", "Review a.py, file 2 of 3.", "codex", None,
@@ -240,12 +239,12 @@ def test_a_member_gets_its_item_and_its_agent(sound: Workflow) -> None:
     assert third.agent == "claude"
 
 
-def test_an_item_without_the_field_is_an_error_with_the_member(sound: Workflow) -> None:
+def test_an_item_without_the_field_is_an_error_with_the_member(sound: StoredWorkflow) -> None:
     with pytest.raises(UsageError, match=r"the goal of 'reviewer' .* member 1: {{item.path}} has no value"):
         group.role_of(sound, "reviewer", number=1, count=1, item={})
 
 
-def test_a_member_of_a_team_plays_its_role(sound: Workflow) -> None:
+def test_a_member_of_a_team_plays_its_role(sound: StoredWorkflow) -> None:
     name, role = group.role_of(sound, "team", number=2, count=2, item="docs")
     assert (name, role) == ("docs", sound.roles["docs"])
 
@@ -309,7 +308,7 @@ def joined(*members: dict[str, Any], status: str = "done") -> dict[str, Any]:
     return {"status": status, "members": list(members), "count": len(members), **counts}
 
 
-def test_the_output_of_a_group_has_the_schema_of_its_members(sound: Workflow) -> None:
+def test_the_output_of_a_group_has_the_schema_of_its_members(sound: StoredWorkflow) -> None:
     kind = schema.Type(dict(group.output_schema(sound, "reviewer")))
     assert not list(kind.misfits(joined(member(1), member(2, status="failed", output=None, reason="x"))))
     assert not list(kind.misfits(joined()))
@@ -358,7 +357,7 @@ def test_python_has_the_same_groups() -> None:
         "writer": Role(None, "Write.", Review),
     }
     graph = {"$START": "lister", "lister": "reviewer", "reviewer": "judge", "judge": "team", "team": "$END"}
-    book, problems = check(PythonWorkflow("do-work", roles, graph=graph), name=None, python="x.py:workflow")
+    book, problems = check(Workflow("do-work", roles, graph=graph), name=None, python="x.py:workflow")
     assert book is not None, problems
     groups = {name: role.group for name, role in book.workflow.roles.items() if role.group}
     assert groups == {
@@ -371,15 +370,13 @@ def test_python_has_the_same_groups() -> None:
 
 def test_a_moderator_may_lead_to_a_group_from_anywhere() -> None:
     roles: dict[str, Role[Any]] = {"reviewer": REVIEWER, "lister": LISTER}
-    book, problems = check(
-        PythonWorkflow("do-work", roles, lambda _: "$END"), name=None, python="x.py:workflow"
-    )
+    book, problems = check(Workflow("do-work", roles, lambda _: "$END"), name=None, python="x.py:workflow")
     assert (book is not None, problems) == (True, [])
 
 
 def test_a_mistake_in_python_names_the_line_of_the_role() -> None:
     role = Role.each("steps[-1].output.files", Role(None, "Review {{itm}}.", Review, workdir="shared"))
-    workflow = PythonWorkflow("do-work", {"lister": LISTER, "reviewer": role}, lambda _: "$END")
+    workflow = Workflow("do-work", {"lister": LISTER, "reviewer": role}, lambda _: "$END")
     _, problems = check(workflow, name=None, python="x.py:workflow")
     assert [(Position(*one[2:5]), one.message) for one in problems] == [
         (role.place, "{{itm}} has no value for a member of reviewer")

@@ -11,7 +11,7 @@ from rolecall.errors import NotFound, UsageError
 from rolecall.settings import stores
 from rolecall.store.store import Store
 from rolecall.workflow import registry
-from rolecall.workflow.model import END, START, Edge, Role, Workflow
+from rolecall.workflow.model import END, START, Edge, StoredRole, StoredWorkflow
 from rolecall.workflow.playbook import Playbook
 
 TEXT = """\
@@ -42,7 +42,9 @@ def write(path: Path, name: str, about: str = "one") -> Path:
 def book(about: str = "one", version: str = "") -> Playbook:
     graph = {START: (Edge("writer"),), "writer": (Edge(END),)}
     return Playbook(
-        Workflow("write-text", about, version, roles={"writer": Role(schema={"type": "object"})}, graph=graph)
+        StoredWorkflow(
+            "write-text", about, version, roles={"writer": StoredRole(schema={"type": "object"})}, graph=graph
+        )
     )
 
 

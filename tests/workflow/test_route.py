@@ -12,24 +12,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rolecall.workflow import yaml
-from rolecall.workflow.model import END, FAIL, START, Condition, Edge, Role, Workflow
+from rolecall.workflow.model import END, FAIL, START, Condition, Edge, StoredRole, StoredWorkflow
 from rolecall.workflow.route import Ended, Failed, Next, Route, Stuck, Suspended, route, status_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TASK = {"workflow": "W", "prompt": "Fix the login", "cwd": "/work"}
 
 
-def follow(workflow: Workflow, role: str, output: Any, *, count: int = 1, body: str = "the body") -> Route:
+def follow(
+    workflow: StoredWorkflow, role: str, output: Any, *, count: int = 1, body: str = "the body"
+) -> Route:
     steps = [{"role": role, "output": output}]
     return route(
         workflow, role=role, output=output, start=TASK, steps=steps, steps_count=count, thread="T1", body=body
     )
 
 
-def of(*edges: Edge, **conditions: str) -> Workflow:
-    return Workflow(
+def of(*edges: Edge, **conditions: str) -> StoredWorkflow:
+    return StoredWorkflow(
         name="do-it",
-        roles={"a": Role(), "b": Role()},
+        roles={"a": StoredRole(), "b": StoredRole()},
         graph={"a": edges},
         conditions={name: Condition(expression) for name, expression in conditions.items()},
     )
@@ -142,7 +144,7 @@ STUCK = {
 
 @pytest.mark.parametrize(("workflow", "output", "words"), STUCK.values(), ids=STUCK)
 def test_no_way_on_is_stuck_with_the_reason_and_what_to_do(
-    workflow: Workflow, output: Any, words: list[str]
+    workflow: StoredWorkflow, output: Any, words: list[str]
 ) -> None:
     result = follow(workflow, "a", output)
     assert isinstance(result, Stuck)
@@ -175,9 +177,9 @@ OUTPUTS = st.recursive(
 @given(st.lists(EDGES, max_size=4), NAMES, OUTPUTS)
 @settings(max_examples=400, deadline=None)
 def test_routing_is_total(edges: list[Edge], role: str, output: Any) -> None:
-    workflow = Workflow(
+    workflow = StoredWorkflow(
         name="do-it",
-        roles={"a": Role(), "b": Role()},
+        roles={"a": StoredRole(), "b": StoredRole()},
         graph={"a": tuple(edges)},
         conditions={
             "c": Condition("steps[-1].output.x = 1"),

@@ -15,9 +15,9 @@ from rolecall.store import schema
 from rolecall.workflow import document, draw, python, yaml
 from rolecall.workflow.model import (
     SCHEMAS,
-    Role,
     Sandbox,
-    Workflow,
+    StoredRole,
+    StoredWorkflow,
     describe_sandbox,
     from_payload,
     sandbox_of,
@@ -58,7 +58,7 @@ def read(role: str = "", workflow: str = "") -> Definition:
     return yaml.parse(text + (f"sandbox: {workflow}\n" if workflow else ""), source="run-it.yaml")
 
 
-def read_workflow(role: str = "", workflow: str = "") -> Workflow:
+def read_workflow(role: str = "", workflow: str = "") -> StoredWorkflow:
     found = read(role, workflow)
     assert found.workflow is not None, found.problems
     return found.workflow
@@ -341,7 +341,7 @@ def test_pictures_mark_roles_with_and_without_a_sandbox() -> None:
     text = draw.to_text(workflow)
     assert "│ a (no sandbox) │" in text and "│  b (sandbox)   │" in text
     assert '"a (no sandbox)"' in draw.to_mermaid(workflow)
-    svg = draw.to_svg(workflow._replace(roles={**workflow.roles, "b": Role(agent="claude")}))
+    svg = draw.to_svg(workflow._replace(roles={**workflow.roles, "b": StoredRole(agent="claude")}))
     assert ">no sandbox<" in svg and ">claude, sandbox<" in svg
-    asked = workflow._replace(roles={**workflow.roles, "b": Role(agent="human")})
+    asked = workflow._replace(roles={**workflow.roles, "b": StoredRole(agent="human")})
     assert draw.to_text(asked).count("sandbox") == 1

@@ -22,8 +22,8 @@ from rolecall.workflow.model import (
     Condition,
     Edge,
     Limits,
-    Role,
-    Workflow,
+    StoredRole,
+    StoredWorkflow,
     from_payload,
     on_crash_of,
     reuse_of,
@@ -852,15 +852,15 @@ def test_the_schema_for_editors_refuses_what_is_misspelt(key: str) -> None:
 # -- the stored form --
 
 
-def full_workflow() -> Workflow:
-    role = Role(
+def full_workflow() -> StoredWorkflow:
+    role = StoredRole(
         "d", "g", ("c",), "p", "o", {"type": "object"}, "claude", "bounded", Limits(turns=3), {"model": "m"}
     )
-    return Workflow(
+    return StoredWorkflow(
         name="do-it",
         description="d",
         version="2",
-        roles={"a": role, "b": Role(schema={"type": "string"})},
+        roles={"a": role, "b": StoredRole(schema={"type": "string"})},
         graph={"$START": (Edge("a"),), "a": (Edge("b", "done", None, "p", "/x"), Edge("$END", None, "c"))},
         conditions={"c": Condition("true", "d")},
         limits=Limits(cost=1.5, minutes=2),
@@ -871,7 +871,7 @@ def full_workflow() -> Workflow:
 def test_the_stored_form_comes_back_exactly_and_fits_its_type() -> None:
     kind = schema.Type(WORKFLOW_SCHEMA)
     assert schema.problems_of(WORKFLOW_SCHEMA) == []
-    for workflow in (full_workflow(), require(parse(SOUND)), Workflow("x")):
+    for workflow in (full_workflow(), require(parse(SOUND)), StoredWorkflow("x")):
         ids = {name: f"000000000000{index}" for index, name in enumerate(workflow.roles)}
         payload = to_payload(workflow, ids)
         assert kind.misfits(payload) == []
@@ -904,7 +904,7 @@ def test_the_predecessors_stored_form_is_read() -> None:
         "$START": (Edge("a", None, None, "go"),),
         "a": (Edge("$END", "done", None, "bye"), Edge("a", "again", None, "go")),
     }
-    assert workflow.roles["a"] == Role("d", "g", (), "p", "o", {"type": "object"})
+    assert workflow.roles["a"] == StoredRole("d", "g", (), "p", "o", {"type": "object"})
     later = {**payload, "version": 2, "graph": {"$START": {"new": target}, "a": {"done": target}}}
     assert from_payload(later, {"X": {}}).graph["$START"] == (Edge("a", None, None, "go"),)
 

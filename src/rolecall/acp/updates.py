@@ -42,7 +42,7 @@ from rolecall.threads.setup import HUMAN
 from rolecall.threads.step_files import FileVersions
 from rolecall.threads.thread import Step
 from rolecall.workflow.document import roles_in_order
-from rolecall.workflow.model import STATUS_KEYS, SUSPEND, Workflow
+from rolecall.workflow.model import STATUS_KEYS, SUSPEND, StoredWorkflow
 from rolecall.workflow.route import status_of
 
 Update = (
@@ -185,7 +185,7 @@ def word_heading(role: str) -> str:
 class Progress:
     """The roles that have answered, and the role at work."""
 
-    def __init__(self, workflow: Workflow) -> None:
+    def __init__(self, workflow: StoredWorkflow) -> None:
         self._workflow = workflow
         self._statuses: dict[str, str] = {}
         self.current = ""

@@ -129,7 +129,7 @@ class LoadedWorkflow(NamedTuple):
 class WorkflowDefinition(NamedTuple):
     """A workflow as a value, the node it is or would be stored as, and its file if it was found in one."""
 
-    workflow: model.Workflow
+    workflow: model.StoredWorkflow
     node: Node
     path: str | None
 
@@ -673,7 +673,7 @@ class Rolecall:
         except RolecallError as error:
             return f"({error.message})"
 
-    def read_workflow(self, ident: str) -> model.Workflow:
+    def read_workflow(self, ident: str) -> model.StoredWorkflow:
         """A stored workflow by its id, without running its code."""
         return registry.read_node(self.store, ident)[0]
 

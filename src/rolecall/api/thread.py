@@ -102,7 +102,7 @@ class Question(NamedTuple):
     """What a thread needs next: the output of `due`, or a text if `due` is None."""
 
     due: route.Next | None
-    role: model.Role | None
+    role: model.StoredRole | None
     """The definition of the role that is due."""
     task: str
     is_asked: bool

@@ -15,7 +15,7 @@ from rolecall.errors import UsageError
 from rolecall.settings.settings import Settings, agent_for
 from rolecall.threads.sandboxing import check_role
 from rolecall.threads.setup import Cast
-from rolecall.workflow.model import START, Role, Workflow
+from rolecall.workflow.model import START, StoredRole, StoredWorkflow
 
 _JUDGES = re.compile(r"audit|check|critic|judge|referee|review|skeptic|verif")
 
@@ -41,7 +41,7 @@ def ready_agents(findings: Mapping[str, AgentFinding]) -> list[Cast]:
     return [cast for cast in known_agents() if cast.name in ready]
 
 
-def open_roles(workflow: Workflow, settings: Settings) -> list[str]:
+def open_roles(workflow: StoredWorkflow, settings: Settings) -> list[str]:
     """The roles for which neither the workflow nor the configuration names an agent."""
     found = []
     for name, role in workflow.roles.items():
@@ -55,7 +55,7 @@ def open_roles(workflow: Workflow, settings: Settings) -> list[str]:
 
 
 def choose(
-    workflow: Workflow, roles: Sequence[str], ready: Sequence[Cast], *, default: str = ""
+    workflow: StoredWorkflow, roles: Sequence[str], ready: Sequence[Cast], *, default: str = ""
 ) -> dict[str, AgentChoice]:
     """Choose an agent for each of `roles`: the first that is ready, and a second one for roles that judge the work of
     others, because two models seldom make the same mistake. A role that judges such a judge gets the first again.
@@ -75,11 +75,11 @@ def choose(
 
 def can_be_held_to(agent: Any, restriction: str) -> bool:
     """Whether an agent, or the kernel for it, can enforce a restriction on this machine."""
-    workflow = Workflow("", roles={"": Role(capabilities=(restriction,))})
+    workflow = StoredWorkflow("", roles={"": StoredRole(capabilities=(restriction,))})
     return _can_play(Cast("", agent), workflow, "")
 
 
-def _can_play(cast: Cast, workflow: Workflow, role: str) -> bool:
+def _can_play(cast: Cast, workflow: StoredWorkflow, role: str) -> bool:
     try:
         check_role(cast.name, cast.agent, workflow, role, layers=configured_layers)
     except UsageError:

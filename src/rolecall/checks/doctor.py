@@ -26,7 +26,7 @@ from rolecall.checks.machine import Check, check_collector, check_extract
 from rolecall.errors import AgentError, NotFound, RolecallError
 from rolecall.settings.settings import NAME_AN_AGENT, Settings
 from rolecall.threads.setup import Cast, Casting
-from rolecall.workflow.model import Role, Workdir, workdir_of
+from rolecall.workflow.model import StoredRole, Workdir, workdir_of
 from rolecall.workflow.playbook import Playbook, players
 
 _AT_ONCE = 2
@@ -84,7 +84,7 @@ class AgentNeed:
 
     workflow: str
     role: str
-    entry: Role
+    entry: StoredRole
     workdir: Workdir
     cast: Cast | None
     """None if no agent was found, which `trouble` explains."""

@@ -28,7 +28,7 @@ from rolecall.settings.yaml12 import Problem
 from rolecall.store.canonical import JsonObject
 from rolecall.store.lazy import Module
 from rolecall.workflow import gallery, registry, versions
-from rolecall.workflow.model import Sandbox, Workflow, from_payload, schema_ids_of
+from rolecall.workflow.model import Sandbox, StoredWorkflow, from_payload, schema_ids_of
 from rolecall.workflow.playbook import Playbook, ThreadContext
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class FileReport:
     """The result of checking one file."""
 
     path: str
-    workflow: Workflow | None
+    workflow: StoredWorkflow | None
     """The workflow in the file, without its functions if it is in Python; None if there is an error."""
     problems: tuple[Problem, ...]
     """Problems of the definition."""

@@ -30,7 +30,7 @@ from rolecall.settings.settings import Settings
 from rolecall.store.canonical import JsonObject
 from rolecall.threads import casting
 from rolecall.threads.setup import HUMAN, Cast
-from rolecall.workflow.model import Role, Workflow
+from rolecall.workflow.model import StoredRole, StoredWorkflow
 from rolecall.workflow.playbook import Playbook
 
 PROMPT = "This is a test of the connection. Answer with the one word: ready"
@@ -46,7 +46,7 @@ _NOT_ALONE = {
 
 def named_agent(settings: Settings, name: str, env: Mapping[str, str]) -> Cast:
     """Return the agent for an alias or a spec, for a role without restrictions."""
-    book = Playbook(Workflow("try", roles={"try": Role()}))
+    book = Playbook(StoredWorkflow("try", roles={"try": StoredRole()}))
     return casting.cast(settings, book, "try", override=name, environment=env)
 
 

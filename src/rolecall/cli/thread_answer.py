@@ -18,7 +18,7 @@ from rolecall.errors import InvalidPayload, UsageError
 from rolecall.store.canonical import JsonObject
 from rolecall.store.schema import Type
 from rolecall.threads.prompt import example_output, field_line, required_fields
-from rolecall.workflow.model import STATUS_KEYS, Role
+from rolecall.workflow.model import STATUS_KEYS, StoredRole
 from rolecall.workflow.reply import Shape
 from rolecall.workflow.route import Next
 
@@ -226,7 +226,7 @@ def _ask_field(name: str, item: JsonObject, schema: JsonObject, *, is_required: 
 
 
 def _question_text(
-    options: Namespace, thread: Thread, question: Question, due: Next, role: Role
+    options: Namespace, thread: Thread, question: Question, due: Next, role: StoredRole
 ) -> Iterator[str]:
     about = role.description.strip()
     yield f"# You are asked as {due.role}: {about}" if about else f"# You are asked as {due.role}"
@@ -244,7 +244,7 @@ def _question_text(
 
 
 def _show_question(
-    options: Namespace, thread: Thread, question: Question, due: Next, role: Role, parts: list[str]
+    options: Namespace, thread: Thread, question: Question, due: Next, role: StoredRole, parts: list[str]
 ) -> None:
     shape = Shape(role.schema)
     forms = [variant.schema for variant in shape.variants] or [role.schema]

@@ -44,7 +44,7 @@ from rolecall.settings.form import (
 from rolecall.store.canonical import JsonObject
 from rolecall.threads.casting import agent_from
 from rolecall.workflow import condition
-from rolecall.workflow.model import END, START, Edge, Role, Workflow
+from rolecall.workflow.model import END, START, Edge, StoredRole, StoredWorkflow
 from rolecall.workflow.playbook import Playbook
 from rolecall.workflow.yaml import includer, read_text
 
@@ -165,7 +165,7 @@ def read_suite(path: str, *, load: LoadWorkflow, missing: FindMissing) -> Suite:
     return loaded.require(f"the suite {path}")
 
 
-def judge_workflow(judge: Judge) -> Workflow:
+def judge_workflow(judge: Judge) -> StoredWorkflow:
     """The workflow in which the agent of a judge gives one vote."""
     schema = {
         "type": "object",
@@ -176,7 +176,7 @@ def judge_workflow(judge: Judge) -> Workflow:
         },
         "required": ["verdict", "score", "reason"],
     }
-    role = Role(
+    role = StoredRole(
         description="Judges a result.",
         prompt=judge.rubric,
         procedure="Read the result and the files in this folder. Change nothing.",
@@ -185,7 +185,9 @@ def judge_workflow(judge: Judge) -> Workflow:
         agent=judge.agent,
     )
     graph = {START: (Edge(JUDGE_ROLE),), JUDGE_ROLE: (Edge(END),)}
-    return Workflow(f"judge-{judge.name.lower()}", "Judges a result.", roles={JUDGE_ROLE: role}, graph=graph)
+    return StoredWorkflow(
+        f"judge-{judge.name.lower()}", "Judges a result.", roles={JUDGE_ROLE: role}, graph=graph
+    )
 
 
 class _SuiteForm(Record[Suite]):

@@ -13,7 +13,17 @@ from typing import Any, NamedTuple
 
 from rolecall.nexus.catalog import Catalog
 from rolecall.store.canonical import Schema
-from rolecall.workflow.model import END, FAIL, START, Condition, Edge, Limits, Role, Workdir, Workflow
+from rolecall.workflow.model import (
+    END,
+    FAIL,
+    START,
+    Condition,
+    Edge,
+    Limits,
+    StoredRole,
+    StoredWorkflow,
+    Workdir,
+)
 
 NAME = "run-task"
 """The workflow name used to configure agents, as in `agentOverrides.run-task.engineer`."""
@@ -71,7 +81,7 @@ def make(
     catalog: Catalog,
     notes: Callable[[str], str] = lambda _role: "",
     workdir: Workdir | None = None,
-) -> Workflow:
+) -> StoredWorkflow:
     """Build the workflow of a task; `notes` returns text to add to a role's body, such as tool names."""
     asked = diagnosticians(players)
     schemas = dict.fromkeys(players.doers, _WORK)
@@ -93,7 +103,7 @@ def make(
     roles = {}
     for name, schema in schemas.items():
         agent = catalog.agent(name)
-        roles[name] = Role(
+        roles[name] = StoredRole(
             description=agent.description,
             # The runner updates the task list, so that no agent completes a task that still has to be checked.
             capabilities=tuple(dict.fromkeys((*agent.capabilities, "no_task_update"))),
@@ -106,7 +116,7 @@ def make(
         were_asked = " or ".join(f'"{name}" in steps.role' for name in asked)
         about = "Nobody has looked for the cause of a failure yet."
         conditions[_FIRST] = Condition(f"$not({were_asked})", about)
-    return Workflow(
+    return StoredWorkflow(
         NAME,
         description="Does a task, has it checked, and asks a person when it has failed twice.",
         roles={**roles, PERSON: _PERSON},
@@ -138,7 +148,7 @@ _ANSWERS = (
     ("plan_again", "why", "Which decision does not hold. The task ends; the plan is taken up again."),
     ("stop", "why", "Why the task is given up."),
 )
-_PERSON = Role(
+_PERSON = StoredRole(
     description="decides how to continue a task that has failed",
     prompt="Look at what was tried and why it failed. Then redirect the task, change it, or end it.",
     schema={

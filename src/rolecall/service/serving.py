@@ -31,7 +31,7 @@ from rolecall.settings.settings import Settings, agent_for
 from rolecall.store import atomic
 from rolecall.store.store import Store
 from rolecall.threads.state import ThreadState
-from rolecall.workflow.model import Role
+from rolecall.workflow.model import StoredRole
 
 _LARGEST_LOG = 5 * 1024 * 1024
 _HOME_GLANCE = 2.0
@@ -97,7 +97,7 @@ def agent_namer(store: Store) -> Callable[[ThreadState], str]:
     """Return a function that names the agent of a thread's next step, from its workflow and the configuration. A
     workflow written in Python may bring its own agents, which are counted as the configured one."""
     rolecall = Rolecall(store)
-    roles: dict[str, Mapping[str, Role]] = {}
+    roles: dict[str, Mapping[str, StoredRole]] = {}
     settings: Settings = {}
     read_again_at = -1.0
 
@@ -109,7 +109,7 @@ def agent_namer(store: Store) -> Callable[[ThreadState], str]:
         try:
             if node not in roles:
                 roles[node] = rolecall.read_workflow(node).roles
-            part = roles[node].get(role) or Role()
+            part = roles[node].get(role) or StoredRole()
             if part.group is not None and state.member is None:
                 return ""  # its members call agents
             if bound := state.agents.get(role):

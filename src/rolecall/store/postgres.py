@@ -110,7 +110,7 @@ class PostgresBackend(SqlTables):
         self._schema = schema
         self._inside = False
         self._clock_ahead_ms = 0
-        self._server = Server(url, schema)
+        self._server = PostgresServer(url, schema)
         self.address = str(self._server)
         self._writers, self._order = (_lock_key(schema, purpose) for purpose in ("writers", "order"))
         with self._server.translate_errors():
@@ -430,7 +430,7 @@ def parse_address(url: str) -> Mapping[str, Any]:
         ) from None
 
 
-class Server:
+class PostgresServer:
     """A server's address for display; the password is kept only to remove it from messages."""
 
     def __init__(self, url: str, schema: str = "") -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import hashlib
 
     from rolecall.threads.prompt import ShownStep
-    from rolecall.workflow.model import Role
+    from rolecall.workflow.model import StoredRole
 else:
     hashlib = Module("hashlib")  # not needed for reading
 
@@ -111,7 +111,7 @@ def digest(value: Any) -> str:
     return _sha256(value)[:_DIGEST] if value else ""
 
 
-def digest_role(name: str, role: "Role", sandbox: Any = None) -> str:
+def digest_role(name: str, role: "StoredRole", sandbox: Any = None) -> str:
     """The digest of a role's definition, without limits, its agent, its folder and how a group plays it. `sandbox` is
     the stored form of the role's sandbox, if any."""
     fields = {field: getattr(role, field) for field in OF_ROLE}

@@ -42,7 +42,7 @@ from rolecall.threads.thread import (
     Chain,
 )
 from rolecall.workflow import command, registry
-from rolecall.workflow.model import Workflow, own_folders
+from rolecall.workflow.model import StoredWorkflow, own_folders
 from rolecall.workflow.route import Next, Stuck
 
 if TYPE_CHECKING:
@@ -444,7 +444,7 @@ def choose_reuse(store: Store, ref: ThreadRef, reuse: bool | None) -> None:
     draft.commit()
 
 
-def _role_that_hears(chain: Chain, ref: ThreadRef, workflow: Workflow) -> str:
+def _role_that_hears(chain: Chain, ref: ThreadRef, workflow: StoredWorkflow) -> str:
     """The role that asked a question, or whose attempt failed; for a command, the role that named it."""
     role = ref.state.role or next((step.role for step in chain if not step.role.startswith("$")), "")
     agents = {name: one.agent or "" for name, one in workflow.roles.items()}

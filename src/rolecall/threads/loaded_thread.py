@@ -25,7 +25,7 @@ from rolecall.workflow.model import (
     END,
     START,
     SUSPEND,
-    Role,
+    StoredRole,
     Workdir,
     member_workdir,
     own_folders,
@@ -94,7 +94,7 @@ class LoadedThread:
         """The number of its steps, without those of members."""
         return int(self.totals.get("steps", 0) - self.totals.get("members", 0))
 
-    def role(self, name: str) -> Role:
+    def role(self, name: str) -> StoredRole:
         return self.workflow.roles[name]
 
     def workdir_of(self, role: str) -> Workdir:

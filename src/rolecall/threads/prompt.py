@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from rolecall.threads.state import GROUP
-from rolecall.workflow.model import SUSPEND, Role
+from rolecall.workflow.model import SUSPEND, StoredRole
 from rolecall.workflow.reply import ReplyProblem, Shape, render
 
 HISTORY_QUOTA = 8000
@@ -62,7 +62,7 @@ class Prompt(NamedTuple):
 
 
 def assemble(
-    role: Role,
+    role: StoredRole,
     *,
     name: str,
     task: str,
@@ -255,7 +255,7 @@ def _reminder(schema: Mapping[str, Any]) -> str:
 # -- the role and the earlier steps --
 
 
-def _role(role: Role, name: str) -> str:
+def _role(role: StoredRole, name: str) -> str:
     parts = [f"# Your role: {name}"]
     if role.description.strip():
         parts.append(role.description.strip())

@@ -13,7 +13,7 @@ from rolecall.errors import UsageError
 from rolecall.settings import capabilities
 from rolecall.store.canonical import JsonObject
 from rolecall.store.lazy import Module
-from rolecall.workflow.model import Sandbox, Workflow, describe_sandbox, sandbox_of
+from rolecall.workflow.model import Sandbox, StoredWorkflow, describe_sandbox, sandbox_of
 
 if TYPE_CHECKING:
     from rolecall.agents import sandbox as sandboxes
@@ -29,7 +29,7 @@ def no_layers() -> Layers:
 def check_role(
     name: str,
     agent: Any,
-    workflow: Workflow,
+    workflow: StoredWorkflow,
     role: str,
     *,
     layers: Callable[[], Layers],

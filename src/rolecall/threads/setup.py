@@ -15,7 +15,7 @@ from rolecall.store import holder
 from rolecall.store.store import Store
 from rolecall.threads.sandboxing import no_layers
 from rolecall.workflow.command import RUN
-from rolecall.workflow.model import Recall, Role
+from rolecall.workflow.model import Recall, StoredRole
 from rolecall.workflow.playbook import Playbook
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Setup:
     one."""
     extract: Extract
     """Asks a model to find the output in an answer whose frontmatter cannot be parsed."""
-    can_extract: Callable[[Role], bool]
+    can_extract: Callable[[StoredRole], bool]
     """Whether an extract model is available for the role."""
     token: Callable[[], str]
     """Creates a unique token for a lease or for an agent's processes."""
@@ -119,12 +119,12 @@ class Setup:
     lease_ms: int = holder.LEASE_MS
     """How long a lease lasts unless it is renewed."""
 
-    def restrictions_of(self, role: Role) -> tuple[str, ...]:
+    def restrictions_of(self, role: StoredRole) -> tuple[str, ...]:
         """The restrictions of the role and of our own process."""
         inherited = filter(None, self.environment.get(capabilities.VARIABLE, "").split(","))
         return tuple(dict.fromkeys((*inherited, *capabilities.restrictions(role.capabilities))))
 
-    def environment_of(self, role: Role) -> dict[str, str]:
+    def environment_of(self, role: StoredRole) -> dict[str, str]:
         """Our environment plus the restrictions of a role, which our own commands obey."""
         words = self.restrictions_of(role)
         return {**self.environment, **({capabilities.VARIABLE: ",".join(words)} if words else {})}

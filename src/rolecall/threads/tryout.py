@@ -33,7 +33,7 @@ from rolecall.workflow.model import (
     FAIL,
     START,
     SUSPEND,
-    Workflow,
+    StoredWorkflow,
     describe_sandbox,
     member_roles,
     runs_processes,
@@ -180,7 +180,7 @@ class Tryout:
 class Edit:
     """The differences between a version of a workflow and the edited one. Results of comparisons are kept."""
 
-    def __init__(self, old: Workflow, new: Playbook) -> None:
+    def __init__(self, old: StoredWorkflow, new: Playbook) -> None:
         self.old = Playbook(old)
         self.new = new
         self._routes: dict[str, bool] = {}
@@ -255,12 +255,12 @@ class Edit:
         return old.limits != new.limits or old.roles[role].limits != new.roles[role].limits
 
 
-def _expression(workflow: Workflow, condition: str) -> str | None:
+def _expression(workflow: StoredWorkflow, condition: str) -> str | None:
     known = workflow.conditions.get(condition)
     return known.expression if known else None
 
 
-def _field(workflow: Workflow, role: str, name: str) -> Any:
+def _field(workflow: StoredWorkflow, role: str, name: str) -> Any:
     value = getattr(workflow.roles[role], name)
     if name == "schema" and value.get("title") == f"{workflow.name}.{role}":
         return {key: inner for key, inner in value.items() if key != "title"}  # it follows from the names
@@ -373,7 +373,7 @@ class StepPlace:
             yield StepChange("group", ("list",), plural(len(before), "item"), plural(len(items), "item"))
 
 
-def _agents_of(workflow: Workflow, role: str) -> tuple[str, ...]:
+def _agents_of(workflow: StoredWorkflow, role: str) -> tuple[str, ...]:
     found = workflow.roles[role]
     return found.group.agents if found.group and found.group.agents else tuple(filter(None, [found.agent]))
 

@@ -11,7 +11,7 @@ from rolecall.errors import RolecallError
 from rolecall.threads.prompt import example_output, required_fields
 from rolecall.web import markdown
 from rolecall.web.verbs import JsonObject, Schema
-from rolecall.workflow.model import Role
+from rolecall.workflow.model import StoredRole
 from rolecall.workflow.reply import Shape
 
 _LONGEST = 20_000
@@ -80,7 +80,7 @@ class _Form(NamedTuple):
         return cls(status, dict(schema), sorted(required_fields(schema)))
 
 
-def _describe_form(name: str, role: Role) -> JsonObject:
+def _describe_form(name: str, role: StoredRole) -> JsonObject:
     shape = Shape(role.schema)
     forms = [_Form.of(variant.schema, variant.status) for variant in shape.variants] or [
         _Form.of(role.schema)

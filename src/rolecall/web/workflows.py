@@ -26,7 +26,7 @@ class Drawing(NamedTuple):
     """The roles that groups play, and the kind of each group."""
 
 
-def draw(workflow: model.Workflow) -> Drawing:
+def draw(workflow: model.StoredWorkflow) -> Drawing:
     drawn = picture(workflow)
     groups = {name: role.group.kind for name, role in workflow.roles.items() if role.group}
     return Drawing(workflow.name, drawn.places, [line._asdict() for line in drawn.lines], groups)

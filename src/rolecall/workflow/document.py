@@ -19,9 +19,9 @@ from rolecall.workflow.model import (
     START,
     Edge,
     Limits,
-    Role,
     Sandbox,
-    Workflow,
+    StoredRole,
+    StoredWorkflow,
     given,
     group_payload,
     recall_payload,
@@ -54,7 +54,7 @@ class WorkflowChange(NamedTuple):
         return f"{self.kind} {self.what} {self.name}".rstrip() + fields
 
 
-def roles_in_order(workflow: Workflow) -> list[str]:
+def roles_in_order(workflow: StoredWorkflow) -> list[str]:
     """The roles in the order in which a thread can reach them, because a stored mapping is unordered."""
     met = {START: None}
     for source in (waiting := [START]):
@@ -67,7 +67,7 @@ def roles_in_order(workflow: Workflow) -> list[str]:
 # -- writing --
 
 
-def to_document(workflow: Workflow) -> JsonObject:
+def to_document(workflow: StoredWorkflow) -> JsonObject:
     """The mapping that a workflow's YAML contains."""
     order = roles_in_order(workflow)
     sources = [START, *order, *sorted(workflow.graph.keys() - {START, *order})]
@@ -90,12 +90,12 @@ def to_document(workflow: Workflow) -> JsonObject:
     return {**found, **_sandbox(workflow.sandbox)}
 
 
-def to_yaml(workflow: Workflow) -> str:
+def to_yaml(workflow: StoredWorkflow) -> str:
     """The workflow's YAML."""
     return dump(to_document(workflow))
 
 
-def _role(role: Role, title: str) -> JsonObject:
+def _role(role: StoredRole, title: str) -> JsonObject:
     schema: Schema = _sort_keys(role.schema)
     # Reading the document adds this title again.
     if schema.get("title") == title:
@@ -175,13 +175,13 @@ def dump(value: Any) -> str:
 # -- comparing --
 
 
-def diff(before: Workflow, after: Workflow, *, names: tuple[str, str]) -> str:
+def diff(before: StoredWorkflow, after: StoredWorkflow, *, names: tuple[str, str]) -> str:
     """A unified diff of the two documents; empty if the workflows are the same."""
     old, new = (to_yaml(one).splitlines(keepends=True) for one in (before, after))
     return "".join(unified_diff(old, new, *names))
 
 
-def changes(before: Workflow, after: Workflow) -> list[WorkflowChange]:
+def changes(before: StoredWorkflow, after: StoredWorkflow) -> list[WorkflowChange]:
     """The differences by role, schema, edge, condition and limits."""
     both = (before, after)
     heads = [one._replace(roles={}, graph={}, conditions={}, limits=Limits()) for one in both]
@@ -212,7 +212,7 @@ class _PlacedEdge(NamedTuple):
     position: int | None
 
 
-def _named_edges(workflow: Workflow) -> dict[str, _PlacedEdge]:
+def _named_edges(workflow: StoredWorkflow) -> dict[str, _PlacedEdge]:
     """Edges by source and by status or condition; in a list, their position counts as well."""
     found: dict[str, _PlacedEdge] = {}
     for source, edges in workflow.graph.items():

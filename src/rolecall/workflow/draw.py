@@ -16,7 +16,7 @@ from typing import NamedTuple
 from unicodedata import east_asian_width
 
 from rolecall.workflow.document import roles_in_order
-from rolecall.workflow.model import END, FAIL, START, Limits, Workflow, runs_processes, sandbox_of
+from rolecall.workflow.model import END, FAIL, START, Limits, StoredWorkflow, runs_processes, sandbox_of
 
 LONGEST_LABEL = 40
 OTHERWISE = "otherwise"
@@ -44,7 +44,7 @@ class Picture(NamedTuple):
     lines: tuple[Line, ...]
 
 
-def picture(workflow: Workflow) -> Picture:
+def picture(workflow: StoredWorkflow) -> Picture:
     named = [edge.role for edges in workflow.graph.values() for edge in edges]
     teams = {name for role in workflow.roles.values() if role.group for name in role.group.roles}
     roles = [name for name in roles_in_order(workflow) if name not in teams or name in workflow.graph]
@@ -106,7 +106,7 @@ def one_line(text: str, longest: int = LONGEST_LABEL) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
-def caption(workflow: Workflow, place: str) -> str:
+def caption(workflow: StoredWorkflow, place: str) -> str:
     """Who plays a group, such as `× each`, `× 3` or `backend + docs`; empty for any other place."""
     group = workflow.roles[place].group if place in workflow.roles else None
     if group is None:
@@ -114,7 +114,7 @@ def caption(workflow: Workflow, place: str) -> str:
     return " + ".join(group.roles) or f"× {group.times or 'each'}"
 
 
-def sandbox_mark(workflow: Workflow, place: str) -> str:
+def sandbox_mark(workflow: StoredWorkflow, place: str) -> str:
     """`sandbox` or `no sandbox` if the workflow says so for the processes of a role; otherwise empty."""
     if place not in workflow.roles or not runs_processes(workflow.roles[place]):
         return ""
@@ -130,7 +130,7 @@ def limits_text(limits: Limits) -> str:
 # -- text --
 
 
-def to_text(workflow: Workflow) -> str:
+def to_text(workflow: StoredWorkflow) -> str:
     """The workflow drawn with box characters."""
     about = f": {one_line(workflow.description, 90)}" if workflow.description.strip() else ""
     rows = [_title(workflow) + about, "", *_Rails(picture(workflow), workflow).draw()]
@@ -144,11 +144,11 @@ def to_text(workflow: Workflow) -> str:
     return "\n".join(rows) + "\n"
 
 
-def _title(workflow: Workflow) -> str:
+def _title(workflow: StoredWorkflow) -> str:
     return f"{workflow.name} {one_line(workflow.version)}" if workflow.version else workflow.name
 
 
-def _name(workflow: Workflow, place: str) -> str:
+def _name(workflow: StoredWorkflow, place: str) -> str:
     about, mark = caption(workflow, place), sandbox_mark(workflow, place)
     name = (
         place if not about else one_line(f"{place} {about}" if about[0] == "×" else f"{place}: {about}", 60)
@@ -171,7 +171,7 @@ class _Rail:
 class _Rails:
     """A text drawing of places one below the other. A line to the next place goes straight down, others use rails."""
 
-    def __init__(self, shown: Picture, workflow: Workflow) -> None:
+    def __init__(self, shown: Picture, workflow: StoredWorkflow) -> None:
         self._places = shown.places
         self._roles = workflow.roles
         self._names = {place: _name(workflow, place) for place in shown.places}
@@ -268,7 +268,7 @@ def _pad(text: str, width: int) -> str:
 # -- Mermaid --
 
 
-def to_mermaid(workflow: Workflow) -> str:
+def to_mermaid(workflow: StoredWorkflow) -> str:
     """A Mermaid flowchart."""
     shown = picture(workflow)
     ids = {place: f"n{number}" for number, place in enumerate(shown.places)}
@@ -345,7 +345,7 @@ class _Chain:
 class _Layout:
     """The positions of all boxes, labels and bends."""
 
-    def __init__(self, shown: Picture, workflow: Workflow) -> None:
+    def __init__(self, shown: Picture, workflow: StoredWorkflow) -> None:
         self._workflow = workflow
         self.self_loops = {line.source: line for line in shown.lines if line.source == line.target}
         self.boxes: dict[str, _Cell] = {}
@@ -440,7 +440,7 @@ def _text_width(text: str, size: float) -> float:
     return _width(text) * size * 0.58
 
 
-def to_svg(workflow: Workflow, taken: Collection[tuple[str, str]] = ()) -> str:
+def to_svg(workflow: StoredWorkflow, taken: Collection[tuple[str, str]] = ()) -> str:
     """Draw a self-contained SVG that follows the reader's light or dark preference. The edges in `taken`, the path of
     a thread, are highlighted."""
     return _Svg(workflow, taken).draw()
@@ -455,7 +455,7 @@ _TAKEN_STYLE = """
 
 
 class _Svg:
-    def __init__(self, workflow: Workflow, taken: Collection[tuple[str, str]]) -> None:
+    def __init__(self, workflow: StoredWorkflow, taken: Collection[tuple[str, str]]) -> None:
         self._workflow = workflow
         self._taken = set(taken)
         self._met = {place for way in taken for place in way}

@@ -8,7 +8,7 @@ from typing import Any
 from rolecall.errors import UsageError
 from rolecall.store.canonical import JsonObject
 from rolecall.workflow import condition, template
-from rolecall.workflow.model import Group, Role, Workflow, member_roles
+from rolecall.workflow.model import Group, StoredRole, StoredWorkflow, member_roles
 
 STATUSES = ("done", "partly", "failed")
 """How a group ends: enough of its members are done; some are, but not enough; none is."""
@@ -39,7 +39,7 @@ _CONFLICT = {
 """What a member that is set aside conflicts with, as `files/merge.py` reports it."""
 
 
-def output_schema(workflow: Workflow, role: str) -> JsonObject:
+def output_schema(workflow: StoredWorkflow, role: str) -> JsonObject:
     """The schema of a step's output: the role's schema, or for a group the schema of its joined members."""
     group = workflow.roles[role].group
     if group is None:
@@ -97,7 +97,9 @@ def items_of(group: Group, *, start: JsonObject, steps: Sequence[JsonObject], st
     return list(group.roles) if group.roles else [None] * (group.times or 0)
 
 
-def role_of(workflow: Workflow, role: str, *, number: int, count: int, item: Any) -> tuple[str, Role]:
+def role_of(
+    workflow: StoredWorkflow, role: str, *, number: int, count: int, item: Any
+) -> tuple[str, StoredRole]:
     """The name and the role that a member plays, with the item in its texts and its agent chosen from the list.
 
     `number` counts from 1. Raise `UsageError` if a text uses a field that the item does not have.

@@ -27,9 +27,9 @@ from rolecall.workflow.model import (
     Edge,
     Group,
     Limits,
-    Role,
     Sandbox,
-    Workflow,
+    StoredRole,
+    StoredWorkflow,
     group_payload,
     member_roles,
     member_workdir,
@@ -97,7 +97,11 @@ class Unread(NamedTuple):
 
 
 def check(
-    workflow: Workflow, *, unread: Unread, functions: Collection[str] = (), prompts: Collection[str] = ()
+    workflow: StoredWorkflow,
+    *,
+    unread: Unread,
+    functions: Collection[str] = (),
+    prompts: Collection[str] = (),
 ) -> list[Finding]:
     """Return every finding. `functions` are roles played by Python functions, `prompts` those with a Python prompt."""
     lint = _Lint(workflow, unread)
@@ -115,7 +119,7 @@ def check(
 
 
 class _Lint:
-    def __init__(self, workflow: Workflow, unread: Unread) -> None:
+    def __init__(self, workflow: StoredWorkflow, unread: Unread) -> None:
         self.findings: list[Finding] = []
         self._workflow = workflow
         self._roles = workflow.roles
@@ -561,7 +565,7 @@ class _Lint:
                 )
                 self._warn(path, message, f"Give {name!r} the line `sandbox: off`.", at_key=True)
 
-    def _check_restrictions(self, name: str, role: Role, sandbox: Sandbox, path: Path) -> None:
+    def _check_restrictions(self, name: str, role: StoredRole, sandbox: Sandbox, path: Path) -> None:
         """Compare a sandbox with the restrictions of a role to which it applies."""
         held = [word for word in role.capabilities if word in IMPLY_SANDBOX]
         if sandbox.is_off and held:
@@ -611,7 +615,9 @@ class _Lint:
     def _check_team(self, name: str, group: Group) -> None:
         path = ("roles", name)
         own = {"schema"} if self._roles[name].schema.keys() - {"title"} else set[str]()
-        own |= {key for key in _OF_MEMBERS if getattr(self._roles[name], key) != Role._field_defaults[key]}
+        own |= {
+            key for key in _OF_MEMBERS if getattr(self._roles[name], key) != StoredRole._field_defaults[key]
+        }
         own |= {"agent"} if group.agents else set()
         for key in sorted(own):
             message = f"the team {name!r} has {key!r}, which belongs to the roles of its members"
@@ -760,7 +766,7 @@ class _Lint:
             self._error(path, f"the capability {word!r} restricts nothing", hint)
 
 
-def _reachable(workflow: Workflow, start: str = START, *, without: str | None = None) -> set[str]:
+def _reachable(workflow: StoredWorkflow, start: str = START, *, without: str | None = None) -> set[str]:
     """The roles reachable from `start` without passing through `without`, including `start` unless it is $START."""
     reached = set() if start == START else {start}
     waiting = [start]
@@ -775,7 +781,7 @@ def _reachable(workflow: Workflow, start: str = START, *, without: str | None = 
 class _Earlier(NamedTuple):
     """The schema of `steps` in a template: the latest output of each role that has run by then."""
 
-    workflow: Workflow
+    workflow: StoredWorkflow
     schemas: Mapping[str, JsonObject]
     """The schemas of the roles' steps."""
     unusable: Collection[str]
@@ -871,5 +877,5 @@ def _letters(word: str) -> str:
     return "".join(filter(str.isalpha, word.casefold()))
 
 
-def _is_for_people(role: Role) -> bool:
+def _is_for_people(role: StoredRole) -> bool:
     return set(role.group.agents if role.group and role.group.agents else (role.agent,)) == {"human"}

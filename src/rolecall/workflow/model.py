@@ -146,7 +146,7 @@ class Group(NamedTuple):
         return "each" if self.each is not None else "times" if self.times is not None else "team"
 
 
-class Role(NamedTuple):
+class StoredRole(NamedTuple):
     """A part in a workflow: what its agent is asked to do, and the schema of its output."""
 
     description: str = ""
@@ -180,13 +180,13 @@ class Role(NamedTuple):
     """What its processes may reach; None uses the workflow's setting."""
 
 
-class Workflow(NamedTuple):
+class StoredWorkflow(NamedTuple):
     """Roles, and the edges between them."""
 
     name: str
     description: str = ""
     version: str = ""
-    roles: Mapping[str, Role] = {}
+    roles: Mapping[str, StoredRole] = {}
     graph: Mapping[str, tuple[Edge, ...]] = {}
     """The edges of $START and of each role, in order; the first that matches is taken."""
     conditions: Mapping[str, Condition] = {}
@@ -208,16 +208,16 @@ def is_any_status(source: str, status: str) -> bool:
     return status == ANY_STATUS or (source == START and status == START_STATUS)
 
 
-def workdir_of(workflow: Workflow, role: str) -> Workdir:
+def workdir_of(workflow: StoredWorkflow, role: str) -> Workdir:
     own = workflow.roles[role].workdir if role in workflow.roles else None
     return own or workflow.workdir or "shared"
 
 
-def on_crash_of(workflow: Workflow, role: str) -> OnCrash:
+def on_crash_of(workflow: StoredWorkflow, role: str) -> OnCrash:
     return workflow.roles[role].on_crash or workflow.on_crash or "keep"
 
 
-def reuse_of(workflow: Workflow, role: str, chosen: bool | None = None) -> bool | None:
+def reuse_of(workflow: StoredWorkflow, role: str, chosen: bool | None = None) -> bool | None:
     """Whether the steps of a role are reused, or None if this is not decided. `chosen` is the choice with which the
     thread was started or run; it does not override a workflow that forbids reuse."""
     own = workflow.roles[role].reuse
@@ -225,13 +225,13 @@ def reuse_of(workflow: Workflow, role: str, chosen: bool | None = None) -> bool 
     return said if chosen is None or said is False else chosen
 
 
-def sandbox_of(workflow: Workflow, role: str) -> Sandbox | None:
+def sandbox_of(workflow: StoredWorkflow, role: str) -> Sandbox | None:
     """The sandbox of a role, or None if the workflow does not say. A role's own replaces the workflow's as a whole."""
     own = workflow.roles[role].sandbox
     return workflow.sandbox if own is None else own
 
 
-def runs_processes(role: Role) -> bool:
+def runs_processes(role: StoredRole) -> bool:
     """Whether the role has processes of its own: not if only people, other workflows or a team play it."""
     group = role.group or Group()
     agents = [*(group.agents or (role.agent,)), role.stand_in or "human"]
@@ -253,19 +253,19 @@ def split_address(address: str) -> tuple[str, int]:
     return found[1].strip("[]"), int(found[2])
 
 
-def member_roles(workflow: Workflow, role: str) -> tuple[str, ...]:
+def member_roles(workflow: StoredWorkflow, role: str) -> tuple[str, ...]:
     """The roles that the members of a group play: the roles of a team, or the group's own."""
     group = workflow.roles[role].group
     return group.roles if group is not None and group.roles else (role,)
 
 
-def member_workdir(workflow: Workflow, role: str, member: str) -> Workdir:
+def member_workdir(workflow: StoredWorkflow, role: str, member: str) -> Workdir:
     """The folder in which a member works that plays the role `member` in the group `role`."""
     own = workflow.roles[member].workdir if member in workflow.roles else None
     return own or workdir_of(workflow, role)
 
 
-def nested_workflows(workflow: Workflow, roles: Iterable[str] | None = None) -> list[str]:
+def nested_workflows(workflow: StoredWorkflow, roles: Iterable[str] | None = None) -> list[str]:
     """The names of the workflows that play its roles, or some of them, as `workflow:NAME`."""
     played = [role for name, role in workflow.roles.items() if roles is None or name in roles]
     agents = [
@@ -276,7 +276,7 @@ def nested_workflows(workflow: Workflow, roles: Iterable[str] | None = None) -> 
     return [one.partition(":")[2].strip() for one in agents if one and one.startswith("workflow:")]
 
 
-def own_folders(workflow: Workflow) -> list[Workdir]:
+def own_folders(workflow: StoredWorkflow) -> list[Workdir]:
     """The kinds of separate folders that a thread of this workflow needs; roles with the same kind share one. Members
     of groups have folders of their own."""
     teams = {name for role in workflow.roles.values() if role.group for name in role.group.roles}
@@ -439,7 +439,7 @@ _AS_STORED = ("agent", "resume", "extract", "workdir", "on_crash", "reuse", "sta
 """Fields of a role that are stored under their names, if they are given."""
 
 
-def to_payload(workflow: Workflow, schema_ids: Mapping[str, str]) -> JsonObject:
+def to_payload(workflow: StoredWorkflow, schema_ids: Mapping[str, str]) -> JsonObject:
     """The stored form of a workflow; `schema_ids` maps each role to the node of its schema."""
     payload = {
         "name": workflow.name,
@@ -458,7 +458,7 @@ def to_payload(workflow: Workflow, schema_ids: Mapping[str, str]) -> JsonObject:
     return payload | {key: value for key, value in optional.items() if value is not None}
 
 
-def _role_payload(role: Role, schema_id: str) -> JsonObject:
+def _role_payload(role: StoredRole, schema_id: str) -> JsonObject:
     payload = {
         "description": role.description,
         "goal": role.prompt,
@@ -553,13 +553,13 @@ def schema_ids_of(payload: JsonObject) -> dict[str, str]:
     return {name: role.get("meta") or role["frontmatter"] for name, role in payload["roles"].items()}
 
 
-def from_payload(payload: JsonObject, schemas: Mapping[str, JsonObject]) -> Workflow:
+def from_payload(payload: JsonObject, schemas: Mapping[str, JsonObject]) -> StoredWorkflow:
     """The workflow from its stored form; `schemas` has the roles' schemas by the ids of their nodes.
 
     The predecessor's form is accepted as well: schemas under `frontmatter`, edges as a mapping from status to target.
     """
     ids = schema_ids_of(payload)
-    return Workflow(
+    return StoredWorkflow(
         name=payload["name"],
         description=payload["description"],
         version=str(payload.get("version", "")),
@@ -573,9 +573,9 @@ def from_payload(payload: JsonObject, schemas: Mapping[str, JsonObject]) -> Work
     )
 
 
-def _read_role(payload: JsonObject, schema: JsonObject) -> Role:
+def _read_role(payload: JsonObject, schema: JsonObject) -> StoredRole:
     recall = payload.get("knowledge")
-    return Role(
+    return StoredRole(
         description=payload["description"],
         prompt=payload["goal"],
         capabilities=tuple(payload["capabilities"]),

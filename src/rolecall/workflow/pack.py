@@ -19,7 +19,7 @@ from rolecall.errors import Conflict, Hint, RolecallError, UsageError
 from rolecall.settings import capabilities, config, form
 from rolecall.settings.config_file import write_file
 from rolecall.store.lazy import Module
-from rolecall.workflow.model import Sandbox, Workflow, describe_sandbox, given, sandbox_of
+from rolecall.workflow.model import Sandbox, StoredWorkflow, describe_sandbox, given, sandbox_of
 from rolecall.workflow.places import ENDINGS, LOCK, has_lock, is_index, name_of, places_around
 
 if TYPE_CHECKING:
@@ -442,7 +442,7 @@ def _describe_file(known: Powers) -> Powers:
     return known._replace(roles=roles, folders=tuple(places), limits=given(workflow.limits))
 
 
-def describe_roles(workflow: Workflow) -> Iterator[Power]:
+def describe_roles(workflow: StoredWorkflow) -> Iterator[Power]:
     """What each role of a workflow may do; a role with several agents has several entries."""
     for name, role in workflow.roles.items():
         group, denied = role.group, set(capabilities.denied_classes(role.capabilities))

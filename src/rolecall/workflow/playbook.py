@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from rolecall.errors import ExtractError, NotFound, UsageError
 from rolecall.store.canonical import JsonObject
-from rolecall.workflow.model import Workflow
+from rolecall.workflow.model import StoredWorkflow
 
 AgentFunction = Callable[[str, Any], Awaitable[Any]]
 """An adapter, or any async function that takes a prompt and a `Context`."""
@@ -99,7 +99,7 @@ Moderator = Callable[[ThreadContext], str]
 class Playbook(NamedTuple):
     """A workflow and the functions that belong to it."""
 
-    workflow: Workflow
+    workflow: StoredWorkflow
     moderator: Moderator | None = None
     prompts: Mapping[str, PromptFunction] = {}
     functions: Mapping[str, RoleFunction] = {}

@@ -36,10 +36,10 @@ from rolecall.workflow.model import (
     OnLimit,
     Resume,
     Sandbox,
+    StoredWorkflow,
     Workdir,
     sandbox_payload,
 )
-from rolecall.workflow.model import Workflow as StoredWorkflow
 from rolecall.workflow.places import name_of
 from rolecall.workflow.playbook import (
     AgentFunction,

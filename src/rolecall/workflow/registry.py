@@ -19,7 +19,7 @@ from rolecall.store.canonical import JsonObject
 from rolecall.store.ids import META, Node, is_node_id, node_id
 from rolecall.store.lazy import Module
 from rolecall.workflow import gallery
-from rolecall.workflow.model import SCHEMAS, Workflow, from_payload, schema_ids_of, to_payload, type_of
+from rolecall.workflow.model import SCHEMAS, StoredWorkflow, from_payload, schema_ids_of, to_payload, type_of
 from rolecall.workflow.places import ENDINGS, FOLDERS, LOCK, PACKS, name_of, places_around
 from rolecall.workflow.playbook import Playbook
 
@@ -331,7 +331,7 @@ def python_files(store: Store) -> set[str]:
     return {payload["python"] for payload in payloads if "python" in payload}
 
 
-def read_node(store: Store, node: str) -> tuple[Workflow, dict[str, str]]:
+def read_node(store: Store, node: str) -> tuple[StoredWorkflow, dict[str, str]]:
     """Return a stored workflow as a value, and the node of each role's schema."""
     payload: JsonObject = workflow_node(store, node).payload
     ids = schema_ids_of(payload)

@@ -14,7 +14,7 @@ from rolecall.errors import UsageError
 from rolecall.store.canonical import JsonObject
 from rolecall.store.lazy import Module
 from rolecall.workflow import template
-from rolecall.workflow.model import END, FAIL, STATUS_KEYS, SUSPEND, Edge, Workflow
+from rolecall.workflow.model import END, FAIL, STATUS_KEYS, SUSPEND, Edge, StoredWorkflow
 
 if TYPE_CHECKING:
     from rolecall.workflow import condition
@@ -70,7 +70,7 @@ def status_of(output: Any) -> str | None:
 
 
 def route(
-    workflow: Workflow,
+    workflow: StoredWorkflow,
     *,
     role: str,
     output: Any,
@@ -103,7 +103,7 @@ def route(
         return Stuck(f"{exc.message} {exc.hint}".rstrip())
 
 
-def _choose(workflow: Workflow, role: str, status: str | None, **view: Any) -> Edge:
+def _choose(workflow: StoredWorkflow, role: str, status: str | None, **view: Any) -> Edge:
     """The first edge out of a role whose status and condition match."""
     edges = workflow.graph.get(role, ())
     if not edges:
@@ -123,7 +123,7 @@ def _choose(workflow: Workflow, role: str, status: str | None, **view: Any) -> E
     raise UsageError(message, hint=_FORK_HINT)
 
 
-def _holds(workflow: Workflow, name: str, **view: Any) -> bool:
+def _holds(workflow: StoredWorkflow, name: str, **view: Any) -> bool:
     if name not in workflow.conditions:
         known = ", ".join(workflow.conditions) or "none"
         raise UsageError(f"the condition {name!r} is not defined (defined: {known}).", hint=_FORK_HINT)
@@ -133,7 +133,7 @@ def _holds(workflow: Workflow, name: str, **view: Any) -> bool:
         raise UsageError(f"{name}: {exc.message}.", hint=exc.hint or _FORK_HINT) from None
 
 
-def _follow(workflow: Workflow, role: str, edge: Edge, view: JsonObject) -> Route:
+def _follow(workflow: StoredWorkflow, role: str, edge: Edge, view: JsonObject) -> Route:
     if edge.role == END:
         return Ended()
     way = f"the edge {role} -> {edge.role}"

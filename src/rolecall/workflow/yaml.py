@@ -53,10 +53,10 @@ from rolecall.workflow.model import (
     OnLimit,
     Recall,
     Resume,
-    Role,
     Sandbox,
+    StoredRole,
+    StoredWorkflow,
     Workdir,
-    Workflow,
     is_any_status,
     split_address,
 )
@@ -74,7 +74,7 @@ _VERBS_IN_ING = frozenset({"bring", "string", "spring", "swing", "fling", "cling
 class Definition(NamedTuple):
     """The result of reading a text; `workflow` is None if there is an error among the problems."""
 
-    workflow: Workflow | None
+    workflow: StoredWorkflow | None
     problems: tuple[Problem, ...]
     marks: Marks | None = None
     """The positions of all parts in the text."""
@@ -319,18 +319,18 @@ _GROUP_FIELDS: dict[str, Field] = {
 }
 
 
-def _make_role(**given: Any) -> Role:
+def _make_role(**given: Any) -> StoredRole:
     """A role, with the keys of a group gathered in its `group`."""
     group = {key: given.pop(key) for key in _GROUP_FIELDS if key in given}
     if isinstance(given.get("agent"), tuple):
         group["agents"] = given.pop("agent")
-    return Role(**given, group=Group(**group) if group else None)
+    return StoredRole(**given, group=Group(**group) if group else None)
 
 
-class _RoleForm(Record[Role]):
+class _RoleForm(Record[StoredRole]):
     """A role; one that is played by a team has no schema, and that of one that runs a command is known."""
 
-    def read(self, value: Any, at: At) -> Role | Unreadable:
+    def read(self, value: Any, at: At) -> StoredRole | Unreadable:
         if isinstance(value, Mapping) and not value.keys() & set(_SCHEMA_KEYS):
             agent = value.get("agent")
             if value.get("roles") is not None:
@@ -607,7 +607,7 @@ def _read(
     functions: Collection[str] = (),
     prompts: Collection[str] = (),
     is_moderated: bool = False,
-) -> Workflow | None:
+) -> StoredWorkflow | None:
     found = _WORKFLOW.read(value, At(reading))
     if isinstance(found, Unreadable):
         return None
@@ -617,14 +617,14 @@ def _read(
     wrong = reading.wrong
     if is_whole := isinstance(value.get("roles"), dict) and isinstance(value.get("graph"), dict):
         # A role or a condition that cannot be read is not reported as missing elsewhere.
-        found["roles"] = {role: found["roles"].get(role, Role()) for role in value["roles"]}
+        found["roles"] = {role: found["roles"].get(role, StoredRole()) for role in value["roles"]}
     for condition in value.get("conditions") or () if "conditions" in found else ():
         found["conditions"].setdefault(condition, Condition("true"))
     untitled = {role: one for role, one in found["roles"].items() if "title" not in one.schema}
     for role, one in untitled.items():
         titled = {**one.schema, "title": f"{found['name']}.{role}"}
         found["roles"][role] = one._replace(schema=titled)
-    workflow = Workflow(**found)
+    workflow = StoredWorkflow(**found)
 
     broken_roles = {path[1] for path in wrong if path[:1] == ("roles",) and len(path) == 2}
     broken_schemas = {

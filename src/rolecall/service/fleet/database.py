@@ -13,7 +13,7 @@ from psycopg.conninfo import make_conninfo
 from rolecall.errors import Hint, StorageError, UsageError
 from rolecall.settings import config
 from rolecall.store.lazy import Module
-from rolecall.store.postgres import PostgresBackend, Server, parse_address
+from rolecall.store.postgres import PostgresBackend, PostgresServer, parse_address
 
 if TYPE_CHECKING:
     import dbos
@@ -82,7 +82,7 @@ def session_options(url: str, *more: str) -> str:
 def shown(url: str) -> str:
     """An address without user and password, for display."""
     _parts(url)  # refuses one that is not PostgreSQL's
-    return str(Server(url))
+    return str(PostgresServer(url))
 
 
 def _parts(url: str) -> Mapping[str, Any]:
@@ -118,7 +118,7 @@ def migrate(url: str) -> None:
             dbos.DBOS.migrate(url, schema=DBOS_SCHEMA)
     except (psycopg.Error, sql_errors.SQLAlchemyError) as error:
         raise StorageError(
-            f"the tables of the fleet cannot be made in {shown(url)}: {Server(url).quote(error)[:500]}",
+            f"the tables of the fleet cannot be made in {shown(url)}: {PostgresServer(url).quote(error)[:500]}",
             hint="The user needs the right to create schemas in the database.",
         ) from error
 

@@ -21,7 +21,7 @@ import psycopg
 from rolecall.service.fleet.database import CHANNEL, LEADER_LOCK, with_timeouts
 from rolecall.service.fleet.shared import HUNG, SharedBackend
 from rolecall.store.clock import steady_ms
-from rolecall.store.postgres import SERVER_MS, PostgresBackend, Server, shut_down
+from rolecall.store.postgres import SERVER_MS, PostgresBackend, PostgresServer, shut_down
 from rolecall.store.store import Store
 
 _PAUSE = 3.0
@@ -128,7 +128,7 @@ class ServerLine(threading.Thread):
 
     def open(self) -> None:
         """Connect, or raise, so that a wrong address is reported before anything runs."""
-        with Server(self._url).translate_errors():
+        with PostgresServer(self._url).translate_errors():
             self._db = self._connect()
         self.start()
 

@@ -18,7 +18,7 @@ from psycopg import errors as pg
 from rolecall.errors import Conflict, StorageError
 from rolecall.service.fleet.database import with_timeouts
 from rolecall.store.backend import Change, Ref
-from rolecall.store.postgres import PostgresBackend, Server
+from rolecall.store.postgres import PostgresBackend, PostgresServer
 
 HUNG = 20.0
 """Seconds after which no answer is expected any more: the connection is dead, or everything hangs."""
@@ -52,7 +52,7 @@ class SharedBackend:
     )
 
     def __init__(self, url: str, *, size: int) -> None:
-        self.address = str(Server(url, "rolecall"))
+        self.address = str(PostgresServer(url, "rolecall"))
         self._url = with_timeouts(url)
         self._free: list[PostgresBackend] = []
         self._room = threading.Semaphore(size)
