@@ -1,9 +1,9 @@
-"""Checks a step that an external agent put into the store itself.
+"""Check a step that an external agent put into the store itself.
 
-The engine trusts nothing about such a step: it must extend the head that the agent was given, have an output of the
-role's type, and contain no secrets. A step from `rolecall.agentkit` is kept unchanged, so its attempts and totals must
-be correct as well. If a step has only uwf's fields, the engine copies its output and conversation into a step of its
-own.
+The engine trusts nothing about such a step: the step must extend the head that the agent was given, have an output of
+the role's type, and contain no secrets. A step from `rolecall.agentkit` is kept unchanged, so its attempts and totals
+must be correct as well. If a step has only uwf's fields, the engine copies its output and conversation into a step of
+its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from rolecall.workflow.route import status_of
 
 
 def read_step(store: Store, step: str, *, attempt: str | None) -> thread.Step:
-    """Read the step `step`. A step written by our own library must link to the failed attempts, back to `attempt`."""
+    """Read the step with the id `step`. The attempts linked from a step that our own library wrote must lead back to
+    `attempt`."""
     try:
         node = store.get(step)
     except NotFound as exc:
@@ -56,7 +57,8 @@ def check(
     totals: Mapping[str, Any],
     mask: Mask,
 ) -> None:
-    """Refuse a step that does not continue from `turn`. `totals` is the usage before the step."""
+    """Raise `AgentError` unless the step extends the thread's head, plays `role` and has an acceptable output. `totals`
+    is the thread's usage before the step."""
     payload = step.payload
     expected: dict[str, Any] = {
         "start": loaded.chain.start.id,

@@ -1,4 +1,4 @@
-"""A library for authors of external agents: it does everything but the work itself.
+"""A library for authors of external agents; the author writes only the function that does the work.
 
     from rolecall import agentkit
 
@@ -8,9 +8,9 @@
     if __name__ == "__main__":
         agentkit.run(work)
 
-The program is called with a thread and a role. It opens the same store, builds the prompt and the context as the engine
-does, calls the function, parses its answer (frontmatter, one correction, the extract model), stores the step and prints
-the step's id. Only the engine that called the program moves the head or any other ref.
+The engine calls the program with a thread and a role. The program opens the same store, builds the prompt and the
+context as the engine does, calls the function, parses its answer (frontmatter, one correction, the extract model),
+stores the step and prints the step's id. Only the engine that called the program moves the head or any other ref.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ AgentFunction = Callable[[str, Context], Awaitable[str | Reply]]
 
 
 def run(function: AgentFunction, argv: Sequence[str] | None = None) -> NoReturn:
-    """Play the role that the command line names, print the step's id and exit with 0. On an error, exit with 1, the
-    reason on stderr and the function's answer, if any, on stdout, where the engine reads it.
+    """Play the role named on the command line, print the step's id and exit with status 0. After an error, exit with
+    status 1: write the reason to stderr and the function's answer, if any, to stdout, where the engine reads it.
 
-    If the function has a true attribute `can_resume`, it is given `context.session` to continue, and is asked for a
-    correction if its answer cannot be parsed.
+    If the function has an attribute `can_resume` that is true, the function receives the session to continue as
+    `context.session`, and is asked for a correction if its answer cannot be parsed.
     """
     parser = argparse.ArgumentParser(description="Plays one role of a thread and prints the step's id.")
     parser.add_argument("thread", nargs="?")
@@ -70,7 +70,7 @@ def run(function: AgentFunction, argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def agent(function: AgentFunction) -> Callable[[], NoReturn]:
-    """Decorator that turns a function into a program, to be named as an entry point or called."""
+    """Turn a function into a program that can be an entry point or be called directly. Use as a decorator."""
 
     def main() -> NoReturn:
         run(function)

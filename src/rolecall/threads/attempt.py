@@ -45,12 +45,13 @@ from rolecall.workflow.route import Next
 _OF_SESSION = ("head", "role", "by", "session", "session_total")
 _OF_ANSWER = ("since", "recalled", "raw", "detail", "children", "unread", "tree", "parts", "sandbox")
 _MOST_RUNS = 8
-"""How many run ids a note keeps. An agent may start a process for every command; the newest ids find the others."""
+"""The maximum number of run ids in a note. An agent can start a process for every command; only the newest ids are
+kept."""
 _NOT_SEARCHED = "The repository cannot be searched for this task: look for yourself."
 _NO_STATE = ThreadState()
 _NOT_FETCHED = Fetched()
 _LITERAL = 60
-"""Parts of a prompt up to this length are stored inline rather than as nodes."""
+"""The maximum length of a prompt part that is stored inline; a longer part becomes a node."""
 
 
 class AgentAnswer(NamedTuple):
@@ -61,9 +62,9 @@ class AgentAnswer(NamedTuple):
     step: str = ""
     """The id of a step that an external agent put into the store."""
     is_unread: bool = False
-    """The agent could not correct the answer, so only the extract model can find the output."""
+    """Whether the agent was unable to correct the answer, so that only the extract model can find the output."""
     taken: StepResult | None = None
-    """The contents of a finished step that is reused instead of asking the agent."""
+    """The result taken from a finished step, if that step is reused instead of asking the agent."""
 
 
 class StepResult(NamedTuple):
@@ -72,13 +73,14 @@ class StepResult(NamedTuple):
     output: JsonObject
     body: str
     raw: str | None = None
-    """The whole answer, if it differs from the one in the note."""
+    """The whole answer, if it differs from the answer in the note."""
     schema: JsonObject | None = None
     """The schema of the output, if it is not the role's."""
     agent: str = ""
-    """The agent that answered, if another one was asked."""
+    """The agent that answered, if a different agent was asked."""
     step: str = ""
-    """The id of a step that an external agent stored with our library; it is used unchanged."""
+    """The id of a step that an external agent stored with `rolecall.agentkit`; the engine commits that step
+    unchanged."""
     given: str = ""
     """The id of a step from an external agent that knows only uwf's fields."""
     group: str = ""
@@ -86,17 +88,17 @@ class StepResult(NamedTuple):
     used: Mapping[str, float] | None = None
     """The amounts that count for limits, if they differ from the agent's usage."""
     reused: Reused | None = None
-    """Where the step was taken over from."""
+    """The step that this result was taken over from, if any."""
     saved: Mapping[str, float] | None = None
-    """What reuse has saved, in the units of limits."""
+    """The amounts that reuse has saved, in the units of limits."""
     is_exact: bool = True
-    """False if somebody else changed files while the step was taken over. Such a step cannot be found by its key."""
+    """Whether nobody else changed files while the step was taken over. If not, the step cannot be found by its key."""
     by: Mapping[str, str] | None = None
-    """If a person answered, who and from where."""
+    """If a person answered, that person and where the answer came from."""
 
 
 class Attempt:
-    """Keeps the records of one step, from before its agent is asked until the step is in the chain."""
+    """The records of one step, from before its agent is asked until the step is in the chain."""
 
     def __init__(
         self,
@@ -112,10 +114,11 @@ class Attempt:
         is_owner: bool = True,
         is_answer: bool = False,
     ) -> None:
-        """`setup` is needed to ask an agent and to record files. `state` is the thread's state. `shared` is its own
-        folder if other machines may need it, with the `fetched` files of another machine. `is_owner` is False in
-        an external agent's process, because the process that started it owns the note. `is_answer` is True for a
-        person's answer: on a machine that shares the store it needs no work folder."""
+        """`setup` is needed to ask an agent and to record files. `state` is the thread's state. If other machines
+        may need the thread's own folder, `shared` is that folder and `fetched` describes the files fetched from
+        another machine. `is_owner` is False in an external agent's process, because the process that started the
+        agent owns the note. `is_answer` is True for a person's answer, which needs no work folder on a machine that
+        shares the store."""
         self.store = store
         self.mask = mask
         self.watch: Watch = setup.watch if setup else lambda _kind, _body: None
@@ -129,14 +132,14 @@ class Attempt:
         self._ref = read_note(store, self.thread)
         self.workdir = _workdir(store, loaded, way, is_needed=not (is_answer and store.is_shared))
         self.session = SessionChoice("")
-        """The agent's session to use, and why."""
+        """The agent's session to use, and the reason for the choice."""
         self.lost_sessions: frozenset[str] = frozenset()
-        """Sessions that the agent no longer knows and that are not tried again."""
+        """Sessions that the agent no longer knows; they are not tried again."""
         self._is_owner = is_owner
         self._origin = origin_of(store, state, way.role)
         self._recall = setup.recall if setup else no_knowledge
         self.reuse = reuse_of(loaded.workflow, way.role, state.reuse)
-        """Whether to reuse a finished step; None if nothing decides it."""
+        """Whether to reuse a finished step, or None if neither the workflow nor the thread says so."""
 
         self.note = self._ref.note if self._ref else AttemptNote()
         self.previous = self._ref.attempt if self._ref else None
@@ -148,7 +151,7 @@ class Attempt:
             self.started_at = self.note.started_at
         self.tries = len(list(self._attempts()))
         self._starts_over = bool(state.eval)
-        """In an evaluation, a new attempt at the step does not see the changes of an earlier one."""
+        """Whether to undo the changes of an earlier attempt at the step first, as evaluations do."""
 
         self._live = mask.stream()
         self._remarks: list[str] = []
@@ -184,20 +187,22 @@ class Attempt:
         return (attempt.payload for attempt in thread.read_attempts(self.store, self.previous))
 
     def _is_left_here(self) -> bool:
-        """Whether the note belongs to this step and not to one that a person moved the thread away from."""
+        """Return whether the note belongs to this step. After a person has moved the thread, the note can belong to
+        another."""
         return self.note.head == self.loaded.chain.head and self.note.role == self.role
 
     # -- before the answer --
 
     async def read_waiting_answer(self) -> AgentAnswer | None:
-        """Return an answer that arrived before the process that asked for it died."""
+        """Return the answer that arrived before the process that had asked for it died, or None."""
         if not self._is_left_here() or not (self.note.raw or self.note.step):
             return None
         await self._remember_question()
         return AgentAnswer(self.note.raw, self.note.session, self.note.step, is_unread=self.note.unread)
 
     async def read_begun_reuse(self) -> Mapping[str, str]:
-        """The finished step, and its thread, that a process was taking over when it died; empty if there was none."""
+        """Return the ids of the finished step, and its thread, that a process was taking over when it died. Return an
+        empty mapping if no process was."""
         if not self._is_left_here() or not self.note.reused:
             return {}
         await self._remember_question()
@@ -219,15 +224,15 @@ class Attempt:
         return (await self._assemble(self.session.since, await self._search_repository())).text
 
     def stay_in_session(self) -> None:
-        """Use the session of the last answer for the next question. It belongs to the files that the first question
-        found."""
+        """Ask the next question in the session of the last answer. Keep the files recorded before the first question as
+        the files that the session started from."""
         known = self._found
         self._note_tree(StepTree(known.found, known.found, head=known.head) if known else None)
         total = usage_of(self.note.session_total)
         self.session = SessionChoice("resumed: a correction", self.note.session or None, total=total)
 
     async def close_left_behind(self) -> None:
-        """End an agent whose parent process has died: nothing reads its output any more."""
+        """End an agent whose parent process has died, because no process reads the agent's output any more."""
         if not self.note.agent or not self._is_owner:
             return
         for run in filter(None, (self.note.run, *self.note.runs)):
@@ -236,11 +241,11 @@ class Attempt:
             self.note = self.note._replace(tree={})
             self.fail("the machine that ran this attempt is gone, and so are the files that it changed")
             return
-        if "left" not in self.note.tree:  # otherwise another process died while it put the files back
+        if "left" not in self.note.tree:  # otherwise another process died while restoring the files
             await self.leave_files()
         gone, tree = "the process that ran this attempt is gone", self.tree
         wants = on_crash_of(self.loaded.workflow, self.role) == "restore" and self._is_left_here()
-        # The thread of another workflow continues with its files, and members of a group may share theirs.
+        # The thread of another workflow continues with its own files, and members of a group may share a folder.
         is_alone = self.loaded.chain.start.member is None or self.loaded.workdir_of(self.role) != "shared"
         if not wants or not is_alone or self.note.by.startswith("workflow:"):
             self.fail(f"{gone}; the files that it changed are kept" if tree and tree.changed else gone)
@@ -252,8 +257,8 @@ class Attempt:
             self.fail(text, AgentError(text, ending="killed"))
 
     async def start_over(self) -> None:
-        """In an evaluation, restore the files from before the first attempt at this step, unless the agent continues
-        its session and so knows what it has changed."""
+        """In an evaluation, restore the files from before the first attempt at this step. Do nothing if the agent
+        continues its session, because the agent then knows what it has changed."""
         is_continued = self.session.session and self.session.session == self.note.session
         attempts = list(self._attempts()) if self._starts_over and not is_continued else []
         if attempts and (tree := load_tree(attempts[-1].get("tree"))):
@@ -261,7 +266,7 @@ class Attempt:
         self._starts_over = False  # a stand-in continues with the files as they are
 
     async def _put_back(self, tree: StepTree) -> bool:
-        self._write(self.note)  # record what it left before replacing it
+        self._write(self.note)  # record the files that the attempt left before replacing them
         try:
             return await self.files.put_back(tree.found)
         except (RolecallError, OSError) as error:
@@ -282,14 +287,14 @@ class Attempt:
             workdir=self.workdir,
             can_fork=getattr(cast.agent, "can_fork", False),
             fork=fork_of(self.store, self.state),
-            # If an attempt failed, its session may be the cause.
+            # If an attempt failed, the session it started from may be the cause.
             origin=None if self.tries and not self.lost_sessions else self._origin,
             interrupted=self.note if self._is_left_here() else None,
             lost=self.lost_sessions,
         )
 
     async def _search_repository(self) -> str:
-        """Find passages for a role that wants them, unless its session already has them."""
+        """Return passages from the repository for a role that wants them, unless its session already contains them."""
         wanted = self.loaded.role(self.role).knowledge
         if wanted is None or self.session.since is not None:
             return ""
@@ -332,7 +337,7 @@ class Attempt:
         return f"rolecall thread read {self.thread}"
 
     def _steps_shown_since(self, since: int | None) -> Sequence[prompt.ShownStep]:
-        """The earlier steps to show to a session that has already seen the steps up to number `since`."""
+        """Return the earlier steps to show to a session that has already seen the steps up to number `since`."""
         if self._prompt is not None and self._since == since:
             return self._prompt.shown
         chosen = prompt.choose_steps(self._past_steps(), since=since or 0, show_command=self._show_command)
@@ -350,7 +355,8 @@ class Attempt:
                 yield past
 
     def note_asking(self, agent: str, *, run: str = "") -> None:
-        """Note the agent before it is asked; `run` marks the processes that it will start."""
+        """Write the note that names the agent, before the agent is asked. `run` marks the processes that the agent
+        starts."""
         self.agent = self.mask.text(agent)
         note = AttemptNote(
             head=self.loaded.chain.head,
@@ -371,11 +377,11 @@ class Attempt:
         self._write(note, "step_started", {"role": self.role, "agent": self.agent, "number": self.number})
 
     def note_sandbox(self, use: JsonObject) -> None:
-        """Note the sandbox of the agent's processes, and how it is enforced."""
+        """Add the sandbox of the agent's processes, and how it is enforced, to the note in memory."""
         self.note = self.note._replace(sandbox=dict(self.mask.value(make_plain(use))))
 
     def note_reuse(self, step: str, of_thread: str) -> None:
-        """Set in the note which finished step is taken over; `write_note` stores it."""
+        """Record in the note in memory which finished step is being taken over; `write_note` stores the note."""
         self.note = AttemptNote(
             head=self.loaded.chain.head,
             role=self.role,
@@ -388,11 +394,12 @@ class Attempt:
         )
 
     def write_note(self) -> None:
-        """Make the current note survive a crash."""
+        """Store the current note, so that it survives a crash of the process."""
         self._write(self.note)
 
     def note_sign(self, kind: str, body: JsonObject) -> None:
-        """Handle a live event of the agent. A session is noted at once, so that it can be resumed after a crash."""
+        """Handle a live event from the agent. Write a session id to the note at once, so that the session can be
+        resumed after a crash."""
         given = make_plain(body)
         if kind == "text" and isinstance(given.get("text"), str):
             given["text"] = self._live.feed(given["text"])
@@ -402,7 +409,7 @@ class Attempt:
         if kind == "session" and self._is_owner:
             self._write(self.note._replace(session=given.get("session") or self.note.session), kind, given)
         elif kind == "process" and self._is_owner and isinstance(given.get("run"), str):
-            # A process that an agent keeps open between steps does not have this attempt's mark.
+            # A process that an agent keeps open between steps has its own run id, not this attempt's.
             runs = list(dict.fromkeys([*self.note.runs, given["run"]]))
             self._write(self.note._replace(runs=runs[-_MOST_RUNS:]), kind, given)
         else:
@@ -412,7 +419,7 @@ class Attempt:
 
     @property
     def tree(self) -> StepTree | None:
-        """The recorded files from before and after the role's turn."""
+        """The files before and after the role's turn, as recorded in the note."""
         return load_tree(self.note.tree)
 
     async def find_files(self) -> None:
@@ -423,7 +430,7 @@ class Attempt:
             await self._send_files(tree.found if tree else None)
 
     async def leave_files(self) -> None:
-        """Record the files that the role has left, and what it has changed; report it if the role is read-only."""
+        """Record the files that the role left and its changes to them. Report changes by a read-only role."""
         tree = await self.files.leave(self.tree, self.started_at)
         if self._is_owner:
             self._note_tree(tree)
@@ -434,7 +441,7 @@ class Attempt:
         self.note = self.note._replace(tree=stored)
 
     async def _send_files(self, files: Snapshot | None) -> None:
-        """Send the files of the thread's own folder to other machines."""
+        """Send the files of the thread's own folder to the store, so that other machines can fetch them."""
         sent = await self._shared.send(files, self.workdir) if self._shared else None
         if self._shared is None or sent is None:
             return
@@ -444,15 +451,15 @@ class Attempt:
         try:
             if (
                 self._ref is not None
-            ):  # a process that has lost the thread must not report the state of its files
+            ):  # a process that has lost the thread must not report the state of the thread's files
                 self.look_again()
                 note = self.note.dump()
                 draft.move(attempt_name(self.thread), self._ref and self._ref.ref, self.previous, note)
             self._shared.add(draft, sent)
             draft.event(self.thread, "files_sent", told)
-            # Durable, because the store must know the newest state of a folder.
+            # The commit is durable, because the store must know the newest state of a folder.
             *noted, moved = draft.commit(durable=True)
-        except Conflict:  # the answer is recorded next and kept beside it
+        except Conflict:  # the answer is recorded next, as a failed attempt of this process
             return
         if noted:
             self._ref = NoteRef(self.note, self.previous, noted[0])
@@ -460,14 +467,14 @@ class Attempt:
         self.watch("files_sent", told)
 
     async def find_parts(self, setup: Setup, cast: Cast) -> None:
-        """Find what the answer depends on, once the prompt and the files are known."""
+        """Find what the answer depends on. Call this once the prompt and the files are known."""
         if self._is_owner:
             with contain(f"the agent {cast.name!r}"):
                 self.parts = await find_parts(setup, self.question, cast.agent)
 
     @property
     def question(self) -> KeyInput:
-        """The question that the role is about to get."""
+        """The inputs of the question that the role is about to be asked."""
         found = self.tree.found if self.tree else None
         return KeyInput(
             self.loaded,
@@ -484,7 +491,7 @@ class Attempt:
         )
 
     def commits(self) -> Iterator[str]:
-        """The commits that were made during the step and the failed attempts before it."""
+        """Yield the commits made during the step and during the failed attempts before it."""
         for stored in (self.note.tree, *(attempt.get("tree") or {} for attempt in self._attempts())):
             yield from stored.get("commits", ())
 
@@ -494,7 +501,7 @@ class Attempt:
     # -- the answer --
 
     def note_answer(self, given: protocol.Reply) -> AgentAnswer:
-        """Record the answer before it is used."""
+        """Record the agent's answer before anything uses it."""
         self._tell_rest()
         note = self.note._replace(
             raw=self.mask.text(make_plain(given.text)),
@@ -514,12 +521,12 @@ class Attempt:
         return AgentAnswer(note.raw, note.session, note.step)
 
     def note_taken(self, files: Sequence[str]) -> None:
-        """Note the files that the agent of a reused step had touched."""
+        """Record the files that the agent of the reused step touched."""
         detail = {"turns": [], "files": list(files)} if files else {}
         self.note = self.note._replace(detail=self._with_remarks(detail))
 
     def remark(self, text: str) -> None:
-        """Add a remark for readers of the step to its detail."""
+        """Add a remark to the step's detail, for people who read the step."""
         text = self.mask.text(text)
         if text not in self._remarks:
             self._remarks.append(text)
@@ -565,7 +572,7 @@ class Attempt:
         if isinstance(cause, AgentError):
             self._note_given(cause)
         elif not (isinstance(cause, ExtractError) and cause.is_outage):
-            self.note = self.note._replace(unread=False)  # reading it again would not help
+            self.note = self.note._replace(unread=False)  # asking the extract model again would not help
         ending = cause.ending if isinstance(cause, AgentError) else ""
         self._found = self.tree
         if self._is_owner:
@@ -575,11 +582,11 @@ class Attempt:
                 self._keep_beside(error)
                 raise
 
-        # The fields that the next attempt at this step continues from. Usage is counted with this attempt.
+        # The note keeps these fields for the next attempt at this step. Usage is counted with the failed attempt.
         kept: tuple[str, ...] = ()
         if self.note.unread:
             kept = (*_OF_SESSION, *_OF_ANSWER)
-        elif self.note.session and ending not in ("failed", "killed"):  # these may be due to the session
+        elif self.note.session and ending not in ("failed", "killed"):  # perhaps because of the session
             kept = _OF_SESSION
         note = AttemptNote(**{key: getattr(self.note, key) for key in kept})
         draft = self.store.draft()
@@ -596,12 +603,12 @@ class Attempt:
         self.watch("attempt_failed", event)
 
     def unreadable(self, error: ExtractError) -> StepResult:
-        """The result for an answer that could not be parsed; a moderator decides what happens next."""
+        """Return the result for an answer that could not be parsed. A moderator decides what happens next."""
         output = {"$status": ERROR, "reason": error.message}
         return StepResult(output, error.raw, raw=error.raw, schema=ERROR_SCHEMA)
 
     def _note_given(self, error: AgentError) -> None:
-        """Add the output of an agent that failed to the note."""
+        """Add the output of a failed agent to the note."""
         detail: dict[str, Any] = {}
         if error.turns or error.files:
             detail = {
@@ -620,7 +627,7 @@ class Attempt:
         self.note = self.note._replace(**drop_empty({**given, **used}))
 
     def _keep_beside(self, error: str) -> None:
-        """Add a failed attempt although another process now runs the thread; that process's note is kept."""
+        """Record a failed attempt although another process now runs the thread, and keep the note of that process."""
         while True:
             there = read_note(self.store, self.thread)
             self.previous = there.attempt if there else None
@@ -660,7 +667,7 @@ class Attempt:
     # -- the contents of the step --
 
     def put_context(self, draft: Draft) -> dict[str, Any]:
-        """The fields that steps and failed attempts share; their nodes are added to `draft`."""
+        """Return the fields that steps and failed attempts share, and add the nodes of these fields to `draft`."""
         note, told = self.note, None
         if self._prompt is not None:
             parts: list[JsonObject] = []
@@ -685,13 +692,14 @@ class Attempt:
         }
 
     def close(self, draft: Draft) -> None:
-        """Add the removal of the note's ref to the step's draft; the step itself links to the failed attempts."""
+        """Add the removal of the note's ref to the step's draft. The ref is no longer needed, because the step itself
+        links to the failed attempts."""
         if self._ref is not None:
             draft.move(self._ref.ref.name, self._ref.ref)
 
     def look_again(self) -> None:
-        """Read the note again, because a process that lost the thread may have added an attempt. Raise Conflict if
-        another process has written its own note: then we have lost the thread."""
+        """Read the note again, because a process that lost the thread may have added an attempt. Raise `Conflict` if
+        another process has written a note of its own, because that process has taken over the thread."""
         if not self._is_owner:
             return
         there = read_note(self.store, self.thread)
@@ -703,7 +711,7 @@ class Attempt:
         self._ref, self.previous = there, there.attempt if there else None
 
     def _write(self, note: AttemptNote, kind: str = "", body: JsonObject | None = None) -> None:
-        """Write the note, and an event if one is given."""
+        """Write the note and, if `kind` is given, an event."""
         self.note = note
         if not self._is_owner:
             return
@@ -712,7 +720,7 @@ class Attempt:
         draft.move(attempt_name(self.thread), self._ref and self._ref.ref, self.previous, note.dump())
         if kind:
             draft.event(self.thread, kind, body or {})
-        # This survives a crash of the process; the step's commit waits for the disk.
+        # This write survives a crash of the process; only the step's commit waits for the disk.
         self._ref = NoteRef(note, self.previous, draft.commit(durable=False)[0])
         if kind:
             self.watch(kind, body or {})
@@ -728,13 +736,13 @@ class Attempt:
             self._tell("text", {"text": rest})
 
     def _with_remarks(self, detail: JsonObject) -> JsonObject:
-        # The detail already has those of a dead process.
+        # If a process died, the detail already contains the remarks of that process.
         notes = list(dict.fromkeys([*detail.get("notes", ()), *self._remarks]))
         return {"turns": [], **detail, "notes": notes} if notes else detail
 
 
 def _workdir(store: Store, loaded: LoadedThread, way: Next, *, is_needed: bool) -> str:
-    """The role's work folder in this workflow, or the edge's `location` relative to it."""
+    """Return the role's work folder, or the folder that the edge's `location` names relative to it."""
     workdir, location = loaded.workdir_of(way.role), way.location
     folder = workfolder.for_step(
         store, loaded.thread, loaded.chain, workdir, location=location, is_needed=is_needed

@@ -16,7 +16,7 @@ from rolecall.settings.repository import root_around
 from rolecall.threads.loaded_thread import LoadedThread
 
 CHANGED_ANYWAY = "is read-only, but the work folder has changed"
-"""Part of the remark about a read-only role that changed files."""
+"""Part of the remark that reports a read-only role that changed files."""
 
 
 @dataclass
@@ -24,7 +24,7 @@ class AttemptFiles:
     """Records the files of a work folder, and writes recorded ones into it."""
 
     trees: Trees | None
-    """Without it, nothing is recorded."""
+    """Records and restores snapshots; if None, nothing is recorded."""
     workdir: str
     loaded: LoadedThread
     role: str
@@ -32,8 +32,8 @@ class AttemptFiles:
     """Whether the thread has no step yet."""
     remark: Callable[[str], None]
     _watched: tuple[bool, treestate.FolderState] | None = None
-    """For a read-only role: whether a snapshot has the files from before its turn, and the files that the
-    snapshot lacks."""
+    """Set for a read-only role: whether a snapshot contains the files from before the role's turn, and the state of the
+    files that the snapshot omits."""
 
     async def find(self) -> StepTree | None:
         """Record the files before the role's turn."""
@@ -41,8 +41,9 @@ class AttemptFiles:
         return StepTree(found, found, head=find_head(self._top)) if found else None
 
     async def leave(self, known: StepTree | None, since: int) -> StepTree | None:
-        """Record the files after the role's turn and the commits made `since` then, and report changes by a read-only
-        role. None if the files from before its turn are not `known`, or if its changes are unknown."""
+        """Record the files after the role's turn and the commits made in the repository after the time `since`. Report
+        changes by a read-only role. Return None if the files from before the turn (`known`) were not recorded, or if
+        the role's changes cannot be determined."""
         tree = await self._compare(known) if known else None
         self._report_changes(tree)
         if tree is None or known is None or (head := find_head(self._top)) in ("", known.head):
@@ -54,13 +55,13 @@ class AttemptFiles:
 
     async def _compare(self, known: StepTree) -> StepTree | None:
         left = await self._take()
-        if left is None or self.trees is None:  # "unchanged" would be a lie
+        if left is None or self.trees is None:  # reporting no change would be wrong
             return None
         if left.tree == known.found.tree:
             return StepTree(known.found, left, head=known.head)
         try:
             changed = await asyncio.to_thread(self.trees.changes, known.found, left)
-        except (RolecallError, OSError) as error:  # another machine has recorded the first tree
+        except (RolecallError, OSError) as error:  # another machine has recorded the earlier tree
             self.remark(f"the changes of this step are not known: {error}")
             return None
         return StepTree(known.found, left, tuple(changed), head=known.head)
@@ -78,8 +79,9 @@ class AttemptFiles:
 
     @cached_property
     def _source(self) -> str | None:
-        """The folder to which its snapshots belong, if not the work folder. The repository of a copy goes with the
-        copy, so its objects are not borrowed; the files of a fork outside git belong to the folder it was made for."""
+        """The folder whose snapshots and repository are used, if not the work folder. A copy uses the folder it was
+        copied from, because the copy's own repository is removed along with the copy. A fork outside git uses the
+        folder where the thread was started."""
         start, kind = self.loaded.chain.start.cwd, self.loaded.workdir_of(self.role)
         is_fork = kind == "shared" and self.loaded.cwd != start
         return start if kind == "copy" or (is_fork and root_around(self.workdir) is None) else None
@@ -96,19 +98,19 @@ class AttemptFiles:
     # -- read-only roles --
 
     def watch(self, tree: StepTree | None, *, must_stay: bool) -> None:
-        """Prepare `leave` to report changes by a role that must not write. The snapshots show most of them; without
-        snapshots, the whole folder is compared."""
+        """Prepare `leave` to report changes by a role that must not write, if `must_stay`. Snapshots show most changes;
+        without a snapshot, the whole folder is compared."""
         self._watched = (tree is not None, self._look_at_rest(tree)) if must_stay else None
 
     def _look_at_rest(self, tree: StepTree | None) -> treestate.FolderState:
-        """The changes that the snapshots do not show."""
+        """Return the state of the files that the snapshots do not cover."""
         if tree is None:
             return treestate.take(self.workdir)
         return treestate.take_rest(self.workdir, tree.left.omitted)
 
     def _report_changes(self, tree: StepTree | None) -> None:
         watched, self._watched = self._watched, None
-        if watched is None or watched[0] != (tree is not None):  # nothing can be said about unrecorded files
+        if watched is None or watched[0] != (tree is not None):  # unrecorded files cannot be compared
             return
         found = treestate.changes(watched[1], self._look_at_rest(tree))
         if tree is not None:
@@ -119,15 +121,16 @@ class AttemptFiles:
     # -- writing --
 
     async def put_back(self, found: Snapshot) -> bool:
-        """Restore the files of a snapshot; return False if the snapshots are not on this machine."""
+        """Restore the files of a snapshot. Return False if no snapshots are recorded on this machine."""
         if self.trees is None:
             return False
         await asyncio.to_thread(self.trees.restore, found, self.workdir, source=self._source)
         return True
 
     async def repeat_changes(self, tree: StepTree, *, is_begun: bool) -> str:
-        """Make the changes of a step in the folder. A dead process may have begun to do so. If that is impossible, for
-        example because the folder has other files, undo what was changed and return the reason."""
+        """Apply a step's changes to the folder. `is_begun` means that a process may have died while applying them. If
+        the changes cannot be applied, for example because the folder has different files, undo those already applied
+        and return the reason."""
         try:
             reason = await self._advance(tree.found, tree.left, is_begun=is_begun)
         except (RolecallError, OSError) as error:
@@ -135,8 +138,8 @@ class AttemptFiles:
         return await self.undo_changes(tree, reason) if reason and is_begun else reason
 
     async def undo_changes(self, tree: StepTree, reason: str) -> str:
-        """Restore the files from before a step if the folder has only some of its changes. Return the reason, which
-        also mentions changes that could not be undone."""
+        """Restore the files from before a step, in a folder that may have some of the step's changes. Return `reason`,
+        extended if some changes could not be undone."""
         try:
             problem = await self._advance(tree.left, tree.found, is_begun=True)
         except (RolecallError, OSError) as error:

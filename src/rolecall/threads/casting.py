@@ -1,4 +1,4 @@
-"""Chooses the agent of each role from the workflow, the configuration and the thread's own options."""
+"""Choose the agent of each role from the workflow, the configuration and the thread's own options."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rolecall.agents.sandbox import Layers
 
 _UNBOUND = ("env", "mcp")
-"""Options that may contain secrets. They are not stored with a thread but read from the configuration at each step."""
+"""Options that may contain secrets. They are not stored with a thread, but read from the configuration at each step."""
 
 
 def cast(
@@ -46,9 +46,9 @@ def cast(
     names_role: bool = True,
     layers: Callable[[], Layers] | None = None,
 ) -> Cast:
-    """Return the agent that plays a role. Raise an error before anything runs if the agent is unknown or cannot
-    enforce the role's restrictions; it `names_role` unless the caller does. `tiers` are the model tiers of roles that
-    have one. `layers` says what this machine can enforce; by default this is tested."""
+    """Return the agent that plays a role. Raise an error if the agent is unknown or cannot enforce the role's
+    restrictions, so that nothing runs in that case; with `names_role`, the error names the role. `tiers` maps roles to
+    model tiers. `layers` returns the sandbox layers that this machine can enforce; if not given, they are detected."""
     made = _make(settings, book, role, override, environment, (tiers or {}).get(role, ""))
     if book.workflow.roles[role].may_start_threads and hasattr(made.agent, "mcp"):
         made = made._replace(agent=add_tools(made.agent, environment or config.environment()))
@@ -61,7 +61,7 @@ def cast(
 def cast_stand_in(
     settings: Settings, book: Playbook, role: str, *, environment: Mapping[str, str] | None = None
 ) -> Cast:
-    """Return the agent that the workflow names as a stand-in for a role's own."""
+    """Return the agent that the workflow names as the stand-in for the role's agent."""
     named = {"name": book.workflow.roles[role].stand_in}
     return cast(settings, book._replace(bound={role: named}), role, environment=environment)
 
@@ -100,7 +100,7 @@ def _make(
         raise unknown_agent(settings, name, (*ADAPTERS, HUMAN))
     model = tier_model(settings, (name, kind), tier) if tier else ""
     if model and (kind == "acp" or kind not in SPOKEN):
-        options = {"model": model, **options}  # the agent's own entry and its spec take precedence
+        options = {"model": model, **options}  # the agent's own entry and spec take precedence
     if kind == "builtin":
         written = {**options, **parse_argument("builtin", argument)}
         given = builtin_options(settings, environment or config.environment(), written)
@@ -114,7 +114,8 @@ async def _refuse_asking(_prompt: str, _context: Any) -> str:
 
 
 def assign(book: Playbook, agents: Mapping[str, str], folder: str) -> Playbook:
-    """Return the workflow with these agents for single roles. They come before the agent of every role."""
+    """Return the playbook with `agents` bound to single roles. These bindings take precedence over an agent that plays
+    every role."""
     for role in agents:
         if role not in book.workflow.roles:
             raise UsageError(
@@ -130,7 +131,7 @@ def assign(book: Playbook, agents: Mapping[str, str], folder: str) -> Playbook:
 
 
 def miscast(book: Playbook, override: str | None) -> list[tuple[str, RolecallError]]:
-    """The roles that have no agent or an unknown one, with the reason."""
+    """Return the roles without a usable agent, each with the error that explains why."""
     settings, found = config.load(), list[tuple[str, RolecallError]]()
     for role, played in players(book):
         if role in book.functions:
@@ -146,7 +147,7 @@ def miscast(book: Playbook, override: str | None) -> list[tuple[str, RolecallErr
         try:
             made = cast(settings, played, role, override=override)
             check_present(made.agent, env=config.environment())
-            if played.workflow.roles[role].stand_in and override is None:  # it need not be installed
+            if played.workflow.roles[role].stand_in and override is None:  # a stand-in need not be installed
                 cast_stand_in(settings, played, role)
         except RolecallError as problem:
             found.append((role, problem))
@@ -154,13 +155,13 @@ def miscast(book: Playbook, override: str | None) -> list[tuple[str, RolecallErr
 
 
 def refuse_miscast(book: Playbook, override: str | None) -> None:
-    """Raise an error if any role has no usable agent, before other roles cost money."""
+    """Raise an error if any role has no usable agent, before other roles incur costs."""
     for _, error in miscast(book, override):
         raise error
 
 
 def agent_from(folder: str, agent: str) -> str:
-    """Make the script path in an agent's name absolute, because the thread may run from another folder."""
+    """Make the script path in the name of a scripted agent absolute, because the thread may run in another folder."""
     check_name(agent)
     kind, _, file = agent.partition(":")
     return f"scripted:{os.path.abspath(os.path.join(folder, file))}" if kind == "scripted" and file else agent
@@ -175,8 +176,9 @@ def check_name(agent: str) -> None:
 
 
 def _parts(book: Playbook) -> Iterator[tuple[str, str, str | None]]:
-    """A (key, role, agent name) for each agent to bind. The members of a group take the agents of a list in
-    turn, as `ROLE#1`, `ROLE#2` and so on; a team has the agents of its roles."""
+    """Yield the key, the role and the agent name of each agent to bind. If a group lists agents, they get the keys
+    `ROLE#1`, `ROLE#2` and so on, and its members take them in turn. A team is skipped, because it has the agents of its
+    roles."""
     for role, part in book.workflow.roles.items():
         if part.group is None or not (part.group.agents or part.group.roles):
             yield role, role, part.agent
@@ -188,9 +190,9 @@ def _parts(book: Playbook) -> Iterator[tuple[str, str, str | None]]:
 def binder(
     override: str | None = None, agents: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Callable[[Playbook], dict[str, Any]]:
-    """Return a function that binds agents to the roles of a new thread from the current configuration, by name and
-    definition. A role without a bound agent gets one from the configuration at its turn. `agents` are the agents that
-    `assign` gave to single roles."""
+    """Return a function that binds agents to the roles of a new thread, by name and with their current definitions in
+    the configuration. A role without a bound agent gets an agent from the configuration at its turn. `agents` are the
+    agents that `assign` gave to single roles."""
 
     def bind(book: Playbook) -> dict[str, Any]:
         settings, mask, bound = config.load(), config.mask(), dict[str, Any]()

@@ -1,4 +1,4 @@
-"""Commits a step: adds it to the chain and moves the thread, in one transaction."""
+"""Commit a step: add it to the chain and move the thread, in one transaction."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Outcome(NamedTuple):
     took: str | None = None
     """The id of the committed step, if any."""
     until: int | None = None
-    """When the thread continues, if its agent has reached a limit."""
+    """The time at which the thread continues, if its agent has reached a usage limit."""
 
 
 def commit(
@@ -44,8 +44,8 @@ def commit(
     *,
     finish: Callable[[Draft, ThreadState], ThreadState] = lambda _draft, state: state,
 ) -> Outcome:
-    """Store the step, move the head and set the next role or ending, in one transaction. `finish` may add to the
-    transaction and change the state. Raise Conflict if the thread has moved since it was read as `ref`."""
+    """Store the step, move the head, and set the next role or the ending, all in one transaction. `finish` can add to
+    the transaction and change the state. Raise `Conflict` if the thread has moved since it was read as `ref`."""
     draft = attempt.store.draft()
     step, onward = put_step(draft, attempt, result, limits=ref.state.limits)
     status, role, reason = status_after(onward)
@@ -71,8 +71,8 @@ def commit(
 def settle(
     setup: Setup, ref: ThreadRef, way: Route, onward: Onward | None = None, *, asks: str = ""
 ) -> Outcome:
-    """End or suspend a thread without a step. `onward` says what continues it, unless an answer does; `asks` is the
-    thread that plays its role and waits for a person."""
+    """End or suspend a thread without a step. `onward` describes what lets the thread continue, if not an answer.
+    `asks` is the id of the thread that plays the role and is waiting for a person."""
     status, role, reason = status_after(way)
     reason = setup.mask.text(reason)
     draft = setup.store.draft()
@@ -87,9 +87,11 @@ def settle(
 def put_step(
     draft: Draft, attempt: Attempt, result: StepResult, *, limits: Mapping[str, float]
 ) -> tuple[str, Route]:
-    """Add the step to a draft and return its id and where the thread goes next. `limits` are the thread's own; a fork
-    from the step inherits them. A step with the role's own output can be found by its key, unless the agent was stopped
-    or refused, or the role may start threads: a reused step would not start them."""
+    """Add the step to a draft. Return the step's id and the route that the thread takes next. `limits` are the thread's
+    own limits; a fork from the step inherits them.
+
+    A step with the role's own output can be found by its key, except in two cases: the agent was stopped or refused, or
+    the role may start threads, which a reused step would not start."""
     attempt.look_again()
     mask, loaded, note = attempt.mask, attempt.loaded, attempt.note
     output, body = mask.value(result.output), mask.text(result.body)
@@ -107,7 +109,7 @@ def put_step(
     place = {"body_at": len(raw) - len(body)} if raw.endswith(body) else {"body": draft.put_text(body)}
     now = attempt.store.now()
     if result.reused is not None:
-        attempt.started_at = now  # no agent has worked on it
+        attempt.started_at = now  # no agent has worked on this step
     used = result.used or thread.count_usage(note.usage, ms=now - attempt.started_at)
     children = filter(None, (read_thread(attempt.store, child) for child in note.children))
     saved = result.saved or thread.sum_amounts(thread.saved_in(attempt.store, child) for child in children)
@@ -141,14 +143,15 @@ def put_step(
     if can_stand and fields["parts"] and attempt.parts and (key := key_of(attempt.parts)):
         draft.set_fact(key_name(key), {"step": step, "thread": attempt.thread})
     for made in attempt.commits():
-        # The step of a group or a nested workflow comes after the step in which the commit was made.
+        # The step of a group or a nested workflow is stored later than the inner step that made the commit, which is
+        # kept.
         if attempt.store.ref(name := key_name(f"commit-{made}")) is None:
             draft.set_fact(name, {"step": step, "thread": attempt.thread})
     return step, onward
 
 
 def status_after(way: Route) -> tuple[Status, str | None, str]:
-    """The thread's status after this route, the next role, and the reason if the thread stops."""
+    """Return the thread's status after this route, the next role, and the reason if the thread stops."""
     match way:
         case Next():
             return Status.IDLE, way.role, ""
@@ -171,8 +174,8 @@ def answer(
     is_run_here: bool = False,
     by: Mapping[str, str] | None = None,
 ) -> ThreadRef:
-    """Add a step with a person's checked output for the role whose turn it is; `by` says who it was. If the service ran
-    the thread before, the service continues it, unless `is_run_here`."""
+    """Add a step with a person's checked output for the role whose turn it is. `by` describes the person. If the
+    service ran the thread before, the service continues it, unless `is_run_here`."""
     refuse_running(store, ref)
     if ref.state.has_ended:
         raise UsageError(

@@ -1,6 +1,7 @@
-"""Composes an engine from the configuration: agents, the extract model, the repository's knowledge.
+"""Compose an engine from the configuration: its agents, the extract model and the knowledge of the repository.
 
-The last two are imported only when a step needs them, because importing them takes longer than a step.
+The extract model and the knowledge search are imported only when a step needs them, because importing them takes longer
+than a step.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 else:
     extract = Module("rolecall.threads.extract")
     queries = Module("rolecall.knowledge.queries")
-    versions = Module("rolecall.workflow.versions")  # brings shutil and tempfile, which a step does without
+    versions = Module("rolecall.workflow.versions")  # imports shutil and tempfile, which a step does not need
 
 
 def engine(
@@ -51,10 +52,10 @@ def engine(
     lease_ms: int = holder.LEASE_MS,
     is_served: bool = False,
 ) -> Engine:
-    """Return an engine on `store` with the configured agents; `agent`, if given, plays every role. The project file
-    around `folder`, where the threads were started, applies. `tiers` are the model tiers of roles that have one.
-    `shares_process` means that this process runs other threads as well. If it `is_served`, members of groups are queued
-    for the service."""
+    """Return an engine on `store` with the configured agents; if `agent` is given, it plays every role. The engine
+    applies the project file around `folder`, the folder where the threads were started. `tiers` maps roles to model
+    tiers. `shares_process` means that this process runs other threads as well. If `is_served`, members of groups are
+    queued for the service."""
     settings, environment = config.load(), _for_children(config.environment())
     agents = _Agents(settings, environment, agent, tiers)
     loaded: dict[str, Playbook] = {}
@@ -68,7 +69,7 @@ def engine(
         return extract_endpoint(settings_for(folder), environment, overrides)
 
     async def read_answer(raw: str, schema: Mapping[str, Any], overrides: Mapping[str, Any] | None) -> Any:
-        """Load the extract model's configuration only when it is needed, because most answers are parsed without it."""
+        """Ask the extract model. Load its configuration only now, because most answers are parsed without a model."""
         endpoint = find_endpoint(overrides)
         if endpoint is None:
             raise ExtractError(
@@ -81,8 +82,8 @@ def engine(
         return found.output, found.usage
 
     def find_workflow(name: str, folder: str) -> str:
-        """Return the id of a workflow by its name. A file is stored first, without its name, because playing a role
-        must not change what the name means in other projects."""
+        """Return the id of the workflow called `name`. Store a file first, but not under its name, because playing a
+        role must not change what that name means in other projects."""
         found = registry.find(store, name, folder=folder)
         return registry.keep(store, registry.load_file(found.path)) if found.path else found.node or ""
 
@@ -113,7 +114,7 @@ def engine(
 
 
 class _Agents:
-    """The agents of an engine. Each is created only once, because some keep a connection open between steps."""
+    """The agents of an engine. Each agent is created only once, because some keep a connection open between steps."""
 
     def __init__(
         self,
@@ -122,7 +123,7 @@ class _Agents:
         override: str | None,
         tiers: Mapping[str, str] | None,
     ) -> None:
-        """`override` plays every role; `tiers` are the model tiers of roles that have one."""
+        """`override` is the name of an agent that plays every role; `tiers` maps roles to model tiers."""
         self._settings, self._environment = settings, environment
         self._override, self._tiers = override, tiers
         self._hired: dict[tuple[str, str, str], Cast] = {}
@@ -153,14 +154,14 @@ class _Agents:
 
 
 def trees_of(store: Store, *, is_shared: bool = False) -> Trees:
-    """The files that the steps of a store found and left."""
+    """Return the recorder of the files that steps in `store` found and left."""
     address = store.backend.address
     private = (config.home(), address.removeprefix("files:"))
     return Trees(config.trees_folder(address), private=private, is_shared=is_shared)
 
 
 def _for_children(environment: dict[str, str]) -> dict[str, str]:
-    """The environment with absolute paths for home and store, because agents work in other folders."""
+    """Return the environment with absolute paths for home and store, because agents work in other folders."""
     kind, colon, rest = environment.get("ROLECALL_STORE", "").rpartition(":")
     if rest and not rest.startswith("//") and kind in ("", "files", "sqlite"):
         environment["ROLECALL_STORE"] = f"{kind}{colon}{os.path.abspath(rest)}"
@@ -170,7 +171,7 @@ def _for_children(environment: dict[str, str]) -> dict[str, str]:
 
 
 def settings_for(folder: str | None) -> Settings:
-    """The configuration, with the extract model from the project file around `folder`."""
+    """Return the configuration, with the extract model from the project file around `folder`."""
     settings = config.load()
     path = nearest("rolecall.yaml", folder) if folder else None
     if path is None:
@@ -186,8 +187,8 @@ def settings_for(folder: str | None) -> Settings:
 def load_workflow(
     path: str, *, store: str | None, warn: Callable[[Problem], object] = lambda _: None
 ) -> Playbook:
-    """Load a workflow file for a thread. A workflow in Python is loaded from a copy that does not change, kept for
-    the store at the address `store` (None: the configured one)."""
+    """Load a workflow file for a thread. Load a Python workflow from a copy that does not change, kept for the store at
+    the address `store` or, if None, for the configured store."""
     playbook = registry.load_file(path, warn=warn)
     if not path.endswith(".py"):
         return playbook
@@ -195,7 +196,7 @@ def load_workflow(
 
 
 async def recall(wanted: Recall, question: str, folder: str) -> Recalled:
-    """Search the repository around a folder, with an index of its current files."""
+    """Search the repository around `folder`, using an index of its current files."""
     try:
         text, notes = await asyncio.to_thread(
             queries.brief, question, folder, tokens=wanted.tokens, path=wanted.path
