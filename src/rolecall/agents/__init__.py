@@ -42,16 +42,16 @@ if TYPE_CHECKING:
     from rolecall.store.canonical import JsonObject
 else:
     dataclasses = Module("dataclasses")
-    # A step of a plain command does not need the reader of options, which imports YAML.
+    # A step played by a plain command does not need the module that reads options, which imports YAML.
     _options = Module("rolecall.agents.options")
     _program = Module("rolecall.agents.program")
 
 _SERVER = "rolecall"
-"""The name of the server with the project's own tools, as in every host."""
+"""The name of the tool server with the project's own tools, the same in every host."""
 
 
 def __getattr__(name: str) -> Any:
-    """Return the factory of an adapter: `claude(model="opus")`."""
+    """Return the factory of an adapter, so that `agents.claude(model="opus")` works."""
     if name not in ADAPTERS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(ADAPTERS[name]), name)
@@ -79,10 +79,11 @@ def parse_argument(name: str, argument: str) -> dict[str, str]:
 
 
 def add_tools(agent: Any, environment: Mapping[str, str]) -> Any:
-    """Add the server with the project's own tools to an agent that accepts tool servers, unless it has that server."""
+    """Add the tool server with the project's own tools to an agent that accepts tool servers, unless the agent already
+    has that server."""
     if any(server.name == _SERVER for server in agent.mcp):
         return agent
-    # Not every agent passes its environment on to the servers that it starts.
+    # Not every agent passes its environment on to the tool servers that it starts.
     env = {name: environment[name] for name in capabilities.STORE_VARIABLES if name in environment}
     env[capabilities.THREADS_VARIABLE] = "1"
     own = _program.McpServer(_SERVER, sys.executable, ("-P", "-m", "rolecall", "mcp"), env)

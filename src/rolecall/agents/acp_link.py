@@ -1,6 +1,6 @@
 """A running agent: its process, the messages exchanged with it, and its open sessions.
 
-Starting an agent can take seconds, so an adapter keeps its links between calls. One link serves one call at a time,
+Starting an agent can take seconds, so an adapter keeps its links between calls. A link serves only one call at a time,
 because two prompts in one process could not be stopped separately. acp_session.py speaks the protocol over a link.
 """
 
@@ -41,7 +41,7 @@ _PATIENCE = 2.0
 
 @dataclass(frozen=True)
 class AgentStart:
-    """The parameters of an agent's process. A process can be reused if they are the same."""
+    """The parameters of an agent's process. A process can be reused for a call with the same parameters."""
 
     words: tuple[str, ...]
     launch: Launch
@@ -49,26 +49,27 @@ class AgentStart:
     env: Mapping[str, str]
     sandbox: Policy | None = None
     agent: str = ""
-    """Its name, which determines what it needs in a sandbox."""
+    """The name of the agent, which determines what it needs in a sandbox."""
     own: tuple[str, ...] = ()
-    """The variables that the adapter gives it."""
+    """The names of the environment variables that the adapter sets for the agent."""
 
     def is_like(self, other: AgentStart) -> bool:
-        # The run's mark and the span differ from step to step but make no difference to the agent.
+        # The run's mark and the span differ from step to step, but the agent does not depend on them.
         ours, theirs = ({**start.env, RUN_VARIABLE: "", TRACEPARENT: ""} for start in (self, other))
         is_same = (self.words, self.launch, self.folder) == (other.words, other.launch, other.folder)
         return is_same and ours == theirs and self.sandbox == other.sandbox
 
 
 class Wire:
-    """Carries messages between the child process and the protocol package's connection: updates reach the reader
-    immediately and in order, other lines are kept as noise, and an overlong line ends the connection with a reason."""
+    """The transport between the child process and the connection of the protocol's package. Updates reach the reader
+    immediately and in order. Lines that are not messages are kept as noise, and an overlong line ends the connection
+    with a reason."""
 
     def __init__(self, talk: LineProcess, hear: Callable[[Json], None]) -> None:
         self._talk = talk
         self._hear = hear
         self.noise = ""
-        """Lines that are not messages; they often explain why no message came."""
+        """The beginning of the lines that are not messages; they often explain why no message came."""
         self.failure: Exception | None = None
         self.failed = asyncio.Event()
 
@@ -141,7 +142,7 @@ class AcpLink:
         return self._session is not None
 
     async def open(self) -> None:
-        """Start the process. Whether it really is an agent becomes clear at the first request."""
+        """Start the process. Only the first request shows whether the program speaks the protocol."""
         start, launch = self.start, self.start.launch
         folder = str(self._stack.enter_context(scratch.folder())) if launch.files else ""
         for name, text in launch.files.items():
@@ -167,14 +168,14 @@ class AcpLink:
             await self._stack.aclose()
 
     def tell_enforced(self, sandbox: Policy | None) -> None:
-        """Note in a call's policy what the sandbox of the process enforces."""
+        """Record in the policy of a call what the sandbox of the process enforces."""
         self.talk.child.read_report()
         if sandbox is not None and self.start.sandbox is not None:
             lines = self.start.sandbox.enforced
             sandbox.enforced.extend(line for line in lines if line not in sandbox.enforced)
 
     def listen(self, reader: AcpReader | None, session: str | None = None) -> None:
-        """Send a session's updates and permission requests to `reader` from now on."""
+        """Direct a session's updates and permission requests to `reader` from now on."""
         self._reader, self._session = reader, session
 
     async def stop(self, asked: asyncio.Future[Any]) -> None:
@@ -195,7 +196,7 @@ class AcpLink:
             return False
         try:
             return not self._reader.find_denied(call)
-        except Exception as error:  # raised by the waiting call, not inside the protocol's package
+        except Exception as error:  # the waiting call raises it, not the protocol's package
             self.wire.fail(error)
             return False
 
@@ -207,7 +208,7 @@ class Links:
         self._open: list[AcpLink] = []
 
     async def take(self, start: AgentStart, session: str | None) -> AcpLink:
-        """Return an idle link, preferably the one with this session open, or start a new one."""
+        """Return an idle link, preferably one in which this session is open, or start a new link."""
         await self.end(*(link for link in self._open if not link.is_busy and link.is_lost))
         idle = [
             link for link in self._open if not link.is_busy and link.is_here and link.start.is_like(start)
@@ -220,20 +221,20 @@ class Links:
         found.is_busy = True
         for other in self._open:
             if other is not found and session is not None:
-                # The session continues here, so another process's copy of it becomes outdated.
+                # The session continues in this process, so a copy in another process becomes outdated.
                 other.sessions.discard(session)
         return found
 
     async def give(self, link: AcpLink) -> None:
-        """Keep a link for the next call, and close the links that have been idle longest if there are too many."""
+        """Keep a link for the next call. If there are too many idle links, close those that have been idle longest."""
         link.listen(None)
         link.is_busy = False
         self._open = [*(other for other in self._open if other is not link), link]
         await self.end(*[other for other in self._open if not other.is_busy and other.is_here][:-_MOST_IDLE])
 
     async def end(self, *links: AcpLink) -> None:
-        """Close links."""
-        # Remove them from the list before awaiting anything, because another call may read it during the wait.
+        # Remove the links from the list before awaiting anything, because another call could use the list during the
+        # wait.
         self._open = [link for link in self._open if link not in links]
         await asyncio.gather(*(link.close() for link in links))
 

@@ -1,8 +1,8 @@
 """Settings for individual agents that speak the Agent Client Protocol, used by acp.py.
 
-The protocol does not define how to restrict an agent. Permission requests are answered, but most agents ask only for
-some actions, and some end their turn after a refusal. So if an agent has its own mechanism (a sandbox, a list of denied
-tools), a role's restrictions use it, and the model does not see the tool at all.
+The protocol does not define how to restrict an agent. Rolecall answers permission requests, but most agents ask only
+for some actions, and some end their turn after a refusal. Therefore, if an agent has a mechanism of its own (a sandbox,
+a list of denied tools), a role's restrictions use that mechanism, and the model does not see the denied tools at all.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from rolecall.settings import capabilities
 from rolecall.store.canonical import JsonObject
 
 FOLDER = "{folder}"
-"""Placeholder in an argument for the process's folder, which contains the files of a launch."""
+"""The placeholder in an argument for the folder of the process, which contains the launch's files."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Additions to an agent's command, environment and sessions for one way of running it."""
+    """What one way of running an agent adds to its command, environment and sessions."""
 
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Launch:
     files: Mapping[str, str] = field(default_factory=dict)
     """Files that the process needs, by name."""
     mode: str | None = None
-    """The required mode of its sessions."""
+    """The mode that the agent's sessions must have; None for any."""
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,16 @@ class Wish:
     """The requirements for running an agent."""
 
     tools: tuple[str, ...] = ()
-    """The tools or settings to deny, in the terms of the preset's table."""
+    """The tools to deny, or the settings that deny them, as listed in the preset's `denies`."""
     model: str | None = None
     servers: tuple[McpServer, ...] = ()
-    """The tool servers to provide. Other servers that the agent knows are not trusted."""
+    """The tool servers to give to the agent. Other servers that the agent knows are not trusted."""
     env: Mapping[str, str] = field(default_factory=dict)
     """The agent's environment."""
     folder: Path = Path()
     """The work folder."""
     is_confined: bool = False
-    """Whether it runs in Rolecall's sandbox."""
+    """Whether the agent runs in Rolecall's sandbox."""
 
     @property
     def model_flag(self) -> tuple[str, ...]:
@@ -67,7 +67,8 @@ class Wish:
 
     @property
     def allowed_servers(self) -> list[str]:
-        """The only tool servers that a restricted role may use. An empty list would allow all of them."""
+        """The only tool servers that a restricted role is allowed to use. Agents read an empty list as all servers, so
+        a list without servers contains a name that no server has."""
         return self.server_names or ["no-server"]
 
 
@@ -87,12 +88,12 @@ class Preset:
     server_key: str = ""
     """The key in a permission request's input that names the tool server."""
     is_other_harmless: bool = False
-    """Whether its own restrictions leave no tool, even from other servers, that could do what is denied. Requests of
-    kind `other` (another agent, a skill) can then be allowed."""
+    """Whether the agent's own restrictions leave no tool, even from other servers, that could do what is denied.
+    Requests of kind `other` (another agent, a skill) can then be allowed."""
     is_usage_total: bool = False
-    """Whether the usage reported after a prompt counts from the start of the process."""
+    """Whether the usage reported after a prompt is a total since the start of the process."""
     is_used_per_request: bool = False
-    """Whether each request to the model, and nothing else, sends a `usage_update`."""
+    """Whether the agent sends a `usage_update` for each request to the model, and for nothing else."""
     notices: re.Pattern[str] | None = None
     """The agent's own notices, which arrive as model messages, each in one chunk."""
     failures: re.Pattern[str] | None = None
@@ -104,7 +105,7 @@ UNKNOWN = Preset(has_model_flag=False)
 
 
 def preset_of(words: Sequence[str]) -> tuple[str, Preset, tuple[str, ...]]:
-    """Return the agent's name, its preset and the full command. A single word may be a preset's name, and a command
+    """Return the agent's name, its preset and the full command. A single word can be the name of a preset. A command
     that starts with a preset's words is that agent with further arguments."""
     if len(words) == 1 and words[0] in PRESETS:
         return words[0], PRESETS[words[0]], PRESETS[words[0]].words
@@ -116,15 +117,15 @@ def preset_of(words: Sequence[str]) -> tuple[str, Preset, tuple[str, ...]]:
 
 
 def _launch_codex(wish: Wish) -> Launch:
-    # session/set_mode is not used because it marks the folder as trusted in the user's configuration. If anything is
-    # denied, permission requests are off, because a refusal ends the turn.
+    # session/set_mode is not used, because it marks the folder as trusted in the user's configuration. If the role
+    # denies anything, permission requests are turned off, because a refusal ends the turn.
     settings = ['approval_policy="on-request"', 'sandbox_mode="workspace-write"', *wish.tools]
     if wish.model:
         settings.append(f"model={json.dumps(wish.model)}")
-    if wish.tools:  # disable other tool servers, because they run outside the sandbox
+    if wish.tools:  # turn off other tool servers, because they run outside Codex's sandbox
         off = codex.servers_off(wish.env, wish.folder, wish.server_names)
         settings += [f"mcp_servers={off}", "features.plugins=false", "features.apps=false"]
-    if wish.is_confined:  # its own sandbox cannot be set up inside ours; the last setting of a key counts
+    if wish.is_confined:  # Codex cannot set up its sandbox inside ours; the last value of a setting counts
         settings += ['approval_policy="never"', f'sandbox_mode="{codex.UNCONFINED}"']
     return Launch(args=tuple(word for setting in settings for word in ("-c", setting)))
 
@@ -134,7 +135,7 @@ def _launch_claude(wish: Wish) -> Launch:
         "disallowedTools": list(wish.tools),
         "allowDangerouslySkipPermissions": False,
         "strictMcpConfig": bool(wish.tools),  # the user's own tool servers could bypass a restriction
-        "promptSuggestions": False,  # it would cost a model request after every answer
+        "promptSuggestions": False,  # a suggestion would cost a model request after every answer
         **({"model": wish.model} if wish.model else {}),
         **(claude.WITHOUT_SANDBOX if wish.is_confined else {}),
     }
@@ -143,7 +144,8 @@ def _launch_claude(wish: Wish) -> Launch:
 
 
 def _launch_opencode(wish: Wish) -> Launch:
-    """Play a restricted role with an agent that Rolecall defines, which OpenCode treats as a session mode."""
+    """Return the launch for OpenCode. A restricted role is played by an agent that Rolecall defines, which OpenCode
+    treats as a session mode."""
     env = {"OPENCODE_DISABLE_AUTOUPDATE": "1"}
     if not wish.tools:
         return Launch(env=env)
@@ -156,7 +158,7 @@ def _launch_gemini(wish: Wish) -> Launch:
     if not wish.tools:
         return Launch(args)
     Gemini.check_policies()
-    # Its rules cannot deny all servers but one, so other servers are left out by name.
+    # Gemini's rules cannot deny all servers but one, so only the servers to use are named.
     rules = [gemini.rule([tool for tool in wish.tools if "*" not in tool], "deny", 999)]
     if wish.servers:
         rules.insert(0, gemini.rule([f"mcp_{name}_*" for name in wish.server_names], "allow", 998))
@@ -184,8 +186,8 @@ def _launch_copilot(wish: Wish) -> Launch:
 _READ_ONLY_SANDBOX = ('approval_policy="never"', 'sandbox_mode="read-only"')
 
 PRESETS: Mapping[str, Preset] = {
-    # On Linux its sandbox needs bubblewrap on the PATH; without it, commands fail instead of running unconfined. It
-    # does not exit when its stdin is closed, so it is ended by a signal like the others.
+    # On Linux, Codex's sandbox needs bubblewrap on the PATH; without bubblewrap, commands fail instead of running
+    # unconfined. The program does not exit when its stdin is closed, so it is ended by a signal, like the other agents.
     "codex-acp": Preset(
         words=("codex-acp",),
         install="npm install -g @zed-industries/codex-acp",
@@ -214,8 +216,8 @@ PRESETS: Mapping[str, Preset] = {
         has_model_flag=False,
         can_fork=True,
     ),
-    # It claims that it can load sessions but often cannot find those of another process; they count as lost. If a
-    # client offers files, it reads each file before writing it and fails if the file does not exist.
+    # Gemini claims that it can load sessions, but often cannot find those of another process; they count as lost. If a
+    # client offered file access, Gemini would read each file before writing it, and fail if the file did not exist.
     "gemini": Preset(
         words=("gemini", "--acp"),
         install=Gemini.install,
@@ -242,8 +244,8 @@ PRESETS: Mapping[str, Preset] = {
         is_other_harmless=True,
         notices=re.compile(r'Background agent ".*" \w+\.'),
     ),
-    # It asks before its own edits but not before those of its subagents, and only before commands that look dangerous,
-    # so no restriction can be enforced. Without its extra `mcp` it silently ignores tool servers.
+    # Hermes asks before its own edits but not before those of its subagents, and only before commands that look
+    # dangerous, so no restriction can be enforced. Without its extra `mcp`, it silently ignores tool servers.
     "hermes": Preset(
         words=("hermes", "acp"),
         install="pip install 'hermes-agent[acp,mcp]'",

@@ -1,10 +1,10 @@
 """Reads an agent's updates during a prompt (`session/update`) and answers its permission requests.
 
-Updates are not validated with the types of the protocol's package, because an update kind newer than the package must
-not affect the others.
+The types in the protocol's package are not used to validate updates, so that a kind of update that is newer than the
+package does not affect the others.
 
 Permissions depend on the kind of a tool call, which the protocol defines. A call without a kind, or of kind `other`,
-may do anything, so every restriction denies it; only tools of the role's own servers are allowed.
+could do anything, so any restriction of the role denies it. Only tools from the role's own servers are exempt.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "switch_mode": _ANYTHING,
     "other": _ANYTHING,
 }
-"""The kinds of tool calls, and the classes of actions each may involve."""
+"""For each kind of tool call, the classes of actions that a call can involve."""
 
 ENDINGS: Mapping[str, Ending] = {
     "end_turn": "completed",
@@ -61,19 +61,19 @@ class _Tool:
     title: str = ""
     kind: str = ""
     arguments: Json = field(default_factory=Json)
-    """Kept only until they are passed on, because they may be as long as a file."""
+    """The call's arguments, kept only until they are passed on, because they can be as long as a file."""
     paths: dict[str, None] = field(default_factory=dict)
     server: str = ""
-    """The call's tool server, if the agent names it."""
+    """The tool server that the call uses, if the agent names it."""
     has_command: bool = False
     has_diff: bool = False
     is_seen: bool = False
-    """Whether there was an update about it, not just a permission request."""
+    """Whether an update has reported the call, not just a permission request."""
     is_passed_on: bool = False
 
     def learn(self, update: Json, server_key: str = "") -> None:
         arguments, meta = update.part("rawInput"), update.part("_meta")
-        # Some agents send the tool's name in addition to the title, which is meant for people.
+        # Some agents send the tool's name in addition to a title, which is meant for people.
         name = update.get("name") or meta.get("toolName") or meta.part("claudeCode").get("toolName")
         self.name = name if name and isinstance(name, str) else self.name
         self.title = str(update.get("title") or self.title)[:_LONGEST_TITLE]
@@ -115,9 +115,9 @@ class AcpReader(Reader):
         self._used_last: int | None = None
         self._cost: float | None = None
         self.counted_before: Usage | None = None
-        """The usage that the process had reported for this session before the prompt."""
+        """The usage that the agent's process reported for this session before the prompt."""
         self._refused = ""
-        """The last action the agent was refused, until it sends another message."""
+        """The last action that the agent was refused; empty again after the agent's next message."""
 
     # -- updates --
 
@@ -131,7 +131,8 @@ class AcpReader(Reader):
             case "usage_update":
                 used, cost = event.count("used"), event.part("cost")
                 if self._preset.is_used_per_request:
-                    # An unchanged figure is not a new request: it is repeated when an account limit is reported.
+                    # An unchanged figure is not a new request: agents repeat the figure when they report an account
+                    # limit.
                     self._used += used if used != self._used_last else 0
                 else:
                     self._used = used
@@ -160,7 +161,7 @@ class AcpReader(Reader):
     def _read_call(self, event: Json) -> None:
         ident, status = str(event.get("toolCallId", "")), event.get("status")
         tool = self._find_tool(ident)
-        # A pending call is passed on once more is known: many agents send its arguments later.
+        # A pending call is passed on when the next update arrives, because many agents send its arguments later.
         is_waiting = not tool.is_seen and status == "pending"
         self._has_break |= not tool.is_seen
         tool.is_seen = True
@@ -193,7 +194,7 @@ class AcpReader(Reader):
     # -- questions --
 
     def find_denied(self, call: Json) -> tuple[str, ...]:
-        """Return the classes of actions that a permission request involves and the role forbids."""
+        """Return the classes of actions that a permission request involves and that the role forbids."""
         ident = str(call.get("toolCallId", ""))
         tool = self._find_tool(ident)
         tool.learn(call, self._preset.server_key)
@@ -204,14 +205,14 @@ class AcpReader(Reader):
         self.transcript.asks(what, is_allowed=not denied, reason=reason)
         if denied:
             self._refused = what
-        elif tool.is_changing:  # some agents do not report the result of an edit they were allowed
+        elif tool.is_changing:  # some agents do not report the result of an edit that was permitted
             for path in tool.paths:
                 self.transcript.touches(path)
         return denied
 
     def _classes_of(self, tool: _Tool) -> set[str]:
-        """Return the classes of actions that a call may involve. Titles and arguments are not trusted, because the
-        model may have written them."""
+        """Return the classes of actions that a call can involve. Titles and arguments are not trusted, because the
+        model could have written them."""
         is_other = tool.kind in ("", "other") and not tool.has_diff
         is_of_own_server = tool.server in self._servers or any(
             re.fullmatch(rf"mcp__{re.escape(server)}__.+", tool.name) for server in self._servers
@@ -222,7 +223,7 @@ class AcpReader(Reader):
         if tool.has_diff:
             found |= set(_EDITS)
         if tool.has_command:
-            found |= set(capabilities.SHELL)  # some agents report `ls` as a search, though it is a command
+            found |= set(capabilities.SHELL)  # some agents report the command `ls` as a search
         return found
 
     # -- the end --
@@ -247,12 +248,12 @@ class AcpReader(Reader):
         return super().answer(ending, reason, text=text, **more)
 
     def count_tokens(self) -> Usage | None:
-        """Return the figures in the last result unchanged, or None if the agent reports none."""
+        """Return the token counts in the last result unchanged, or None if the agent reports none."""
         usage = self._result.part("usage")
         return tokens_of(usage) if usage else None
 
     def usage(self) -> Usage | None:
-        """Return the tokens used, from the most exact source; the context size is only a lower bound."""
+        """Return the usage. The tokens come from the most exact source; the context size is only a lower bound."""
         quota = self._result.part("_meta").part("quota").part("token_count")
         tokens: Usage | None = None
         if (counted := self.count_tokens()) is not None:
@@ -269,12 +270,13 @@ class AcpReader(Reader):
         return replace(tokens or Usage(), cost=spent.cost if spent else None, turns=self.transcript.count)
 
     def total(self) -> Usage | None:
-        """Return the session's total, which has only the cost."""
+        """Return the session's total usage, of which only the cost is known."""
         return None if self._cost is None else Usage(cost=self._cost)
 
 
 def tokens_of(usage: Json) -> Usage:
-    """Read token counts. The total shows whether the input includes cached tokens; agents differ in this."""
+    """Read token counts. Agents differ in whether the input includes cached tokens; the reported total shows which
+    applies."""
     read, output = usage.count("inputTokens"), usage.count("outputTokens")
     cached = usage.count("cachedReadTokens", "cachedWriteTokens")
     is_apart = usage.count("totalTokens") >= read + cached + output
@@ -282,8 +284,8 @@ def tokens_of(usage: Json) -> Usage:
 
 
 def choose_option(kinds: Iterable[tuple[str, str]], *, is_allowed: bool) -> str | None:
-    """Choose the answer to a permission request among the ids of its options, given with their kinds; one that applies
-    once is preferred to one that applies always."""
+    """Choose the id of the option that answers a permission request. `kinds` gives the kind and id of each option. An
+    option that applies once is preferred to an option that applies always."""
     options = dict(reversed(list(kinds)))
     once, always = ("allow_once", "allow_always") if is_allowed else ("reject_once", "reject_always")
     return options.get(once) or options.get(always)

@@ -1,5 +1,7 @@
-"""Speaks the Agent Client Protocol over a link, with the protocol's own package. Imported when an agent is first asked,
-because the package takes a second to import."""
+"""Speaks the Agent Client Protocol over a link, using the protocol's own package.
+
+Imported only when an agent is first asked, because importing the package takes a second.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,11 @@ _NOT_FOUND = -32002
 
 
 class SessionLost(Exception):
-    """Raised if the agent does not know the session."""
+    """An error for a session that the agent does not know or cannot continue."""
 
 
 class _Client:
-    """Our side of the protocol: it answers permission requests and offers no files or terminals."""
+    """The client side of the protocol: it answers permission requests, and offers no file or terminal access."""
 
     def __init__(self, link: AcpLink) -> None:
         self._link = link
@@ -66,9 +68,9 @@ async def exchange(
     servers: Sequence[McpServer],
     model: str | None,
 ) -> Reply:
-    """Open the session, send the prompt and return the reply. An error becomes a reply, too: the model's error after
-    the prompt was sent, the agent's before that. `agent` names the agent in errors; `model` is chosen among those that
-    the session offers."""
+    """Open the session, send the prompt and return the reply. An error also becomes a reply: an error after the prompt
+    was sent counts as the model's, an earlier one as the agent's. `agent` is the name that errors show; `model` is one
+    of the models that the session offers."""
     if link.connection is None:
         link.connection = connect_to_agent(_Client(link), link.wire)  # type: ignore[arg-type]
     try:
@@ -77,12 +79,13 @@ async def exchange(
         reader.counted_before = link.counted.get(session)
         link.listen(reader, session)
         text = prompt.encode("utf-8", "replace").decode("utf-8")
-        # In the request, not the environment: a process that serves several steps has the first step's span there.
+        # The span is in the request, not the environment: if one process serves several steps, its environment keeps
+        # the span of the first.
         about = {"traceparent": span} if (span := reader.context.env.get(TRACEPARENT)) else {}
         response = await link.connection.prompt(session_id=session, prompt=[text_block(text)], **about)
     except SessionLost as error:
         return reader.answer("failed", str(error), is_session_lost=True)
-    except ConnectionError:  # the exit status explains it
+    except ConnectionError:  # the exit status explains the lost connection
         exit, noise = await link.talk.exit(), link.wire.noise.strip()[-2000:]
         if exit is None:
             closed = f"{agent} closed the connection"
@@ -150,7 +153,7 @@ async def _open_session(
     else:
         opened, session = await _reopen(link, connection, agent, context, parameters)
 
-    # Some agents report the mode separately, others among the session's options.
+    # Some agents report the mode separately, others as one of the session's options.
     mode, options = link.start.launch.mode, opened.config_options or []
     current = next((str(option.current_value) for option in options if option.category == "mode"), None)
     if opened.modes is not None:
@@ -170,8 +173,9 @@ async def _open_session(
 async def _reopen(
     link: AcpLink, connection: ClientSideConnection, agent: str, context: Context, parameters: dict[str, Any]
 ) -> tuple[Any, str]:
-    """Copy a session, or reopen one from an earlier process without passing on its replayed updates. Loading is tried
-    before resuming, because an agent asked to resume an unknown session may start a new one instead."""
+    """Copy a session, or reopen one from an earlier process without passing on the updates that the agent replays.
+    Loading is tried before resuming, because an agent that is asked to resume an unknown session might start a new one
+    instead."""
     session, heard = str(context.session), link.heard
     can = link.capabilities or AgentCapabilities()
     verbs = can.session_capabilities
@@ -183,7 +187,7 @@ async def _reopen(
             return copy, copy.session_id
         if can.load_session:
             loaded = await connection.load_session(session_id=session, **parameters)
-            # Some agents return an empty response for an unknown session; a known one always has something to replay.
+            # Some agents return an empty response for an unknown session. A known session always has updates to replay.
             if link.heard == heard and not loaded.model_dump(exclude_none=True):
                 raise SessionLost(f"{agent} does not know the session {session}")
             return loaded, session
@@ -197,7 +201,7 @@ async def _reopen(
 
 
 def _explain(error: RequestError) -> str:
-    """Return an error's text. Agents put the actual reason into its data as often as into its message."""
+    """Return the text of an error. Agents give the actual reason in the error's data as often as in its message."""
     message, data = str(error), Json(error.data if isinstance(error.data, dict) else {"message": error.data})
     details = (data.text(key) for key in ("message", "details"))
     more = next((text for text in details if text not in message), "")

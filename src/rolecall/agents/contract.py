@@ -45,7 +45,7 @@ class Recorder:
 
 
 def context_for(workdir: Path, recorder: Recorder, *, env: Mapping[str, str]) -> Context:
-    """Create a context like the engine's for the first step of a thread."""
+    """Create a context like the one the engine creates for the first step of a thread."""
     return Context(
         thread="06EXAMPLE00000000000000000",
         role="worker",
@@ -71,7 +71,7 @@ class AgentContract:
         raise NotImplementedError
 
     def timing_out(self, workdir: Path) -> Agent:
-        """Return an agent that soon reaches its own timeout."""
+        """Return an agent that reaches its own timeout after a short time."""
         raise NotImplementedError
 
     def missing(self, workdir: Path) -> tuple[Agent, str]:
@@ -79,7 +79,7 @@ class AgentContract:
         raise NotImplementedError
 
     def writing(self, workdir: Path) -> Agent:
-        """Return an agent that writes the file WRITTEN in its work folder by a relative path."""
+        """Return an agent that uses a relative path to write the file WRITTEN in its work folder."""
         raise NotImplementedError
 
     def test_an_agent_answers_with_text(self, tmp_path: Path) -> None:

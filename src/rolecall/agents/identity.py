@@ -1,7 +1,7 @@
-"""Identifies the agent that answers: its adapter with the options that shape an answer, and its program's version.
+"""Identifies the agent that answers: its adapter, the options that shape an answer, and the version of its program.
 
-An identity does not depend on the machine: a file counts by its content, not by its path. Only known coding agents are
-asked for their version, once for each installed program; no other command is run for this.
+An identity does not depend on the machine: a file is represented by its content, not its path. Only known coding agents
+are asked for their version, once for each installed program; no other command is run to identify an agent.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ else:
     scratch = Module("rolecall.store.scratch")
 
 _PATIENCE = 10.0
-"""Seconds that a program may take to print its version."""
+"""The maximum number of seconds for a program to print its version."""
 _SMALL = 1 << 18
-"""The content of larger files is digested once and remembered."""
+"""The size in bytes above which a file's digest is cached on disk."""
 _MOST_REMEMBERED = 100
 _DIGEST = 16
 _LONGEST = 80
@@ -52,12 +52,12 @@ QUIET = {
     "COPILOT_AUTO_UPDATE": "false",
     **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9"),
 }
-"""Variables that keep programs from checking for updates when asked for their version: their own switches and, for
-programs without one, a proxy that does not exist."""
+"""Environment variables that keep programs from checking for updates when asked for their version: each program's own
+switches and, for programs without a switch, the address of a proxy that does not exist."""
 _NOT_SHAPING = ("timeout", "retries", "api_key")
 """Options that do not shape an answer."""
 _OF_FILES = ("executable", "argv", "path", "roles", "after_last")
-"""Options of the adapters that count by the content of a file."""
+"""Options that name a file, which the identity represents by its content."""
 _CHOOSING = ("_MODEL", "_BASE_URL")
 """The endings of environment variables that choose a model, such as `ANTHROPIC_MODEL`."""
 
@@ -65,14 +65,14 @@ _CHOOSING = ("_MODEL", "_BASE_URL")
 class Identity(NamedTuple):
     agent: str
     version: str
-    """Empty if it is unknown or cannot be compared with others."""
+    """The version; empty if it is unknown or cannot be compared with other versions."""
 
 
 async def identify(
     agent: object, *, env: Mapping[str, str], folder: Path, mask: Mask, cache: str | None = None
 ) -> Identity:
-    """The identity of an agent that works in `folder`. `cache` is a folder that caches versions; without it no program
-    is asked."""
+    """Return the identity of an agent that works in `folder`. `cache` is a folder for cached versions; without it, no
+    program is asked for its version."""
     adapter = adapter_of(agent)
     if not adapter:
         return identify_code(agent)
@@ -106,8 +106,8 @@ async def identify(
 
 
 def identify_code(code: object) -> Identity:
-    """The identity of a Python function or object: its name, the values that the object holds, and the content of the
-    files that define it and its classes, because a function depends on more than its own lines."""
+    """Return the identity of a Python function or object: its name, the values that the object holds, and the content
+    of the files that define the code and its classes, because a function depends on more than its own lines."""
     words = []
     while isinstance(code, partial):
         words.append(_digest(repr((code.args, code.keywords))))
@@ -126,13 +126,14 @@ def identify_code(code: object) -> Identity:
         modules = [sys.modules.get(each.__module__) for each in type(holder).__mro__]
         files += [file for module in modules if (file := getattr(module, "__file__", None))]
     version = _digest_files(list(dict.fromkeys(files)), None)
-    if not version and compiled is not None:  # typed in, or made from a text
+    if not version and compiled is not None:  # defined interactively, or compiled from a string
         version = sha256(marshal.dumps(compiled)).hexdigest()[:_DIGEST]
     return Identity(" ".join([f"python:{named.__qualname__}", *words]), version)
 
 
 class _Same:
-    """An object that equals only itself, even if its class defines equality differently."""
+    """A wrapper that equals only wrappers of the same object, even if the object's class defines equality
+    differently."""
 
     def __init__(self, value: object) -> None:
         self.value = value
@@ -146,8 +147,9 @@ class _Same:
 
 @lru_cache(maxsize=64)
 def _digest_state(holder: _Same) -> str | None:
-    """The digest of the values that an object holds when it is first seen; later, some may record its past work. Empty
-    if it holds no values, None if they cannot be compared across processes."""
+    """Return a digest of an object's values, or an empty string if it has none. Return None if the values cannot be
+    compared across processes. The digest is computed when the object is first seen, because its later values can depend
+    on its past work."""
     try:
         is_described = is_dataclass(holder.value)
         state = _find_options(holder.value) if is_described else object.__getstate__(holder.value)
@@ -161,7 +163,7 @@ def _digest(text: str) -> str:
 
 
 def _find_options(agent: object) -> dict[str, object]:
-    """The fields of a dataclass that shape an answer and are not at their defaults."""
+    """Return the fields of a dataclass that shape an answer and differ from their defaults."""
     if not is_dataclass(agent) or isinstance(agent, type):
         return {}
     return {
@@ -213,23 +215,23 @@ async def _ask_version(agent: object, *, env: Mapping[str, str], folder: Path, c
 
 
 def version_in(text: str) -> str:
-    """The first text that looks like a version, else the first line."""
+    """Return the first text that looks like a version, or otherwise the beginning of the first line."""
     found = re.search(r"\d+(?:\.\d+)+[\w.+-]*", text)
     return found[0].rstrip(".") if found else text.strip().partition("\n")[0][:40]
 
 
-# -- what is remembered of installed programs --
+# -- cached facts about installed programs --
 
 
 def recall(cache: str, what: str, path: str) -> str:
-    """The cached facts about a file, valid while its time and size stay the same; empty if there are none. A program
-    may behave differently by the name of the link that starts it."""
+    """Return a cached fact about a file, or an empty string. A fact is valid while the file's time and size stay the
+    same. Links are not resolved, because a program can behave differently depending on the link that starts it."""
     known = _read(cache).get(f"{what} {os.path.abspath(path)}")
     return str(known[1]) if known and known[0] == _stamp(path) else ""
 
 
 def remember(cache: str, what: str, path: str, text: str) -> None:
-    """Cache a fact about a file. If two processes do so at once, one fact may be lost."""
+    """Cache a fact about a file. If two processes do so at the same time, one of the facts can be lost."""
     known = {**_read(cache), f"{what} {os.path.abspath(path)}": [_stamp(path), text]}
     kept = dict(list(known.items())[-_MOST_REMEMBERED:])
     with suppress(OSError):

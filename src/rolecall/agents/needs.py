@@ -1,11 +1,11 @@
-"""What the agents' programs need in a sandbox, in addition to what their role may reach.
+"""What the agents' programs need in a sandbox, in addition to the access of their role.
 
-A program may write the folder with its state, login and sessions, but not the settings in it that run commands later,
-outside of any sandbox. Those stay read-only. Missing ones are created empty, because only an existing file can be
-protected.
+A program can write to the folder with its state, login and sessions, but not to those settings in the folder that run
+commands later, outside of any sandbox. Those settings stay read-only. Missing settings are created empty, because only
+an existing file can be protected.
 
-If the address of a program's model can be set, the program gets the address of Rolecall's proxy and a placeholder for
-the key (proxy.py). Imported only for roles with a sandbox.
+If a program lets us set the address of its model, it gets the address of Rolecall's proxy and a placeholder for the key
+(proxy.py). This module is imported only for roles with a sandbox.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ else:
     proxy = Module("rolecall.agents.proxy")
 
 _HELPERS = ("git", "rg")
-"""Programs that agents start by themselves, even if the model may start none."""
+"""Programs that agents start by themselves, even if the model is not allowed to start any program."""
 _ADDRESS_VARIABLE = "ROLECALL_MODEL_ADDRESS"
-"""The variable with the proxy's address, for programs that read their model's address from settings."""
+"""The environment variable with the proxy's address, for programs that read their model's address from settings."""
 _ADDRESS = re.compile(r"""base_?url["']?\s*[:=]\s*["']?(https?://[^"'\s,}]+)""", re.IGNORECASE)
 _KEY_NAME = re.compile(
     r"""(?:env_key|key_env|api_key_env(?:_var)?)["']?\s*[:=]\s*["']?([A-Za-z_]\w*)|\{env:([A-Za-z_]\w*)\}"""
@@ -46,25 +46,27 @@ class State(NamedTuple):
 
     write: tuple[str, ...]
     held: tuple[str, ...] = ()
-    """Files and folders that can run commands later, relative to the first folder. Created if missing; a folder ends
-    with a slash."""
+    """Files and folders that can run commands later, relative to the first folder in `write`. Missing ones are created;
+    the name of a folder ends with a slash."""
     protect: tuple[str, ...] = ()
-    """More of these, and instructions for later sessions; protected if they exist."""
+    """Further files and folders that can run commands later, and instructions for later sessions. They are protected
+    only if they exist."""
     read: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
-    """The user's files that may name endpoints and the variables with their keys. Not the project's files, which an
-    agent may have written."""
+    """The user's settings files, which can name endpoints and the variables with their keys. The project's files are
+    excluded, because an agent could have written them."""
     content: str = ""
-    """The variable with more settings."""
+    """The environment variable that contains further settings."""
     base_urls: tuple[str, ...] = ()
-    """The variables that name the endpoint."""
+    """The environment variables that name the endpoint."""
     hosts: tuple[str, ...] = ()
-    """The default endpoint, and where a login is renewed."""
+    """The default endpoints, and the hosts that renew a login; used if no setting or variable names an endpoint."""
     more_hosts: tuple[str, ...] = ()
-    """Endpoints in addition to the named one."""
+    """Endpoints that are needed in addition to the named or default ones."""
     endpoints: tuple[ProxiedEndpoint, ...] = ()
-    """The endpoints for which it gets a placeholder instead of the key; it does not need to reach them itself."""
+    """The endpoints for which the program gets a placeholder instead of the key. The program needs no direct access to
+    them."""
 
 
 @asynccontextmanager
@@ -78,8 +80,8 @@ async def enter(
     own: Iterable[str] = (),
     write: Sequence[str] = (),
 ) -> AsyncIterator[tuple[list[str], Policy]]:
-    """The command and the policy with which an agent's program is started. The proxy that it needs is open as long as
-    the program runs."""
+    """Yield the command and the policy with which to start an agent's program. The proxy that the program needs stays
+    open until the block ends."""
     policy = confine(policy, agent, argv[0], env=env, folder=folder, own=own, write=write)
     if not policy.needs_proxy:
         yield list(argv), policy
@@ -102,8 +104,8 @@ def confine(
     own: Iterable[str] = (),
     write: Sequence[str] = (),
 ) -> Policy:
-    """The policy for an agent's program, which is started in `folder`. `own` are the variables from the adapter,
-    `write` further writable places."""
+    """Return the policy for an agent's program that is started in `folder`. `own` names the adapter's environment
+    variables, and `write` lists further writable places."""
     needs = find_needs(agent, env=env, folder=folder)
     path, _ = find_program(program, env=env, folder=folder)
     installed = [] if path is None else _find_installed(path, env, folder)
@@ -119,14 +121,14 @@ def confine(
 
 
 def find_needs(agent: str, *, env: Mapping[str, str], folder: Path) -> Needs:
-    """What an agent needs, by the name of its adapter or preset; nothing for an unknown one. Creates missing folders
-    and missing settings that must be protected."""
+    """Return what an agent needs, given the name of its adapter or preset; an unknown agent needs nothing. Create
+    missing folders, and missing settings that must be protected."""
     describe = STATES.get(agent)
     if describe is None:
         return Needs()
     state = describe(env, os.fspath(folder))
     held = [os.path.join(state.write[0], name) for name in state.held]
-    with suppress(OSError):  # the program cannot create them, either
+    with suppress(OSError):  # then the program cannot create them, either
         for place in state.write:
             os.makedirs(place, mode=0o700, exist_ok=True)
         for path in held:
@@ -148,7 +150,7 @@ def find_needs(agent: str, *, env: Mapping[str, str], folder: Path) -> Needs:
 
 
 def endpoint_of(address: str) -> str:
-    """The host and port of an address, or an empty text."""
+    """Return the host and port of an address, or an empty string if the address is invalid."""
     try:
         url = urlsplit(address)
         port = url.port or (80 if url.scheme == "http" else 443)
@@ -173,7 +175,8 @@ def _read_all(paths: Iterable[str]) -> Iterator[str]:
 
 
 def _find_installed(path: str, env: Mapping[str, str], folder: Path) -> Iterator[str]:
-    """The folders with a program's files: the folder of each link that leads to it, and its package."""
+    """Yield the folders with a program's files: the folder of each link to the program, the folder of its package, and
+    the same for its interpreter."""
     while True:
         yield os.path.dirname(path)
         if not os.path.islink(path):
@@ -193,7 +196,7 @@ def _find_installed(path: str, env: Mapping[str, str], folder: Path) -> Iterator
 
 
 def _find_executables(program: str | None, env: Mapping[str, str], folder: Path) -> Iterator[str]:
-    """The programs that a program starts itself: parts of its own package, and a few helpers."""
+    """Yield the programs that a program starts itself: those in its own package, and a few helpers."""
     before, modules, _ = os.path.realpath(program or "").partition("/node_modules/")
     if modules:
         yield before + modules
@@ -213,7 +216,7 @@ def _at_home(env: Mapping[str, str], name: str) -> str:
 def _find_endpoint(
     env: Mapping[str, str], address: str, key: str, *, default: str = ""
 ) -> tuple[ProxiedEndpoint, ...]:
-    """The endpoint whose address and key are in variables."""
+    """Return the endpoint whose address and key are in environment variables, if both are set."""
     base_url = env.get(address) or default
     return (ProxiedEndpoint(base_url, env[key], address, key),) if base_url and env.get(key) else ()
 
@@ -231,7 +234,7 @@ def _describe_claude(env: Mapping[str, str], folder: str) -> State:
         for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
         for endpoint in _find_endpoint(env, "ANTHROPIC_BASE_URL", name, default="https://api.anthropic.com")
     ]
-    # Settings with an address or a key of their own override the variables.
+    # Settings files that contain an address or a key override the environment variables.
     names = ("settings.json", "settings.local.json")
     files = [os.path.join(place, name) for place in (own, os.path.join(folder, ".claude")) for name in names]
     if cloud or any(word in text for text in _read_all(files) for word in ("ANTHROPIC_", "apiKeyHelper")):
@@ -243,8 +246,8 @@ def _describe_claude(env: Mapping[str, str], folder: str) -> State:
             "settings.local.json", "remote-settings.json", ".claude.json", "hooks", "output-styles", "workflows",
             "local", "CLAUDE.md", "rules",
         ),
-        # It lists tool servers, so it stays read-only. The program works even if it cannot record there which hints it
-        # has shown.
+        # This file lists tool servers, so it stays read-only. Claude Code works even if it cannot record in this file
+        # which hints it has shown.
         read=(_at_home(env, ".claude.json"), *login),
         env=("ANTHROPIC_*", "CLAUDE_*", "DISABLE_*", *cloud),
         settings=(f"{own}/settings.json",),
@@ -275,7 +278,8 @@ def _describe_codex(env: Mapping[str, str], folder: str) -> State:
 
 
 def _find_codex_endpoint(env: Mapping[str, str], folder: str) -> dict[str, ProxiedEndpoint]:
-    """The endpoint of the provider that is set, by its name, if its key is in a variable."""
+    """Return the endpoint of the configured provider under the provider's name, if its key is in an environment
+    variable."""
     own = os.path.join(folder, env.get("CODEX_HOME") or _at_home(env, ".codex"))
     try:
         settings = tomllib.loads("".join(_read_all([f"{own}/config.toml"])))
@@ -284,7 +288,7 @@ def _find_codex_endpoint(env: Mapping[str, str], folder: str) -> dict[str, Proxi
         address, variable = provider.get("base_url"), provider.get("env_key")
         if name == "openai":
             address, variable = settings.get("openai_base_url", "https://api.openai.com/v1"), "CODEX_API_KEY"
-        if "." in name:  # its arguments cannot name such a provider
+        if "." in name:  # a `-c` argument cannot name such a provider
             return {}
         return {name: ProxiedEndpoint(str(address), env[variable], _ADDRESS_VARIABLE, variable)}
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -294,7 +298,9 @@ def _find_codex_endpoint(env: Mapping[str, str], folder: str) -> dict[str, Proxi
 def _redirect_codex(address: str, env: Mapping[str, str], folder: str) -> tuple[list[str], dict[str, str]]:
     words: list[str] = []
     for name, endpoint in _find_codex_endpoint(env, folder).items():
-        if name == "openai":  # a custom provider, because with this one it insists on web sockets
+        if (
+            name == "openai"
+        ):  # use a custom provider, because Codex insists on WebSockets for its built-in one
             name = "rolecall"
             table = {"name": "OpenAI", "env_key": endpoint.key_env, "wire_api": "responses"}
             words += ["-c", f'model_provider="{name}"']
@@ -317,8 +323,8 @@ def _describe_opencode(env: Mapping[str, str], folder: str) -> State:
     named = [os.path.join(config, name) for name in ("opencode.json", "opencode.jsonc")]
     return State(
         write=(data, cache, place("XDG_STATE_HOME", ".local/state")),
-        # Code that it downloads and runs: servers for languages, and packages of plugins. Without the file for git
-        # it does not start if it cannot write it.
+        # OpenCode downloads code into these folders and runs it: language servers and plugin packages. OpenCode does
+        # not start if `.gitignore` is missing and cannot be written.
         held=(
             "bin/",
             *(os.path.join(cache, name) for name in ("bin/", "packages/", "node_modules/")),
@@ -335,8 +341,8 @@ def _describe_opencode(env: Mapping[str, str], folder: str) -> State:
 
 
 def _find_opencode_endpoint(env: Mapping[str, str], folder: str) -> dict[str, ProxiedEndpoint]:
-    """The endpoint of the provider of the model that is set, by the provider's name, if its settings name its address
-    and the variable with its key."""
+    """Return the endpoint of the configured model's provider under the provider's name, if the settings name the
+    address and the variable with the key."""
     config = os.path.join(env.get("XDG_CONFIG_HOME") or _at_home(env, ".config"), "opencode")
     places = (os.path.join(config, "opencode.json"), os.path.join(folder, env.get("OPENCODE_CONFIG", "")))
     found: dict[str, ProxiedEndpoint] = {}
@@ -448,7 +454,8 @@ _REDIRECTS: Mapping[str, Callable[[str, Mapping[str, str], str], tuple[list[str]
     "codex-acp": _redirect_codex,
     "opencode": _redirect_opencode,
 }
-"""The arguments and variables that replace the model's address for a program that reads it from settings."""
+"""For each program that reads its model's address from settings: a function that returns the arguments and environment
+variables that replace the address."""
 
 STATES: Mapping[str, Callable[[Mapping[str, str], str], State]] = {
     "claude": _describe_claude,

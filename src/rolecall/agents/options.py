@@ -1,4 +1,4 @@
-"""Reads the options of an adapter, whose fields define their names and types, from a configuration or a spec."""
+"""Reads an adapter's options from a configuration or a spec. The fields of the adapter define their names and types."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rolecall.store.canonical import JsonObject
 
 
 def resolve(name: str, argument: str, options: JsonObject) -> Any:
-    """Create the agent of a spec with options."""
+    """Create an agent from the name and argument of a spec, and the options in the configuration."""
     if name not in ADAPTERS:
         hint = form.did_you_mean(name, sorted(ADAPTERS), what="Known agents")
         raise NotFound(f"unknown agent {name!r}", hint=hint)
@@ -48,7 +48,7 @@ def parse_argument(name: str, argument: str) -> dict[str, str]:
 
 
 def read_options(adapter: str, options: JsonObject) -> JsonObject:
-    """Read options by the types of the adapter's fields, or raise `UsageError` with the first problem."""
+    """Read options according to the types of the adapter's fields, or raise `UsageError` with the first problem."""
     module = import_module(ADAPTERS[adapter])
     kind = get_type_hints(module.from_argument)["return"] if adapter in SPOKEN else getattr(module, adapter)
     known = {
@@ -67,7 +67,7 @@ def read_options(adapter: str, options: JsonObject) -> JsonObject:
         is_optional = "None" in written
         forms[name] = Field(_Option(expected, parse, optional=is_optional), nullable=not is_optional)
     record = Section(f"the agent {adapter!r}", forms)
-    # Variables and tool servers may contain secrets, so no text is shown.
+    # Environment variables and tool servers can contain secrets, so error messages show no values.
     read = form.load_value(record, values, hides_texts=True)
     for problem in read.problems:
         raise UsageError(f"the agent {adapter!r}: {problem.message}", hint=problem.hint)
@@ -75,7 +75,7 @@ def read_options(adapter: str, options: JsonObject) -> JsonObject:
 
 
 class _Option(Form[Any]):
-    """A value that may also be written as text, as in `claude:timeout=600`."""
+    """A value that can also be written as text, as in `claude:timeout=600`."""
 
     def __init__(
         self, inner: Form[Any], parse: Callable[[str], Any] = str, *, optional: bool = False
@@ -87,12 +87,12 @@ class _Option(Form[Any]):
             return None
         try:
             return self.inner.read(self.parse(value) if isinstance(value, str) else value, at)
-        except ValueError:  # the form explains what it expects
+        except ValueError:  # the form's own error explains what it expects
             return self.inner.read(value, at)
 
 
 class _AnyText(Form[str]):
-    """A text, or a number or flag that is read as one."""
+    """A text; a number or a flag is read as text."""
 
     def read(self, value: Any, at: form.At) -> Any:
         return str(value) if isinstance(value, (str, int, float)) else at.expect("text", value)
@@ -119,4 +119,5 @@ _FORMS: Mapping[str, tuple[Form[Any], Callable[[str], Any]]] = {
     "tuple[str": (_WORDS, str),
     "Mapping[str, str]": (MapOf(_AnyText()), str),
 }
-"""The form for each beginning of a field's type, and how to parse it from text; other types are text."""
+"""For types that begin with each of these texts, the form, and the function that parses a value from text. All other
+types are text."""

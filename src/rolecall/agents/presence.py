@@ -1,6 +1,6 @@
 """Checks whether an agent's program, or the package its adapter needs, is on this machine.
 
-This happens before a run, so that a missing agent costs nothing. It starts no program; `doctor.py` checks further.
+The check comes before a run, so that a missing agent costs nothing. It starts no program; `doctor.py` checks further.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def locate(agent: object, *, env: Mapping[str, str], folder: str | os.PathLike[s
 def find_program(
     program: str, *, env: Mapping[str, str], folder: str | os.PathLike[str]
 ) -> tuple[str | None, bool]:
-    """Return a program's path and whether it can be run; an executable match is preferred."""
+    """Return the path of a program, and whether it can be run. An executable file is preferred to any other match."""
     # Not shutil.which: shutil imports the compression modules, which would slow down every step.
     folders = [str(folder)] if "/" in program else env.get("PATH", os.defpath).split(os.pathsep)
     files = [os.path.normpath(os.path.join(one, program)) for one in folders]
@@ -88,7 +88,7 @@ def find_program(
 
 
 def find_interpreters(path: str, env: Mapping[str, str], folder: Path) -> list[str]:
-    """The programs that a script names in its first line."""
+    """Return the programs that a script names in its first line: the interpreter, and the program that `env` runs."""
     try:
         with open(path, "rb") as file:
             line = file.readline(256).decode("utf-8", "replace")

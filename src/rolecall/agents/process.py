@@ -1,12 +1,13 @@
 """Run a child process within limits, and leave none of its processes behind.
 
 The child gets its prompt on stdin and runs in its own session. Its output is passed on as it arrives and kept up to a
-size limit; `conversation` exchanges lines with it instead. When it exits, runs out of time or is cancelled, everything
-it started is ended too: its process group and session, and on Linux every process that carries the run's mark in its
-environment, which also finds daemons that called setsid. Not covered: a process that left the session *and* cleared its
-environment, another user's process, and outside Linux any process that left the group. Adapters interpret the output.
+size limit; `conversation` exchanges lines with the child instead. When the child exits, runs out of time or is
+cancelled, everything it started is ended too: its process group, its session and, on Linux, every process that carries
+the run's mark in its environment, including daemons that called setsid.
 
-With a `Policy`, the child runs inside a sandbox (sandbox.py), which reports what it enforces before the program starts.
+Some processes are missed: a process that left the session *and* cleared its environment, a process of another user and,
+outside Linux, any process that left the group. Adapters interpret the output. With a `Policy`, the child runs inside a
+sandbox (sandbox.py), which reports what it enforces before the program starts.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ else:
     scratch = Module("rolecall.store.scratch")
 
 RUN_VARIABLE = "ROLECALL_RUN"
-"""Holds the run ids of a child and of the runs it is nested in, separated by slashes."""
+"""The environment variable with the run ids of a child and of the runs that it is nested in, separated by slashes."""
 TRACEPARENT = "TRACEPARENT"
-"""Holds the span of the attempt that a child works for, in the form of the W3C's Trace Context."""
+"""The environment variable with the span of the attempt that a child works for, in the W3C Trace Context format."""
 
 MORE_TIME = "Give the agent more time (its `timeout`, and `seconds` of a sandbox), or less to do."
 DEFAULT_MAX_OUTPUT = 8 * 1024 * 1024
@@ -49,7 +50,7 @@ _MAX_STDERR = 64 * 1024
 _QUOTED_STDERR = 2000
 _PIPE_SIZE = 64 * 1024
 _KILL_PATIENCE = 5.0
-# A child may leave its last output to a helper (`tee`) that ends shortly after it.
+# A child can leave its last output to a helper (`tee`) that ends shortly after the child.
 _LINGER = 0.5
 _LONGEST_PAUSE = 0.1
 _HAS_PROC = Path("/proc/self/stat").exists()
@@ -66,14 +67,14 @@ class Exit(NamedTuple):
     ending: Ending
     reason: str
     code: int | None
-    """The exit status; negative for a signal; None if the child was never started."""
+    """The exit status; negative if a signal ended the child, None if it was never started."""
     stdout: str
     stderr: str
     """The end of the error output."""
     dropped: int = 0
-    """Bytes of stdout that were not kept; the text shows where."""
+    """The number of bytes of stdout that were not kept; the text shows where they are missing."""
     left: tuple[int, ...] = ()
-    """Processes that could not be ended."""
+    """The processes that could not be ended."""
 
     @property
     def hint(self) -> str:
@@ -115,7 +116,7 @@ async def run(
         stdout = _Output(max_output, on_text)
         ending: Ending | None = None
         try:
-            # Before reading any output, so that the start is reported before the text.
+            # Report the start before reading any output, so that it comes before the text.
             if on_start is not None:
                 on_start(child.started)
             stdin = await child.connect(stdout)
@@ -169,7 +170,7 @@ async def conversation(
 
 @asynccontextmanager
 async def _open_proxy(sandbox: Policy | None, env: Mapping[str, str]) -> AsyncIterator[Policy | None]:
-    """Open the proxy that a sandbox needs, unless the caller has already opened it."""
+    """Open the proxy that a sandbox needs, unless the sandbox needs none or the caller has already opened it."""
     if sandbox is None or not sandbox.needs_proxy:
         yield sandbox
         return
@@ -178,8 +179,8 @@ async def _open_proxy(sandbox: Policy | None, env: Mapping[str, str]) -> AsyncIt
 
 
 def survivors(run: str, leader: int | None = None) -> list[int]:
-    """Return the living processes of a run; `leader` adds the processes of its group and session. `run` may include the
-    runs it is nested in, as in the mark."""
+    """Return the living processes of a run. With `leader`, include the processes in its group and session. `run` can
+    include the runs that it is nested in, in the same form as in the mark."""
     if _HAS_PROC:
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
         return [pid for pid in pids if pid != os.getpid() and _is_member(pid, run, leader)]
@@ -214,7 +215,7 @@ class _Output(asyncio.Protocol):
         room = self._head_limit - len(self._head)
         self._head += data[:room]
         self._tail += data[room:]
-        # Trimming at twice the limit moves each byte once; trimming at each chunk would move all bytes each time.
+        # Trimming only at twice the limit moves each byte once; trimming at every chunk would move all bytes each time.
         if len(self._tail) > 2 * self._tail_limit:
             self._trim()
         self._pass_on(data)
@@ -247,7 +248,7 @@ class _Output(asyncio.Protocol):
 
 
 class LineProcess:
-    """A child process that exchanges lines with us."""
+    """A child process with which the caller exchanges lines."""
 
     def __init__(self, child: _Child, max_line: int) -> None:
         self.child = child
@@ -256,7 +257,7 @@ class LineProcess:
         self._lines = asyncio.StreamReader(limit=_PIPE_SIZE)
         self._stdin: asyncio.StreamWriter
         self.left: tuple[int, ...] = ()
-        """Processes that could not be ended, set after the end."""
+        """The processes that could not be ended, set when the conversation has ended."""
 
     async def open(self) -> None:
         self._stdin = await self.child.connect(asyncio.StreamReaderProtocol(self._lines))
@@ -287,7 +288,7 @@ class LineProcess:
         await self._stdin.drain()
 
     async def exit(self) -> Exit | None:
-        """Return how the child ended by itself, or None while it runs."""
+        """Return how the child ended on its own, or None while it is running."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_LINGER):
                 await self.child.exited.wait()
@@ -321,7 +322,7 @@ class _Child:
         self._sandbox = sandbox
         self._report: int | None = None
         self._own = ExitStack()
-        """The child's own temporary folder."""
+        """Closes what belongs to this child alone: its temporary folder and the report pipe."""
         fds: tuple[int, ...] = ()
         if sandbox is not None:
             tmp = self._own.enter_context(scratch.folder("rolecall-tmp-"))
@@ -368,12 +369,12 @@ class _Child:
 
         def watch() -> None:
             if hasattr(os, "waitid"):
-                with suppress(ChildProcessError):  # an early end has already reaped it
-                    # Not reaped here: no other process can get its id while the child is a zombie.
+                with suppress(ChildProcessError):  # an early end has already reaped the child
+                    # The child is not reaped here: while it is a zombie, no other process can get its id.
                     os.waitid(os.P_PID, self.popen.pid, os.WEXITED | os.WNOWAIT)
             else:
                 self.popen.wait()
-            with suppress(RuntimeError):  # the loop is gone if the caller was torn down
+            with suppress(RuntimeError):  # the loop no longer exists if the caller was torn down
                 loop.call_soon_threadsafe(self.exited.set)
 
         threading.Thread(target=watch, daemon=True).start()
@@ -395,7 +396,7 @@ class _Child:
             return True
 
     async def drain(self, stdout: _Output | None = None) -> None:
-        """Wait until the pipes end; give up on a pipe held open by a process we cannot reach."""
+        """Wait until the pipes are closed; give up on a pipe that a process outside our reach keeps open."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_LINGER):
                 for output in (stdout, self._stderr):
@@ -403,7 +404,8 @@ class _Child:
                         await output.closed.wait()
 
     async def end(self, grace: float, stdout: _Output | None = None) -> tuple[int, ...]:
-        """End what still runs, read its output and reap the child. Return processes that could not be ended."""
+        """End all remaining processes, read their output and reap the child. Return the processes that could not be
+        ended."""
         run, leader = self.started.run, self.popen.pid
         try:
             left = await end_leftovers(run, leader, grace=grace)
@@ -414,12 +416,12 @@ class _Child:
         finally:
             pipes = [pipe for pipe in (self.popen.stdin, self.popen.stdout, self.popen.stderr) if pipe]
             if self._writer is not None and not pipes[0].closed:
-                self._writer.abort()  # drops the rest of a prompt that nobody reads
+                self._writer.abort()  # drops the rest of a prompt that the child does not read
             for reader in self._readers:
                 reader.close()
             for pipe in pipes:  # after the transports have closed, and for pipes never connected
                 asyncio.get_running_loop().call_soon(pipe.close)
-            with suppress(subprocess.TimeoutExpired):  # it is reported as `left`
+            with suppress(subprocess.TimeoutExpired):  # the child is reported in `left`
                 self.popen.wait(_LINGER)
             self.read_report()
             self._own.close()
@@ -427,7 +429,7 @@ class _Child:
         return left
 
     def read_report(self) -> None:
-        """Record what the sandbox has enforced, or why it has refused to start the program."""
+        """Record what the sandbox enforces, or why it refused to start the program."""
         if self._sandbox is None or self._report is None:
             return
         os.set_blocking(self._report, False)
@@ -449,7 +451,7 @@ class _Child:
         timeout: float | None = None,
         left: tuple[int, ...] = (),
     ) -> Exit:
-        """Describe how the child ended: by itself, or by a timeout or a cancellation (`ending`)."""
+        """Describe how the child ended: on its own, or by the timeout or cancellation given as `ending`."""
         code, program, stderr = self.popen.poll(), self.program, self._stderr.text()
         if ending == "timeout":
             reason = f"{program!r} ran longer than {timeout:g} s and was ended"
@@ -502,8 +504,8 @@ def name_signal(number: int) -> str:
 
 
 def _send(number: signal.Signals, members: Sequence[int], *, leader: int | None) -> None:
-    """Signal the group at once and other members individually, each only once."""
-    # A process that is gone needs no signal; one that we may not signal is reported as left over.
+    """Signal the group at once, and members outside the group individually, so that no process is signalled twice."""
+    # A process that has ended needs no signal; a process that we are not allowed to signal is reported as left over.
     if leader is not None:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(leader, number)
@@ -517,12 +519,12 @@ def _is_member(pid: int, run: str, leader: int | None) -> bool:
     try:
         if leader is not None and leader in (os.getpgid(pid), os.getsid(pid)):
             stat = _read(f"/proc/{pid}/stat")
-            # The command name is in parentheses and may contain anything, so fields are counted after it.
+            # The command name is in parentheses and can contain any character, so fields are counted after it.
             return stat[stat.rindex(b")") + 2 :].split(maxsplit=1)[0] not in (b"Z", b"X")
-        environ = _read(f"/proc/{pid}/environ")  # empty if it has ended and was not waited for
-    except OSError:  # it has ended, or belongs to another user
+        environ = _read(f"/proc/{pid}/environ")  # empty if the process has ended but was not waited for
+    except OSError:  # the process has ended, or belongs to another user
         return False
-    if run.encode() not in environ:  # as for almost every process of the machine
+    if run.encode() not in environ:  # true of almost every process on the machine
         return False
     mark = RUN_VARIABLE.encode() + b"="
     runs = [b"/%b/" % entry.removeprefix(mark) for entry in environ.split(b"\0") if entry.startswith(mark)]
@@ -530,7 +532,7 @@ def _is_member(pid: int, run: str, leader: int | None) -> bool:
 
 
 def _read(path: str) -> bytes:
-    """Read a file of /proc. There may be hundreds of them, and `open` takes several times as long."""
+    """Read a file in /proc. A call can read hundreds of these files, and `open` takes several times as long."""
     file = os.open(path, os.O_RDONLY)
     try:
         parts = []

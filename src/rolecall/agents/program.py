@@ -1,8 +1,8 @@
-"""Coding agents that are programs: each run gives one answer, and events are JSON lines.
+"""Coding agents that are programs: each run gives one answer, and reports its events as JSON lines.
 
 An adapter is a subclass of `Program`. It defines how to call the program (`call`) and how to interpret its events (a
-`Reader`); both are pure, so a reader can be tested with a recorded stream. Running, limits, cancellation, signals and
-timeouts are handled here for all adapters.
+`Reader`). Neither has side effects, so a reader can be tested with a recorded stream. This module handles running,
+limits, cancellation, signals and timeouts for all adapters.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NOISE = 4_000
 _LONGEST_REASON = 5_000
 _MOST = 10**15
 _BY_SIGNAL = (130, 137, 143)
-"""Exit codes of programs that catch SIGINT, a child's SIGKILL, or SIGTERM."""
+"""Exit codes after a signal: of programs that catch SIGINT or SIGTERM, or whose child was ended by SIGKILL."""
 
 
 class Json(dict[str, Any]):
@@ -61,7 +61,7 @@ class Json(dict[str, Any]):
         return value if isinstance(value, (int, float)) and 0 <= value < _MOST else None
 
     def count(self, *keys: str) -> int:
-        """Add up counters; a value that is not an amount counts as 0."""
+        """Return the sum of some counters; a value that is not an amount counts as 0."""
         return sum(int(self.amount(key) or 0) for key in keys)
 
 
@@ -75,7 +75,7 @@ def parse_object(text: str | bytes) -> Json | None:
 
 
 def read_object(path: Path) -> Json:
-    """Read a JSON object from a file that a program may not have written."""
+    """Read a JSON object from a file; return an empty object if the program has not written the file."""
     try:
         return parse_object(path.read_bytes()) or Json()
     except OSError:
@@ -116,27 +116,27 @@ def write_file(folder: Path, name: str, text: str) -> str:
 
 @dataclass(frozen=True)
 class ProgramCall:
-    """The arguments and environment for one prompt."""
+    """The arguments, input and environment of the program for one prompt."""
 
     argv: Sequence[str]
     stdin: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables added to the context's environment."""
+    """Environment variables added to those of the context."""
     session: str = ""
-    """The id we chose for a new session, if the program accepts one."""
+    """The id that the adapter chose for a new session; empty if the program chooses ids itself."""
 
 
 class Reader:
-    """Accumulates the events of one run. Subclasses interpret `event` and how the run ended."""
+    """An accumulator of one run's events. Subclasses define how to interpret each event and the end of the run."""
 
     no_session: ClassVar[tuple[str, ...]] = ()
-    """Messages that the program prints if it does not know the session to continue."""
+    """Messages that the program prints if it does not know the session it should continue."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
         self.transcript = Transcript(context)
         self.noise = ""
-        """The beginning of output other than events; it often explains why no answer came."""
+        """The beginning of the output that is not events; it often explains why no answer came."""
         self.folder = Path()
         """The run's own folder, which exists during the run; some programs write a usage file there."""
 
@@ -157,14 +157,14 @@ class Reader:
         return None
 
     def answer(self, ending: Ending = "completed", reason: str = "", *, text: str = "", **more: Any) -> Reply:
-        """Return a reply with `text`, or else the last message, and how the run ended."""
+        """Return a reply that says how the run ended, with `text` or, if that is empty, the last message."""
         text = (text or self.transcript.answer)[:LONGEST_ANSWER]
         more |= {"usage": self.usage(), "session_total": self.total()}
         return self.transcript.reply(text, ending, reason[:_LONGEST_REASON], **more)
 
     def fail(self, error: str, **more: Any) -> Reply:
-        """Return a reply that failed with an error of the program itself or of its provider, never with the model's
-        words: if it reports a limit, the endpoint failed."""
+        """Return a failed reply. `error` is the program's own or its provider's, never the model's words: if it reports
+        a limit, the ending is `api_failure`."""
         return self.answer("api_failure" if ratelimit.names_limit(error) else "failed", error, **more)
 
     def is_lost(self, printed: str) -> bool:
@@ -192,7 +192,7 @@ class Program:
     name: ClassVar[str]
     program: ClassVar[str]
     install: ClassVar[str]
-    """The command that installs it."""
+    """The command that installs the program."""
     reads: ClassVar[type[Reader]]
     needed_flags: ClassVar[tuple[str, ...]] = ()
     """Flags the adapter uses; `doctor` looks for them in the help text."""
@@ -203,22 +203,22 @@ class Program:
     """The classes of actions (`capabilities.CLASSES`) that `call` can deny."""
     runs_in_sandbox: ClassVar[bool] = True
     signed_in: ClassVar[tuple[str, ...]] = ()
-    """Signs of being signed in: variables, and paths in the user's home as `~/…`. An entry that ends in `?` is a
-    setting that may contain a key; if it exists, the state is unknown."""
+    """Signs that the user is signed in: environment variables, and paths in the user's home, written `~/…`. An entry
+    that ends in `?` is a settings file that might contain a key; if the file exists, the state is unknown."""
 
     model: str | None = None
-    """The model, by the program's own name for it."""
+    """The model, under the program's own name for it."""
     timeout: float | None = DEFAULT_TIMEOUT
-    """Seconds for one call."""
+    """The maximum number of seconds for one call; None for no limit."""
     executable: str | None = None
-    """The program's path, if it is not found by name."""
+    """The path of the program, if it cannot be found by name."""
     args: tuple[str, ...] = ()
     """Additional arguments, passed unchanged."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables added to its environment."""
+    """Environment variables added for the program."""
 
     def call(self, prompt: str, context: Context, folder: Path) -> ProgramCall:
-        """Return how to run the program; `folder` is the run's own, for files the program needs."""
+        """Return how to run the program; `folder` is a folder of this run, for files that the program needs."""
         raise NotImplementedError
 
     def reader(self, context: Context) -> Reader:
@@ -274,7 +274,7 @@ class Program:
 
 
 def note_leftovers(reply: Reply, left: Sequence[int]) -> Reply:
-    """Add processes that could not be ended to the reason of a reply."""
+    """Add the processes that could not be ended to a reply's reason."""
     if not left:
         return reply
     note = f"processes that could not be ended: {', '.join(map(str, left))}"
@@ -282,7 +282,8 @@ def note_leftovers(reply: Reply, left: Sequence[int]) -> Reply:
 
 
 class Lines:
-    """Splits a stream into lines and passes JSON objects to a reader; the last line must be ended."""
+    """A splitter that passes each line of a stream to a reader if the line is a JSON object. The last line must end
+    with a line break."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader

@@ -25,18 +25,19 @@ ANSWERED: tuple[Ending, ...] = ("completed", "refused", "limit")
 """The endings that `ask` returns; it raises all others."""
 
 DEFAULT_TIMEOUT = 3600.0
-"""Seconds that an agent may take for one answer."""
+"""The maximum number of seconds for one answer, if the adapter sets no other timeout."""
 
 EventKind = Literal["text", "tool_call", "permission", "usage", "session", "process"]
 EVENT_KINDS: tuple[EventKind, ...] = get_args(EventKind)
 
 Emit = Callable[[EventKind, JsonObject], None]
-"""Reports a live event of the agent. `session` is sent as soon as the id is known, so that a run can be resumed after a
-crash; `process` names a started child process, so that it can be ended after a crash."""
+"""A function that reports a live event of the agent. An agent sends `session` as soon as it knows the session id, so
+that a run can be resumed after a crash. It sends `process` when it starts a child process, so that the process can be
+ended after a crash."""
 
 
 class Memory(Protocol):
-    """Stores the sessions of agents that keep none themselves; entries survive a crash."""
+    """The sessions of agents that store none themselves; entries survive a crash."""
 
     def read(self, session: str) -> list[str]: ...
 
@@ -69,11 +70,12 @@ class Played(NamedTuple):
 
 
 Play = Callable[[str, str, str | None], Awaitable[Played]]
-"""(workflow, prompt, the thread to continue or None) -> the state of that thread."""
+"""A function that takes a workflow, a prompt, and the thread to continue (or None), runs the workflow, and returns the
+state of its thread."""
 
 
 class Cancel(Protocol):
-    """Signals that the agent should stop; an asyncio.Event fits."""
+    """A signal that the agent should stop; an asyncio.Event can be used."""
 
     def is_set(self) -> bool: ...
 
@@ -107,26 +109,27 @@ class Context:
     instruction: str = ""
     """The instruction of the edge that led to the role; the prompt contains it too."""
     steps: Sequence[PastStep] = ()
-    """The steps taken so far, oldest first. Reading is lazy: `reversed` starts at the newest."""
+    """The steps taken so far, oldest first. Steps are read on demand; `reversed` starts with the newest."""
     session: str | None = None
-    """The agent's own session to continue; None starts a new one."""
+    """The id of the agent's own session to continue; None starts a new session."""
     is_fork: bool = False
-    """Whether the session belongs to another thread's past, so that a copy of it is continued."""
+    """Whether `session` belongs to the thread that this thread was forked from, so that the agent must continue a
+    copy."""
     session_total: Usage | None = None
     """The session's usage after its previous call, if the agent reports totals."""
     schema: JsonObject = field(default_factory=dict)
     """The JSON Schema of the role's output, for agents that can enforce one."""
     attempt: int = 0
-    """How many times this step was asked before, including corrections and retries."""
+    """The number of times the agent was asked before for this step, including corrections and retries."""
     capabilities: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     """The complete environment for child processes."""
     memory: Memory = field(default_factory=Forgetful)
     play: Play | None = None
-    """Runs another workflow as the role's agent; None without an engine."""
+    """A function that runs another workflow as the role's agent; None without an engine."""
     sandbox: Policy | None = None
-    """What the agent's processes may reach; None: everything. Only adapters that start them in it (`runs_in_sandbox`)
-    get one."""
+    """The limits on the agent's processes; None if there are none. Only adapters that start their processes in a
+    sandbox (`runs_in_sandbox`) receive a policy."""
 
     @property
     def is_confined(self) -> bool:
@@ -178,9 +181,9 @@ class ToolCall:
     arguments: JsonObject = field(default_factory=dict)
     result: str = ""
     started_at: int | None = field(default=None, compare=False)
-    """When the call was reported, in milliseconds."""
+    """The time when the call was reported, in milliseconds."""
     ended_at: int | None = field(default=None, compare=False)
-    """When its result was reported."""
+    """The time when the result was reported, in milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -204,14 +207,14 @@ class Reply:
     """The usage that the agent reports for its whole session; the next call receives it."""
     turns: tuple[Turn, ...] = ()
     files: tuple[str, ...] = ()
-    """Files the agent changed, relative to the work folder."""
+    """The files that the agent changed, relative to the work folder."""
     ending: Ending = "completed"
     reason: str = ""
-    """Why it ended, if `ending` does not say enough."""
+    """Why the agent ended, if `ending` does not say enough."""
     step: str | None = None
-    """The step, if an external agent stored it itself."""
+    """The step that an external agent stored itself; None for any other agent."""
     children: tuple[str, ...] = ()
-    """Threads that did the work, if another workflow played the role."""
+    """The threads that did the work, if another workflow played the role."""
     hint: str = ""
     """Advice about an ending without an answer."""
     is_session_lost: bool = False

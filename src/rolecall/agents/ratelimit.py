@@ -1,8 +1,8 @@
-"""Recognises a provider's error that says a limit is reached, and finds when the limit ends.
+"""Recognises errors in which a provider reports that a limit is reached, and finds when the limit ends.
 
-Most agents report limits only as text. The time may be a moment ("resets 3pm (Europe/London)", "|1762952400"), a date,
-or a duration ("try again in 2 days 3 hours", "Retry-After: 30"). Callers must not pass what an agent or a command
-wrote about its work, which may mention limits. Pure.
+Most agents report limits only as text. The text can give the end as a moment ("resets 3pm (Europe/London)",
+"|1762952400"), a date, or a duration ("try again in 2 days 3 hours", "Retry-After: 30"). Callers must not pass what an
+agent or a command wrote about its work, because it could mention limits. The functions have no side effects.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 LONGEST_DAYS = 40
-"""A later end is not trusted; a person decides."""
+"""The latest end, in days from now, that is trusted; after a later one, a person decides when to continue."""
 _READ = 1_500
-"""How many characters at the end of a text are read: an agent stops at its limit, so the report comes last."""
+"""The number of characters read at the end of a text: an agent stops at its limit, so the report comes last."""
 _JUST_PAST = timedelta(minutes=30)
-"""How long after a time of day without a date it still means today rather than tomorrow."""
+"""How far in the past a time of day without a date can be and still mean today rather than tomorrow."""
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-# Texts, so that importing this module compiles none of them. All are linear in the length of the text they search.
+# Strings rather than compiled patterns, so that importing this module compiles nothing. Every search takes time linear
+# in the length of the text.
 _LIMIT = (
     r"\blimit (?:is |was )?(?:reached|exceeded|hit)"
     r"|(?:hit|reached|exceeded?) (?:your|the|its) [\w\- ]{0,40}\b(?:limit|quota)\b"
@@ -40,7 +41,7 @@ _SECONDS = (
 )
 _DURATION = rf"(?:{_AGAIN}|retryDelay)\W{{0,5}}(?:(?:in|after|for)\s)?\W{{0,2}}(?P<all>{_TOGETHER})"
 _ISO = (
-    rf"{_AGAIN}[^\n]{{0,20}}?"  # not the time at which a line was logged
+    rf"{_AGAIN}[^\n]{{0,20}}?"  # the time must not be the timestamp of a log line
     r"(?P<at>\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,6})?)?)\s?(?P<zone>Z|UTC|[+\-]\d\d:?\d\d)?"
 )
 _CLOCK = (
@@ -48,7 +49,7 @@ _CLOCK = (
     rf"(?:(?P<month>{'|'.join(_MONTHS)})[a-z]{{0,6}}\.? (?P<day>\d{{1,2}})(?:st|nd|rd|th)?"
     r"(?:,? (?P<year>\d{4}))?,? (?:at )?)?"
     r"(?P<hour>\d{1,2})(?::(?P<minute>\d\d))?(?::\d\d)?\s?(?P<half>[ap]\.?m\b)?"
-    # An abbreviation may mean several zones, so a time with one is not used.
+    # An abbreviation can mean several zones, so a time with an abbreviation is not used.
     r"(?:\s?\(?(?:(?P<zone>UTC|GMT|[A-Z][A-Za-z_]+/[A-Za-z_/+\-0-9]+)"
     r"|(?P<unclear>[PMCEA][SD]?T|CES?T|BST|IST|JST|MSK|A[CEW][SD]T)\b)\)?)?"
 )
@@ -58,7 +59,7 @@ class Limit(NamedTuple):
     """A limit that an agent has reached."""
 
     until: int | None
-    """When it ends, in milliseconds; None if the agent does not say."""
+    """When the limit ends, in milliseconds; None if the agent does not say."""
 
 
 def names_limit(error: str) -> bool:
@@ -67,8 +68,8 @@ def names_limit(error: str) -> bool:
 
 
 def find_limit(text: str, *, now: int, zone: tzinfo | None = None) -> Limit | None:
-    """The limit that the end of a text reports, or None. `zone` is the time zone of times that name none; by
-    default the machine's."""
+    """Return the limit reported at the end of a text, or None. `zone` is the time zone for times that name none; the
+    default is the machine's time zone."""
     if not names_limit(text):
         return None
     until = _find_moment(text[-_READ:], datetime.fromtimestamp(now / 1000, UTC), zone)
@@ -78,7 +79,7 @@ def find_limit(text: str, *, now: int, zone: tzinfo | None = None) -> Limit | No
 
 
 def _find_moment(text: str, now: datetime, zone: tzinfo | None) -> datetime | None:
-    """The last time in the text, in its most exact form."""
+    """Return the last time in the text. If the text gives times in several forms, the most exact form counts."""
     if found := _last(_EPOCH, text):
         stamp = int(found["at"])
         return datetime.fromtimestamp(stamp / 1000 if stamp > 10**12 else stamp, UTC)
@@ -98,7 +99,7 @@ def _find_moment(text: str, now: datetime, zone: tzinfo | None) -> datetime | No
                 return datetime.fromisoformat(f"{found['at'].replace(' ', 'T')}{named}")
             return at.replace(tzinfo=zone) if zone else at.astimezone()
         for found in reversed(list(re.finditer(_CLOCK, text, re.IGNORECASE))):
-            if found["half"] or found["minute"]:  # a bare number may be anything
+            if found["half"] or found["minute"]:  # a bare number need not be a time
                 if found["unclear"]:
                     return None
                 return _next_time(found, now, zone)
@@ -112,7 +113,7 @@ def _unit(word: str) -> float:
 
 
 def _next_time(found: re.Match[str], now: datetime, zone: tzinfo | None) -> datetime:
-    """The time that a time of day means, with or without a date."""
+    """Return the moment that a time of day means, with or without a date."""
     hour, minute = int(found["hour"]), int(found["minute"] or 0)
     if half := (found["half"] or "").lower():
         hour = hour % 12 + (12 if half.startswith("p") else 0)

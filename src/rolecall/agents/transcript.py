@@ -1,7 +1,7 @@
 """Records an agent's messages and tool calls within size limits, and passes them on live.
 
-It keeps the complete answer, and turns with shortened arguments and results. However long a stream is, only the first
-and the last turns stay, with a note of how many are left out.
+A transcript keeps the complete answer, and turns with shortened arguments and results. However long the stream is, only
+the first and last turns are kept, with a note of the number left out.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _DEEPEST = 40
 
 
 class LiveText:
-    """Passes text on as events, up to a limit because every event is stored; the answer itself is kept whole."""
+    """A function object that passes text on as events. The total is limited, because every event is stored; the answer
+    itself is kept in full."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
@@ -49,7 +50,7 @@ class LiveText:
 
 @dataclass
 class _Turn:
-    """A turn that is still being read."""
+    """A turn whose messages and calls are still arriving."""
 
     pieces: list[str] = field(default_factory=list)
     size: int = 0
@@ -80,7 +81,7 @@ class Transcript:
         self._last: deque[_Turn] = deque()
         self._left_out = 0
         self._open: dict[str, _Turn] = {}
-        """The turn of each call that has not returned."""
+        """The turn of each tool call that has not returned yet."""
         self._files: dict[str, None] = {}
         self._latest_message = _Turn()
         self.session: str | None = None
@@ -99,7 +100,7 @@ class Transcript:
             return
         turn = self._turn(is_new=not is_continued)
         if turn is not self._latest_message:
-            # Only the latest message can become the answer, so the one before it need not stay whole.
+            # Only the latest message can become the answer, so the previous message can be shortened.
             self._latest_message.pieces = [shorten(self._latest_message.text, _LONGEST_TEXT)]
             self._latest_message = turn
         turn.add(text)
@@ -132,7 +133,7 @@ class Transcript:
         return call
 
     def touches(self, path: str) -> None:
-        """Add a file that the agent wrote, relative to the work folder if it is inside."""
+        """Add a file that the agent wrote. A path inside the work folder is recorded relative to that folder."""
         if path and len(self._files) < _MOST_FILES:
             whole = os.path.normpath(os.path.join(self._context.workdir, path))
             inside = os.path.relpath(whole, self._context.workdir)
@@ -147,7 +148,7 @@ class Transcript:
         self._emit("usage", body | ({"cost": usage.cost} if usage.cost is not None else {}))
 
     def _emit(self, kind: EventKind, body: JsonObject) -> None:
-        """Pass on an event, up to a maximum number because every event is stored."""
+        """Pass on an event. The number of events is limited, because every event is stored."""
         self._emitted += 1
         if self._emitted <= _LIVE_EVENTS:
             more = {"more": True} if self._emitted == _LIVE_EVENTS else {}
@@ -203,7 +204,7 @@ class Transcript:
 
 
 def shorten(text: str, limit: int) -> str:
-    """Shorten a long text to its beginning and end, with a note of how much is missing."""
+    """Shorten a long text to its beginning and end, with a note of the number of characters left out."""
     if len(text) <= limit:
         return text
     tail = limit // 4
@@ -211,7 +212,7 @@ def shorten(text: str, limit: int) -> str:
 
 
 def text_of(value: Any, *, depth: int = 0) -> str:
-    """Extract the text of a result, which agents send as text, a list of blocks, or their own kind of object."""
+    """Extract the text of a result. Agents send results as text, a list of blocks, or an object of their own."""
     if isinstance(value, str):
         return value
     if depth >= _DEEPEST:
