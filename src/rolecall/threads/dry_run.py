@@ -1,6 +1,8 @@
-"""Predicts a thread without starting it: which of its first steps would be reused, and what the remaining ones may use.
-No agent is asked and nothing is written to the store. The thread is a chain in memory, made of finished steps found by
-their keys. It ends before the first role that would be asked.
+"""Predict a thread without starting it: which of its first steps would be reused, and how much the remaining steps
+might use.
+
+No agent is asked and nothing is written to the store. The predicted thread is a chain in memory, made of finished steps
+that are found by their keys. The chain ends before the first role that would be asked.
 """
 
 from __future__ import annotations
@@ -46,17 +48,17 @@ class Outlook(NamedTuple):
 
     reused: tuple[Ahead, ...]
     asks: str | None
-    """The first role that would be asked; None if every step is reused."""
+    """The first role that would be asked, or None if no role would be."""
     reason: str
     """Why this role is asked, or why the thread would end or stop."""
     forecast: Forecast
-    """What may be used from there on."""
+    """The amounts that the thread might use from that role on."""
     threads: int
-    """How many earlier threads are known."""
+    """The number of earlier threads that the forecast is based on."""
 
 
 class _Stop(Exception):
-    """The role must be asked, or may have to be asked; the message says why."""
+    """The role must be asked, or might have to be asked; the message says why."""
 
 
 async def look_ahead(
@@ -68,7 +70,8 @@ async def look_ahead(
     limits: Mapping[str, float] | None = None,
     chosen: bool | None = None,
 ) -> Outlook:
-    """Follow a new thread as far as finished steps lead. `chosen` is what the thread's start says about reuse."""
+    """Follow a new thread for as long as its steps can be taken from finished ones. `chosen` says whether the thread
+    would be started with or without reuse; None leaves the choice to the workflow."""
     store, history = setup.store, PastThreads(setup.store, book.workflow.name)
     start = Start("", "", setup.mask.text(prompt), cwd, limits or {})
     folders, steps, ahead = _Folders(setup, cwd), list[Step](), list[Ahead]()
@@ -95,7 +98,7 @@ async def look_ahead(
 async def _find_known(
     setup: Setup, loaded: LoadedThread, way: Next, folders: _Folders, chosen: bool | None
 ) -> tuple[KnownStep, Parts]:
-    """The finished step that would be taken over, and the parts of its key."""
+    """Return the finished step that would be taken over, and the parts of its key."""
     role, book = loaded.role(way.role), loaded.playbook
     if not reuse_of(loaded.workflow, way.role, chosen):
         raise _Stop("reuse is not switched on")
@@ -143,7 +146,7 @@ async def _find_known(
 
 
 class _Folders:
-    """The files that roles would find, by the kind of folder that they work in."""
+    """The files that roles would find, by the kind of work folder."""
 
     def __init__(self, setup: Setup, cwd: str) -> None:
         self._setup = setup
@@ -151,7 +154,7 @@ class _Folders:
         self.files: dict[Workdir, Snapshot] = {}
 
     async def find(self, kind: Workdir, location: str | None) -> tuple[str, Snapshot]:
-        """The folder in which a role would work, and its files."""
+        """Return the folder in which a role would work, and its files."""
         folder = os.path.join(self._cwd, location or "")
         if not os.path.isdir(folder) or find_top(folder) != find_top(self._cwd):
             raise _Stop("its folder does not exist yet, or belongs to something else")
@@ -185,7 +188,7 @@ class _ChainAhead(Chain):
 
 
 def _as_step(store: Store, known: KnownStep, parts: Parts, loaded: LoadedThread) -> Step:
-    """A finished step in the form that it would have in this thread."""
+    """Return a finished step as it would appear in this thread."""
     found = known.step
     fields = {
         **found.payload,

@@ -1,8 +1,8 @@
-"""The engine: it advances one thread by one step.
+"""The engine, which advances one thread by one step.
 
-A step is: take the thread, find the next role, ask its agent, parse the answer, commit. The lease is part of the
-thread's ref, so the commit that moves the head also proves that no other process ran the thread. `perform.py` asks the
-agent and parses its answer, `commit.py` writes the step.
+To take a step, the engine takes the thread, finds the next role, asks that role's agent, parses the answer and commits
+the step. The lease is part of the thread's ref, so the commit that moves the head also proves that no other process ran
+the thread. `perform.py` asks the agent and parses its answer; `commit.py` writes the step.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from rolecall.workflow.route import Failed, Next, Suspended
 
 if TYPE_CHECKING:
     from rolecall.threads import members, waiting
-else:  # a step without a group, whose agent answers, needs neither
+else:  # a step that is not played by a group, and whose agent answers, needs neither module
     members = Module("rolecall.threads.members")
     waiting = Module("rolecall.threads.waiting")
 
 
 class Engine(Setup):
-    """Takes the steps of threads."""
+    """An engine that takes the steps of threads."""
 
     async def run(
         self, name: str, *, cancel: Cancel, steps: int | None = None, waits: bool = True
     ) -> AsyncIterator[Outcome]:
-        """Take steps until the thread ends, is suspended or interrupted, or `steps` have been taken. If its agent has
-        reached a limit, wait if `waits` is true, else return."""
+        """Take steps until the thread ends, is suspended or is interrupted, or until `steps` steps have been taken. If
+        the thread's agent has reached a usage limit, wait for the limit to end if `waits` is true; otherwise return."""
         taken = 0
         while steps is None or taken < steps:
             outcome = await self.step(name, cancel=cancel)
@@ -60,7 +60,7 @@ class Engine(Setup):
                 return
 
     async def step(self, name: str, *, cancel: Cancel) -> Outcome:
-        """Take exactly one step, or none if the thread may not continue yet."""
+        """Take exactly one step, or no step if the thread cannot continue yet."""
         taken = lease.hold(
             self.store, name, self.token(), cancel, lease_ms=self.lease_ms, is_shared=self.shares_process
         )
@@ -92,7 +92,7 @@ class Engine(Setup):
                 shared=shared,
                 fetched=fetched,
             )
-        except UsageError as error:  # its work folder is missing
+        except UsageError as error:  # the role's work folder is missing
             return settle(self, held.ref(), Suspended(f"{way.role}: {error.message}"), RESUME)
         if limit := loaded.over_limit(way.role, state.limits, attempt.totals()):
             return settle(self, held.ref(), Suspended(limit.reason), raise_limit(limit.more))
@@ -112,7 +112,8 @@ class Engine(Setup):
         return self._commit(held, attempt, result)
 
     async def _call_function(self, held: Held, attempt: Attempt, cancel: Cancel) -> Outcome:
-        """Play a role written in Python. An exception suspends the thread; a result of the wrong shape fails it."""
+        """Play a role written in Python. If the function raises `AgentError`, suspend the thread; if its result has the
+        wrong shape, the thread fails."""
         function = attempt.loaded.playbook.functions[attempt.role]
         agent = f"python:{name_of(function)}"
         if taken := await reuse.finish_begun(attempt):
@@ -124,7 +125,7 @@ class Engine(Setup):
         is_outside = getattr(function, "effects", "") == OUTSIDE
         if taken := await reuse.take_over(attempt, has_effects=is_outside):
             return self._commit(held, attempt, taken)
-        if attempt.note.reused:  # refused because the files have just changed
+        if attempt.note.reused:  # not taken over, because the files have just changed
             await attempt.find_files()
             attempt.parts = find_parts_of_call(self, attempt.question, function)
         attempt.note_asking(agent, run=self.token())
@@ -143,14 +144,14 @@ class Engine(Setup):
         )
 
     async def run_child(self, attempt: Attempt, child: str, watch: Watch, cancel: Cancel) -> None:
-        """Run the child thread that plays a role, under the restrictions of that role."""
+        """Run the child thread that plays a role, under that role's restrictions."""
         environment = self.environment_of(attempt.loaded.role(attempt.role))
         engine = replace(self, watch=watch, environment=environment, queues_members=False)
-        async for _ in engine.run(child, cancel=cancel, waits=False):  # the parent waits until the same time
+        async for _ in engine.run(child, cancel=cancel, waits=False):  # the parent waits for the same limit
             pass
 
     async def run_member(self, member: str, watch: Watch, cancel: Cancel) -> None:
-        """Run a member of a group beside others in this process."""
+        """Run a member of a group alongside other members in this process."""
         async for _ in replace(self, watch=watch, shares_process=True).run(member, cancel=cancel):
             pass
 
@@ -163,8 +164,8 @@ class Engine(Setup):
             return self._give_up(held, attempt, error, None)
 
     def _give_up(self, held: Held, attempt: Attempt, error: RolecallError, cancel: Cancel | None) -> Outcome:
-        """Record the failed attempt. Then suspend the thread for a person, let it wait if the agent reports when its
-        limit ends, or let the moderator decide."""
+        """Record the failed attempt. Then let the moderator decide, wait if the agent says when its usage limit ends,
+        or suspend the thread for a person."""
         attempt.fail(error.message, error)
         loaded = attempt.loaded
         if (
@@ -174,7 +175,7 @@ class Engine(Setup):
         ):
             return self._commit(held, attempt, attempt.unreadable(error))
         is_interrupted = isinstance(error, AgentError) and error.ending == "interrupted"
-        if is_interrupted and cancel is not None and cancel.is_set():  # not just a claim by the agent
+        if is_interrupted and cancel is not None and cancel.is_set():  # the agent's claim is true
             held.ref()
             return Outcome(held.thread, held.head, Status.IDLE, attempt.role, "interrupted")
         if isinstance(error, AgentError):

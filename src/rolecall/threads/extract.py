@@ -1,6 +1,7 @@
-"""The fallback for an answer whose frontmatter could not be parsed: ask a model for the output.
+"""Ask a model for the output of an answer whose frontmatter could not be parsed.
 
-It sends one POST to an OpenAI-compatible endpoint and, if the reply is wrong, a second one that says why.
+The request is one POST to an OpenAI-compatible endpoint. If the model's reply cannot be used, a second request says
+why.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from rolecall.workflow.reply import ParsedReply, ReplyProblem, Suspension, fit
 
 MAX_RESPONSE = 8 * 1024 * 1024
 MAX_RAW = 400_000
-"""How many characters of the answer the model sees: the beginning and the end of a longer answer."""
+"""The maximum number of characters of the answer that the model sees. Of a longer answer, it sees the beginning and the
+end."""
 
 Message = Mapping[str, str]
 USAGE_FIELDS = ("prompt_tokens", "completion_tokens")
@@ -29,7 +31,7 @@ USAGE_FIELDS = ("prompt_tokens", "completion_tokens")
 class Try(NamedTuple):
     answer: str
     problem: str
-    """Why it was rejected; empty if it was accepted."""
+    """Why the model's answer was rejected, or empty if it was accepted."""
 
 
 class Completion(NamedTuple):
@@ -46,7 +48,7 @@ class Extracted:
 
 
 Ask = Callable[[Endpoint, Sequence[Message]], Awaitable[Completion]]
-"""Sends one question to the model; raises `ExtractError` if the model does not answer."""
+"""Send one question to the model, or raise `ExtractError` if the model does not answer."""
 
 
 async def chat(endpoint: Endpoint, messages: Sequence[Message]) -> Completion:
@@ -68,7 +70,7 @@ async def chat(endpoint: Endpoint, messages: Sequence[Message]) -> Completion:
 
 
 async def extract(raw: str, schema: Mapping[str, Any], *, endpoint: Endpoint, ask: Ask = chat) -> Extracted:
-    """Let `endpoint`'s model find the output in `raw`. Raise `ExtractError` after two failed tries."""
+    """Let the model at `endpoint` find the output in `raw`. Raise `ExtractError` after two failed tries."""
     instruction = (
         "The user message is the answer of an agent. Find in it the data that this JSON Schema describes and "
         "send it as one JSON object, without any other text. Take only what the answer says; add nothing. If "

@@ -1,7 +1,8 @@
-"""Forecasts what a thread, or the rest of one, may use, based on earlier threads of the same workflow.
+"""Forecast the amounts that a thread, or the rest of a thread, might use, based on earlier threads of its workflow.
 
-An amount that an agent did not report is unknown, never zero. So a thread counts for an amount only if all its agents
-reported it from the role in question on, including the agents of group members and of other workflows.
+An amount that an agent did not report is unknown, never zero. An earlier thread therefore counts for an amount only if
+all its agents reported that amount from the role in question on, including the agents of group members and of workflows
+that played a role.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from rolecall.threads.thread import FORK, PERSON, Chain, Step, count_usage
 
 AMOUNTS = ("cost", "tokens", "minutes")
 MOST_THREADS = 200
-"""How many earlier threads a forecast uses, newest first."""
+"""The maximum number of earlier threads that a forecast uses, newest first."""
 MOST_STEPS = 20_000
-"""How many steps of these threads, and of the threads that played them, are read."""
+"""The number of steps of these threads, and of the threads that played their roles, after which no more are read."""
 _PAGE = 500
 _MOST_PAGES = 20
 _DRAWS = 200
@@ -31,7 +32,7 @@ _ANY = 0
 
 
 class Range(NamedTuple):
-    """The median, and the range of four in five earlier threads."""
+    """The median of the values, and the range that contains the middle 80 percent of them."""
 
     low: float
     median: float
@@ -39,7 +40,7 @@ class Range(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """What a thread used from a step to its end; None is unknown."""
+    """The amounts that a thread used from one step to its end; None if unknown."""
 
     cost: float | None = None
     tokens: float | None = None
@@ -48,32 +49,32 @@ class Rest(NamedTuple):
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a thread may use until it ends: the amounts of each earlier thread."""
+    """A forecast of the amounts that a thread uses until it ends, made of the amounts that earlier threads used."""
 
     rests: tuple[Rest, ...] = ()
 
     def past(self, amount: str) -> list[float]:
-        """The known past values of an amount."""
+        """Return the known past values of an amount."""
         return [value for rest in self.rests if (value := getattr(rest, amount)) is not None]
 
 
 UNKNOWN = Forecast()
 NOTHING = Forecast((Rest(0.0, 0.0, 0.0),))
-"""For a thread that ends or stops: no agent is asked."""
+"""The forecast for a thread that ends or stops, so that no agent is asked."""
 
 
 class Sum(NamedTuple):
-    """One amount of several forecasts."""
+    """The sum of one amount over several forecasts."""
 
     range: Range | None
-    """The range of the sum of the known amounts; None if all are unknown."""
+    """The range of the sum of the known amounts, or None if all amounts are unknown."""
     unknown: int
-    """How many amounts are unknown."""
+    """The number of forecasts in which the amount is unknown."""
 
 
 def add_up(forecasts: Iterable[Forecast]) -> dict[str, Sum]:
-    """The sum of each amount. A sum varies less than its parts, so its range comes from random draws from the past,
-    with a fixed seed."""
+    """Return the sum of each amount. A sum varies less than its parts, so its range is computed from random draws from
+    the past values, with a fixed seed."""
     counts = Counter(forecasts)
     sums = {}
     for amount in AMOUNTS:
@@ -88,7 +89,7 @@ def add_up(forecasts: Iterable[Forecast]) -> dict[str, Sum]:
 
 
 def range_of(values: Sequence[float]) -> Range | None:
-    """The median and the range of four fifths of the values; None without values."""
+    """Return the median and the range of the middle 80 percent of the values, or None if there are no values."""
     if not values:
         return None
     ordered = sorted(values)
@@ -103,10 +104,10 @@ def range_of(values: Sequence[float]) -> Range | None:
 
 
 class PastThreads:
-    """What the ended threads of a workflow have used."""
+    """The amounts that the ended threads of a workflow have used."""
 
     def __init__(self, store: Store, workflow: str) -> None:
-        """`workflow` is a name; threads of all its versions count."""
+        """`workflow` is a name; threads of all versions of the workflow count."""
         rests: dict[tuple[str, int], list[Rest]] = defaultdict(list)
         self.threads = steps = 0
         for ref in islice(_newest_ended(store, workflow), MOST_THREADS):
@@ -126,15 +127,15 @@ class PastThreads:
         self._rests = {call: Forecast(tuple(found)) for call, found in rests.items()}
 
     def rest_from(self, role: str, turn: int = 1) -> Forecast:
-        """What may be used from a turn of a role to the end of the thread, based on the same turn in earlier threads
-        or, if no thread came that far, on any turn."""
+        """Return a forecast from a turn of a role to the end of the thread. It is based on the same turn in earlier
+        threads or, if no thread reached that turn, on all of the role's turns."""
         return self._rests.get((role, turn)) or self._rests.get((role, _ANY), UNKNOWN)
 
 
 def _newest_ended(store: Store, workflow: str) -> Iterator[ThreadRef]:
     last = "thread/~"
     where: dict[str, list[str]] = {"name": [workflow], "status": [Status.COMPLETED, Status.FAILED]}
-    for _ in range(_MOST_PAGES):  # all of one page may be members of groups
+    for _ in range(_MOST_PAGES):  # all threads on a page can be members of groups
         page = store.refs("thread/", where=where, before=last, newest_first=True, limit=_PAGE)
         yield from (load(ref) for ref in page if not ref.state.get("member"))
         if len(page) < _PAGE:
@@ -143,12 +144,13 @@ def _newest_ended(store: Store, workflow: str) -> Iterator[ThreadRef]:
 
 
 def _rests_of(store: Store, ref: ThreadRef) -> Iterator[tuple[str, Rest, int]]:
-    """What the thread used from each step to its end, with the step's role and the number of steps read, newest
-    first."""
+    """Yield, newest step first, the role of each step, the amounts used from that step to the end of the thread, and
+    the number of steps read."""
     steps = list(Chain(store, ref.head))
     if not steps:
         return
-    # Totals include failed attempts and what reuse has saved; steps say which amounts their agents reported.
+    # The totals include failed attempts and the amounts saved by reuse; each step says which amounts its agent
+    # reported.
     at_end, known = _amounts_in(steps[0]), set(AMOUNTS)
     for step, before in zip(steps, [*steps[1:], None], strict=True):
         of_step, read = _find_known(store, step)
@@ -160,17 +162,17 @@ def _rests_of(store: Store, ref: ThreadRef) -> Iterator[tuple[str, Rest, int]]:
 
 
 def _amounts_in(step: Step) -> dict[str, float]:
-    """What the thread had used after a step, if every role had been asked."""
+    """Return the amounts that the thread would have used up to and including a step if nothing had been reused."""
     totals = step.payload["totals"]
     return {key: totals.get(key, 0) + totals.get("saved", {}).get(key, 0) for key in AMOUNTS}
 
 
 def _find_known(store: Store, step: Step) -> tuple[set[str], int]:
-    """The known amounts of a step, and how many steps were read to find them. A person, a function and a command cost
-    nothing; an agent costs what it reported; a group or another workflow costs the sum of its steps."""
+    """Return the known amounts of a step, and the number of steps read to find them. A person, a function or a command
+    costs nothing; an agent costs what it reported; a group or another workflow costs the sum of its steps."""
     if step.role in (PERSON, FORK) or is_unpaid(step.agent):
         return set(AMOUNTS), 1
-    if step.reused is not None:  # how long it would have taken is unknown
+    if step.reused is not None:  # the time it would have taken is unknown
         return set(count_usage(step.reused.saved, ms=0)) - {"minutes"}, 1
     players = step.payload.get("children", ())
     if "group" in step.payload:
@@ -180,7 +182,7 @@ def _find_known(store: Store, step: Step) -> tuple[set[str], int]:
     known, read = set(AMOUNTS), 1
     for ref in (read_thread(store, player) for player in players):
         taken = list(Chain(store, ref.head)) if ref else []
-        if not taken:  # a member that failed may have been paid
+        if not taken:  # a member that failed may have incurred costs
             known &= {"minutes"}
         for one in taken:
             of_one, more = _find_known(store, one)

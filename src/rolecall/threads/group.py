@@ -1,6 +1,7 @@
-"""Decides what a group does next. Pure: everything it decides from is in the `Standing` of the members.
+"""Decide what a group does next. The decision is a pure function of the members' `Standing` and the arguments of
+`plan`.
 
-`members.py` starts, runs and stops the members accordingly, and joins their results.
+`members.py` starts, runs and stops the members as decided, and joins their results.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from rolecall.threads.state import Status, ThreadState
 from rolecall.workflow.model import Group
 
 ALIKE = 3
-"""If this many members fail for the same reason before any is done, no more are started."""
+"""The number of members that must fail for the same reason, before any member is done, to stop the group from starting
+more."""
 _WHOLE = ("steps", "turns", "tokens")
-"""Amounts that cannot be divided."""
+"""The amounts that are counted in whole numbers."""
 _VARYING = re.compile(r"[0-9A-HJKMNP-TV-Z]{13,26}|\d+")
 
 Amounts = Mapping[str, float]
-"""Tokens, cost and so on, by the names of the limits."""
+"""Amounts such as tokens and cost, by the names of the limits."""
 
 
 class Fate(StrEnum):
@@ -29,9 +31,9 @@ class Fate(StrEnum):
 
     OPEN = "open"
     WAITS = "waits"
-    """It waits for a person."""
+    """The member waits for a person."""
     SHORT = "short"
-    """It has used up its share of a limit of the parent and can continue with more."""
+    """The member has used up its share of one of the parent's limits, and can continue with a larger share."""
     DONE = "done"
     FAILED = "failed"
     STOPPED = "stopped"
@@ -56,8 +58,8 @@ def fate_of(state: ThreadState) -> Fate:
 def events_of(
     state: ThreadState, kind: str, body: Mapping[str, Any]
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """A member's recorded event, in the words that `members.py` uses for followers of the group. Events about the
-    service's queue are left out."""
+    """Yield a member's recorded event in the words that `members.py` uses for those who follow the group. Leave out
+    events about the service's queue."""
     is_by_service = body.get("by") == "service"
     if kind == "queued" or (kind == "started" and not is_by_service):
         yield "started", {"title": state.title}
@@ -75,28 +77,30 @@ class Standing:
 
     count: int
     next: int = 1
-    """The lowest number not started yet."""
+    """The lowest number of a member that has not been started yet."""
     open: dict[int, Amounts] = field(default_factory=dict)
-    """Members that run or can run, and the amounts reserved for each."""
+    """The members that run or can run, and the amounts reserved for each."""
     waits: dict[int, Amounts] = field(default_factory=dict)
     short: dict[int, Amounts] = field(default_factory=dict)
     done: int = 0
     failed: int = 0
     stopped: int = 0
     spent: dict[str, float] = field(default_factory=dict)
-    """What members that have ended have used."""
+    """The amounts used by members that have ended."""
     first: list[str] = field(default_factory=list)
-    """How the first members ended: for a failed one, the reason without its variable parts; empty for the others."""
+    """How the first members ended: the reason of a failed member, without its variable parts, or an empty string for
+    any other member."""
     reason: str = ""
-    """The reason of the latest failure in full."""
+    """The full reason of the latest failure."""
     lacks: str = ""
-    """The limit that kept a member from starting, if it suspends the group."""
+    """The limit that prevented a member from being started, if that limit suspends the group."""
 
     def note(
         self, number: int, fate: Fate, *, amounts: Amounts, reason: str = "", is_new: bool = True
     ) -> None:
-        """Record the outcome of a member. `amounts` are reserved for it or, if it has ended, used by it. Old failures
-        do not count for the breaker, because a person has resumed the group since."""
+        """Record the outcome of a member. `amounts` are reserved for the member or, if it has ended, were used by it. A
+        failure with `is_new` false does not count as one of the first failures, because a person has resumed the group
+        since."""
         for place in (self.open, self.waits, self.short):
             place.pop(number, None)
         if fate in (Fate.OPEN, Fate.WAITS, Fate.SHORT):
@@ -110,7 +114,7 @@ class Standing:
         if fate is Fate.FAILED:
             self.reason = reason
         if is_new and len(self.first) < ALIKE:
-            # A reason begins with the role, which differs within a team.
+            # A reason begins with the role, which differs between members of a team.
             told = _VARYING.sub("#", reason.partition(": ")[2] or reason)
             self.first.append(told if fate is Fate.FAILED else "")
 
@@ -139,13 +143,13 @@ def load_standing(stored: Mapping[str, Any]) -> Standing:
 
 class Decision(NamedTuple):
     start: Mapping[int, Amounts] = {}
-    """The members to start, or to continue with more, and the limits of each."""
+    """The members to start, or to continue with a larger share, and the limits of each."""
     stop: str = ""
-    """Why the unfinished members are stopped."""
+    """Why the unfinished members are stopped, or empty to let them run."""
     join: bool = False
     suspend: str = ""
     lacks: str = ""
-    """The limit that has too little left for the next member."""
+    """The limit whose remaining amount is too small for the next member."""
 
 
 def plan(
@@ -158,8 +162,8 @@ def plan(
     used: Amounts | None = None,
     own: Callable[[int], Amounts] = lambda _number: {},
 ) -> Decision:
-    """Decide what comes next. `limits` are the parent's limits, and `used` is what the parent itself has used of them;
-    `own` returns the limits of a member's role."""
+    """Decide what comes next. `limits` are the parent's limits, and `used` are the amounts that the parent itself has
+    used. `own` returns the limits of a member's role."""
     if not (standing.open or standing.waits or standing.short or standing.has_unstarted):
         return Decision(join=True)
     if deadline is not None and now >= deadline:

@@ -1,6 +1,6 @@
-"""Shows, merges and removes the work in a thread's own folders, which `workfolder.py` makes.
+"""Show, merge and remove the work in a thread's own folders, which `workfolder.py` makes.
 
-Work that exists nowhere else is removed only if a person forces it, and a merge that fails is undone.
+Work that exists nowhere else is removed only if a person forces its removal. A merge that fails is undone.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ if TYPE_CHECKING:
     from rolecall.agents.sandbox import Policy
 
 CHECK_SECONDS = 1800
-"""How long the check of a merge may take."""
+"""The time limit for the check of a merge."""
 MOST_OUTPUT = 20_000
-"""How many bytes of a check's output are kept."""
+"""The maximum number of bytes kept from each output stream of a check."""
 
 # -- looking --
 
 
 def show(kind: str, folder: WorkFolder) -> dict[str, Any]:
-    """A recorded folder, with its current state."""
+    """Return the description of a recorded folder, with the folder's current state."""
     shown = {"kind": kind, **folder.dump(), "state": _state(folder)}
     if folder.is_removed:
         return shown
@@ -80,7 +80,7 @@ def show(kind: str, folder: WorkFolder) -> dict[str, Any]:
         shown |= {"into": git.branch(source), "ahead": ahead, "behind": behind}
         if is_there:
             shown |= {"checkedOut": git.branch(path), "uncommitted": git.list_uncommitted(path)}
-    except RolecallError as error:  # the repository is missing or broken; the rest can still be shown
+    except RolecallError as error:  # the repository is missing or broken; the other fields can still be shown
         return shown | {"problem": error.message}
     return shown
 
@@ -93,7 +93,7 @@ def _state(folder: WorkFolder) -> str:
 
 
 def _scan_pair(folder: WorkFolder) -> tuple[treestate.FolderState, treestate.FolderState]:
-    """A folder and the folder it was copied from, with the changes in either."""
+    """Return the state of the folder that was copied, and the state of the copy."""
     return treestate.scan(folder.source), treestate.scan(folder.path)
 
 
@@ -104,7 +104,8 @@ def _copy_changes(folder: WorkFolder) -> list[str]:
 
 
 def _compare_with_start(folder: WorkFolder) -> tuple[Trees, Snapshot, Snapshot] | None:
-    """The first and the current files of a fork; None for other folders."""
+    """Return the recorder, the first files and the current files of a fork's folder. Return None for any other
+    folder."""
     path, files = folder.path, folder.files
     if files is None or find_top(path) != os.path.realpath(path):
         return None
@@ -113,11 +114,11 @@ def _compare_with_start(folder: WorkFolder) -> tuple[Trees, Snapshot, Snapshot] 
 
 
 def changed_files(folder: WorkFolder) -> list[str] | None:
-    """The files that a thread added, changed or removed in its own folder, committed or not. None if the folder no
-    longer exists."""
+    """Return the files that a thread added, changed or removed in its own folder, whether committed or not. Return None
+    if the folder no longer exists."""
     if folder.is_removed or not os.path.isdir(folder.path):
         return None
-    # Uncommitted changes that the user's folder had when the fork began do not belong to the fork.
+    # Uncommitted changes that were in the user's folder when the fork began do not belong to the fork.
     is_of_fork = os.path.basename(folder.path) == "fork"
     began = None if folder.branch and not is_of_fork else _compare_with_start(folder)
     if began is not None:
@@ -129,7 +130,7 @@ def changed_files(folder: WorkFolder) -> list[str] | None:
 
 
 def diff(kind: str, folder: WorkFolder) -> str:
-    """A unified diff of all changes, committed or not, including new files."""
+    """Return a unified diff of all changes, including uncommitted changes and new files."""
     if not os.path.isdir(folder.path):
         raise UsageError(f"the thread's {kind} {folder.path} does not exist")
     if folder.branch:
@@ -156,7 +157,8 @@ def _diff_from_base(folder: WorkFolder, *options: str) -> git.GitResult:
     with tempfile.TemporaryDirectory() as scratch:
         # A private index lets the diff include untracked files without staging anything.
         index = os.path.join(scratch, "index")
-        # `copy2` keeps the index's mtime; git treats a file of the same size that is older than the index as unchanged.
+        # `copy2` keeps the modification time of the index. Git trusts an index entry without reading the file only if
+        # the index is newer than the file.
         shutil.copy2(os.path.join(path, git.run(path, "rev-parse", "--git-path", "index").text), index)
         git.run(path, "add", "--all", env={"GIT_INDEX_FILE": index})
         safe = ("--cached", "--no-ext-diff", "--no-textconv")
@@ -164,9 +166,9 @@ def _diff_from_base(folder: WorkFolder, *options: str) -> git.GitResult:
 
 
 def list_set_aside(store: Store, folder: str) -> Iterator[tuple[ThreadRef, Mapping[str, Any]]]:
-    """Threads whose work could not be merged by their group or by `plan run`, each with the `branch`, the `reason` and
-    the `conflict`. Threads that have been merged or removed, and members of groups that still run, are left out.
-    `folder` is in the repository."""
+    """Yield the threads whose work could not be merged by their group or by `plan run`, each with the `branch`, the
+    `reason` and the `conflict`. Leave out threads whose work has since been merged or removed, and members of groups
+    that still run. `folder` is a folder in the repository."""
     words = ("for-each-ref", "--sort=-committerdate", "--format=%(refname:lstrip=3)", "--no-merged=HEAD")
     branches = git.ask(folder, *words, f"refs/heads/{workfolder.BRANCHES}").text.split()
     known: dict[str, dict[str, Mapping[str, Any]]] = {}
@@ -194,7 +196,7 @@ def _entries_set_aside(store: Store, parent: str) -> dict[str, Mapping[str, Any]
 
 
 def _is_elsewhere(folder: str, branch: str) -> bool:
-    """Whether another branch contains this one, for example the branch of the parent thread's worktree."""
+    """Return whether another branch, such as the branch of the parent thread's worktree, contains this branch."""
     holding = git.ask(
         folder, "for-each-ref", "--format=%(refname:short)", f"--contains={branch}", "refs/heads/"
     )
@@ -205,8 +207,8 @@ def _is_elsewhere(folder: str, branch: str) -> bool:
 
 
 def merge(store: Store, ref: ThreadRef) -> dict[str, Any]:
-    """Merge a thread's branch into the branch that is checked out where the thread was started. Uncommitted work is
-    committed first; the worktree is kept."""
+    """Merge a thread's branch into the branch that is checked out where the thread was started. Commit uncommitted work
+    first. Keep the worktree."""
     folder = _worktree_of(store, ref)
     source, path, branch = folder.source, folder.path, folder.branch
     work = work_of(ref, folder, Sealer(store))
@@ -214,8 +216,9 @@ def merge(store: Store, ref: ThreadRef) -> dict[str, Any]:
         into = merge_files.check_target(source)
         is_committed = merge_files.commit_work(work)
         before = git.commit(source, "HEAD")
-        # The user asked for this merge into their own branch, so their hooks run as usual. Git makes a commit even if
-        # it could just move the branch, because the commits of agents do not name their step, and this one does.
+        # The user asked for this merge into their own branch, so the user's hooks run as usual. `--no-ff` makes git
+        # create a commit even if it could just move the branch, because the merge commit names its step and the agents'
+        # commits do not.
         message = work.write_message(f"Merge {work.title}")
         words = ("merge", "--quiet", "--no-edit", "--no-ff", "-m", message, branch)
         result = git.ask(source, *words, settings=git.identity(source), with_hooks=True)
@@ -256,13 +259,13 @@ async def queue_merge(
     env: Mapping[str, str],
     cancel: Cancel | None = None,
 ) -> Merged | SetAside:
-    """Merge a thread's branch as a group merges its members: set it aside if it conflicts or the check fails. Raise
-    AgentError if `cancel` is set during the merge."""
+    """Merge a thread's branch as a group merges its members: if the branch conflicts or the check fails, set the work
+    aside. Raise `AgentError` if `cancel` is set during the merge."""
     folder = _worktree_of(store, ref)
     run = await prepare_check(ref.id, check, cwd=ref.state.cwd or folder.source, env=env, cancel=cancel)
     try:
         result = await merge_one(folder.source, work_of(ref, folder, Sealer(store)), run, cancel)
-    except UsageError as error:  # the folder cannot be merged into now
+    except UsageError as error:  # the source folder is not in a state to merge into
         _note_merge(store, ref, folder, SetAside(folder.branch, error.message), check)
         raise
     _note_merge(store, ref, folder, result, check)
@@ -272,7 +275,8 @@ async def queue_merge(
 def _note_merge(
     store: Store, ref: ThreadRef, folder: WorkFolder, result: Merged | SetAside, check: Sequence[str]
 ) -> None:
-    """Record how a merge ended. The folder records whether its work was set aside, so that the work can be found."""
+    """Record how a merge ended. If the work was set aside, record that in the thread's folder, so that the work can be
+    found."""
     draft, noted = store.draft(), folder._replace(set_aside={})
     if isinstance(result, SetAside):
         told = {"branch": result.branch, "reason": result.reason}
@@ -283,7 +287,7 @@ def _note_merge(
         passed = {"check": list(check)} if check else {}
         draft.event(ref.id, "folder_merged", {"branch": folder.branch, "head": result.commit, **passed})
     if noted != folder:
-        ref = read_thread(store, ref.id) or ref  # a merge may take minutes
+        ref = read_thread(store, ref.id) or ref  # a merge can take minutes
         folders = {kind: noted if one == folder else one for kind, one in ref.state.folders.items()}
         move(draft, ref, ref.state._replace(folders=folders))
     draft.commit()
@@ -292,7 +296,7 @@ def _note_merge(
 async def merge_one(
     folder: str, work: Work, check: merge_files.Check | None, cancel: Cancel | None
 ) -> Merged | SetAside:
-    """Merge one thread's work when it is its turn. Raise AgentError if `cancel` is set before then."""
+    """Wait for the thread's turn and merge its work. Raise `AgentError` if `cancel` is set before the merge."""
     is_stopped = cancel.is_set if cancel else lambda: False
     try:
         return await merge_files.merge(folder, work, check, is_stopped=is_stopped)
@@ -304,7 +308,7 @@ async def merge_one(
 
 def work_of(ref: ThreadRef, folder: WorkFolder, sealer: Sealer) -> Work:
     digest = ""
-    with suppress(NotFound, Damaged):  # a thread with lost nodes can be merged, but not proven
+    with suppress(NotFound, Damaged):  # a thread that has lost nodes can still be merged, but without a seal
         digest = sealer.seal(ref.head)
     title = f"thread {ref.id}: {ref.state.title}"
     return Work(ref.id, title, folder.branch, folder.path, ref.head, digest)
@@ -334,8 +338,8 @@ async def prepare_check(
     cancel: Cancel | None,
     sandbox: Policy | None = None,
 ) -> merge_files.Check | None:
-    """Prepare the command that checks each merge of a thread; None without a command. End a check that a dead process
-    left running."""
+    """Return a function that runs the command `command` to check a merge of a thread, or None if there is no command.
+    End a check that a dead process left running."""
     if not command:
         return None
     run = check_run(thread)
@@ -352,7 +356,7 @@ async def prepare_check(
                 max_output=MOST_OUTPUT,
                 sandbox=sandbox,
             )
-        except AgentError as error:  # it cannot be started, which is not the work's fault
+        except AgentError as error:  # the command cannot be started, which is not the work's fault
             raise UsageError(f"the check cannot run: {error.message}", hint=error.hint) from error
         if done.ending == "interrupted":
             raise done.error()
@@ -367,8 +371,9 @@ async def prepare_check(
 
 
 def remove(store: Store, ref: ThreadRef, *, force: bool = False) -> dict[str, Any]:
-    """Remove a thread's own folders and its branch. Without `force`, keep work that exists nowhere else. The removal is
-    recorded first, so calling this again finishes an interrupted one."""
+    """Remove a thread's own folders and branches. Without `force`, raise `UsageError` if that would lose work that
+    exists nowhere else. The removal is recorded first, so calling this function again finishes an interrupted
+    removal."""
     refuse_running(store, ref)
     folders = ref.state.folders
     found = {} if force else _folders_at_risk(store, ref)
@@ -401,8 +406,8 @@ def remove(store: Store, ref: ThreadRef, *, force: bool = False) -> dict[str, An
 
 
 def prune(store: Store, *, is_dry: bool = False) -> dict[str, Any]:
-    """Remove the folders and branches of ended threads whose work is merged, including discarded threads. Report the
-    others with the reason for keeping them."""
+    """Remove the folders and branches of ended threads, including discarded threads, whose work has been merged. Report
+    the other threads with the reason for keeping their folders."""
     removed: list[dict[str, Any]] = []
     kept: list[dict[str, str]] = []
     for ref in read_threads(store):
@@ -437,15 +442,15 @@ def _reason_to_keep(store: Store, ref: ThreadRef) -> str:
 
 
 def _find_newer(store: Store, ref: ThreadRef) -> Iterator[str]:
-    """Report where folders of a thread are newer than on this machine."""
+    """Yield a message for each of the thread's folders whose newest files are on another machine."""
     for kind, folder in ref.state.folders.items():
         if not folder.is_removed and (why := workfolder.find_newer(store, ref.id, kind, folder)):
             yield why
 
 
 def _folders_at_risk(store: Store, ref: ThreadRef) -> dict[str, WorkFolder]:
-    """The folders whose work may be lost. If machines share the store, a removed folder may still have a copy on
-    another machine."""
+    """Return the folders whose work could be lost. If machines share the store, a folder recorded as removed can still
+    exist on this machine."""
     return {
         kind: folder
         for kind, folder in ref.state.folders.items()
@@ -454,7 +459,8 @@ def _folders_at_risk(store: Store, ref: ThreadRef) -> dict[str, WorkFolder]:
 
 
 def _find_losses(folder: WorkFolder, *, is_merge_needed: bool = False) -> Iterator[str]:
-    """The work that removing a folder would lose; with `is_merge_needed`, even if another thread's branch has it."""
+    """Yield a description of each piece of work that removing a folder would lose. With `is_merge_needed`, work that
+    only another thread's branch contains counts as lost."""
     path, is_there = folder.path, os.path.isdir(folder.path)
     if not folder.branch:
         if is_there and (changes := _copy_changes(folder)):

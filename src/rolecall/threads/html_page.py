@@ -1,8 +1,8 @@
-"""The frame of a self-contained HTML page, and texts as HTML.
+"""The frame of a self-contained HTML page, and the conversion of texts to HTML.
 
-Texts of agents and people are rendered as Markdown without embedded HTML and images. Links may only point to the web,
-to mail addresses and into the page. A page has no scripts, and its content security policy forbids it to fetch
-anything.
+Texts from agents and people are rendered as Markdown without embedded HTML and images. Links can point only to the web,
+to mail addresses and to places in the page. A page has no scripts, and its content security policy prevents it from
+fetching anything.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ else:
     markdown_it = Module("markdown_it")
 
 LONGEST_MARKDOWN = 100_000
-"""Longer texts are shown as plain text instead of rendered Markdown."""
+"""The maximum length of a text that is rendered as Markdown; a longer text is shown as plain text."""
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -89,7 +89,7 @@ TONES = {
 
 
 def fill_page(title: str, content: str, style: str = "") -> str:
-    """A whole page; `style` is added to the common style."""
+    """Return a whole page. `style` is added to the common style."""
     return _PAGE.format(title=safe(title), style=_STYLE + style, content=content)
 
 
@@ -98,17 +98,17 @@ _STEERING = {code: f"\\u{code:04x}" for code in _CODES}
 
 
 def _plain(value: Any) -> str:
-    """The text with terminal control characters and bidirectional overrides escaped."""
+    """Return the value as text, with terminal control characters and bidirectional overrides escaped."""
     return str(value).translate(_STEERING)
 
 
 def safe(value: Any) -> str:
-    """The value as escaped HTML."""
+    """Return the value as escaped HTML."""
     return escape(_plain(value))
 
 
 def render_text(text: str, limit: int | None) -> str:
-    """The HTML of a Markdown text from an agent or a person."""
+    """Render a Markdown text from an agent or a person as HTML."""
     whole = text.strip()
     cut = whole if limit is None else whole[:limit]
     if not cut:
@@ -126,7 +126,7 @@ def count_rest(whole: str, cut: str) -> str:
 
 @cache
 def _markdown() -> Any:
-    # More deeply nested text would be left out.
+    # The parser would leave out text that is nested more deeply than this limit.
     made: Any = markdown_it.MarkdownIt("commonmark", {"html": False, "maxNesting": 100})
     made.enable(["table", "strikethrough"]).disable("image")
     made.validateLink = lambda url: bool(re.match(r"(?:https?://|mailto:|#)", url, re.IGNORECASE))
@@ -134,7 +134,7 @@ def _markdown() -> Any:
 
 
 def render_fields(rows: Sequence[tuple[str, Any]]) -> str:
-    """A definition list of names and values; lists of plain values become HTML lists."""
+    """Return a definition list of names and values. A list of plain values becomes an HTML list."""
     parts = []
     for name, value in rows:
         tone = f' class="status {TONES.get(str(value), "")}"' if name == "status" else ""
