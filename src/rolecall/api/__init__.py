@@ -1,7 +1,7 @@
 """The Python API: `rolecall.open()` returns a `Rolecall`, which starts and finds threads.
 
-Every front door calls the verbs of the classes below, and nothing of the rooms under them. Each name is imported when
-it is first used, so that a command on tasks does not load what runs threads.
+Every door calls the verbs of the classes below, and nothing in the rooms under them. Each name is imported when it is
+first used, so that a command about tasks does not load the modules that run threads.
 """
 
 from importlib import import_module

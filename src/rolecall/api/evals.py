@@ -1,4 +1,4 @@
-"""`Evals`: suites of tasks, their runs and results."""
+"""The `Evals` class: suites of tasks, their runs and results."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ else:
 
 
 class Evals:
-    """Suites of tasks: whether a change of a workflow, a prompt or an agent helps, by how much, and at what cost."""
+    """Suites of tasks, which measure whether a change to a workflow, a prompt or an agent helps, by how much, and at
+    what cost."""
 
     def __init__(self, rolecall: Rolecall) -> None:
         self._rolecall = rolecall
@@ -75,7 +76,8 @@ class Evals:
         return judge.Site(self._trees, config.environment(), private, layers)
 
     def read(self, path: Folder) -> suite.Suite:
-        """Read a suite and everything that it names. Raise an error with all its problems, each with its place."""
+        """Read a suite and everything that it names. If there are problems, raise one error that lists all of them with
+        their positions."""
         file = os.path.abspath(path)
         near = type(self._rolecall)(self._rolecall.store, folder=os.path.dirname(file))
 
@@ -90,9 +92,9 @@ class Evals:
     def plan(
         self, path: Folder, *, only: Sequence[str] = (), is_fresh: bool = False, is_new: bool = False
     ) -> begin.EvalPlan:
-        """Store a suite and say what a run of it will do. `only` chooses tasks by tags or ids; `is_fresh` asks every
-        role, even if an earlier run has the answer; `is_new` starts a new run instead of continuing an unfinished
-        one."""
+        """Store a suite and return what a run of it will do. `only` selects tasks by tag or id. `is_fresh` asks every
+        role, even if an earlier run has the answer. `is_new` starts a new run instead of continuing an unfinished one.
+        """
         if not settings.keeps_trees(config.load()):
             raise UsageError(
                 "files are not recorded, so nothing could be judged",
@@ -117,13 +119,15 @@ class Evals:
         is_fresh: bool = False,
         is_new: bool = False,
     ) -> begin.EvalPlan:
-        """Say what an experiment will do: recorded threads are forked before the first step of a role, with the files
-        that it found, and each variant continues a fork. A suite names the workflow and the judges. If another version
-        of the `workflow` or other `agents` of roles are given, the variants are `current` (the first of the suite) and
-        `changed`; otherwise those of the suite. The default for `threads` is up to `most` threads of the workflow that
-        began at `since` or later."""
+        """Plan an experiment. Recorded threads are forked before the first step of a role, with the files that the step
+        found, and each variant continues a fork.
+
+        The suite names the workflow and the judges. If another version of the `workflow` or other `agents` for roles
+        are given, the variants are `current` (the first of the suite) and `changed`; otherwise the variants are those
+        of the suite. Without `threads`, up to `most` threads of the workflow that began at `since` or later are used.
+        """
         near = type(self._rolecall)(self._rolecall.store, folder=os.path.dirname(os.path.abspath(path)))
-        # An edited copy beside the original may have any name.
+        # An edited copy of the workflow can have any file name.
         given = self._rolecall.load_workflow(workflow, has_any_name=True) if workflow else None
         changes = begin.Changes(given.playbook if given else None, agents or {})
         recorded = suite.Recorded("", since, most, role, tuple(one.id for one in threads))
@@ -140,10 +144,12 @@ class Evals:
         watch: Watch = lambda _kind, _body: None,
         cancel: Cancel | None = None,
     ) -> results.Report:
-        """Run what `plan` says, at most `at_once` threads at a time. `limits` on `cost` and `minutes` of the whole run
-        replace those of the suite. With `stop_early` no further threads start once it is clear how the other variants
-        compare with the first. `watch` is called with the kind and the body of each event; `cancel` interrupts the run,
-        which a later call continues."""
+        """Run what `plan` describes, with at most `at_once` threads at a time.
+
+        `limits` on `cost` and `minutes` apply to the whole run and replace those of the suite. With `stop_early`, no
+        further threads start once it is clear how the other variants compare with the first. `watch` is called with the
+        kind and the body of each event. `cancel` interrupts the run; a later call continues an interrupted run.
+        """
         if stop_early and len(plan.suite.variants) < 2:
             raise UsageError(
                 "only a run with several variants can stop early", hint="Name them in the suite."
@@ -182,8 +188,8 @@ class Evals:
         ).play()
 
     def compare(self, base: str, variant: str = "") -> list[compare.Comparison]:
-        """Compare variants in pairs of tasks. A name is RUN or RUN:VARIANT; one run alone compares its first variant
-        with the others."""
+        """Compare variants, pairing their results by task. Each argument is RUN or RUN:VARIANT. If only one run is
+        given, its first variant is compared with the others."""
         store = self._rolecall.store
         pairs = compare.find_pairs(store, base, variant)
         return [compare.compare(store, self._trees, old, new) for old, new in pairs]
@@ -199,8 +205,8 @@ class Evals:
         watch: Watch = lambda _kind, _body: None,
         cancel: Cancel | None = None,
     ) -> gate.Gated:
-        """Run what `plan` says, and decide whether it is worse than a base: a run, or a name that `save_base` has given
-        to one."""
+        """Run what `plan` describes, and decide whether the result is worse than a base. `base` is a run, or the name
+        under which `save_base` saved a run."""
         store = self._rolecall.store
         sides = gate.find_base(store, base)
         bases = gate.list_bases(sides, plan.suite, plan.tasks)
@@ -222,9 +228,10 @@ class Evals:
         watch: Watch = lambda _kind, _body: None,
         cancel: Cancel | None = None,
     ) -> bisect.Bisected:
-        """Find the version of the suite's workflow that broke the suite, among the stored versions of its name, from
-        `oldest` to `newest`. `noise` is how often an answer of the suite is wrong; by default it is estimated from
-        repeats. `limits` apply to each run. A call with the same arguments continues a search."""
+        """Find the version of a suite's workflow that broke the suite. The search covers the stored versions of the
+        workflow's name from `oldest` to `newest`. `noise` is how often an answer of the suite is wrong; by default it
+        is estimated from repeats. `limits` apply to each run. A call with the same arguments continues an interrupted
+        search."""
         read = self.read(path)
         own = read.variants[0]
         name = read.books[own.name].workflow.name
@@ -251,20 +258,20 @@ class Evals:
         noise: float | None = None,
         only: Sequence[str] = (),
     ) -> recorded.Traced:
-        """Find what broke the suite among its recorded runs, from the run `oldest` to `newest`: a program, a model, an
-        agent or a version of the workflow. No agent is asked. `noise` and `only` are the same as for `bisect`."""
+        """Find what broke a suite between its recorded runs `oldest` and `newest`: a program, a model, an agent or a
+        version of the workflow. No agent is asked. `noise` and `only` are the same as for `bisect`."""
         found = self._plan(self.read(path), only=only)
         return recorded.trace(self._rolecall.store, found, oldest=oldest, newest=newest, noise=noise)
 
     def save_base(self, name: str, report: results.Report) -> None:
-        """Remember a finished run under a name, so that `gate` can compare with it."""
+        """Save a finished run under a name, so that `gate` can compare other runs with it."""
         gate.save_base(self._rolecall.store, name, report)
 
     async def check(
         self, path: Folder, *, only: Sequence[str] = (), cancel: Cancel | None = None
     ) -> list[check.JudgedAnswer]:
-        """Ask the judges of a suite about its references and cheats; no agent is asked. `only` is the same as for
-        `plan`."""
+        """Ask the judges of a suite about its references and cheats, without asking any agent. `only` is the same as
+        for `plan`."""
         return await check.check(
             self.read(path),
             self._rolecall.store,
@@ -275,12 +282,13 @@ class Evals:
         )
 
     def report(self, name: str = "") -> results.Report:
-        """A run by its id or a part of it, by default the newest."""
+        """Return the report on a run. `name` is the id of the run or a part of the id; without `name`, the newest run
+        is reported."""
         return results.Report(records.find_run(self._rolecall.store, name))
 
     def page(self, name: str = "", *, base: str = "") -> str:
-        """A run as one self-contained HTML page. It shows the differences from the variant `base`; if there are two
-        variants, that is by default the first."""
+        """Return a run as one self-contained HTML page. The page shows the differences from the variant `base`. If
+        there are two variants, `base` is the first unless given."""
         return html.make_page(self._rolecall.store, self.report(name), mask=config.mask(), base=base)
 
     def figures(
@@ -291,26 +299,26 @@ class Evals:
         base: str = "",
         running: Collection[str] = (),
     ) -> html.Figures:
-        """The parts of such a page; `link` gives the address of a thread."""
+        """Return the parts of the page that `page` makes. `link` returns the address of a thread."""
         store = self._rolecall.store
         return html.Figures(store, report, mask=config.mask(), link=link, base=base, running=running)
 
     def runs(self) -> list[records.EvalRun]:
-        """All runs, newest first, without their findings."""
+        """Return all runs, newest first, without their findings."""
         store = self._rolecall.store_if_any
         return records.list_runs(store) if store else []
 
     def find(self, name: str = "") -> records.EvalRun:
-        """A run by its id or a part of it, without its findings."""
+        """Return a run by its id or by a part of its id, without its findings."""
         return records.find_run(self._rolecall.store, name)
 
     def reports(self) -> Iterator[results.Report]:
-        """All runs, newest first."""
+        """Yield reports on all runs, newest first."""
         store = self._rolecall.store_if_any
         return (results.Report(one) for one in records.list_runs(store)) if store else iter(())
 
     def export(self, name: str, path: Folder) -> bundle.Copied:
-        """Write a run with its suite, its threads and their files to a bundle, which `cas import` takes over."""
+        """Write a run with its suite, its threads and their files to a bundle, which `cas import` can read."""
         store = self._rolecall.store
         found = records.find_run(store, name)
         threads = [cell.thread for cell in found.cells]
@@ -319,14 +327,14 @@ class Evals:
         return bundle.export_to(store, os.fspath(path), refs=refs, add_files=add_files)
 
     def find_tasks_file(self, path: Folder) -> str:
-        """The file of tasks that a suite names."""
+        """Return the path of the tasks file that a suite names."""
         return promote.find_tasks_file(os.fspath(path))
 
     def promote(
         self, thread: Thread, tasks: Folder, *, name: str = "", tags: Sequence[str] = ()
     ) -> promote.Promoted:
-        """Make a task from a thread: append it to the file `tasks`, with a copy of the files that the thread began
-        with."""
+        """Turn a thread into a task: append it to the file `tasks`, with a copy of the files with which the thread
+        began."""
         ref = thread._ref
         ident = name or f"{ref.state.name}-{ref.id[-6:]}".lower()
         file = os.path.abspath(tasks)

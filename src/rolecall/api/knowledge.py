@@ -1,4 +1,4 @@
-"""`Knowledge`: a repository's own search."""
+"""The `Knowledge` class: search in a repository."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ else:
 
 
 class Knowledge:
-    """The index of a repository, which answers questions about its files. It stays open between questions: use it in a
-    `with` block, or close it."""
+    """The index of a repository, which answers questions about the repository's files. The index stays open between
+    questions: use it in a `with` block, or call `close`."""
 
     def __init__(
         self,
@@ -29,8 +29,8 @@ class Knowledge:
         tell: Callable[[str], None] = lambda _text: None,
         may_write: bool = True,
     ) -> None:
-        """`folder` is in the repository. `tell` is called with what a person should know, such as that a damaged index
-        is rebuilt; unless this `may_write`, that is an error."""
+        """`folder` is any folder in the repository. `tell` is called with what a person should know, such as that a
+        damaged index is being rebuilt. If `may_write` is false, a damaged index is an error instead."""
         self.folder = os.path.realpath(folder)
         self._tell = tell
         self._may_write = may_write
@@ -48,12 +48,12 @@ class Knowledge:
 
     @property
     def root(self) -> str:
-        """The folder that is indexed: the nearest one with a `knowledge.yaml`, or with a `knowledge` section in its
-        `rolecall.yaml`."""
+        """The folder that is indexed: the nearest folder that contains a `knowledge.yaml`, or a `rolecall.yaml` with a
+        `knowledge` section."""
         return place.root_of(self.folder)
 
     def init(self) -> start.InitReport:
-        """Write a `knowledge.yaml` for the kinds of files in the folder."""
+        """Write a `knowledge.yaml` that suits the kinds of files in the folder."""
         if not os.path.isdir(self.folder):
             raise UsageError(f"the folder {self.folder!r} does not exist", hint="Name a repository's folder.")
         return start.init(self.folder)
@@ -61,8 +61,9 @@ class Knowledge:
     def sync(
         self, *, rebuild: bool = False, progress: Callable[[int, int], None] | None = None
     ) -> SyncReport:
-        """Index what has changed, or everything again. `progress` is called with how many files are done, and of how
-        many; an error that it raises leaves the index as it was."""
+        """Index the files that have changed or, with `rebuild`, all files. `progress` is called with the number of
+        files done so far and the number of files to index; an error that `progress` raises leaves the index as it was.
+        """
         return queries.sync(self.root, tell=self._tell, is_anew=rebuild, progress=progress)
 
     def query(
@@ -74,8 +75,9 @@ class Knowledge:
         by_words: bool = False,
         everywhere: bool = False,
     ) -> queries.Findings:
-        """Find the passages that best answer a question, in files that match `path`, a pattern as in a `.gitignore`.
-        `by_words` uses no model. `everywhere` searches all repositories that were indexed."""
+        """Find the passages that best answer a question. `path` restricts the search to files that match a pattern as
+        in a `.gitignore`. With `by_words`, no model is used. With `everywhere`, all indexed repositories are searched.
+        """
         if path is not None and (wrong := globs.problem(path)):
             raise UsageError(f"the pattern {path!r} {wrong}", hint="Patterns are as in a .gitignore.")
         self._searcher = self._searcher or queries.Searcher(tell=self._tell, may_write=self._may_write)
@@ -85,16 +87,16 @@ class Knowledge:
         return self._searcher.ask(question, self.root, limit=max, path=path, by=by)
 
     def status(self) -> queries.IndexStatus:
-        """What is indexed, and which files have changed since."""
+        """Return what is indexed, and which files have changed since they were indexed."""
         return queries.status(self.root)
 
     def files(self) -> dict[str, int]:
-        """The files in the index, with the number of their passages."""
+        """Return the files in the index, each with the number of its passages."""
         return index.IndexReader(place.index_of(self.root)).counts()
 
     def passages(self, path: str, *, line: int | None = None) -> list[index.Stored]:
-        """The passages of a file, or those at a line of it. `path` is relative to the current folder or, as in answers,
-        to the root."""
+        """Return the passages of a file, or only those that contain the line `line`. `path` is relative to the current
+        folder or, like the paths in answers, to the root."""
         root = self.root
         from_root = os.path.relpath(os.path.realpath(path), root)
         if os.path.lexists(path) and not from_root.startswith(".."):
@@ -103,25 +105,26 @@ class Knowledge:
         return [each for each in found if line is None or each.start <= line <= each.end]
 
     def forget(self) -> bool:
-        """Delete the index in the folder, which need not exist any more; return whether there was one."""
+        """Delete the index of the folder, even if the folder no longer exists. Return whether an index existed."""
         return queries.forget(self.folder)
 
     # -- all repositories --
 
     @staticmethod
     def repositories() -> dict[str, bool]:
-        """The repositories that were indexed, and whether each still has its index."""
+        """Return the repositories that have been indexed, and whether the index of each still exists."""
         roots = place.list_remembered(config.home())
         return {root: os.path.exists(place.index_of(root)) for root in roots}
 
     @staticmethod
     def drop_vectors() -> int:
-        """Delete the vectors that are kept for all repositories, and return how many bytes that frees."""
+        """Delete the vectors that all repositories share, and return how many bytes that frees."""
         folder = place.cache_folder(config.home())
         freed = cache.size(folder)
         index.remove(os.path.join(folder, cache.FILE))
         return freed
 
     def model_server(self, model: str) -> serve.Service:
-        """An ASGI application that gives the vectors of a model to others: `embedded`, or PROVIDER/NAME."""
+        """Return an ASGI application that serves the vectors of a model to other machines. `model` is `embedded` or
+        PROVIDER/NAME."""
         return serve.Service(queries.shared_model(model, self._tell), model)

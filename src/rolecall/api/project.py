@@ -40,16 +40,16 @@ else:
 
 
 class Project:
-    """The plans, decisions, tasks and lessons in a project's `.nexus/` folder. Methods return the contract's reply, and
-    mask secrets in what they write."""
+    """The plans, decisions, tasks and lessons in a project's `.nexus/` folder. Methods return replies in the format of
+    the project contract, and mask secrets in what they write."""
 
     def __init__(self, folder: Folder | None = None) -> None:
-        """`folder` is the project's folder, by default that of the git work tree around the current folder."""
+        """`folder` is the project's folder, by default the git work tree around the current folder."""
         self.folder = project_paths.choose(folder)
 
     def call_tool(self, name: str, arguments: Any, *, restrictions: Iterable[str] = ()) -> bytes:
-        """Call a tool of the contract for somebody who is held to `restrictions`, with arguments that nobody has
-        checked. Return its reply as JSON."""
+        """Call a tool of the project contract and return its reply as JSON. `arguments` need not have been checked;
+        `restrictions` are those of the caller."""
         return dispatch.call_json(self.folder, name, arguments, restrictions=restrictions, mask=config.mask)
 
     def _call(self, tool: str, **arguments: Any) -> overview.ToolReply:
@@ -58,12 +58,12 @@ class Project:
     # -- the plan --
 
     def plan(self) -> overview.ToolReply:
-        """The active plan: its issues, their decisions, and how many are left."""
+        """Return the active plan: its issues, the decisions on them, and how many issues are left."""
         return tools.plan_status(self.folder)
 
     def start_plan(self, topic: str, issues: Sequence[str], *, research: str) -> overview.ToolReply:
-        """Start a plan with the questions to decide; `research` is a summary of what is known. An active plan moves to
-        the history."""
+        """Start a plan with the issues to decide. `research` is a summary of what is known. If a plan is active, it
+        moves to the history."""
         return self._call("plan_start", topic=topic, issues=list(issues), research_summary=research)
 
     def decide(
@@ -75,8 +75,8 @@ class Project:
         advice: Mapping[str, str] | None = None,
         agent_ids: Mapping[str, str] | None = None,
     ) -> overview.ToolReply:
-        """Record the decision on an issue; `agents` were consulted, `advice` and `agent_ids` have what each of them
-        advised and the id of its instance."""
+        """Record the decision on an issue. `agents` are the agents that were consulted; `advice` is what each agent
+        advised, and `agent_ids` the id of each agent's instance."""
         return self._call(
             "plan_decide",
             issue_id=issue,
@@ -89,17 +89,18 @@ class Project:
     def change_issue(
         self, action: str, issue: int | None = None, title: str | None = None
     ) -> overview.ToolReply:
-        """Change an issue of the active plan: `add`, `remove`, `edit` its title, or `reopen` it."""
+        """Change an issue of the active plan. `action` is `add`, `remove`, `edit` (change the title) or `reopen`."""
         return self._call("plan_update", action=action, issue_id=issue, title=title)
 
     def context(self) -> overview.ToolReply:
-        """Where the project stands: its branch, the goal, how many tasks are left, the decisions that bind the work."""
+        """Return the current state of the project: its branch, the goal, how many tasks are left, and the decisions
+        that bind the work."""
         return tools.context(self.folder)
 
     # -- tasks --
 
     def tasks(self) -> overview.ToolReply:
-        """The tasks of the current cycle, and which of them are ready."""
+        """Return the tasks of the current cycle, and which of them are ready."""
         return tools.task_list(self.folder)
 
     def add_task(
@@ -118,20 +119,20 @@ class Project:
         owner_agent_id: str | None = None,
         owner_reuse_policy: str | None = None,
     ) -> overview.ToolReply:
-        """Add a task that can begin once the tasks `deps` are completed. Raise UsageError if one of them does not exist
-        or would wait for the new task, which the tool of the contract allows.
+        """Add a task that can begin once the tasks in `deps` are completed. Raise `UsageError` if one of these tasks
+        does not exist or would itself wait for the new task, both of which the contract's tool allows.
 
         Args:
-            plan_issue: the issue of the plan that the task comes from.
-            goal: what all tasks of the cycle are for; replaces an earlier one.
-            decisions: bind the work of the whole cycle.
-            owner: who does it, an agent of the catalogue or `lead`.
+            plan_issue: the plan issue from which the task comes.
+            goal: the goal of all tasks of the cycle; replaces an earlier goal.
+            decisions: decisions that bind the work of the whole cycle.
+            owner: who does the task, either an agent of the catalogue or `lead`.
             owner_agent_id: the instance of that agent.
-            owner_reuse_policy: whether an earlier instance continues with it: `fresh`, `resume_if_same_artifact` or
-                `resume`.
+            owner_reuse_policy: whether an earlier instance of the agent continues with the task: `fresh`,
+                `resume_if_same_artifact` or `resume`.
         """
         if deps:
-            with suppress(Damaged):  # adding the task reports that, and keeps a copy
+            with suppress(Damaged):  # `task_add` reports the damaged file and keeps a copy of it
                 task_graph.check_deps(self.tasks().get("tasks", ()), deps)
         return self._call(
             "task_add",
@@ -158,34 +159,35 @@ class Project:
         return self._call("task_close")
 
     def history(self, query: str = "", *, last: int = 10) -> overview.ToolReply:
-        """The newest closed cycles that contain the words of `query`."""
+        """Return the newest closed cycles that contain the words of `query`, at most `last` of them."""
         return self._call("history_search", query=query, last_n=last)
 
     def write_artifact(self, name: str, text: str) -> overview.ToolReply:
-        """Write a file of this cycle for later steps or for people; the reply has its `path`."""
+        """Write a file for later steps of this cycle or for people. The reply contains the `path` of the file."""
         return self._call("artifact_write", filename=name, content=text)
 
     # -- agents at work on tasks --
 
     def lock(self) -> AbstractContextManager[object]:
-        """Keep other programs from writing the project's state in a `with` block, which keeps a copy of each state file
-        that it finds damaged."""
+        """Keep other programs from writing the project's state during a `with` block. If the block finds a state file
+        damaged, a copy of the file is kept."""
         return state_file.hold_lock(self.folder)
 
     def run_alone(self) -> AbstractContextManager[None]:
-        """Keep other programs from running the tasks in a `with` block. Raise `Conflict` if one is running them."""
+        """Keep other programs from running the tasks during a `with` block. Raise `Conflict` if another program is
+        running them."""
         return run_record.run_alone(self.folder)
 
     def task_runs(self) -> dict[str, run_record.TaskRun]:
-        """The threads that do the tasks, by the key of the task."""
+        """Return the runs of tasks in threads, by the key of the task."""
         return run_record.load(self.folder)
 
     def save_task_runs(self, runs: Mapping[str, run_record.TaskRun], tasks: Iterable[overview.Task]) -> None:
-        """Record the threads that do these tasks; others of `runs` are dropped."""
+        """Record the runs in `runs` that belong to `tasks`, and drop all others."""
         run_record.save(self.folder, runs, {run_record.key(task) for task in tasks})
 
     def agents(self) -> Sequence[tracker.Entry]:
-        """The agents of this cycle's sessions: when each started and ended, and the files it touched."""
+        """Return the agents of this cycle's sessions: when each agent started and ended, and which files it touched."""
         return tracker.entries(self.folder)
 
     def start_agent(self, ident: str, name: str) -> None:
@@ -195,7 +197,7 @@ class Project:
     def end_agent(
         self, ident: str, name: str, *, at: str = "", message: str = "", files: Iterable[str] = ()
     ) -> None:
-        """Record that an agent ended, with its last message and the files that it touched."""
+        """Record that an agent ended, with its last message and the files it touched."""
         tracker.record_end(
             self.folder,
             agent_id=ident,
@@ -208,19 +210,21 @@ class Project:
     # -- notes and rules --
 
     def note_files(self, kind: Kind = "memory") -> list[note.ProjectNote]:
-        """The files of `memory`, `rules` or `context`, which are not read."""
+        """Return the files in the folder `memory`, `rules` or `context`, without reading their contents."""
         return note.list_notes(self.folder, kind)
 
     def note_file(self, name: str, kind: Kind = "memory") -> note.ProjectNote:
-        """One of these files. If it does not exist, the error names those that do."""
+        """Return one file of the folder `memory`, `rules` or `context`. If the file does not exist, the error names the
+        files that do."""
         return note.find(self.folder, kind, name)
 
     def reading_list(self) -> str:
-        """The names of these files as a text for an agent; empty if there are none."""
+        """Return the names of the files in `memory`, `rules` and `context` as a text for an agent. The text is empty if
+        there are no files."""
         return knowledge_files.as_text(self.folder)
 
     def memories(self) -> list[overview.ToolReply]:
-        """The notes of the project, with the number of times each was read."""
+        """Return the notes of the project, with how often each note was read."""
         return memory.list_notes(self.folder)
 
     def remember(
@@ -232,8 +236,8 @@ class Project:
         into: str | None = None,
         is_new: bool = False,
     ) -> overview.ToolReply:
-        """Save a lesson as a note, or add it to the note `into`. `memory.NoteOverlap` is raised if a very similar note
-        exists, unless it `is_new`."""
+        """Save a lesson as a new note, or add it to the note `into`. Raise `memory.NoteOverlap` if a very similar note
+        exists, unless `is_new` is set."""
         return memory.add(
             self.folder,
             name,
@@ -252,18 +256,19 @@ class Project:
         agent: str | None = None,
         warn: Callable[[str], object] = lambda _text: None,
     ) -> str:
-        """The text of a note. The read is counted for `agent`, by default the lead; if that fails, `warn` says why."""
+        """Return the text of a note. The read is counted for `agent`, by default the lead; if counting fails, `warn` is
+        called with the reason."""
         found = memory.read(self.folder, name, agent=agent or memory_access.LEAD)
         if found.warning:
             warn(found.warning)
         return found.text
 
     def merge_memories(self, first: str, second: str, *, into: str | None = None) -> overview.ToolReply:
-        """Join two notes in the first or in a new one; a commit removes what was joined."""
+        """Merge two notes into the first or into a new note. A commit removes the notes that were merged."""
         return memory.merge(self.folder, first, second, into=into)
 
     def forgettable(self) -> list[overview.ToolReply]:
-        """The notes that may be deleted, and the `signals` that speak for it; nothing is deleted."""
+        """Return the notes that can be deleted, each with the `signals` in favour of deletion. Nothing is deleted."""
         found = memory_gc.candidates(self.folder, thresholds=memory.configured_thresholds())
         return [
             {"name": each.note.name, "signals": [signal._asdict() for signal in each.signals]}
@@ -271,11 +276,12 @@ class Project:
         ]
 
     def forget(self, names: Sequence[str]) -> list[overview.ToolReply]:
-        """Delete notes, each by a commit; `restore` is the command that brings a note back."""
+        """Delete notes, each in its own commit. In the result, `restore` is the command that brings a note back."""
         return memory_gc.delete(self.folder, names)
 
     def forget_automatically(self) -> overview.ToolReply:
-        """Delete the notes that enough signals speak for, if the configuration allows it: `memory.autoDelete`."""
+        """Delete the notes with enough signals in favour of deletion, if `memory.autoDelete` is enabled in the
+        configuration."""
         return memory_gc.delete_automatically(
             self.folder,
             is_enabled=(config.load().get("memory") or {}).get("autoDelete") is True,
@@ -283,13 +289,13 @@ class Project:
         )
 
     def rules(self, *, tag: str | None = None) -> list[overview.ToolReply]:
-        """The rules of the project, or those with a tag."""
+        """Return the rules of the project, or only those with a given tag."""
         return rule.list_rules(self.folder, tag=tag)
 
     def rule(self, name: str) -> str:
-        """The text of a rule."""
+        """Return the text of a rule."""
         return rule.read(self.folder, name)
 
     def add_rule(self, name: str, text: str, *, tags: Iterable[str] = ()) -> overview.ToolReply:
-        """Write a rule; `tags` say where it applies."""
+        """Write a rule. `tags` say where the rule applies."""
         return rule.add(self.folder, name, text, mask=config.mask(), tags=tags)

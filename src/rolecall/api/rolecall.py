@@ -1,4 +1,4 @@
-"""`Rolecall`: a store and a folder to work from. It starts and finds threads and workflows."""
+"""The `Rolecall` class: a store and a folder to work from, with verbs that start and find threads and workflows."""
 
 from __future__ import annotations
 
@@ -98,8 +98,9 @@ MEMORY = ":memory:"
 
 
 def open(store: str | None = None, *, folder: Folder = ".") -> Rolecall:
-    """Open a store: by default the configured one, else one by its address (`sqlite:/path`, `files:/folder`,
-    `postgresql://…`), or `:memory:` for a temporary one. Workflows and agents are looked up in `folder`."""
+    """Open a store and return its `Rolecall`. `store` is an address (`sqlite:/path`, `files:/folder`, `postgresql://…`)
+    or `:memory:` for a temporary store; without `store`, the configured store is opened. Workflows and agents are
+    looked up in `folder`."""
     if not os.path.isdir(folder):
         raise UsageError(
             f"the folder {os.fspath(folder)!r} does not exist", hint="Make it, or name one that exists."
@@ -108,18 +109,18 @@ def open(store: str | None = None, *, folder: Folder = ".") -> Rolecall:
 
 
 def reader(store: str | None = None, *, folder: Folder = ".") -> Rolecall:
-    """Return a Rolecall that creates nothing and opens the store when it first needs it."""
+    """Return a `Rolecall` that never creates a store and opens the store only when a verb first needs it."""
     return Rolecall(store, folder=folder, create=False, is_lazy=True)
 
 
 _OVERDUE_MS = 60_000
-"""How long after a provider's limit has ended a thread that waited for it counts as abandoned."""
+"""A thread that waits for a provider's limit to end counts as abandoned this long after the end of the limit."""
 _MOST_IDLE = 500
-"""How many idle threads are checked for this."""
+"""How many idle threads `waiting` checks for being abandoned."""
 
 
 class LoadedWorkflow(NamedTuple):
-    """A workflow that is ready to run, and where it was found: a stored node or a file."""
+    """A workflow that is ready to run, with the node (`id`) or the file (`path`) from which it was loaded."""
 
     playbook: Playbook
     id: str | None = None
@@ -127,7 +128,7 @@ class LoadedWorkflow(NamedTuple):
 
 
 class WorkflowDefinition(NamedTuple):
-    """A workflow as a value, the node it is or would be stored as, and its file if it was found in one."""
+    """A workflow as a value, the node in which it is or would be stored, and the path of its file, if it has one."""
 
     workflow: model.StoredWorkflow
     node: Node
@@ -135,7 +136,7 @@ class WorkflowDefinition(NamedTuple):
 
 
 class Rolecall:
-    """A store and the folder to work from. Use it as a context manager, or close it."""
+    """A store and the folder to work from. Use it as a context manager, or call `close`."""
 
     def __init__(
         self,
@@ -145,8 +146,8 @@ class Rolecall:
         create: bool = True,
         is_lazy: bool = False,
     ) -> None:
-        """`store` is an address or an open store. Unless `create` is set, a missing store is an error, with `is_lazy`
-        only once the store is needed."""
+        """Open a store. `store` is an address or an open store. A missing store is created if `create` is set;
+        otherwise it is an error. With `is_lazy`, the store is opened (and any error raised) only when it is needed."""
         self.folder = os.path.abspath(folder)
         self._creates = create
         self._is_closed = False
@@ -187,7 +188,7 @@ class Rolecall:
 
     @property
     def store_if_any(self) -> Store | None:
-        """The open store, or None if the configured store does not exist yet; it then counts as empty."""
+        """The open store. None if the configured store does not exist yet; callers treat that as an empty store."""
         try:
             return self.store
         except NotFound:
@@ -216,17 +217,21 @@ class Rolecall:
         """Create a thread without running it.
 
         Args:
-            workflow: a name, a path, an id, a `Workflow`, or what `load_workflow` returned.
-            agent: plays every role.
-            agents: play single roles, by role; they override `agent`.
-            limits: on `steps`, `turns`, `tokens`, `cost` or `minutes`; reaching one suspends the thread.
-            folder: its work folder, if not that of this `Rolecall`.
-            priority: queues it for the service with this priority, 0 to 9.
-            sessions: for roles that begin in a session of an earlier thread: its `thread`, `step` and `tier`.
-            reuse: True takes over finished steps with the same key, except where the workflow says `reuse: false`;
-                False asks every role; None leaves it to the workflow.
-            ident: its id, an earlier result of `new_id`. also: adds to the transaction that creates the thread.
-            request: if an earlier one with the same key has created a thread, that thread is returned.
+            workflow: a name, a path, an id, a `Workflow`, or the result of `load_workflow`.
+            agent: the agent that plays every role.
+            agents: agents for single roles, by role; they override `agent`.
+            limits: limits on `steps`, `turns`, `tokens`, `cost` or `minutes`; a thread that reaches a limit is
+                suspended.
+            folder: the work folder of the thread, by default the folder of this `Rolecall`.
+            priority: if given, queue the thread for the service with this priority, 0 to 9.
+            sessions: for each role that begins in a session of an earlier thread, the `thread`, `step` and `tier` of
+                that session.
+            reuse: True reuses finished steps with the same key, except where the workflow says `reuse: false`; False
+                asks every role; None leaves the decision to the workflow.
+            ident: the id of the new thread, which `new_id` has returned earlier.
+            also: adds writes to the transaction that creates the thread.
+            request: identifies a request that can be repeated. If an earlier call had a request with the same key,
+                return the thread that the earlier call created.
         """
         loaded = self.load_workflow(workflow)
         check_limits(limits or {}, loaded.playbook.workflow.roles)
@@ -277,12 +282,12 @@ class Rolecall:
         limits: Mapping[str, float] | None = None,
         ident: str | None = None,
     ) -> Thread:
-        """Start a conversation with a person's words, by default with the Lead; `Thread.say` continues it. As in a
-        host, tags in words to the Lead are carried out, and the Lead is shown the state of the project. The other
-        arguments are the same as for `start`."""
+        """Start a conversation with a person's words; `Thread.say` continues the conversation. The other party is the
+        Lead unless `workflow` names another workflow. As in a host, tags in words to the Lead are carried out, and the
+        Lead is shown the state of the project. The other arguments are the same as for `start`."""
         loaded = self.load_workflow(workflow)
         agent = self._agent(agent, loaded.playbook)
-        if not agent:  # before a thread is made or a tag carried out
+        if not agent:  # check before a thread is created or a tag is carried out
             casting.refuse_miscast(loaded.playbook, None)
         if loaded.playbook.workflow.name != conversation.WORKFLOW:
             return self.start(loaded, text, agent=agent, limits=limits, ident=ident)
@@ -294,15 +299,16 @@ class Rolecall:
         return made
 
     def tags(self) -> dict[str, str]:
-        """What a person can type to the Lead, such as `[plan]`, and what it does."""
+        """Return what a person can type to the Lead, such as `[plan]` or the name of a skill, and what each of these
+        does."""
         return conversation.list_tags()
 
     def new_id(self) -> str:
-        """An id for a thread that is started later."""
+        """Return an id for a thread that will be started later."""
         return thread.new_thread_id(self.store.now())
 
     def find_requested(self, request: requests.Request) -> Thread | None:
-        """The thread that an earlier request with the same key has created, if any."""
+        """Return the thread that an earlier request with the same key created, or None if no request did."""
         store = self.store_if_any
         made = requests.find(store, request, store.ref(requests.REF)) if store else None
         return Thread(self, made.id) if made else None
@@ -317,8 +323,9 @@ class Rolecall:
         folder: Folder | None = None,
         reuse: bool | None = None,
     ) -> dry_run.Outlook:
-        """Which first steps of a thread would be reused, and what the remaining ones may use. The arguments are the
-        same as for `start`; no agent is asked, no thread is started and nothing is written to the store."""
+        """Predict which of a thread's first steps would be reused, and what the remaining steps might use. The
+        arguments are the same as for `start`. No agent is asked, no thread is started, and nothing is written to the
+        store."""
         loaded = self.load_workflow(workflow)
         check_limits(limits or {}, loaded.playbook.workflow.roles)
         agent = self._agent(agent, loaded.playbook)
@@ -346,8 +353,8 @@ class Rolecall:
         return Thread(self, thread.find(self.store, name).id)
 
     def latest_thread(self, *, is_waiting: bool = False) -> Thread | None:
-        """The latest thread that was started in this folder, or in a folder above it in the same repository; with
-        `is_waiting`, the latest that waits for a person or for the end of a limit."""
+        """Return the latest thread that was started in this folder, or in a folder above it in the same repository.
+        With `is_waiting`, consider only threads that wait for a person or for a limit to end."""
         place = os.path.realpath(self.folder)
         folders, root = [place], repository.root_around(place) or place
         while place != root:
@@ -358,7 +365,7 @@ class Rolecall:
         return Thread(self, ref.id) if ref else None
 
     def thread_if_any(self, ident: str) -> Thread | None:
-        """The thread with this id, or None if it is not in the store."""
+        """Return the thread with this id, or None if the store has no such thread."""
         store = self.store_if_any
         ref = states.read_thread(store, ident) if store else None
         return Thread(self, ref.id) if ref else None
@@ -398,10 +405,11 @@ class Rolecall:
         members: bool = False,
         look: Callable[[str], bool] | None = None,
     ) -> Iterator[views.View]:
-        """Describe threads as `Thread.entry` does, newest first, with any status unless `status` is given. `since` and
-        `before` limit their start times, in milliseconds; the list begins after the thread `after`. `members` includes
-        the members of groups. `look` is called with the id of each thread before the thread is read, even if it is then
-        left out; the list ends when `look` returns False."""
+        """Yield descriptions of threads, newest first, in the form that `Thread.entry` returns. Threads of every status
+        are included unless `status` is given. `since` and `before` limit the start times, in milliseconds; the first
+        thread is the one that follows the thread `after`. `members` includes the members of groups. `look` is called
+        with the id of each thread before the thread is read, even if the thread is then left out; the list ends when
+        `look` returns False."""
         given = {status} if isinstance(status, str) else status
         wanted = set(states.Status if given is None else given)
         if unknown := wanted - set(states.Status):
@@ -415,19 +423,21 @@ class Rolecall:
         return listing.list_threads(store, asked, page=after, look=look) if store else iter(())
 
     def events(self, *, after: int, limit: int = 500) -> list[StoredEvent]:
-        """The recorded events of all threads with a number (`seq`) above `after`, oldest first."""
+        """Return up to `limit` recorded events of all threads, oldest first: those whose number (`seq`) is above
+        `after`."""
         store = self.store_if_any
         return store.events(after=after, limit=limit) if store else []
 
     def newest_event(self) -> int:
-        """The number of the newest recorded event, 0 before the first."""
+        """Return the number of the newest recorded event, or 0 if no event has been recorded."""
         store = self.store_if_any
         return store.newest_event() if store else 0
 
     def waiting(self) -> Iterator[views.View]:
-        """Threads that need a person, newest first: suspended ones, including members of groups, and crashed ones; then
-        those that no process runs although the limit of their provider has ended. Threads that wait for another thread,
-        members whose group has ended, and threads that continue with the run of their evaluation are left out."""
+        """Yield the threads that need a person, newest first: suspended threads, including members of groups, and
+        crashed threads. After these come threads that waited for a provider's limit, if the limit has ended and still
+        no process runs them. Threads that wait for another thread, members whose group has ended, and threads that
+        continue with the run of their evaluation are left out."""
         for entry in self.entries(status=("suspended", "crashed"), members=True):
             state = self.thread(entry["thread"]).state
             parent = self.thread_if_any(state.parent) if state.member and state.parent else None
@@ -440,9 +450,10 @@ class Rolecall:
                 yield entry
 
     def set_aside(self) -> Iterator[views.View]:
-        """Members of groups and tasks of `plan run` whose work could not be merged, newest first: the entries of their
-        threads with the `branch` that has the work, the `reason`, and the `conflict`. Only threads in this folder's
-        repository are listed, and only until another branch has the work or the branch is gone."""
+        """Yield the entries of threads whose work could not be merged, newest first. The threads are members of groups,
+        or carry out tasks of `plan run`. Each entry also has the `branch` that contains the work, the `reason`, and the
+        `conflict`. Only threads in this folder's repository are listed, and only until another branch contains the work
+        or the branch no longer exists."""
         store = self.store_if_any
         if store is None:
             return
@@ -451,8 +462,9 @@ class Rolecall:
             yield {**views.entry(store, ref), **told}
 
     def near_limits(self, *, share: float = 0.8, seconds: float = 1.0) -> views.View:
-        """Threads that have not ended and have used this share of a limit, the one nearest to its limit first. If
-        `seconds` are not enough to read all of them, older ones are left out, and `more` is true."""
+        """Return the threads that have not ended and have used at least this share of a limit, the thread nearest to
+        its limit first. If reading all threads takes longer than `seconds`, older threads are left out, and `more` is
+        true."""
         until, found, has_more = monotonic() + seconds, list[views.View](), False
         open_ones = sorted({*states.Status} - {*states.ENDED, states.Status.DAMAGED})
         for entry in self.entries(status=open_ones):
@@ -469,8 +481,8 @@ class Rolecall:
     def search(
         self, text: str, *, after: str | None = None, limit: int = 20, seconds: float = 2.0
     ) -> text_search.SearchPage:
-        """Threads whose task or answers contain all words of `text`, newest first, as far as `seconds` allow; `next`
-        continues the search if given as `after`."""
+        """Return the threads whose task or answers contain all words of `text`, newest first. The search stops after
+        `seconds`; to continue it, pass `next` from the result as `after`."""
         store = self.store_if_any
         if store is None or not text.strip():
             return text_search.SearchPage()
@@ -478,8 +490,9 @@ class Rolecall:
         return text_search.search(store, text, asked=asked, after=after, limit=limit, seconds=seconds)
 
     def spend(self, *, since: int, seconds: float = 2.0) -> views.View:
-        """What threads that moved after `since` (milliseconds) used, by day, workflow, role and agent. Steps without a
-        reported cost are counted separately. If `seconds` are not enough, the next call counts the `left` threads."""
+        """Return what the threads that moved after `since` (in milliseconds) have used, by day, workflow, role and
+        agent. Steps without a reported cost are counted separately. Counting stops after `seconds`; `left` is the
+        number of threads that remain for the next call."""
         store = self.store_if_any
         if store is None:
             return {"since": since, "threads": 0, "completed": 0, "left": 0, "rows": []}
@@ -487,8 +500,9 @@ class Rolecall:
         return self._ledger.read(store, since=since, seconds=seconds)
 
     def cost(self, *, since: int, by: str = "workflow") -> spending.SpendingSummary:
-        """What was used after `since` (milliseconds), by local `day`, `workflow`, `role`, `agent` or `thread`;
-        reported, estimated and unknown costs are separate. All threads are counted, however long that takes."""
+        """Return what was used after `since` (in milliseconds), grouped by local `day`, `workflow`, `role`, `agent` or
+        `thread`. Reported, estimated and unknown costs are kept apart. All threads are counted, however long that
+        takes."""
         if by not in spending.GROUPINGS:
             raise UsageError(f"costs cannot be listed by {by!r}", hint=f"By {', '.join(spending.GROUPINGS)}.")
         ledger, store = spending.Ledger(since), self.store_if_any
@@ -497,22 +511,22 @@ class Rolecall:
         return ledger.summarize(by=by)
 
     def short_id_length(self) -> int:
-        """How many characters at the end of an id distinguish all threads of the store."""
+        """Return how many characters at the end of an id are enough to distinguish all threads of the store."""
         store = self.store_if_any
         return thread.short_id_length(store) if store else 26
 
     def step(self, name: str) -> views.View:
-        """Everything about a step or a failed attempt, by its id or as `THREAD#N`."""
+        """Return everything about a step or a failed attempt, which is named by its id or as `THREAD#N`."""
         return views.details_named(self.store, name)
 
     def find_step(self, ident: str) -> Step:
-        """A step by its id."""
+        """Return the step with this id."""
         return thread.Step(self.store, self.store.get(ident))
 
     def prove(self, commit: str, *, bundle: Folder | None = None) -> provenance.Proof:
-        """Where a commit of this folder's repository comes from: its steps, agents, checks and people, and whether
-        their records are intact. `bundle` is a proof file (`Proof.sealed.dump()`), which is used instead of the store.
-        Raise `NotFound` if no known step made the commit."""
+        """Prove where a commit in this folder's repository comes from: its steps, agents, checks and people, and
+        whether their records are intact. `bundle` is a proof file (written with `Proof.sealed.dump()`) that is read
+        instead of the store. Raise `NotFound` if no known step made the commit."""
         if bundle is not None:
             given = seal.read_chain(os.fspath(bundle))
             return provenance.prove(self.folder, commit, store=None, given=given)
@@ -532,10 +546,11 @@ class Rolecall:
         reuse: bool | None = None,
         request: requests.Request | None = None,
     ) -> Thread:
-        """Create a thread that shares the steps of another up to a step. `name` is a thread, `THREAD#N` or a step's id;
-        `at` is a number, an id or `"start"` in that thread, by default its head. The new thread works in a folder of
-        its own with the files of that step, or, with `keep_files`, with the files as they are now. `reuse` and
-        `request` are the same as for `start`; if the next role is a group, its members are reused by default."""
+        """Create a thread that shares another thread's steps up to a certain step. `name` is a thread, `THREAD#N` or
+        the id of a step; `at` is a step number, a step id or `"start"` in that thread, by default its head. The new
+        thread works in a folder of its own, which contains the files that the step left or, with `keep_files`, the
+        files as they are now. `reuse` and `request` are the same as for `start`, except that the members of a group are
+        reused by default if the group is the next role."""
         node, source = views.step_named(self.store, name, None if at is None else str(at))
         loaded = None if workflow is None else self.load_workflow(workflow)
         if agent:
@@ -564,8 +579,8 @@ class Rolecall:
         return Thread(self, ref.id)
 
     def crew(self, *, agent: str | None = None, tiers: Mapping[str, str] | None = None) -> Crew:
-        """Agents that take steps of several threads in this process; `agent` plays every role, `tiers` are the model
-        tiers of roles that have one."""
+        """Return agents that can take steps of several threads in this process. `agent` plays every role; `tiers` gives
+        the model tier of each role that has one."""
         return Crew(compose.engine(self.store, agent=agent, tiers=tiers, shares_process=True))
 
     def import_uwf(
@@ -576,90 +591,93 @@ class Rolecall:
         keep_going: bool = False,
         progress: Callable[[int], None] = lambda _count: None,
     ) -> import_uwf.Imported:
-        """Import the threads and workflows of a uwf folder; `cas` is its folder of nodes if that is elsewhere. With
-        `keep_going`, damaged nodes are left out instead of raising an error."""
+        """Import the threads and workflows of a uwf folder. `cas` is the folder of its nodes, if the nodes are not in
+        that folder. With `keep_going`, leave damaged nodes out instead of raising an error."""
         return import_uwf.import_threads(
             self.store, os.fspath(folder), cas=cas, keep_going=keep_going, progress=progress
         )
 
     def collector(self, url: str | None = None, *, content: bool | None = None) -> settings.Collector | None:
-        """The configured collector of traces, or the one at `url`; only the configured one gets headers. `content` says
-        whether the collector gets prompts, answers and tool results; None leaves that to the configuration."""
+        """Return the configured collector of traces, or a collector at `url`; headers are sent only to the configured
+        collector. `content` says whether the collector receives prompts, answers and tool results; None leaves that to
+        the configuration."""
         known = settings.collector(config.load(), config.environment(), url)
         return known if known is None or content is None else known._replace(content=content)
 
     def encode_traces(self, threads: Iterable[Thread], *, content: bool = False) -> Iterator[JsonObject]:
-        """Threads as requests of OTLP in JSON, which are also lines of a collector's files."""
+        """Encode threads as OTLP requests in JSON. Each request is also a line in the file format of a collector."""
         return otlp.encode(span for one in threads for span in one.spans(content=content))
 
     def export_traces(self, threads: Iterable[Thread], collector: settings.Collector) -> otlp.Sent:
-        """Send threads as traces to a collector. Repeating the call is harmless, because it sends the same spans."""
+        """Send threads as traces to a collector. Repeating the call is harmless, because it sends the same spans again."""
         found = (span for one in threads for span in one.spans(content=collector.content))
         return otlp.send(found, collector)
 
     def follow_traces(
         self, collector: settings.Collector, *, stop: threading.Event, say: Callable[[str], None]
     ) -> None:
-        """Send each step to a collector when it is committed, by any process, until `stop` is set. The position is kept
-        in the store. `say` is called with a sentence about each problem, and with an empty text when the problem is
-        over."""
+        """Until `stop` is set, send each step to a collector when any process commits the step. The position is kept in
+        the store. `say` is called with a sentence about each problem, and with an empty text when the problem is over.
+        """
         follow.Follower(self.store, collector, config.mask(), say).run(stop)
 
     def export(self, path: Folder) -> bundle.Copied:
-        """Write the whole store, with the files that steps recorded, to a bundle, which `import_bundle` takes over."""
+        """Write the whole store, with the files that steps recorded, to a bundle that `import_bundle` can read."""
         add_files = partial(kept_files.add_to_bundle, self.store)
         return bundle.export_to(self.store, os.fspath(path), add_files=add_files)
 
     def import_bundle(self, path: Folder) -> bundle.Copied:
-        """Take over the threads, workflows and recorded files of a bundle."""
+        """Import the threads, workflows and recorded files of a bundle."""
         take_files = partial(kept_files.take_from_bundle, self.store)
         return bundle.import_from(self.store, os.fspath(path), take_files=take_files)
 
     def restore_folders(self) -> list[str]:
-        """After a bundle was imported on this machine, make the work folders of all threads that have not ended, with
-        the files that their last steps left, and return the folders. The paths must be those of the other machine, and
-        the commits that threads work on must be there. Files in those folders are replaced."""
+        """Recreate the work folders of all threads that have not ended, after a bundle was imported on this machine.
+        Each folder gets the files that the thread's last step left; files that are already in the folder are replaced.
+        The folders have the same paths as on the machine that wrote the bundle, and the commits on which the threads
+        work must exist here. Return the folders."""
         place = config.trees_folder(self.store.backend.address)
         unfinished = [ref for ref in states.read_threads(self.store) if not ref.state.has_ended]
         return workfolder.bring_back(self.store, sorted(unfinished, key=lambda ref: ref.id), place)
 
     def prune_folders(self, *, is_dry: bool = False) -> views.View:
-        """Remove folders and branches of ended threads whose work is merged."""
+        """Remove the folders and branches of ended threads whose work is merged."""
         return handover.prune(self.store, is_dry=is_dry)
 
     # -- workflows --
 
     def put(self, workflow: str | Workflow | Playbook, *, is_named: bool = True) -> str:
-        """Store a workflow as the current version of its name, unless `is_named` is false, and return its id."""
+        """Store a workflow and return its id. The stored workflow becomes the current version of its name unless
+        `is_named` is false."""
         book = self.look_up(workflow) if isinstance(workflow, str) else self.load_workflow(workflow).playbook
         node = (registry.register if is_named else registry.keep)(self.store, book)
-        # A playbook from a file may lack the functions of its roles, because a child process has loaded it.
+        # A playbook from a file can lack the functions of its roles, because a child process has loaded the file.
         return node if isinstance(workflow, (str, playbook.Playbook)) else registry.remember(node, book)
 
     def workflow(self, name: str) -> JsonObject:
-        """A workflow as the mapping that its YAML contains."""
+        """Return a workflow as the mapping that its YAML contains."""
         return document.to_document(self.define(name).workflow)
 
     def workflows(self) -> list[str]:
-        """The names of the workflows that can be started from this folder."""
+        """Return the names of the workflows that can be started from this folder."""
         return [entry.name for entry in self.workflow_entries()]
 
     def workflow_entries(self) -> list[WorkflowEntry]:
-        """The workflows that can be started from this folder: `name`, `node`, `path` and `origin`."""
+        """Return the workflows that can be started from this folder, each with its `name`, `node`, `path` and `origin`."""
         return registry.list_entries(self.store_if_any, folder=self.folder)
 
     def gallery(self) -> list[WorkflowEntry]:
-        """The workflows that come with Rolecall and can be started from any folder, unless a workflow here has the same
-        name."""
+        """Return the workflows that come with Rolecall and can be started from any folder. A workflow here with the
+        same name hides the one in the gallery."""
         return registry.gallery_entries(self.workflows())
 
     def stored_workflows(self) -> list[str]:
-        """The names of the stored workflows."""
+        """Return the names of the stored workflows."""
         return [ref.name.partition("/")[2] for ref in self.store.refs("workflow/")]
 
     def describe(self, entry: WorkflowEntry) -> str | None:
-        """Describe an entry of `workflow_entries`, or say why it cannot be read; None for a workflow in Python, whose
-        code is not run."""
+        """Return the description of an entry of `workflow_entries`, or the reason why the workflow cannot be read.
+        Return None for a workflow in Python, because its code is not run."""
         try:
             if entry.node is not None:
                 return str(registry.workflow_node(self.store, entry.node).payload.get("description", ""))
@@ -674,29 +692,30 @@ class Rolecall:
             return f"({error.message})"
 
     def read_workflow(self, ident: str) -> model.StoredWorkflow:
-        """A stored workflow by its id, without running its code."""
+        """Return the stored workflow with this id, without running its code."""
         return registry.read_node(self.store, ident)[0]
 
     def versions(self, name: str) -> list[Version]:
-        """The stored versions of a name, newest first."""
+        """Return the stored versions of a workflow name, newest first."""
         store = self.store_if_any
         return registry.history(store, name) if store else []
 
     def count_versions(self, name: str) -> int:
-        """How many versions a name has; their contents are not read."""
+        """Return how many versions of a workflow name are stored, without reading their contents."""
         store = self.store_if_any
         return len(store.history(registry.ref_name(name))) if store else 0
 
     def workflow_files(self) -> list[str]:
-        """The workflow files of the project around this folder, nearest first."""
+        """Return the workflow files of the project around this folder, nearest first."""
         return list(registry.project_files(self.folder))
 
     def id_of(self, book: Playbook) -> str:
-        """The id under which a workflow is or would be stored."""
+        """Return the id under which a workflow is or would be stored."""
         return registry.stored_form(book).id
 
     def remove_copies(self, *, grace_ms: int) -> list[str]:
-        """Remove the copies of Python workflows that no thread in the store was started with."""
+        """Remove the copies of Python workflows that were not used during the last `grace_ms`, unless a thread in the
+        store was started with the copy. Return the paths of the removed copies."""
         before = (self.store.now() - grace_ms) / 1000
         folder = config.versions_folder(self._url)
         return versions.clean(folder, registry.python_files(self.store), before=before)
@@ -723,9 +742,9 @@ class Rolecall:
         is_kept: bool = False,
         has_any_name: bool = False,
     ) -> LoadedWorkflow:
-        """Load a workflow to start threads of it. `warn` is called with each warning about a file; with `is_kept`, one
-        written in Python is loaded from a copy that does not change; with `has_any_name`, the name of a file need not
-        be that of its workflow."""
+        """Load a workflow so that threads can be started with it. `warn` is called with each warning about a workflow
+        file. With `is_kept`, a workflow in Python is loaded from a copy that does not change. With `has_any_name`, the
+        name of a file can differ from the name of its workflow."""
         if isinstance(workflow, LoadedWorkflow):
             return workflow
         if isinstance(workflow, playbook.Playbook):
@@ -745,7 +764,7 @@ class Rolecall:
         return loaded
 
     def look_up(self, name: str) -> Playbook:
-        """Load a workflow to look at it. A file in Python is loaded in a sandbox, where the machine has one, and its
+        """Load a workflow only to inspect it. A Python file is loaded in a sandbox, if the machine has one, and its
         playbook lacks the functions."""
         found = self.find_workflow(name)
         if found.path is None or not found.path.endswith(".py"):
@@ -758,8 +777,9 @@ class Rolecall:
         return checked.playbook
 
     def _load_version(self, name: str) -> Playbook:
-        """Load a workflow by its name, path or id, or a stored version of a name: NAME@PREVIOUS is the newest one that
-        differs from the current one, NAME@VERSION the newest one with this version, or with an id that begins so."""
+        """Load a workflow by its name, path or id, or load a stored version of a name. NAME@PREVIOUS is the newest
+        version that differs from the current one. NAME@VERSION is the newest version that has this version string, or
+        whose id begins with VERSION."""
         base, at, wanted = name.rpartition("@")
         if not at or registry.is_path(name):
             return self.load_workflow(name).playbook
@@ -781,20 +801,23 @@ class Rolecall:
     # -- workflows of other projects --
 
     def add_workflows(self, source: str, names: Sequence[str] = ()) -> tuple[dict[str, Pin], list[str]]:
-        """Copy workflows from a folder or a git repository, `SOURCE` or `SOURCE#REF`, into this project. Return where
-        each comes from, and the names that the source also has. None of their code runs."""
+        """Copy workflows from `source` into this project. `source` is a folder or a git repository, optionally followed
+        by `#REF`. Return the origin of each copied workflow, and the names of the other workflows in the source. None
+        of their code runs."""
         return packs.add(self.folder, source, names)
 
     def compare_workflows(self, names: Sequence[str] = (), *, ref: str | None = None) -> list[PackComparison]:
-        """Compare workflows of packs, by default all, with the current contents of their sources."""
+        """Compare workflows from packs with the current contents of their sources; without `names`, compare all of
+        them."""
         return packs.compare(self.folder, names, ref=ref)
 
     def update_workflows(self, chosen: Sequence[PackComparison]) -> None:
-        """Replace workflows with the versions of their sources."""
+        """Replace workflows from packs with the versions in their sources."""
         packs.update(self.folder, chosen)
 
     def powers(self, name: str) -> list[Powers]:
-        """What a workflow file may do, including the files that belong to it or play its roles. No code runs."""
+        """Return what a workflow file is allowed to do, and the same for every file that belongs to it or plays its
+        roles. No code runs."""
         found: dict[str, Powers] = {}
         waiting = [self.find_file(name)]
         while waiting:
@@ -805,13 +828,13 @@ class Rolecall:
         return list(found.values())
 
     def trust(self, powers: Sequence[Powers]) -> None:
-        """Allow the workflows of packs that `powers` described, until their files change."""
+        """Allow the workflows from packs that `powers` returned, until their files change."""
         for one in powers:
             if one.pin:
                 pack.trust(one.path, one.content)
 
     def _check_nested(self, loaded: LoadedWorkflow) -> None:
-        """Find what would keep workflows from playing roles, before other roles cost money."""
+        """Raise an error if a workflow could not play a role, before other roles cost money."""
         workflow = loaded.playbook.workflow
         for path in self._nested_files(model.nested_workflows(workflow)):
             registry.check_trust(path)
@@ -824,8 +847,8 @@ class Rolecall:
                 )
 
     def _nested_files(self, names: Sequence[str]) -> list[str]:
-        """The files of the workflows with these names and of those that play their roles, directly or through one
-        another."""
+        """Return the files of the workflows with these names and of all workflows that play their roles, directly or
+        through other workflows."""
         found: list[str] = []
         waiting = list(self._files_of(names))
         while waiting:
@@ -837,14 +860,14 @@ class Rolecall:
         return found
 
     def _files_of(self, names: Sequence[str]) -> Iterator[str]:
-        """The files with the given workflow names; a workflow that is stored or missing has none."""
+        """Yield the files of the workflows with these names; a stored or missing workflow has no file."""
         for name in names:
             with suppress(RolecallError):  # reported at the role's turn
                 if path := registry.find(self.store_if_any, name, folder=self.folder).path:
                     yield path
 
     def define(self, name: str) -> WorkflowDefinition:
-        """Read a workflow only to look at it, without what is needed to run it; for a stored one, no code runs."""
+        """Read a workflow only to inspect it, without what a run of it would need. No code of a stored workflow runs."""
         found = self.find_workflow(name)
         if found.path is None:
             node = registry.workflow_node(self.store, str(found.node))
@@ -857,8 +880,8 @@ class Rolecall:
         return WorkflowDefinition(book.workflow, node, found.path)
 
     def check(self, workflow: str | Workflow) -> Checked:
-        """Check a workflow by the current rules: return every problem, and the playbook unless a problem is an error;
-        the playbook of a file in Python lacks the functions. Positions in a stored workflow refer to its YAML."""
+        """Check a workflow by the current rules. Return every problem, and the playbook unless a problem is an error;
+        the playbook of a Python file lacks the functions. For a stored workflow, positions refer to its YAML."""
         if not isinstance(workflow, str):
             book, problems = python.check(workflow, name=None, python=_address_of(workflow))
             return registry.Checked(book, tuple(problems))
@@ -876,7 +899,7 @@ class Rolecall:
         return registry.Checked(book, parsed.problems, parsed.marks)
 
     def validate(self, workflow: str | Workflow) -> list[Problem]:
-        """Every error and warning in a workflow file or object, with its position."""
+        """Return every error and warning in a workflow file or object, with its position."""
         return list(self.check(workflow).problems)
 
     def try_workflow(
@@ -887,16 +910,16 @@ class Rolecall:
         since: int = 0,
         runs_code: bool = False,
     ) -> Iterator[tryout.Trial]:
-        """Walk recorded threads through an edited workflow, without asking any agent: by default those of the workflow
-        with the same name that began at `since` (in milliseconds) or later. A workflow in Python that is given by its
-        name or its file is refused unless it `runs_code`."""
+        """Walk recorded threads through an edited workflow, without asking any agent. Without `threads`, the threads
+        are those of the workflow with the same name that began at `since` (in milliseconds) or later. A Python workflow
+        that is given by its name or its file is refused unless `runs_code` is set."""
         found = self.find_workflow(workflow) if isinstance(workflow, str) else None
         if isinstance(workflow, str) and not runs_code and self.is_python(workflow):
             raise UsageError(
                 f"{workflow} is written in Python, and to try it is to run its code",
                 hint=Hint("Allow that, if you trust it", "run_code"),
             )
-        if found is not None and found.path is not None:  # a copy beside the original may have any name
+        if found is not None and found.path is not None:  # an edited copy can have any file name
             book = registry.read_file(found.path, has_any_name=True)
         else:
             book = self.load_workflow(workflow).playbook
@@ -917,12 +940,12 @@ class Rolecall:
     def missing_agents(
         self, book: Playbook, agent: str | None = None, agents: Mapping[str, str] | None = None
     ) -> list[tuple[str, RolecallError]]:
-        """The roles whose agent is unknown or missing, with the reason; `agent`, if given, plays every role, `agents`
-        play single ones."""
+        """Return the roles whose agent is unknown or missing, each with the reason. If given, `agent` plays every role;
+        `agents` play single roles."""
         return casting.miscast(casting.assign(book, agents or {}, self.folder), agent)
 
     def first_ready_workflow(self) -> str | None:
-        """The name of the first workflow here whose agents are all available. One written in Python counts as ready,
+        """Return the name of the first workflow here whose agents are all available. A Python workflow counts as ready,
         because checking it would run its code."""
         for entry in self.workflow_entries():
             with suppress(RolecallError):
@@ -935,7 +958,7 @@ class Rolecall:
         return None
 
     def _agent(self, agent: str | None, book: Playbook) -> str | None:
-        """Return the agent that plays every role. Raise an error now if it is unknown or missing."""
+        """Return the agent that plays every role, or raise an error if that agent is unknown or missing."""
         if agent:
             agent = casting.agent_from(self.folder, agent)
             casting.refuse_miscast(book, agent)
@@ -944,32 +967,33 @@ class Rolecall:
     # -- evaluations --
 
     def evals(self) -> Evals:
-        """Suites of tasks, their runs and results."""
+        """Return the verbs for evaluations: suites of tasks, their runs and results."""
         return evals.Evals(self)
 
     # -- the project --
 
     def project(self) -> Project:
-        """The plan, tasks and memory of the project around this folder."""
+        """Return the project around this folder: its plan, tasks and memory."""
         return project.Project(project_paths.find(self.folder))
 
     def knowledge(
         self, *, tell: Callable[[str], None] = lambda _text: None, may_write: bool = True
     ) -> Knowledge:
-        """The index of the repository around this folder. The arguments are the same as for `Knowledge`."""
+        """Return the search index of the repository around this folder. The arguments are the same as for `Knowledge`."""
         return knowledge.Knowledge(self.folder, tell=tell, may_write=may_write)
 
     def query(
         self, question: str, *, max: int = 5, path: str | None = None, may_write: bool = True
     ) -> list[FoundPassage]:
-        """Find the passages of this repository that best answer a question. A damaged index is rebuilt if this
-        `may_write`, else an error."""
+        """Find the passages of this repository that best answer a question. A damaged index is rebuilt if `may_write`
+        is set; otherwise it is an error."""
         with self.knowledge(may_write=may_write) as knowledge:
             return knowledge.query(question, max=max, path=path).answers
 
 
 def _address_of(workflow: Workflow) -> str:
-    """The address from which another process can load a workflow object, or a guess if it has none."""
+    """Return the address from which another process can load a workflow object, or a guess if the object has no
+    address."""
     if not isinstance(workflow, python.Workflow):
         raise UsageError(
             f"a workflow is a name, a path as text, an id or a Workflow, not {workflow!r}",

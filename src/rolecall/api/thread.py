@@ -1,5 +1,7 @@
-"""`Thread`, a handle whose properties read the store each time, so they are up to date even if another process moved
-the thread; `Run` and `Crew` run threads."""
+"""The `Thread` class, a handle on a thread, and `Run` and `Crew`, which run threads.
+
+The properties of a `Thread` read the store each time, so they are up to date even if another process moved the thread.
+"""
 
 from __future__ import annotations
 
@@ -79,14 +81,15 @@ else:
 Folder = str | os.PathLike[str]
 
 EARLIER = "\n\n---\n\nThis continues a conversation, in which another thread came before."
-"""Separates a person's words, which continue a conversation whose thread has ended, from the summary of that thread."""
+"""Separates a person's words from the summary of an earlier thread, if the words continue a conversation whose thread
+has ended."""
 _NEXT = "next/"
 _FOLLOWED_WITHIN = 1.0
 _LONGEST_RECAP = 4_000
 
 
 class Event(NamedTuple):
-    """An event in a running thread. Kinds are `step`, `text`, `tool_call`, `usage`, `suspended`, …"""
+    """An event in a running thread. Its kind is `step`, `text`, `tool_call`, `usage`, `suspended`, …"""
 
     thread: str
     kind: str
@@ -99,7 +102,7 @@ class Event(NamedTuple):
 
 
 class Question(NamedTuple):
-    """What a thread needs next: the output of `due`, or a text if `due` is None."""
+    """What a thread needs next: the output of the role in `due`, or a text if `due` is None."""
 
     due: route.Next | None
     role: model.StoredRole | None
@@ -112,12 +115,12 @@ class Question(NamedTuple):
 
     @property
     def takes_words(self) -> bool:
-        """Whether any words are an answer, so that a person need not choose or fill in fields."""
+        """Whether any words count as an answer, so that a person need not make a choice or fill in fields."""
         return self.role is None or isinstance(reply.from_words("…", self.role.schema), reply.ParsedReply)
 
 
 def own_words(text: str) -> str:
-    """The person's own words in a text to which `talk` or `say` has added information for a role."""
+    """Return the person's own words from a text to which `talk` or `say` has added information for a role."""
     return conversation.detach(text).partition(EARLIER)[0]
 
 
@@ -145,7 +148,7 @@ class Thread:
         self.rolecall = rolecall
         self.id = ident
         self.notice = ""
-        """What a person should know about the words that they said last, such as a misspelt tag."""
+        """What a person should know about the words they said last, such as that a tag is misspelt."""
 
     def __repr__(self) -> str:
         return f"<Thread {self.id} {self.status}>"
@@ -163,7 +166,7 @@ class Thread:
 
     @property
     def state(self) -> ThreadState:
-        """The facts that do not require reading its steps: title, folders, agents, limits, lease, …"""
+        """The facts that can be read without reading the thread's steps: title, folders, agents, limits, lease, …"""
         return self._ref.state
 
     @property
@@ -182,19 +185,19 @@ class Thread:
 
     @property
     def reason(self) -> str:
-        """Why it is suspended, failed or killed."""
+        """Why the thread is suspended, or why it failed or was killed."""
         return self.state.reason
 
     @property
     def needs_person(self) -> bool:
-        """Whether it needs a person: it is suspended, or waits for members that are."""
+        """Whether the thread needs a person, because it is suspended or waits for members that need a person."""
         return views.needs_person(self._store, self._ref)
 
     @property
     def continuation(self) -> Hint | None:
-        """The action that continues it, as a code with arguments; None if it has ended."""
+        """The action that continues the thread, as a code with arguments. None if the thread has ended."""
         ref = self._ref
-        # A lease that this process could not release, for example on a full disk, keeps nobody from running it.
+        # A lease that this process could not release, for example on a full disk, does not block the thread.
         is_ours = holder.process(os.getpid()).items() <= ref.state.lease.items()
         is_held = not is_ours and views.status_of(self._store, ref) == states.Status.RUNNING
         return thread.continuation(ref, is_held=is_held)
@@ -205,7 +208,7 @@ class Thread:
 
     @property
     def workflow(self) -> str:
-        """The id of the workflow version it follows."""
+        """The id of the workflow version that the thread follows."""
         return self._chain.start.workflow
 
     @property
@@ -215,54 +218,56 @@ class Thread:
 
     @property
     def session(self) -> str:
-        """The session of the agent that is being asked now; empty between questions."""
+        """The id of the session in which an agent is being asked now. Empty while no agent is being asked."""
         known = states.read_note(self._store, self.id)
         return known.note.session if known else ""
 
     @property
     def members(self) -> list[Thread]:
-        """The members of its latest group that were started, in the order of their numbers."""
+        """The members of the thread's latest group that have been started, in the order of their numbers."""
         found = views.groups(self._store, self._ref)[-1:]
         return [Thread(self.rolecall, one["id"]) for group in found for one in group["members"] if one["id"]]
 
     @property
     def usage(self) -> Mapping[str, float]:
-        """Steps, turns, tokens, cost and minutes so far, including failed attempts. Amounts that no agent reported are
-        missing rather than zero."""
+        """Steps, turns, tokens, cost and minutes so far, including those of failed attempts. An amount that no agent
+        reported is missing rather than zero."""
         return {key: value for key, value in self.summary()["usage"].items() if key not in ("roles", "saved")}
 
     def entry(self) -> views.View:
-        """A short description of the thread, as `rolecall thread list --json` prints it."""
+        """Return a short description of the thread, as `rolecall thread list --json` prints it."""
         return views.entry(self._store, self._ref)
 
     def summary(self) -> views.View:
-        """The state of the thread, as `rolecall thread show --json` prints it."""
+        """Return the state of the thread, as `rolecall thread show --json` prints it."""
         return views.card(self._store, self._ref)
 
     def groups(self, *, newest: int | None = None) -> list[views.View]:
-        """The groups that played a role, each with its members; with `newest`, only in that many steps."""
+        """Return the groups that have played a role, each with its members. With `newest`, look only at that many of
+        the newest steps."""
         return views.groups(self._store, self._ref, newest)
 
     def current_group(self) -> views.View | None:
-        """The group that plays a role now, with its members."""
+        """Return the group that is playing a role now, with its members."""
         return views.current_group(self._store, self._ref)
 
     def totals(self) -> views.View:
-        """What the thread has used, from its newest step alone."""
+        """Return what the thread has used, by reading only its newest step."""
         return views.totals(self._store, self._ref)
 
     def step_page(self, *, before: str | None = None, limit: int = 100) -> views.View:
-        """The newest `limit` steps, newest first, or those before the step with the id `before`."""
+        """Return up to `limit` steps, newest first: the newest steps of the thread, or those before the step with the
+        id `before`."""
         return views.step_page(self._store, self._ref, before=before, limit=limit)
 
     def step_entries(self) -> list[views.View]:
-        """The start and all steps, oldest first, as `rolecall thread steps --json` prints them."""
+        """Return the start and all steps, oldest first, as `rolecall thread steps --json` prints them."""
         ref, chain = self._ref, self._chain
         steps = [views.step_entry(step, number) for step, number in views.number_steps(ref, chain)]
         return [views.start_entry(self._store, chain.start), *reversed(steps)]
 
     def result(self) -> views.View | None:
-        """The last answer, the files that agents reported, and the usage; None if no role has answered yet."""
+        """Return the last answer, the files that agents reported, and the usage, or None if no role has answered yet."""
         return views.result(self._store, self._ref)
 
     @property
@@ -292,14 +297,14 @@ class Thread:
 
     def run(self, *, steps: int | None = None, agent: str | None = None, reuse: bool | None = None) -> Run:
         """Run the thread in the background until it ends, waits for a person, or has taken `steps` steps. Iterate over
-        the result to follow it, or call `wait()` to wait for its end. `agent` plays every role in this run; `reuse` is
-        the same as for `choose_reuse`."""
+        the result to follow the run, or call `wait()` on it to wait for its end. `agent` plays every role in this run;
+        `reuse` is the same as for `choose_reuse`."""
         self._check_begin(agent, steps)
         self.choose_reuse(reuse)
         return Run(self, steps, agent)
 
     def step(self, *, agent: str | None = None, reuse: bool | None = None) -> Thread:
-        """Take one step and wait for it."""
+        """Take one step and wait until it is finished."""
         self.run(steps=1, agent=agent, reuse=reuse).wait()
         return self
 
@@ -311,9 +316,9 @@ class Thread:
         reuse: bool | None = None,
         cancel: asyncio.Event | None = None,
     ) -> AsyncIterator[Event]:
-        """Like `run`, but for a running event loop: yield events as they happen. Setting `cancel` stops the agent, and
-        so does leaving the loop early, although only when the event loop is free; `contextlib.aclosing` waits for it.
-        """
+        """Yield events as they happen, while the thread runs in the current event loop as with `run`. The run ends when
+        `cancel` is set or when the caller leaves the iteration early. After an early exit, the agent is stopped only
+        once the event loop is free; use `contextlib.aclosing` to wait for that."""
         self._check_begin(agent, steps)
         self.choose_reuse(reuse)
         events: asyncio.Queue[Event | None] = asyncio.Queue()
@@ -345,10 +350,12 @@ class Thread:
         is_served: bool = False,
         lease_ms: int | None = None,
     ) -> str | None:
-        """Take steps in this event loop and return the id of the last one, or None. `watch` is called with the kind and
-        the body of each event before anything else happens. If it `needs_all`, a role without a usable agent is an
-        error, even if its turn would come later. A worker of the service says that the thread `is_served`, so that
-        members of groups are queued, and how long its lease lasts unless it is renewed."""
+        """Take steps in this event loop and return the id of the last one, or None if no step was taken.
+
+        `watch` is called with the kind and the body of each event before anything else happens. With `needs_all`, a
+        role without a usable agent is an error even if its turn would come later. A worker of the service sets
+        `is_served`, so that members of groups are queued, and `lease_ms`, how long its lease lasts unless renewed.
+        """
         state, last = self.state, None
         if state.status == states.Status.SUSPENDED:
             return None
@@ -360,7 +367,7 @@ class Thread:
             is_served=is_served,
             lease_ms=lease_ms or holder.LEASE_MS,
         )
-        # An agent named for this run overrides those that the thread started with.
+        # An agent named for this run overrides the agents with which the thread was started.
         engine = dataclasses.replace(engine, keeps_agents=not agent)
         if needs_all:
             _check_agents(engine.playbook(state.workflow), state, agent)
@@ -372,7 +379,8 @@ class Thread:
         return last
 
     def agent_of(self, role: str) -> str:
-        """The name of the agent that plays a role, `human` for a person. Raise an error if no agent can."""
+        """Return the name of the agent that plays a role, or `human` for a person. Raise an error if no agent can play
+        the role."""
         state, book = self.state, self._playbook
         if role in book.functions:
             return "python"
@@ -380,7 +388,7 @@ class Thread:
         return casting.cast(config.load(), bound, role, override=state.agent).name
 
     def _check_begin(self, agent: str | None, steps: int | None) -> None:
-        """Raise an error now if a run could not take its first step."""
+        """Raise an error if a run could not take its first step."""
         if steps is not None and (not isinstance(steps, int) or steps < 1):
             raise UsageError(
                 f"steps must be a whole number above 0, not {steps!r}", hint="Leave it out for all steps."
@@ -391,14 +399,15 @@ class Thread:
             _check_agents(self._playbook, state, agent)
 
     def events(self, *, after: int = 0) -> Iterator[StoredEvent]:
-        """The recorded events with a number (`seq`) above `after`."""
+        """Yield the recorded events whose number (`seq`) is above `after`."""
         while found := self._store.events(self.id, after=after, limit=500):
             yield from found
             after = found[-1].seq
 
     def tail(self, *, members: bool = False) -> Iterator[Event | None]:
-        """The recorded events from the first on, and None whenever there are no more yet. `members` includes the events
-        of the members of its groups, as the kind `member` that a run in this process reports."""
+        """Yield the recorded events from the first on, and None each time the recorded events are used up. With
+        `members`, also yield the events of the members of the thread's groups, with the kind `member`, as a run in this
+        process reports them."""
         for told in tail.follow_events(self._store, self.id, members=members):
             yield Event(self.id, *told) if told else None
 
@@ -417,8 +426,8 @@ class Thread:
     # -- steering --
 
     def choose_reuse(self, reuse: bool | None) -> None:
-        """Decide about the next steps in any process: True reuses finished steps with the same key, except for roles
-        with `reuse: false`; False asks every role; None changes nothing."""
+        """Decide whether the next steps, in any process, can be reused. True reuses finished steps with the same key,
+        except for roles with `reuse: false`; False asks every role; None changes nothing."""
         lifecycle.choose_reuse(self._store, self._ref, reuse)
 
     def resume(
@@ -432,10 +441,13 @@ class Thread:
         by: Mapping[str, str] | None = None,
         head: str | None = None,
     ) -> Thread:
-        """Continue a suspended thread: with a message to the role that waits, with higher limits, or to try again. If
-        `agent` is given, it plays every role from now on; `reuse` is the same as for `choose_reuse`; `by` records who
-        resumed it; `head` is the same as for `answer`. If the service ran the thread before, the service continues it,
-        unless `is_run_here`."""
+        """Continue a suspended thread: with a message to the role that waits, with higher limits, or with another
+        attempt.
+
+        If `agent` is given, it plays every role from now on. `reuse` is the same as for `choose_reuse`; `by` records
+        who resumed the thread; `head` is the same as for `answer`. A thread that the service ran before goes back to
+        the service, unless `is_run_here` is set.
+        """
         if limits:
             check_limits(limits, self._store.get(self.workflow).payload["roles"])
         if agent:
@@ -461,7 +473,8 @@ class Thread:
         return self
 
     def write_message(self, title: str) -> str:
-        """The message of a commit with the thread's work: a title, and trailers that lead to its newest step."""
+        """Return a commit message for the thread's work: the title, and trailers that identify the thread's newest
+        step."""
         nowhere = states.WorkFolder("", "", "")
         return handover.work_of(self._ref, nowhere, seal.Sealer(self._store)).write_message(title)
 
@@ -470,7 +483,7 @@ class Thread:
         lifecycle.refuse_running(self._store, self._ref)
 
     def question(self) -> Question:
-        """What the thread needs next, to show it to a person."""
+        """Return what the thread needs next, so that it can be shown to a person."""
         chain = self._chain
         now = loaded_thread.LoadedThread(self.id, chain, self._playbook, self.state.folders)
         way = loaded_thread.next_of(now)
@@ -488,8 +501,9 @@ class Thread:
         by: Mapping[str, str] | None = None,
         head: str | None = None,
     ) -> Thread:
-        """Play the role as a person: `output` must fit its schema. `by` records who answered. `head` is the id of the
-        last step that the person saw; raise `Conflict` if the thread has moved on since."""
+        """Play the due role as a person: `output` must fit the role's schema. `by` records who answered. `head` is the
+        id of the last step that the person saw; raise `Conflict` if the thread has moved on since then. A thread that
+        the service ran before goes back to the service, unless `is_run_here` is set."""
         ref = commit.answer(
             self._store,
             self._ref_at(head),
@@ -505,8 +519,8 @@ class Thread:
 
     @property
     def asking(self) -> Thread:
-        """The thread whose question a person answers to continue this one: itself, or the thread or the member that
-        plays its role."""
+        """The thread whose question a person must answer before this thread can continue: this thread itself, or the
+        thread or member that plays its role."""
         waiting = [self.rolecall.thread(asks)] if (asks := self.state.asks) else []
         if self.state.status == states.Status.WAITING:
             waiting = [member for member in self.members if member.needs_person]
@@ -520,11 +534,14 @@ class Thread:
         head: str | None = None,
         is_run_here: bool = False,
     ) -> Thread:
-        """Continue a conversation with a person's words. If it is a person's turn, the words become the output of that
-        role (see `from_words`); if they do not fit, an error says what the role must deliver. Otherwise the role that
-        waits, or that was interrupted, is called again with them. If the thread has ended, they start a thread of the
-        same workflow, which is told how this one ended and is returned. The other arguments are the same as for
-        `answer`."""
+        """Continue a conversation with a person's words.
+
+        If it is a person's turn, the words become the output of that person's role (see `from_words`). If the words do
+        not fit, the error says what the role must deliver. If it is not a person's turn, the role that waits or was
+        interrupted is called again with the words. If the thread has ended, the words start another thread of the same
+        workflow, which is told how this thread ended; the new thread is returned. The other arguments are the same as
+        for `answer`.
+        """
         if not text.strip():
             raise UsageError("nothing was said", hint="Write what the role needs to know.")
         if (asked := self.asking) is not self:
@@ -551,14 +568,14 @@ class Thread:
         return self.answer(given.output, given.body, is_run_here=is_run_here, by=by, head=head)
 
     def leave(self) -> str:
-        """End a person's part in a conversation with the Lead until they say more; return what is unfinished in the
-        project, in a sentence."""
+        """End a person's part in a conversation with the Lead until the person speaks again. Return a sentence about
+        unfinished work in the project, or an empty text."""
         is_lead = self.state.name == conversation.WORKFLOW
         return conversation.leave(self.state.cwd or self.rolecall.folder, self.id) if is_lead else ""
 
     @property
     def next(self) -> Thread | None:
-        """The thread that `say` started after this one had ended."""
+        """The thread that `say` started after this thread had ended."""
         ref = self._store.ref(f"{_NEXT}{self.id}")
         return self.rolecall.thread_if_any(ref.state["thread"]) if ref else None
 
@@ -595,9 +612,9 @@ class Thread:
         reuse: bool | None = None,
         request: requests.Request | None = None,
     ) -> Thread:
-        """Create a thread that shares the steps up to `at` (a number, an id or `"start"`; by default the head), in a
-        folder of its own with the files of that step. With `keep_files` it has the files as they are now. `reuse` and
-        `request` are the same as for `Rolecall.fork`."""
+        """Create a thread that shares the steps up to `at` and works in a folder of its own. `at` is a number, an id or
+        `"start"`, by default the head. The folder contains the files that this step left or, with `keep_files`, the
+        files as they are now. `reuse` and `request` are the same as for `Rolecall.fork`."""
         return self.rolecall.fork(
             self.id,
             at=at,
@@ -610,17 +627,19 @@ class Thread:
         )
 
     def kill(self, reason: str = "killed by a program") -> killing.Killed:
-        """End the thread for good, and stop the process that runs it and its agent. The result names that process."""
+        """End the thread for good, and stop its agent and the process that runs it. The result names that process."""
         return killing.kill(self._store, self._ref, reason, mask=config.mask())
 
     # -- reading --
 
     def diff(self, other: Thread) -> views.View:
-        """The last common step of two threads, and the differences in prompts and outputs after it."""
+        """Return the last step that both threads share, and the differences in their prompts and outputs after that
+        step."""
         return views.difference(self._store, self._ref, other._ref)
 
     def read(self, *, max_chars: int = 10_000, before: str | None = None) -> str:
-        """Prompts, actions and answers as Markdown: the newest steps that fit, or those before the step `before`."""
+        """Return prompts, actions and answers as Markdown: the newest steps that fit into `max_chars`, or the steps
+        before the step `before`."""
         return str(self.read_page(max_chars=max_chars, before=before)["text"])
 
     def read_page(
@@ -632,9 +651,9 @@ class Thread:
         with_members: bool = False,
         phrase: Callable[[Hint], str] = Hint.call,
     ) -> views.View:
-        """What `read` returns as `text`, with the step that the next page ends before. The task is part of the first
-        page, and of others `with_start`; `with_members` adds what the members of groups answered; `phrase` words how to
-        read more."""
+        """Return what `read` returns (as `text`), together with the step before which the next page ends. The task is
+        part of the first page; `with_start` adds it to any other page. `with_members` adds the answers of group
+        members. `phrase` turns the hint on how to read more into text."""
         return views.read(
             self._store,
             self._ref,
@@ -654,9 +673,10 @@ class Thread:
         warn: Callable[[str], object] = lambda _text: None,
         phrase: Callable[[Hint], str] = Hint.call,
     ) -> str:
-        """A report of the whole thread as one self-contained page or as Markdown. Texts are cut after `limit`
-        characters; None shows everything. `files` adds what each step changed in files, as a diff. `warn` is called
-        with anything that could not be shown; `phrase` words how to continue the thread."""
+        """Return a report on the whole thread, as one self-contained HTML page or as Markdown. Texts are cut after
+        `limit` characters; with None they are complete. `files` adds the changes that each step made to files, as a
+        diff. `warn` is called with anything that could not be shown. `phrase` turns the hint on how to continue the
+        thread into text."""
         if format not in ("html", "markdown"):
             raise UsageError(f"{format!r} is not a format of reports", hint="Name html or markdown.")
         card, steps = views.gather(self._store, self._ref)
@@ -673,22 +693,22 @@ class Thread:
         return html_report.page(self._store, self._ref, card, steps, mask=mask, limit=limit, warn=warn)
 
     def spans(self, *, content: bool = False) -> Iterator[projection.Span]:
-        """The thread as the spans of a trace: its steps and failed attempts, turns and tool calls, and the threads that
-        play its roles. They have prompts, answers and tool results only with `content`."""
+        """Yield the thread as the spans of a trace: its steps and failed attempts, its turns and tool calls, and the
+        threads that play its roles. Prompts, answers and tool results are included only with `content`."""
         return projection.Projection(self._store, config.mask(), content=content).thread(self._ref)
 
     # -- the files of its steps --
 
     def file_changes(self, *, newest: int | None = None) -> list[views.View]:
-        """The files that each step changed, with lines added and removed, oldest first; with `newest`, only of that
-        many steps. Steps that changed no files are left out."""
+        """Return the files that each step changed, oldest step first, with the numbers of lines added and removed. With
+        `newest`, look only at that many of the newest steps. Steps that changed no files are left out."""
         return views.file_changes(self._store, self._ref, newest)
 
     def file_versions(
         self, step: Step, *, most: int = 20, longest: int = 200_000
     ) -> list[step_files.FileVersions]:
-        """The first text files that a step changed, each as the step found it and as it left it, except files longer
-        than `longest` bytes. Empty if the files are not on this machine."""
+        """Return up to `most` text files that a step changed, each as it was before and after the step. Files longer
+        than `longest` bytes are skipped. The result is empty if the files are not on this machine."""
         folder, mask = step.payload.get("cwd") or self._chain.start.cwd, config.mask()
         try:
             found = list(step_files.read_versions(self._trees, step, folder, most=most, longest=longest))
@@ -702,7 +722,7 @@ class Thread:
         ]
 
     def check_out(self, folder: Folder, *, at: int | str | None = None) -> views.View:
-        """Write the files that a step left into a new or empty folder; `at` is a number, an id or `"start"`, by default
+        """Write the files that a step left into a new or empty folder. `at` is a number, an id or `"start"`, by default
         the last step."""
         place = os.path.abspath(folder)
         return step_files.check_out(self._store, self._trees, self._ref, place, _name_step(at))
@@ -716,10 +736,13 @@ class Thread:
         path: str | None = None,
         lines: int | None = None,
     ) -> list[views.View]:
-        """What the thread changed in its files, as a list of files and as a patch. `at` is a step, or `"A..B"` for what
-        changed after step A up to step B; with `role`, there is one entry for each step of that role. With `other`, the
-        differences between the last files of this thread and those of the other. The patch has all files, or only
-        `path`, or only the first files with up to this many changed `lines`; the others are then `omitted`."""
+        """Return what the thread changed in its files, as a list of files and as a patch.
+
+        `at` is a step, or `"A..B"` for the changes after step A up to step B. With `role`, the result has one entry for
+        each step of that role. With `other`, the result is the difference between the last files of this thread and
+        those of the other thread. The patch shows all files, only the file `path`, or only the first files with up to
+        `lines` changed lines; files that it does not show are listed as `omitted`.
+        """
         excerpt = step_files.Excerpt(path, lines)
         if other is None:
             return step_files.compare(
@@ -732,53 +755,55 @@ class Thread:
     def blame(
         self, path: str, *, lines: tuple[int, int] | None = None, at: int | str | None = None
     ) -> views.View:
-        """The step, role, agent and prompt behind each line of a file, or behind the `lines` from the first to the
-        second. `path` begins at the top of the work tree; `at` is a step, by default the last."""
+        """Return the step, role, agent and prompt behind each line of a file. `lines` is the first and the last line to
+        explain. `path` is relative to the top of the work tree. `at` is a step, by default the last."""
         return step_files.trace_lines(
             self._store, self._trees, self._ref, path, lines=lines, at=_name_step(at)
         )
 
     def why(self, at: int | str | None = None) -> views.View:
-        """Why a step, by default the last, was reused or not: the first part of its key that differs from the nearest
-        earlier step, in words under `text`."""
+        """Explain why a step, by default the last, was or was not reused. The result contains the first part of the
+        step's key that differs from the nearest earlier step, and an explanation in words under `text`."""
         return why.explain(self._store, self._trees, self._ref, _name_step(at))
 
     # -- its own folders --
 
     def folders(self) -> list[views.View]:
-        """The thread's own work folders and the changes in them."""
+        """Return the thread's own work folders and the changes in them."""
         return [handover.show(kind, folder) for kind, folder in self.state.folders.items()]
 
     def changed_files(self) -> list[str] | None:
-        """The changed files in the thread's own folders; None if it has no folder, or git cannot tell."""
+        """Return the changed files in the thread's own folders, or None if the thread has no folder or git cannot list
+        the changes."""
         changed: list[list[str] | None] = []
-        with suppress(RolecallError):  # the repository is gone or broken
+        with suppress(RolecallError):  # the repository is missing or broken
             changed = [handover.changed_files(folder) for folder in self.state.folders.values()]
         if all(files is None for files in changed):
             return None
         return list(dict.fromkeys(file for files in changed for file in files or ()))
 
     def diff_folders(self) -> str:
-        """The changes in the thread's own work folders as a patch."""
+        """Return the changes in the thread's own work folders as a patch."""
         kept = {kind: folder for kind, folder in self.state.folders.items() if not folder.is_removed}
         if not kept:
             raise UsageError(f"thread {self.id} has no folder of its own")
         return "".join(handover.diff(kind, folder) for kind, folder in kept.items())
 
     def merge_folder(self) -> views.View:
-        """Merge the thread's branch into the branch that is checked out where the thread was started."""
+        """Merge the thread's branch into the branch that is checked out in the folder where the thread was started."""
         return handover.merge(self._store, self._ref)
 
     async def queue_merge(
         self, check: Sequence[str] = (), *, cancel: Cancel | None = None
     ) -> merge.Merged | merge.SetAside:
-        """Merge the thread's worktree into the folder it was started in, one thread at a time. If the merge conflicts,
-        or the command `check` then fails in the folder, the merge is undone, and the conflict is returned."""
+        """Merge the thread's worktree into the folder where the thread was started; threads are merged one at a time.
+        If the merge conflicts, or the command `check` fails in the folder after the merge, undo the merge and return
+        the conflict."""
         env = config.environment()
         return await handover.queue_merge(self._store, self._ref, check, env=env, cancel=cancel)
 
     def remove_folders(self, *, force: bool = False) -> views.View:
-        """Remove the thread's own folders and branch. Work that exists nowhere else is removed only with `force`."""
+        """Remove the thread's own folders and branch. With `force`, also remove work that exists nowhere else."""
         return handover.remove(self._store, self._ref, force=force)
 
 
@@ -787,7 +812,7 @@ def _name_step(at: int | str | None) -> str | None:
 
 
 def _check_agents(book: Playbook, state: ThreadState, agent: str | None) -> None:
-    """Raise an error if a role of a thread has no usable agent; `agent`, if given, plays every role."""
+    """Raise an error if a role of a thread has no usable agent. If given, `agent` plays every role."""
     if agent:
         casting.check_name(agent)
     bound = {} if agent else state.agents
@@ -801,11 +826,11 @@ class Crew:
         self._engine = engine
 
     def cast(self, book: Playbook, role: str) -> Cast:
-        """The agent that plays a role. Raise an error if it is unknown or missing."""
+        """Return the agent that plays a role. Raise an error if the agent is unknown or missing."""
         return self._engine.cast(book, role)
 
     async def step(self, name: str, *, watch: Watch, cancel: Cancel) -> Outcome:
-        """Take one step of a thread. If its agent has reached a limit, wait until the limit ends."""
+        """Take one step of a thread. If its agent has reached a limit, first wait until the limit ends."""
         engine = dataclasses.replace(self._engine, watch=watch)
         return [outcome async for outcome in engine.run(name, cancel=cancel, steps=1)][-1]
 
@@ -814,9 +839,10 @@ class Crew:
 
 
 class Run:
-    """A run of a thread in the background of this process, which begins at once.
+    """A run of a thread in the background of this process. The run begins at once.
 
-    Iterate over it to get its events. Leaving the loop early stops the agent; the thread can be run again later.
+    Iterate over the run to receive its events. Leaving the iteration early stops the agent; the thread can be run again
+    later.
     """
 
     def __init__(self, of: Thread, steps: int | None, agent: str | None = None) -> None:
@@ -841,19 +867,19 @@ class Run:
         self._raise()
 
     def wait(self) -> Thread:
-        """Wait until the run has stopped; Ctrl-C stops it."""
+        """Wait until the run has stopped. Ctrl-C stops the run."""
         self._followed.set()
         try:
             while not self._over.wait(1.0):
-                pass  # otherwise a Ctrl-C just before would be noticed only at the end
+                pass  # a wait without a timeout would not notice a Ctrl-C that came just before it
         finally:
             self.stop()
         self._raise()
         return self.thread
 
     def stop(self) -> None:
-        """Ask the agent to stop, and wait until it has."""
-        if self._loop is not None:  # otherwise none could be made
+        """Ask the agent to stop, and wait until it has stopped."""
+        if self._loop is not None:  # None if no event loop could be created
             with suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._cancel.set)
         self._over.wait()  # `join` counts a thread as ended once Ctrl-C has interrupted it
@@ -872,14 +898,14 @@ class Run:
             self._events.put(None)
             self._over.set()
         if self._error and not self._followed.wait(_FOLLOWED_WITHIN):
-            raise self._error  # shows the error of a run that nobody follows
+            raise self._error  # so that Python prints the error of a run that nobody follows
 
     async def _play(self) -> None:
         self._loop, self._cancel = asyncio.get_running_loop(), asyncio.Event()
         self._ready.set()
         ident = self.thread.id
         tell = lambda kind, body: self._events.put(Event(ident, kind, body))  # noqa: E731
-        # A connection may be used only in the Python thread that opened it.
+        # A connection can be used only in the Python thread that opened it.
         ours = self.thread.rolecall
         with type(ours)(ours._url, folder=ours.folder) as rolecall:
             await Thread(rolecall, ident).advance(
