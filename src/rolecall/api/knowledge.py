@@ -62,8 +62,8 @@ class Knowledge:
         self, *, rebuild: bool = False, progress: Callable[[int, int], None] | None = None
     ) -> SyncReport:
         """Index the files that have changed or, with `rebuild`, all files. `progress` is called with the number of
-        files done so far and the number of files to index; an error that `progress` raises leaves the index as it was.
-        """
+        files done so far and the number of files to index; an error that `progress` raises leaves the index as it
+        was."""
         return queries.sync(self.root, tell=self._tell, is_anew=rebuild, progress=progress)
 
     def query(
@@ -76,8 +76,8 @@ class Knowledge:
         everywhere: bool = False,
     ) -> queries.Findings:
         """Find the passages that best answer a question. `path` restricts the search to files that match a pattern as
-        in a `.gitignore`. With `by_words`, no model is used. With `everywhere`, all indexed repositories are searched.
-        """
+        in a `.gitignore`. With `by_words`, no model is used. With `everywhere`, all indexed repositories are
+        searched."""
         if path is not None and (wrong := globs.problem(path)):
             raise UsageError(f"the pattern {path!r} {wrong}", hint="Patterns are as in a .gitignore.")
         self._searcher = self._searcher or queries.Searcher(tell=self._tell, may_write=self._may_write)

@@ -609,7 +609,8 @@ class Rolecall:
         return otlp.encode(span for one in threads for span in one.spans(content=content))
 
     def export_traces(self, threads: Iterable[Thread], collector: settings.Collector) -> otlp.Sent:
-        """Send threads as traces to a collector. Repeating the call is harmless, because it sends the same spans again."""
+        """Send threads as traces to a collector. Repeating the call is harmless, because it sends the same spans
+        again."""
         found = (span for one in threads for span in one.spans(content=collector.content))
         return otlp.send(found, collector)
 
@@ -617,8 +618,8 @@ class Rolecall:
         self, collector: settings.Collector, *, stop: threading.Event, say: Callable[[str], None]
     ) -> None:
         """Until `stop` is set, send each step to a collector when any process commits the step. The position is kept in
-        the store. `say` is called with a sentence about each problem, and with an empty text when the problem is over.
-        """
+        the store. `say` is called with a sentence about each problem, and with an empty text when the problem is
+        over."""
         follow.Follower(self.store, collector, config.mask(), say).run(stop)
 
     def export(self, path: Folder) -> bundle.Copied:
@@ -663,7 +664,8 @@ class Rolecall:
         return [entry.name for entry in self.workflow_entries()]
 
     def workflow_entries(self) -> list[WorkflowEntry]:
-        """Return the workflows that can be started from this folder, each with its `name`, `node`, `path` and `origin`."""
+        """Return the workflows that can be started from this folder, each with its `name`, `node`, `path` and
+        `origin`."""
         return registry.list_entries(self.store_if_any, folder=self.folder)
 
     def gallery(self) -> list[WorkflowEntry]:
@@ -867,7 +869,8 @@ class Rolecall:
                     yield path
 
     def define(self, name: str) -> WorkflowDefinition:
-        """Read a workflow only to inspect it, without what a run of it would need. No code of a stored workflow runs."""
+        """Read a workflow only to inspect it, without what a run of it would need. No code of a stored workflow
+        runs."""
         found = self.find_workflow(name)
         if found.path is None:
             node = registry.workflow_node(self.store, str(found.node))
@@ -979,7 +982,8 @@ class Rolecall:
     def knowledge(
         self, *, tell: Callable[[str], None] = lambda _text: None, may_write: bool = True
     ) -> Knowledge:
-        """Return the search index of the repository around this folder. The arguments are the same as for `Knowledge`."""
+        """Return the search index of the repository around this folder. The arguments are the same as for
+        `Knowledge`."""
         return knowledge.Knowledge(self.folder, tell=tell, may_write=may_write)
 
     def query(

@@ -267,7 +267,8 @@ class Thread:
         return [views.start_entry(self._store, chain.start), *reversed(steps)]
 
     def result(self) -> views.View | None:
-        """Return the last answer, the files that agents reported, and the usage, or None if no role has answered yet."""
+        """Return the last answer, the files that agents reported, and the usage, or None if no role has answered
+        yet."""
         return views.result(self._store, self._ref)
 
     @property
