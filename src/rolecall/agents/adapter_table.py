@@ -1,4 +1,5 @@
-"""The adapters by name. Adapters and what they need import this, not the package, whose `__init__` names them all."""
+"""The adapters by name. Adapters and the modules they use import this module instead of the package, whose `__init__`
+names every adapter."""
 
 SPOKEN = {
     "acp": "rolecall.agents.adapters.acp",
@@ -20,8 +21,8 @@ PROGRAMS = {
     "opencode": "opencode",
     "qwen": "qwen",
 }
-"""Coding agents that run as programs, and the programs."""
+"""The coding agents that run as programs, with the name of each program."""
 
 ADAPTERS = {**SPOKEN, **{name: f"rolecall.agents.adapters.{name}" for name in (*PROGRAMS, "builtin")}}
-"""The module of each adapter, which is imported when needed and has a factory of the same name. `human` is not an
-adapter: a role played by a person suspends the thread until the person answers."""
+"""The module of each adapter. A module is imported when needed, and has a factory with the name of the adapter. `human`
+is not an adapter: a role that a person plays suspends the thread until the person answers."""

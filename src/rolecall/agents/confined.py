@@ -1,9 +1,9 @@
-"""Access to files inside one folder, for paths that a model names.
+"""Access to the files in one folder, for paths that a model names.
 
 A path, with its links and `..` resolved, must be inside the folder. A write replaces the whole file, so it never
-changes an outside file through a hard link. Git's own files can be read but not written, because their hooks and
-settings can run commands later. A program that swaps in a link between the check and the write is not stopped. Paths
-that a role's sandbox forbids are refused here, too.
+changes a file outside the folder through a hard link. Git's own files can be read but not written, because git's hooks
+and settings can run commands later. A program that puts a link in place between the check and the write is not stopped.
+Paths that a role's sandbox forbids are refused here, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LARGEST_FILE = 16 * 1024 * 1024
 
 
 class CallRefused(Exception):
-    """The reason a call was refused, for the model."""
+    """An error that tells the model why a call was refused."""
 
 
 class Folder:
@@ -31,7 +31,8 @@ class Folder:
         self._sandbox = sandbox
 
     def may_read(self, path: str) -> bool:
-        """Whether the role's sandbox, if it has one, lets a file of the folder be read."""
+        """Return whether the role's sandbox allows reading a file in the folder; without a sandbox, every file can be
+        read."""
         return self._sandbox is None or self._sandbox.may_read(os.path.join(self.root, path))
 
     def read(self, given: str) -> bytes:
@@ -61,7 +62,7 @@ class Folder:
         return is_new
 
     def delete(self, given: str) -> None:
-        """Remove a file, or a link but not its target."""
+        """Remove a file or a link. The target of a link is kept."""
         whole = os.path.join(self.root, given).rstrip("/")
         above, name = os.path.split(whole)
         if name in ("", ".", ".."):

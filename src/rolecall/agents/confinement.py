@@ -1,4 +1,4 @@
-"""Decides which programs run in a sandbox, and with which policy on this machine.
+"""Decides which programs run in a sandbox, and which policy applies to each on this machine.
 
 `sandbox.py` is imported only for those programs.
 """
@@ -21,21 +21,22 @@ else:
 
 
 def is_wanted(sandbox: Sandbox | None, words: Collection[str]) -> bool:
-    """Whether the processes of a role run in a sandbox: it has one, or its restrictions imply one."""
+    """Return whether a role's processes run in a sandbox: the role has a sandbox, or its restrictions imply one."""
     if sandbox is not None:
         return not sandbox.is_off
     return not set(capabilities.IMPLY_SANDBOX).isdisjoint(words)
 
 
 def configured_layers(environment: Mapping[str, str] | None = None) -> Layers:
-    """What this machine can enforce; nothing if the user has switched sandboxes off."""
+    """Return what this machine can enforce, or nothing if the user has turned sandboxes off."""
     known = config.environment() if environment is None else environment
     is_off = known.get(capabilities.SANDBOX_VARIABLE) == "off"
     return sandboxes.Layers() if is_off else sandboxes.find_layers(config.cache_folder())
 
 
 def private_places(address: str, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Rolecall's home and the store's full address, which are hidden from agents in a sandbox."""
+    """Return the paths of Rolecall's home and of the store, if its files are on this machine. Both are hidden from
+    agents in a sandbox."""
     kind, path = config.store_address(address)
     files = [path] if kind == "files" else [f"{path}{end}" for end in ("", "-wal", "-shm")]
     return (config.home(environment), *(files if kind in ("files", "sqlite") else ()))
@@ -51,7 +52,7 @@ def confine(
     layers: Callable[[], Layers],
     may_start_threads: bool = False,
 ) -> Policy | None:
-    """The policy for a program that starts in `workdir`; None if it runs without one."""
+    """Return the policy for a program that starts in `workdir`, or None if the program runs without a sandbox."""
     if not is_wanted(sandbox, words):
         return None
     return sandboxes.plan(
@@ -68,8 +69,8 @@ def confine(
 def confine_project(
     sandbox: Sandbox | None, folder: str, environment: Mapping[str, str], *, owner: str
 ) -> Policy | None:
-    """The policy for a command of a project. Without a `sandbox`, the command may write the project's folder and sees
-    no secrets, as far as the machine can enforce it."""
+    """Return the policy for one of a project's commands. Without a `sandbox`, the command can write to the project's
+    folder and sees no secrets, as far as the machine can enforce this."""
     layers = configured_layers(environment)
     if sandbox is not None:
         sandboxes.check_enforceable(sandbox, layers, owner=owner)

@@ -15,8 +15,8 @@ _SKIPPED = ".git"
 
 
 class Walk:
-    """Iterates over the paths of every file and folder below the root, relative to it; a folder's ends with a slash.
-    `is_cut` tells whether a limit ended the walk."""
+    """An iterable over the paths of all files and folders below a root, relative to the root; the path of a folder ends
+    with a slash. `is_cut` says whether a limit ended the walk."""
 
     def __init__(self, root: str, seconds: float) -> None:
         self._root = root
@@ -37,7 +37,7 @@ class Walk:
                 yield prefix + name
 
     def is_late(self) -> bool:
-        """Whether the time is up, which ends the walk."""
+        """Return whether the time is up, which ends the walk."""
         self.is_cut = self.is_cut or time.monotonic() > self._until
         return self.is_cut
 
@@ -70,7 +70,8 @@ def matches(
 
 
 def _text_of(path: str) -> str | None:
-    """Return the text of a regular file, empty if it is not text, or None if it is too large."""
+    """Return the text of a regular file, an empty string if the file is not readable text, or None if the file is too
+    large."""
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with os.fdopen(os.open(path, flags), "rb") as file:

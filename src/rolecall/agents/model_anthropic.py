@@ -1,4 +1,4 @@
-"""Models behind an endpoint with Anthropic's messages."""
+"""Models behind an endpoint that implements Anthropic's Messages API."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic_ai.providers.anthropic import AnthropicProvider
 
 def connect(name: str, base_url: str, key: str, client: httpx2.AsyncClient) -> tuple[Model, dict[str, str]]:
     """Return the model, and the headers that authorize its requests."""
-    # The library itself adds the version to the address.
+    # The library itself adds the API version to the address.
     root = base_url.rstrip("/").removesuffix("/v1")
     made = AsyncAnthropic(api_key=key, base_url=root, http_client=client, max_retries=0)
     # Every turn sends the whole conversation, so without the cache each turn costs the full price.

@@ -1,4 +1,4 @@
-"""Models behind an endpoint with OpenAI's chat completions."""
+"""Models behind an endpoint that implements OpenAI's chat completions API."""
 
 from __future__ import annotations
 

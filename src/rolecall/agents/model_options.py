@@ -10,22 +10,22 @@ from rolecall.agents.protocol import DEFAULT_TIMEOUT
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
     model: str = ""
-    """The endpoint's name of the model; preferably an alias of the configuration: `builtin:ALIAS`."""
+    """The model's name at its endpoint, or preferably an alias defined in the configuration: `builtin:ALIAS`."""
     base_url: str = ""
-    """The URL without a trailing /chat/completions or /messages."""
+    """The endpoint's URL without a trailing /chat/completions or /messages."""
     api_key: str | None = field(default=None, repr=False)
-    """The key; preferably configure a provider with a key instead."""
+    """The key. It is better to configure a provider with a key instead."""
     protocol: str = "openai"
     """The endpoint's protocol: `openai` (chat completions) or `anthropic` (messages)."""
     timeout: float | None = DEFAULT_TIMEOUT
-    """Seconds for the whole call, including all turns, tools and retries."""
+    """The maximum number of seconds for the whole call, including all turns, tools and retries."""
     max_turns: int = 100
-    """How many requests to the model one call may make."""
+    """The maximum number of requests to the model in one call."""
     max_tokens: int | None = None
-    """How many tokens, input and output, one call may use before no further turn starts."""
+    """The number of tokens, input and output together, after which a call starts no further turn; None for no limit."""
     max_output: int | None = None
-    """The most tokens in one model message; None leaves this to the endpoint."""
+    """The maximum number of tokens in one model message; None leaves the limit to the endpoint."""
     retries: int = 4
-    """How many times to repeat a request if the endpoint is busy or unreachable."""
+    """The maximum number of times that a request is repeated if the endpoint is busy or unreachable."""
     system: str = ""
-    """Added to the system prompt."""
+    """Text added to the system prompt."""

@@ -1,10 +1,8 @@
 """Requests to a model endpoint through pydantic-ai. Imported at the first request.
 
-The libraries below read keys, addresses and headers from the environment. A hook replaces the headers of every request,
-so an endpoint receives only what it was configured with. No proxy is used, no redirect is followed, and no message
-contains a key.
-
-The conversation is in modelloop.py, the tools in toolbox.py.
+The libraries that pydantic-ai uses read keys, addresses and headers from the environment. A hook replaces the headers
+of every request, so an endpoint receives only what is configured for it. No proxy is used, no redirect is followed, and
+no error message contains a key. The conversation is in modelloop.py, the tools are in toolbox.py.
 """
 
 from __future__ import annotations
@@ -42,18 +40,18 @@ from rolecall.agents.transcript import LONGEST_ANSWER
 from rolecall.settings.model_request import excerpt
 
 _LIBRARIES = {"openai": "rolecall.agents.model_openai", "anthropic": "rolecall.agents.model_anthropic"}
-"""The module for each protocol. A run needs one of them, and each takes long to import."""
+"""The module for each protocol. A run needs only one of the modules, and each takes long to import."""
 _NO_KEY = "no-key"
-"""A placeholder: without a key the libraries look for one in the environment."""
+"""A placeholder for a missing key: without any key, the libraries would look for one in the environment."""
 _AGENT_NAME = "rolecall"
 _KEPT_HEADERS = ("host", "content-length", "transfer-encoding")
 _CONNECT_SECONDS = 30.0
 _SILENT_SECONDS = 600.0
-"""How long an endpoint may be silent; models that think send data more often."""
+"""The number of seconds for which an endpoint can be silent; thinking models send data more often."""
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
 _LONGEST_WAIT = 60.0
-"""If an endpoint asks to wait longer, the thread waits without a process."""
+"""The longest requested wait, in seconds, before a retry; for a longer wait, the thread waits without a process."""
 _TRANSIENT = (408, 409, 425, 429)
 _EXCERPT = 500
 _ADVICE = {
@@ -69,12 +67,12 @@ _ADVICE = {
 }
 
 Listen = Callable[[], AbstractContextManager[Callable[[str], None]]]
-"""Opens a receiver for the text of one message, piece by piece."""
+"""A function that opens a receiver for the text of one message, which arrives piece by piece."""
 
 
 @dataclass(eq=False)
 class NoAnswer(Exception):
-    """Raised if the model gave no answer, with whether asking again may help."""
+    """An error for a model that gave no answer; `is_transient` says whether asking again could help."""
 
     reason: str
     hint: str = ""
@@ -118,7 +116,7 @@ async def connect(options: ModelOptions) -> AsyncGenerator[Model, None]:
         model, headers = library.connect(options.model, options.base_url, key, client)
         if options.api_key:
             auth.update(headers)
-        # Nothing has been awaited so far, so two simultaneous first calls share one model.
+        # Nothing has been awaited up to this point, so two simultaneous first calls share one model.
         yield model
     finally:
         await client.aclose()
@@ -126,13 +124,14 @@ async def connect(options: ModelOptions) -> AsyncGenerator[Model, None]:
 
 @cache
 def _trusted_certificates() -> ssl.SSLContext:
-    """Load the certificates once, because that takes longer than a whole call."""
+    """Load the trusted certificates. They are cached, because loading them takes longer than a whole call."""
     return httpx2.create_ssl_context(trust_env=False)
 
 
 @dataclass(frozen=True)
 class Asking:
-    """Asks one model, and retries if that may help, up to the number of retries and until `deadline`."""
+    """A function object that asks one model. It retries if that could help, up to the number of retries and until
+    `deadline`."""
 
     model: Model
     parameters: ModelRequestParameters
@@ -148,7 +147,8 @@ class Asking:
             except NoAnswer as failure:
                 pause = failure.retry_after
                 if pause is None:
-                    # Random, so that agents refused at the same time do not retry at the same time.
+                    # The pause is random, so that agents that were refused at the same time do not retry at the same
+                    # time.
                     spread = random.uniform(0.75, 1.25)  # noqa: S311 -- not for security
                     pause = min(_FIRST_PAUSE * 2 ** (tried - 1), _LONGEST_PAUSE) * spread
                 is_late = asyncio.get_running_loop().time() + pause >= self.deadline or pause > _LONGEST_WAIT

@@ -1,8 +1,8 @@
-"""The built-in agent's loop: ask the model and carry out its tool calls until it answers. Imported when it runs.
+"""The built-in agent's loop: ask the model, and carry out its tool calls until it answers.
 
-A session is the conversation, stored message by message in the context's memory: messages to the model before they are
-sent, answers and tool results as soon as they arrive. So a run that continues after a crash has the complete
-conversation, and tells the model which tool call was interrupted.
+Imported only when the agent runs. A session is the conversation, stored message by message in the context's memory:
+messages to the model before they are sent, answers and tool results as soon as they arrive. A run that continues after
+a crash therefore has the complete conversation, and tells the model which tool call was interrupted.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _SYSTEM = (
 )
 _INTERRUPTED = "interrupted: it is not known whether this was done, or how far; look before you continue"
 _PIECE = 400
-"""Characters of live text in one event, because every event is stored."""
+"""The number of characters of live text in one event, limited because every event is stored."""
 
 
 class ModelRun:
-    """One call of the agent. It can return a reply with its progress at any time."""
+    """One call of the agent, which can return a reply with its progress at any time."""
 
     def __init__(self, context: Context, model: Model, options: ModelOptions) -> None:
         self._context = context
@@ -95,8 +95,8 @@ class ModelRun:
                     try:
                         arguments: object = call.args_as_dict(raise_if_invalid=True)
                     except (ValueError, AssertionError):
-                        arguments = call.args  # the toolbox explains any problem with them
-                    # Some endpoints restart their numbering in every message.
+                        arguments = call.args  # the toolbox explains any problem with the arguments
+                    # Some endpoints restart the numbering of tool calls in every message.
                     ident = f"{self._used.turns}:{call.tool_call_id}"
                     self._transcript.calls(ident, call.tool_name, arguments)
                     result = await self._box.use(call.tool_name, arguments)
@@ -108,7 +108,7 @@ class ModelRun:
 
     @contextmanager
     def _listen(self) -> Iterator[Callable[[str], None]]:
-        """Pass on the text of one message in pieces large enough for an event."""
+        """Pass on the text of one message in pieces that are large enough for an event."""
         waiting, is_continued = "", False
 
         def say(text: str, least: int = _PIECE) -> None:
@@ -138,7 +138,8 @@ class ModelHistory:
 
     @classmethod
     def open(cls, context: Context) -> ModelHistory:
-        """Load the session to continue, or a copy of it, or start a new one; raise LookupError if it is lost."""
+        """Load the session to continue, or a copy of it for a fork, or start a new session. Raise LookupError if the
+        session is lost."""
         memory, known = context.memory, context.session
         records = memory.read(known) if known else []
         if known and not records:
@@ -168,7 +169,7 @@ class ModelHistory:
         self.add(ToolReturnPart(call.tool_name, text, call.tool_call_id, outcome=outcome))
 
     def _append(self, message: ModelMessage) -> None:
-        """Append a message, merging everything sent to the model between two of its answers."""
+        """Append a message. Consecutive messages to the model are merged into one."""
         last = self.messages[-1] if self.messages else None
         if isinstance(message, ModelRequest) and isinstance(last, ModelRequest):
             self.messages[-1] = ModelRequest(parts=[*last.parts, *message.parts])
@@ -176,7 +177,8 @@ class ModelHistory:
             self.messages.append(message)
 
     def ask(self, prompt: str) -> None:
-        """Add the prompt, unless the session stopped in the middle of answering it."""
+        """Add the prompt, unless the session stopped before the model had answered the same prompt. Record tool calls
+        without a result as interrupted."""
         asked: list[ToolCallPart] = []
         answered: set[str] = set()
         for message in self.messages[-2:]:

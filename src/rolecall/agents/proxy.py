@@ -1,9 +1,9 @@
-"""The way out of a sandbox: a proxy in our own process, for as long as the sandboxed program runs.
+"""A proxy in Rolecall's own process, which connects a sandboxed program to the network for as long as the program runs.
 
-It does two things. As an HTTP proxy it connects the program to the hosts of its policy and to no others. As an endpoint
-it replaces the model's address: the program gets a placeholder for the key, and the proxy puts the real key into its
-requests. A program without a network reaches the proxy through a Unix socket (`--forward` in sandbox_exec.py), others
-through a port of the loopback.
+The proxy has two tasks. As an HTTP proxy, it connects the program to the hosts of the program's policy and to no
+others. As an endpoint, it takes the place of the model's address: the program gets a placeholder for the key, and the
+proxy replaces the placeholder with the real key in the program's requests. A program without a network connects to the
+proxy through a Unix socket (`--forward` in sandbox_exec.py), other programs through a port on the loopback interface.
 
 Each connection carries one request, so the body of an answer is forwarded as it arrives and never interpreted. The
 proxy does not look into encrypted connections, follows no redirects, and speaks only HTTP/1.
@@ -30,21 +30,22 @@ from rolecall.store import scratch
 from rolecall.workflow.model import split_address
 
 PORT_INSIDE = 41873
-"""The proxy's port on the program's private loopback."""
+"""The proxy's port on the program's private loopback interface."""
 HEAD_SECONDS = 60.0
-"""How long a client may take to send the head of its request."""
+"""The maximum number of seconds for a client to send the head of its request."""
 CONNECT_SECONDS = 30.0
 MOST_CONNECTIONS = 256
-"""How many connections a program may have at once; each uses open files of Rolecall's process."""
+"""The maximum number of simultaneous connections from a program; each connection uses open files of Rolecall's
+process."""
 
 _PIECE = 64 * 1024
 _LINGER = 2.0
 _LONGEST_PLACE = 64
-"""The path of a Unix socket has at most 107 characters."""
+"""The maximum length of the temporary folder's path, because the path of a Unix socket has at most 107 characters."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _CREDENTIALS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
-"""The headers in which a placeholder is replaced. Only these, because a server may repeat other headers in its
-answer."""
+"""The headers in which a placeholder is replaced. Other headers are left alone, because a server could repeat them in
+its answer."""
 _HOP_BY_HOP = (
     "connection", "host", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te",
     "trailer", "upgrade",
@@ -60,8 +61,9 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @asynccontextmanager
 async def serve(policy: Policy, env: Mapping[str, str]) -> AsyncIterator[Policy]:
-    """Open the proxy that a policy needs, and return the policy for programs that use it. Its `variables` have the
-    addresses and placeholders for the program. `env` says whether this machine itself needs a proxy."""
+    """Open the proxy that a policy needs, and yield a policy for programs that use the proxy. The new policy's
+    `variables` contain the addresses and placeholders for the program. `env` shows whether this machine itself needs a
+    proxy."""
     proxy = Proxy(policy, env)
     with ExitStack() as own:
         if policy.network != "all" and policy.layers.namespaces:
@@ -85,7 +87,7 @@ async def serve(policy: Policy, env: Mapping[str, str]) -> AsyncIterator[Policy]
 
 
 class RequestRefused(Exception):
-    """An answer of the proxy itself, instead of the server's."""
+    """An error that the proxy itself sends as the answer, in place of the server's."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -117,14 +119,14 @@ class Proxy:
                 raise UsageError(f"the key for {base.hostname} is empty, or has spaces or control characters")
 
     def describe(self) -> list[str]:
-        """What the step records."""
+        """Return the lines that the step records about the proxy."""
         keys = [
             f"keys: a placeholder for {each.key_env}" for each in self._endpoints.values() if each.key_env
         ]
         return [*([f"network: a proxy for {self._list_hosts()}"] if self._hosts else []), *keys]
 
     def choose_variables(self) -> dict[str, str]:
-        """The variables that make a program use this proxy."""
+        """Return the environment variables that make a program use this proxy."""
         chosen: dict[str, str] = {}
         for stand_in, endpoint in self._endpoints.items():
             path = urlsplit(endpoint.base_url).path.rstrip("/")
@@ -136,7 +138,8 @@ class Proxy:
             for name in ("http_proxy", "https_proxy", "all_proxy"):
                 chosen |= dict.fromkeys((name, name.upper()), f"http://{self.address}")
             chosen["NODE_USE_ENV_PROXY"] = "1"
-            # Servers that the program itself starts are on its private loopback; a listed one is on this machine's.
+            # A server that the program itself starts is on the program's private loopback interface; a listed loopback
+            # host is on this machine's.
             listed = {host for host, _ in self._hosts}
             direct = ",".join(name for name in _LOOPBACK if name not in listed)
         return chosen | {"no_proxy": direct, "NO_PROXY": direct}
@@ -164,7 +167,7 @@ class Proxy:
             with suppress(OSError):
                 await _refuse(refusal, reader, writer)
         except (OSError, EOFError, ValueError):
-            pass  # the client has gone, or the address of the machine's own proxy has no valid port
+            pass  # the client has closed the connection, or the address of the machine's own proxy has no valid port
         except asyncio.CancelledError:
             writer.transport.abort()
         finally:
@@ -181,7 +184,7 @@ class Proxy:
             outgoing.transport.abort()
 
     async def _pass_on(self, head: Head, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Send a request to its server, and the answer back."""
+        """Send a request to its server, and send the answer back to the client."""
         absolute = _ABSOLUTE.fullmatch(head.target)
         if absolute is None and not head.target.startswith("/"):
             raise RequestRefused(400, "only CONNECT, and requests for http:// addresses")
@@ -210,10 +213,12 @@ class Proxy:
 
         async def send() -> None:
             async for piece in body:
-                with suppress(OSError):  # a server may answer and close before it has read everything
+                with suppress(
+                    OSError
+                ):  # a server can answer and close the connection before it has read everything
                     outgoing.write(piece)
                     await outgoing.drain()
-            while await reader.read(_PIECE):  # until the client has gone
+            while await reader.read(_PIECE):  # until the client closes the connection
                 pass
 
         lines = [f"{head.method} {target} HTTP/1.1", *lines, "Connection: close", "", ""]
@@ -232,7 +237,7 @@ class Proxy:
             await asyncio.gather(sending, receiving, return_exceptions=True)
 
     def _check(self, authority: str) -> tuple[str, int]:
-        """Return host and port if the program may connect to them."""
+        """Return the host and port if the program is allowed to connect to them; otherwise, raise RequestRefused."""
         try:
             host, port = _split(authority)
         except UsageError as error:
@@ -250,7 +255,8 @@ class Proxy:
         )
 
     def _exchange_key(self, headers: Headers) -> tuple[ProxiedEndpoint, Headers]:
-        """Return the endpoint whose placeholder is in the headers, and the headers with its key."""
+        """Return the endpoint whose placeholder is in the headers, and the headers with the endpoint's key in its
+        place."""
         given = [value.rpartition(" ")[2] for name, value in headers if name.lower() in _CREDENTIALS]
         stand_in = next((word for word in given if word in self._endpoints), None)
         if stand_in is None:
@@ -265,7 +271,7 @@ class Proxy:
         return endpoint, exchanged
 
     def _find_upstream(self, scheme: str, host: str) -> SplitResult | None:
-        """The proxy that this machine itself needs to reach a host."""
+        """Return the proxy that this machine itself needs to connect to a host, or None."""
         address = _find(self._env, f"{scheme}_proxy") or _find(self._env, "all_proxy")
         direct = [name.strip() for name in _find(self._env, "no_proxy").lower().split(",")]
         names = [name.removeprefix("*").removeprefix(".") for name in (*_LOOPBACK, *filter(None, direct))]
@@ -334,8 +340,8 @@ async def _read_head(reader: asyncio.StreamReader) -> Head:
 
 
 def _read_body(head: Head, reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Return the body of a request piece by piece, to be forwarded. Raises RequestRefused if its end is ambiguous,
-    because the server might read the rest as another request."""
+    """Return the body of a request piece by piece, to be forwarded. Raise RequestRefused if the end of the body is
+    ambiguous, because the server could read the rest as another request."""
     lengths, codings = head.find_all("content-length"), head.find_all("transfer-encoding")
     if not codings and (not lengths or (len(lengths) == 1 and re.fullmatch("[0-9]{1,18}", lengths[0]))):
         return _read_exactly(reader, int(lengths[0]) if lengths else 0)
@@ -354,7 +360,7 @@ async def _read_exactly(reader: asyncio.StreamReader, left: int) -> AsyncIterato
 
 
 async def _read_chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """A chunked body without extensions and trailers."""
+    """Yield a chunked body without its extensions and trailers."""
     size = 1
     while size:
         found = _CHUNK.fullmatch(await reader.readuntil(b"\r\n"))
@@ -370,7 +376,7 @@ async def _read_chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    """Copy everything that arrives, as fast as the other side reads it."""
+    """Copy everything that arrives, as fast as the receiver reads it."""
     try:
         while piece := await source.read(_PIECE):
             sink.write(piece)
@@ -382,7 +388,7 @@ async def _pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> Non
 
 
 async def _receive(incoming: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Forward an answer, marked as the connection's last."""
+    """Forward an answer, marked as the last on its connection."""
     is_last = False
     while not is_last:
         try:
@@ -411,7 +417,7 @@ async def _refuse(
     async with asyncio.timeout(_LINGER):
         await writer.drain()
         writer.write_eof()
-        while await reader.read(_PIECE):  # closing it with unread bytes would discard the answer
+        while await reader.read(_PIECE):  # closing the connection with unread bytes would discard the answer
             pass
 
 

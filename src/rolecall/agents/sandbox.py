@@ -1,9 +1,9 @@
-"""What the processes of a role may reach, enforced by the kernel.
+"""What a role's processes are allowed to access, enforced by the kernel.
 
 A `Policy` is built from a role's `sandbox` and restrictions (`plan`), extended by what the adapter's program needs
-(`Policy.grant`), and given to `process.run`, which starts the program through `sandbox_exec.py`. That reports what it
-has enforced, and the step records it. `find_layers` returns what this machine can enforce. docs/sandbox.md lists what
-is not covered.
+(`Policy.grant`), and given to `process.run`, which starts the program through `sandbox_exec.py`. That launcher reports
+what it enforces, and the step records the report. `find_layers` returns what this machine can enforce. docs/sandbox.md
+lists what is not covered.
 """
 
 from __future__ import annotations
@@ -37,12 +37,14 @@ SECRET_PLACES = (
     ".claude", ".claude.json", ".codex", ".gemini", ".qwen", ".cursor", ".config/github-copilot", ".copilot",
     ".hermes", ".local/share/opencode", ".config/opencode",
 )  # fmt: skip
-"""Places in the user's home with keys, logins and browsers' data. An adapter exposes its own program's places."""
+"""Places in the user's home with keys, logins and browser data, all hidden. An adapter makes the places of its own
+program accessible."""
 SYSTEM_SECRETS = ("/etc/shadow", "/etc/gshadow", "/etc/ssh")
 KEPT_OF_RUN = ("/run/current-system", "/run/wrappers", "/run/opengl-driver")
-"""The visible parts of /run, which otherwise has the sockets of other programs: session bus, Docker and others."""
+"""The parts of /run that stay visible. The rest of /run contains the sockets of other programs, such as the session bus
+and Docker."""
 NAME_SERVERS = "/etc/resolv.conf"
-"""Often a link into /run."""
+"""The file with the name servers, often a link into /run."""
 SYSTEM = (
     "/bin",
     "/dev",
@@ -57,22 +59,22 @@ SYSTEM = (
     "/sys",
     "/usr",
 )
-"""What programs need to run, if a role says what it may read."""
+"""The folders that programs need in order to run, readable even if a role lists what it can read."""
 BASIC_VARIABLES = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_*", "TZ", "TERM", "COLORTERM", "NO_COLOR", "PWD",
     "*_proxy", "*_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE",
     "CURL_CA_BUNDLE", "ROLECALL_RUN", "ROLECALL_RESTRICTIONS", "ROLECALL_MAY_START_THREADS",
     "TRACEPARENT",
 )  # fmt: skip
-"""Variables that are passed even if a role lists its variables."""
+"""Environment variables that a program gets even if its role lists the variables to pass."""
 SOCKET_VARIABLES = (
     "SSH_AUTH_SOCK", "SSH_AGENT_PID", "GPG_AGENT_INFO", "DBUS_SESSION_BUS_ADDRESS", "DOCKER_HOST",
     "XDG_RUNTIME_DIR", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY",
 )  # fmt: skip
-"""Variables that give access to other programs of the user."""
+"""Environment variables that give access to the user's other programs."""
 PROTECTED = (".git/config", ".git/config.worktree", ".git/hooks", ".nexus")
-"""What stays read-only in a writable work folder: git runs commands from its settings and hooks, and only Rolecall's
-tools write the project's state."""
+"""The places that stay read-only in a writable work folder: git runs commands from its settings and hooks, and only
+Rolecall's tools write the project's state."""
 FILES = ("read_only", "no_file_edit")
 """Restrictions that remove the work folder from `write`."""
 
@@ -81,11 +83,11 @@ class Layers(NamedTuple):
     """What this machine can enforce."""
 
     landlock: int = 0
-    """The version of Landlock; 0: none."""
+    """The version of Landlock, or 0 without Landlock."""
     namespaces: Literal["own", "bubblewrap", ""] = ""
-    """Which program can make namespaces for mounts and the network: Rolecall, or only bubblewrap."""
+    """Which program can create namespaces for mounts and the network: Rolecall itself, only bubblewrap, or neither."""
     has_pids: bool = False
-    """Whether a program can have its own namespace of process ids."""
+    """Whether a program can have its own PID namespace."""
 
     @property
     def can_restrict_files(self) -> bool:
@@ -103,59 +105,60 @@ _NO_LAYERS = Layers()
 
 @dataclass(frozen=True)
 class ProxiedEndpoint:
-    """The model's address and key. A proxy (proxy.py) gives the program its own address and a placeholder, and puts the
-    key into the program's requests, so that the program never has the key."""
+    """The address and key of a model's endpoint. A proxy (proxy.py) gives the program its own address and a
+    placeholder, and replaces the placeholder with the key in the program's requests, so that the program never has the
+    key."""
 
     base_url: str
     key: str = field(repr=False)
     base_url_env: str = ""
-    """The variable in which the program finds the address; empty if it gets the address in another way."""
+    """The environment variable in which the program finds the address; empty if it gets the address in another way."""
     key_env: str = ""
 
 
 class Relay(NamedTuple):
-    """Where a program reaches the proxy: a port of the loopback."""
+    """The address of the proxy for a program: a port on the loopback interface."""
 
     port: int
     socket: str = ""
-    """The Unix socket behind the port, for a program with a private network."""
+    """The Unix socket to which the port is forwarded, for a program with a private network."""
 
 
 class Needs(NamedTuple):
-    """What a program needs in addition to what the role may reach, as its adapter declares it."""
+    """What a program needs in addition to its role's access, as declared by its adapter."""
 
     write: tuple[str, ...] = ()
-    """Its own state, login and sessions."""
+    """The places with the program's own state, login and sessions."""
     protect: tuple[str, ...] = ()
-    """The part of it that the program must not write: settings that run commands."""
+    """The parts of `write` that the program must not change: settings that run commands."""
     read: tuple[str, ...] = ()
-    """Files in hidden places."""
+    """Files that must be readable although they are in hidden places."""
     execute: tuple[str, ...] = ()
-    """Programs that it starts itself, for a role that may run no commands."""
+    """Programs that the program itself starts, for a role that is not allowed to run commands."""
     env: tuple[str, ...] = ()
-    """Variables with secret names; a name may end with `*`."""
+    """Environment variables to pass although their names look secret; a name can end with `*`."""
     hosts: tuple[str, ...] = ()
-    """The model's endpoint, as host:port, for a role without a network."""
+    """The model's endpoints, as host:port, for a role whose network is restricted."""
     endpoints: tuple[ProxiedEndpoint, ...] = ()
-    """The model's endpoint, if the program does not need the key itself."""
+    """The model's endpoints for which the program does not need the key itself."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What a program may reach. Paths are absolute, without links."""
+    """What a program is allowed to access. Paths are absolute and contain no symbolic links."""
 
     write: tuple[str, ...] = ()
     protect: tuple[str, ...] = ()
     hide: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
-    """Readable places inside hidden ones."""
+    """Readable places inside hidden places."""
     read: tuple[str, ...] | None = None
-    """None: everything that is not hidden."""
+    """The readable places; None for every place that is not hidden."""
     execute: tuple[str, ...] | None = None
-    """None: everything that can be read."""
+    """The programs that can be executed; None for every program that can be read."""
     network: Literal["all", "none"] | tuple[str, ...] = "all"
     env: tuple[str, ...] | None = None
-    """The variables that are passed in addition to the basic ones; None: all except secret ones."""
+    """The environment variables to pass in addition to the basic ones; None for all except secret ones."""
     needed_env: tuple[str, ...] = ()
     memory: int | None = None
     processes: int | None = None
@@ -164,22 +167,22 @@ class Policy:
     layers: Layers = _NO_LAYERS
     endpoints: tuple[ProxiedEndpoint, ...] = ()
     relay: Relay | None = None
-    """Where the proxy is, once it runs."""
+    """The address of the proxy; None before the proxy runs."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Variables that make the program use the proxy."""
+    """Environment variables that make the program use the proxy."""
     enforced: list[str] = field(default_factory=list, compare=False)
-    """What programs under this policy reported as enforced, for the step."""
+    """What programs under this policy reported as enforced, to be recorded in the step."""
 
     @property
     def needs_proxy(self) -> bool:
         return self.relay is None and bool(self.endpoints or self.network not in ("all", "none", ()))
 
     def shorten(self, timeout: float | None) -> float | None:
-        """The smaller of a timeout and `seconds`. No timeout and 0 mean no limit."""
+        """Return the smaller of `timeout` and `seconds`. A timeout of None or 0 means no limit."""
         return timeout if self.seconds is None else min(timeout or self.seconds, self.seconds)
 
     def grant(self, needs: Needs) -> Policy:
-        """The policy, extended by a program's own needs."""
+        """Return the policy, extended by a program's own needs."""
         hosts = self.network
         if needs.hosts and hosts != "all":
             hosts = tuple(dict.fromkeys((*(() if hosts == "none" else hosts), *needs.hosts)))
@@ -195,7 +198,8 @@ class Policy:
         )
 
     def may_read(self, path: str) -> bool:
-        """Whether a file can be read, for Rolecall's code that acts for the program. Links are followed."""
+        """Return whether the program could read a file, for code in Rolecall's own process that acts for the program.
+        Links are followed."""
         path = os.path.realpath(path)
         hidden = [place for place in self.hide if _is_in_any(path, [place])]
         shown = [place for place in (*self.write, *self.keep) if _is_in_any(path, [place])]
@@ -204,11 +208,11 @@ class Policy:
         return self.read is None or bool(shown) or _is_in_any(path, (*SYSTEM, *self.read))
 
     def may_write(self, path: str) -> bool:
-        """Whether a file, named by a path without links, can be written."""
+        """Return whether the program could write a file, given by a path without links."""
         return _is_in_any(path, self.write) and self.may_read(path) and not _is_in_any(path, self.protect)
 
     def choose_environment(self, env: Mapping[str, str], tmp: Path) -> dict[str, str]:
-        """The variables that are passed, with the program's own temporary folder."""
+        """Return the environment for the program, including its own temporary folder."""
 
         def passes(name: str) -> bool:
             if _matches(name, self.needed_env):
@@ -222,7 +226,8 @@ class Policy:
     def wrap(
         self, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], tmp: Path, report: int
     ) -> list[str]:
-        """The command that starts `argv` in the sandbox and writes what is enforced to `report`."""
+        """Return the command that starts `argv` in the sandbox and writes a report of what is enforced to the file
+        descriptor `report`."""
         where = os.path.realpath(cwd)
         places = {path: "hide" for path in self.hide if os.path.lexists(path)}
         in_tmp = [path for path in self.read or () if _is_in_any(path, [os.path.realpath(_TMP)])]
@@ -231,7 +236,8 @@ class Policy:
         places.update(dict.fromkeys(writable, "write"))
         protect = [path for path in self.protect if os.path.exists(path) and _is_in_any(path, writable)]
         for path in protect:
-            # A folder in between could be renamed, and a new one put in its place, unless it is mounted too.
+            # Otherwise, an unmounted folder between the protected place and the writable one could be renamed and
+            # replaced.
             while (path := os.path.dirname(path)) not in places:
                 places[path] = "write"
         places.update(dict.fromkeys(protect, "protect"))
@@ -260,11 +266,11 @@ class Policy:
         if self.layers.namespaces != "bubblewrap":
             return [*_LAUNCHER, *words, "--", *argv]
         bubblewrap = [*_BUBBLEWRAP, *([] if has_network else ["--unshare-net"])]
-        if os.getuid() == 0:  # it could write the kernel's settings there
+        if os.getuid() == 0:  # root could change kernel settings in /proc
             bubblewrap += ["--remount-ro", "/proc"]
         own = [*_OWN, os.path.realpath(argv[0])]
         places.update((path, "keep") for path in own if _is_in_any(path, [_TMP, *self.hide]))
-        for path, kind in sorted(places.items()):  # the outer ones first
+        for path, kind in sorted(places.items()):  # outer places come before the places inside them
             if kind != "hide":
                 bubblewrap += ["--bind" if kind == "write" else "--ro-bind", path, path]
             elif os.path.isdir(path):
@@ -276,11 +282,12 @@ class Policy:
 
 _START = "import sys; sys.path.insert(0, {!r}); import sandbox_exec as s; s.start(s.Arguments(sys.argv[1:]))"
 _LAUNCHER = (os.path.realpath(sys.executable), "-I", "-S", "-c", _START.format(os.path.dirname(__file__)))
-"""Not a script, because Python caches only compiled modules."""
+"""The command that starts the launcher. The launcher is imported instead of run as a script, because Python caches only
+the compiled code of modules."""
 _OWN = (os.path.realpath(sys.base_prefix), os.path.realpath(os.path.dirname(__file__)))
 _TMP = "/tmp"  # noqa: S108 -- it is covered, not used
 _BUBBLEWRAP = (
-    # It has to run until the program has ended, even if another process gets the signal.
+    # bubblewrap has to run until the program has ended, even if the whole group gets a signal.
     "/bin/sh", "-c", 'trap "" TERM INT HUP; exec "$@"', "sh",
     "bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", _TMP,
     "--unshare-user", "--unshare-pid", "--unshare-ipc", "--as-pid-1", "--die-with-parent", "--cap-drop", "ALL",
@@ -290,7 +297,7 @@ _BUBBLEWRAP = (
 _OUR_PYTHON = tuple(
     os.path.realpath(path) for path in (sys.prefix, sys.base_prefix, os.path.dirname(__file__))
 )
-"""What Rolecall's own programs need, even if another user has installed it."""
+"""The places that Rolecall's own programs need, even in another user's home."""
 
 
 def plan(
@@ -303,8 +310,9 @@ def plan(
     layers: Layers,
     may_start_threads: bool = False,
 ) -> Policy | None:
-    """The policy of a role: its sandbox, or the one that its restrictions imply if the machine can enforce it. None if
-    its processes run without a sandbox. `private` are Rolecall's own places, with the store and keys."""
+    """Return the policy for a role: its own sandbox, or the one that its restrictions imply if the machine can enforce
+    it. Return None if the role's processes run without a sandbox. `private` lists Rolecall's own places, which contain
+    the store and keys."""
     words = set(restrictions)
     if sandbox is None:
         if words.isdisjoint(capabilities.IMPLY_SANDBOX) or not layers.can_restrict_files:
@@ -331,7 +339,7 @@ def plan(
     hidden = _resolve(hide)
     needed = (*_OUR_PYTHON, os.path.realpath(NAME_SERVERS))
     read = None if sandbox.read is None else _expand(sandbox.read, folder, home)
-    # A hidden place that is named explicitly is shown, unless it is reached by a link in the work folder.
+    # A hidden place that the role names explicitly is shown, unless a link in the work folder leads to it.
     shown = [
         real
         for path in map(os.path.normpath, read or ())
@@ -356,7 +364,8 @@ def plan(
 
 
 def check_enforceable(sandbox: Sandbox, layers: Layers, *, owner: str) -> None:
-    """Refuse a sandbox that this machine cannot enforce, before anything runs; `owner` names what has it."""
+    """Raise an error for a sandbox that this machine cannot enforce, before anything runs; `owner` names what the
+    sandbox belongs to."""
     if sandbox.best_effort or sandbox.is_off:
         return
     missing = []
@@ -381,8 +390,8 @@ def check_enforceable(sandbox: Sandbox, layers: Layers, *, owner: str) -> None:
 
 @lru_cache(maxsize=2)
 def find_layers(cache: str | None = None, *, again: bool = False) -> Layers:
-    """What this machine can enforce. `cache` is a folder that caches it until the machine restarts, unless `again` is
-    true."""
+    """Return what this machine can enforce. The result is cached in the folder `cache` until the machine restarts; with
+    `again`, ignore a cached result."""
     if not sys.platform.startswith("linux"):
         return Layers()
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -400,11 +409,11 @@ def find_layers(cache: str | None = None, *, again: bool = False) -> Layers:
         if not found.namespaces and shutil.which("bwrap"):
             others = _try_layers(Layers(namespaces="bubblewrap"))
             found = max(found, others, key=lambda layers: layers.namespaces)
-    except (OSError, subprocess.TimeoutExpired):  # a machine under load may be able to, later
+    except (OSError, subprocess.TimeoutExpired):  # a machine under load might be able to later
         return Layers()
     if remembered is not None:
         try:
-            remembered.parent.mkdir(exist_ok=True)  # not the home: a check creates nothing
+            remembered.parent.mkdir(exist_ok=True)  # creates only the cache folder, not Rolecall's home
             beside = remembered.with_name(f"sandbox.{os.getpid()}")
             beside.write_text("\n".join([stamp, *map(str, found)]), encoding="utf-8")
             beside.replace(remembered)
@@ -414,7 +423,7 @@ def find_layers(cache: str | None = None, *, again: bool = False) -> Layers:
 
 
 def _try_layers(layers: Layers) -> Layers:
-    """Start a program in a sandbox to see what is enforced."""
+    """Start a program in a sandbox and return what the launcher reports as enforced."""
     policy = Policy(network="none", best_effort=True, layers=layers._replace(landlock=1))
     true, root = shutil.which("true") or "/bin/true", Path("/")
     argv = policy.wrap([true], cwd=root, env={}, tmp=Path(_TMP), report=1)
@@ -426,8 +435,9 @@ def _try_layers(layers: Layers) -> Layers:
 
 
 def _find_git_places(folder: str) -> tuple[str, ...]:
-    """What git writes outside of a worktree when somebody commits there: its own part of the repository, and the shared
-    objects and branches. The program can change the files that point there, so each pointer must also lead back."""
+    """Return the places that git writes outside a worktree during a commit in the worktree: the worktree's own part of
+    the repository, and the shared objects and branches. The program can change the file that points to these places, so
+    the repository must also point back to the worktree."""
     try:
         said = Path(folder, ".git").read_text(encoding="utf-8").removeprefix("gitdir:").strip()
         own = os.path.realpath(os.path.join(folder, said))
@@ -441,7 +451,8 @@ def _find_git_places(folder: str) -> tuple[str, ...]:
 
 
 def _find_protected(folder: str, git: tuple[str, ...]) -> tuple[str, ...]:
-    """What stays read-only in writable places, including the Python that runs Rolecall."""
+    """Return the places that stay read-only inside writable ones, including the Python environment that runs
+    Rolecall."""
     names = PROTECTED if os.path.isdir(os.path.join(folder, ".git")) else (".git", ".nexus")
     places = [os.path.join(folder, name) for name in names]
     places += [
@@ -451,8 +462,8 @@ def _find_protected(folder: str, git: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _find_writable(paths: Iterable[str], folder: str, home: str) -> tuple[str, ...]:
-    """The real paths of the places in `write`. A program that may write the work folder must not redirect a later
-    program out of it with a symbolic link."""
+    """Return the real paths of the places in `write`. A program that can write to the work folder must not be able to
+    redirect a later program out of the folder with a symbolic link."""
     found = []
     for path, named in zip(paths, _expand(paths, folder, home), strict=True):
         real = os.path.realpath(named)
@@ -471,8 +482,8 @@ def _find_writable(paths: Iterable[str], folder: str, home: str) -> tuple[str, .
 
 
 def _find_sockets(places: Mapping[str, str]) -> list[str]:
-    """The sockets of other programs, except in hidden places: a program can connect to a socket that it cannot
-    write."""
+    """Return the sockets of other programs, except those in hidden places: a program can connect even to a socket that
+    it cannot write to."""
     try:
         lines = Path("/proc/net/unix").read_bytes().splitlines()
     except OSError:
@@ -487,7 +498,8 @@ def _find_sockets(places: Mapping[str, str]) -> list[str]:
 
 
 def _with_interpreters(programs: Iterable[str], env: Mapping[str, str], folder: Path) -> list[str]:
-    """The programs, with what the kernel executes to start them: interpreters of scripts, and the dynamic loader."""
+    """Return the programs and what the kernel executes to start them: the interpreters of scripts, and the dynamic
+    loader."""
     found: list[str] = []
     waiting = [os.path.realpath(program) for program in programs]
     while waiting:
@@ -500,7 +512,7 @@ def _with_interpreters(programs: Iterable[str], env: Mapping[str, str], folder: 
 
 
 def _find_kind(path: str, places: Mapping[str, str]) -> str:
-    """The kind of the innermost place that a path lies in."""
+    """Return the kind of the innermost place that contains a path."""
     while path not in places and path != "/":
         path = os.path.dirname(path)
     return places.get(path, "")

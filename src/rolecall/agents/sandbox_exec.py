@@ -1,32 +1,35 @@
 # ruff: noqa: S108 -- it arranges /tmp and starts the program it is given
 """Starts a program inside a sandbox: `python -I -S sandbox_exec.py WORD... -- PROGRAM ARGUMENT...`.
 
-This is a program of its own that imports nothing of Rolecall and little of the standard library, because it starts with
-every sandboxed process: not even `__future__`, so some annotations have quotes. `sandbox.py` builds its words:
+This is a program of its own. It imports nothing from Rolecall and little from the standard library, because it starts
+with every sandboxed process; it does not even import `__future__`, so some annotations have quotes. `sandbox.py` builds
+its command line:
 
-    --folder PATH        where to start it
+    --folder PATH        the working directory in which to start the program
     --tmp PATH           the real path of /tmp
-    --report FD          where to write what is enforced, a line each; `refused: REASON` if the program is not started
-    --write PATH         may be written, with everything below it
-    --protect PATH       may not be written, although it lies in a place that may
-    --hide PATH          may not be read
-    --keep PATH          may be read, although it lies in a place that may not
-    --read PATH          only these may be read, with everything below them
-    --execute PATH       only these may be executed, with everything below them
-    --no-network         no network but a loopback of its own
-    --forward PORT PATH  with --no-network: connections to this port of the loopback reach the Unix socket PATH
-    --proxy-port PORT    with --no-network, if only Landlock enforces it: this port can be connected to
-    --memory BYTES       for each process; --processes NUMBER
-    --best-effort        start the program although something cannot be enforced
+    --report FD          the descriptor for the report: a line for each thing that is enforced, or
+                         `refused: REASON` if the program is not started
+    --write PATH         can be written, with everything below it
+    --protect PATH       cannot be written, although it is inside a writable place
+    --hide PATH          cannot be read
+    --keep PATH          can be read, although it is inside a hidden place
+    --read PATH          can be read, with everything below it; nothing else can
+    --execute PATH       can be executed, with everything below it; nothing else can
+    --no-network         no network except a private loopback interface
+    --forward PORT PATH  with --no-network: forward connections to this loopback port to the Unix socket PATH
+    --proxy-port PORT    with --no-network, if only Landlock enforces it: allow connections to this port
+    --memory BYTES       a limit for each process
+    --processes NUMBER   a limit on the number of processes
+    --best-effort        start the program even if something cannot be enforced
     --in-bubblewrap      the namespaces exist already
     --no-namespaces, --no-pids, --no-landlock
                          do not try what the machine does not have
 
-Paths are absolute, without symbolic links: a link that appears in one later is refused. If two rules apply, the one for
-the inner place counts. There are two layers, and each suffices for files. In private namespaces, the program sees every
-file system read-only, with the writable places mounted back and the hidden ones covered; it sees no other processes,
-and it has its own /tmp and /dev. Landlock denies the same by path, and also signals to other programs, tracing them and
-their abstract sockets.
+Paths are absolute, without symbolic links: a link that appears in a path later is refused. If two rules apply, the rule
+for the inner place counts. There are two layers, and each is sufficient for files. In private namespaces, the program
+sees every file system read-only, with the writable places mounted back and the hidden ones covered; the program sees no
+other processes, and has its own /tmp and /dev. Landlock denies the same access by path. It also denies signals to other
+programs, tracing them, and connections to their abstract sockets.
 """
 
 import _ctypes  # a third of the time that `ctypes` takes
@@ -49,7 +52,7 @@ NEW_PIDS = 0x20000000
 NEW_NETWORK = 0x40000000
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 LINGER = 0.5
-"""How long processes that the program leaves behind may still write its last output."""
+"""The number of seconds for which processes that the program leaves behind can still write its last output."""
 IGNORED_BY_PYTHON = (_signal.SIGPIPE, _signal.SIGXFSZ)
 SIGNALS = (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP)
 
@@ -68,7 +71,7 @@ class Function(_ctypes.CFuncPtr):
 
 
 class SetupFailed(Exception):
-    """A layer could not be set up."""
+    """An error for a layer that could not be set up."""
 
 
 LIBRARY = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
@@ -77,7 +80,7 @@ SYSCALL.restype = Long
 
 
 def c(name: str, *arguments: int | bytes | None) -> int:
-    """Call a function of the C library: numbers are passed as `long`, texts and structures by their address."""
+    """Call a function in the C library. Numbers are passed as `long`, byte strings by their address."""
     function = SYSCALL if name == "syscall" else Function(_ctypes.dlsym(LIBRARY, name))
     result: int = function(*[Long(word) if isinstance(word, int) else word for word in arguments])
     return result
@@ -103,7 +106,7 @@ def encode(path: str) -> bytes:
 
 
 def find_mode(path: str) -> int:
-    """The kind of file at a path, without following a link; 0 without a file."""
+    """Return the type of the file at a path without following a link, or 0 if there is no file."""
     try:
         return posix.lstat(path).st_mode & 0o170000
     except OSError:
@@ -111,12 +114,12 @@ def find_mode(path: str) -> int:
 
 
 def pack(*numbers: int, size: int = 8) -> bytes:
-    """A structure of numbers of the same size."""
+    """Return a structure of numbers that all have `size` bytes."""
     return b"".join([number.to_bytes(size, sys.byteorder) for number in numbers])
 
 
 class Arguments:
-    """The command line."""
+    """The parsed command line."""
 
     def __init__(self, words: list[str]) -> None:
         self.all = words
@@ -166,10 +169,11 @@ NO_SETUID_NO_DEVICES = 2 | 4
 
 
 def enter_namespaces(words: Arguments) -> None:
-    """Move this process into new namespaces, where it may mount file systems but has no other new rights."""
+    """Move this process into new namespaces, where it can mount file systems but gains no other rights."""
     user, group = posix.getuid(), posix.getgid()
     flags = NEW_NAMESPACES | (NEW_NETWORK if "no-network" in words.flags else 0)
-    # Inside another sandbox, /proc may be read-only. Then a new namespace would have no user ids.
+    # Inside another sandbox, /proc can be read-only, which would leave a new namespace without user IDs. Opening the
+    # file fails in that case.
     posix.close(posix.open("/proc/self/uid_map", posix.O_WRONLY))
     check(c("unshare", flags), "namespaces")
     for name, line in (
@@ -182,7 +186,8 @@ def enter_namespaces(words: Arguments) -> None:
 
 
 def open_place(path: str) -> int:
-    """A descriptor of a path without symbolic links: another process may put one there at any time."""
+    """Open a descriptor of a path, and fail if the path contains a symbolic link: another process could put one there
+    at any time."""
     how = pack(posix.O_PATH | posix.O_CLOEXEC, 0, 4)  # RESOLVE_NO_SYMLINKS
     return call(437, -100, encode(path), how, len(how), what=f"open {path!r}")
 
@@ -192,7 +197,7 @@ def mount(source: str, target: str, kind: str, flags: int = 0, data: str = "") -
 
 
 def clone_tree(path: str, attributes: int = 0) -> int:
-    """A copy of the mount at a path, to be attached elsewhere."""
+    """Copy the mount at a path, and return the copy, to be attached elsewhere."""
     place = open_place(path)
     tree = call(428, place, b"", CLONE_TREE, what=f"mount {path!r}")
     posix.close(place)
@@ -225,7 +230,7 @@ def arrange_mounts(words: Arguments) -> None:
     lists = words.lists
     tmp = words.tmp
     wanted = {"/dev": "dev", tmp: "tmp"}
-    if posix.getuid() != 0:  # root could write the settings of the kernel there
+    if posix.getuid() != 0:  # root could change kernel settings there
         wanted["/proc"] = "write"
     for kind in ("hide", "keep", "write", "protect"):
         wanted.update(dict.fromkeys(lists[kind], kind))
@@ -244,7 +249,7 @@ def arrange_mounts(words: Arguments) -> None:
     posix.close(root)
     size = f",size={words.numbers['memory']}" if "memory" in words.numbers else ""
     covered = ["/dev"]
-    for path in sorted(wanted):  # the outer ones first
+    for path in sorted(wanted):  # outer places come before the places inside them
         kind = wanted[path]
         if path in links:
             if not find_mode(path):
@@ -265,7 +270,7 @@ def arrange_mounts(words: Arguments) -> None:
                     cover(path, "mode=700")
                     covered.append(path)
             except SetupFailed:
-                if find_mode(path):  # otherwise it lies in a hidden place, or is gone
+                if find_mode(path):  # otherwise the path is in a hidden place, or no longer exists
                     raise
     for path in covered:
         place = open_place(path)
@@ -274,9 +279,9 @@ def arrange_mounts(words: Arguments) -> None:
 
 
 def arrange_tmp(path: str, lower: int, size: str, *, is_empty: bool) -> None:
-    """Cover /tmp with one that shows its content but keeps writes private, in memory. Sockets of other programs do not
-    answer there. A program with a list of readable places gets an empty one. If the kernel has no overlays, each file
-    and folder is shown read-only in a new /tmp."""
+    """Cover /tmp with a copy that shows the same content but keeps writes private, in memory. Sockets of other programs
+    do not answer there. A program with a list of readable places gets an empty /tmp. If the kernel has no overlay file
+    systems, each file and folder is shown read-only in a new /tmp."""
     cover(path, f"mode=1777{size}")
     if is_empty:
         posix.close(lower)
@@ -299,13 +304,13 @@ def arrange_tmp(path: str, lower: int, size: str, *, is_empty: bool) -> None:
                 make_mount_point(place, tree)
                 attach_tree(tree, place)
         except (SetupFailed, OSError):
-            if find_mode(shown):  # otherwise it is gone
+            if find_mode(shown):  # otherwise the file no longer exists
                 raise
     attach_tree(clone_tree(f"{path}/upper"), path)
 
 
 def arrange_devices(devices: dict[str, int], size: str) -> None:
-    """Cover /dev with one that has the devices every program needs, without disks and other users' terminals."""
+    """Cover /dev with a new one that has the devices every program needs, without disks and other users' terminals."""
     cover("/dev", "mode=755")
     for path, tree in devices.items():
         make_mount_point(path, tree)
@@ -349,10 +354,10 @@ def raise_loopback() -> None:
 
 
 def drop_privileges() -> None:
-    """Drop root's privileges, those from the user namespace, and the keys of the session."""
+    """Drop the privileges of root, the privileges from the user namespace, and the session's keys."""
     c("prctl", 38, 1, 0, 0, 0)  # no new privileges
     for number in range(64):
-        if c("prctl", 24, number, 0, 0, 0) < 0:  # PR_CAPBSET_DROP; the end of the known ones
+        if c("prctl", 24, number, 0, 0, 0) < 0:  # PR_CAPBSET_DROP; fails after the last known capability
             break
     c("prctl", 47, 4, 0, 0, 0)  # PR_CAP_AMBIENT_CLEAR_ALL
     check(c("capset", pack(0x20080522, 0, size=4), bytes(24)), "give up privileges")
@@ -366,7 +371,7 @@ def drop_privileges() -> None:
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
 TRUNCATE, IOCTL = 1 << 14, 1 << 15
 OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL
-"""The rights that a rule for a single file may have."""
+"""The rights that a rule for a single file can grant."""
 
 
 def landlock_version(words: Arguments) -> int:
@@ -376,7 +381,7 @@ def landlock_version(words: Arguments) -> int:
 
 
 def restrict(words: Arguments, version: int, *, has_mounts: bool, has_network: bool) -> None:
-    """Restrict this process and its future children by Landlock."""
+    """Restrict this process and its future children with Landlock."""
     known = (1 << 13) - 1  # version 1
     known |= 1 << 13 if version >= 2 else 0
     known |= TRUNCATE if version >= 3 else 0
@@ -422,8 +427,8 @@ def restrict(words: Arguments, version: int, *, has_mounts: bool, has_network: b
 
 
 def spare(folder: str, without: list[str], ruleset: int, rights: int) -> None:
-    """Allow everything in a folder except some paths below it. Each entry of a folder around them needs a rule. There
-    may be thousands of rules, so this does not use `call`."""
+    """Allow everything in a folder except the paths in `without`. Every other entry of each folder around those paths
+    needs a rule of its own. There can be thousands of rules, so this function does not use `call`."""
     outer = folder.rstrip("/") + "/"
     inner = [path for path in without if path.startswith(outer)]
     around = {path[len(outer) :].split("/", 1)[0] for path in inner}
@@ -441,10 +446,10 @@ def spare(folder: str, without: list[str], ruleset: int, rights: int) -> None:
         elif not entry.is_symlink():
             try:
                 place = posix.open(name, posix.O_PATH | posix.O_CLOEXEC | posix.O_NOFOLLOW, dir_fd=here)
-            except OSError:  # it is gone
+            except OSError:  # the entry no longer exists
                 continue
             rule = (of_folder if entry.is_dir(follow_symlinks=False) else of_file) + pack(place, size=4)
-            SYSCALL(number, target, kind, rule, none)  # a failure leaves it hidden
+            SYSCALL(number, target, kind, rule, none)  # after a failure, the entry stays hidden
             posix.close(place)
     posix.close(here)
 
@@ -492,7 +497,9 @@ def prepare(words: Arguments) -> "NoReturn":
             problems.append(f"the network cannot be blocked without namespaces{why}")
             words.forward = None
     limit(words, report, problems)
-    posix.chdir(words.folder)  # again, because something else may be mounted there now
+    posix.chdir(
+        words.folder
+    )  # enter the folder again, because another file system could be mounted there now
     drop_privileges()
     version = landlock_version(words)
     if not has_mounts:
@@ -515,7 +522,9 @@ def prepare(words: Arguments) -> "NoReturn":
     refused = problems and "best-effort" not in words.flags
     listener = listen(words)
     if outer is not None:
-        c("prctl", 4, 0, 0, 0, 0)  # not to be traced, or the program could make it leave the group
+        c(
+            "prctl", 4, 0, 0, 0, 0
+        )  # forbid tracing; otherwise, the program could make this process leave the group
     tell(words, [*report, *(f"{'refused' if refused else 'missing'}: {problem}" for problem in problems)])
     if refused:
         posix._exit(126)
@@ -525,7 +534,7 @@ def prepare(words: Arguments) -> "NoReturn":
             for number in IGNORED_BY_PYTHON:
                 _signal.signal(number, _signal.SIG_DFL)
             posix.execv(words.program[0], words.program)
-        # bubblewrap was started without SIGNALS. A fork would copy much of this process.
+        # bubblewrap was started with SIGNALS ignored. A fork would copy much of this process.
         defaults = (*IGNORED_BY_PYTHON, *(SIGNALS if is_in_bubblewrap else ()))
         program = posix.posix_spawn(words.program[0], words.program, posix.environ, setsigdef=defaults)
     except OSError as error:
@@ -558,21 +567,21 @@ def tell(words: Arguments, lines: list[str]) -> None:
 
 
 def ignore_signals() -> None:
-    """Signals go to the whole group; the program gets them, too, and decides."""
+    """Ignore the signals that end a program: they go to the whole group, and the program itself decides what to do."""
     for number in SIGNALS:
         _signal.signal(number, _signal.SIG_IGN)
 
 
 def fork_first(words: Arguments) -> int | None:
-    """Fork the first process of a new namespace of process ids. The child returns a pipe on which to report how the
-    program ended. The process outside waits and ends in the same way; if it is killed, so is the first process, and
-    with it all others. If the namespace or its /proc cannot be made, the process outside continues without it and gets
-    None."""
+    """Fork the first process of a new PID namespace. The child returns a pipe on which to report how the program ended.
+    The outer process waits, and ends in the same way as the program; if the outer process is killed, so are the first
+    process and all others in the namespace. If the namespace or its /proc cannot be created, the outer process
+    continues without them and returns None."""
     inner, outer = posix.pipe()
     arguments = pack(NEW_PIDS, 0, 0, 0, _signal.SIGCHLD, 0, 0, 0)
-    # The program may be asked to end before the process outside has ignored the signal, which would end them all.
+    # A signal to end the program could arrive before the outer process ignores it, which would end them all.
     _signal.pthread_sigmask(_signal.SIG_BLOCK, SIGNALS)
-    # A fork, without `unshare`, after which this process could not fork again.
+    # clone3 instead of `unshare` and a fork, because after `unshare` this process could not fork again.
     child = c("syscall", 435, arguments, len(arguments))
     if child == 0:
         _signal.pthread_sigmask(_signal.SIG_UNBLOCK, SIGNALS)
@@ -601,8 +610,8 @@ def fork_first(words: Arguments) -> int | None:
 
 
 def reap(program: int, outer: int | None) -> "NoReturn":
-    """Report how the program ended, and stay for a moment while processes that it has left write the last output. The
-    first process of a namespace takes all others with it."""
+    """Report how the program ended, then wait a moment while processes that the program left behind write their last
+    output. When the first process of a namespace ends, all others in the namespace end with it."""
     code = 0
     while True:
         try:
@@ -628,7 +637,7 @@ def listen(words: Arguments) -> "tuple[Any, str] | None":
 
 
 def forward(listener: "Any", path: str) -> None:
-    """Carry connections from the loopback to a Unix socket, in threads beside the waiting."""
+    """Forward connections from the loopback interface to a Unix socket, in background threads."""
 
     def carry(source: "socket.socket", target: "socket.socket") -> None:
         try:
@@ -636,7 +645,7 @@ def forward(listener: "Any", path: str) -> None:
                 target.sendall(piece)
             target.shutdown(socket.SHUT_WR)
         except OSError:
-            for end in (source, target):  # not `close`, which leaves the other thread waiting
+            for end in (source, target):  # `close` would leave the other thread waiting
                 try:  # noqa: SIM105 -- one import less
                     end.shutdown(socket.SHUT_RDWR)
                 except OSError:
@@ -650,7 +659,7 @@ def forward(listener: "Any", path: str) -> None:
                 outside.connect(path)
                 for ends in ((inside, outside), (outside, inside)):
                     threading.Thread(target=carry, args=ends, daemon=True).start()
-            except (OSError, RuntimeError):  # the proxy has gone, or the limit of processes is reached
+            except (OSError, RuntimeError):  # the proxy has ended, or the process limit is reached
                 inside.close()
                 outside.close()
 

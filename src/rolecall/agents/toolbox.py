@@ -1,10 +1,11 @@
 """The built-in agent's tools: read, write and search files in the work folder, and run commands there.
 
 Each tool is a function with its description for the model. Tools that the role's restrictions deny (DENIES) are not
-offered. File tools cannot leave the work folder (confined.py). A command starts there but can access
-everything the user can, unless the role has a sandbox; `no_shell_exec` denies commands to a role.
+offered. File tools cannot leave the work folder (confined.py). A command starts in the work folder but can access
+everything the user can, unless the role has a sandbox; `no_shell_exec` denies a role all commands.
 
-Every result is text of limited size. A failed call tells the model why, so that it can try something else.
+Every result is text of limited size. A failed call tells the model the reason, so that the model can try something
+else.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ DENIES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys((*capabilities.SHELL, *capabilities.SHELL_WRITES), ("run_command",)),
     **dict.fromkeys(capabilities.BY_OURSELVES, ()),
 }
-"""The tools to deny for each class of actions; no tool here changes tasks."""
+"""The tools to deny for each class of actions. No tool here changes tasks."""
 
 
 class ToolOutput(NamedTuple):
@@ -79,14 +80,14 @@ def _tool(description: str, required: Sequence[str], **properties: Any) -> Calla
 
 
 def offer(restrictions: Iterable[str], *, sandboxed: bool = False) -> list[ModelTool]:
-    """Return the tools that a role with these capabilities may use."""
+    """Return the tools that are offered to a role with these restrictions."""
     denied = capabilities.denied_tools(DENIES, restrictions, sandboxed=sandboxed)
     return [tool for tool in TOOLS if tool.name not in denied]
 
 
 class ModelToolbox:
-    """The tools for one call of the agent. `touches` is called with every changed file; a listing or a search may take
-    `patience` seconds."""
+    """The tools for one call of the agent. `touches` is called with the path of every changed file. `patience` is the
+    maximum number of seconds for a listing or a search."""
 
     def __init__(
         self, context: Context, touches: Callable[[str], None], *, patience: float = _PATIENCE
@@ -99,7 +100,7 @@ class ModelToolbox:
         self.tools = {tool.name: tool for tool in tools}
 
     async def use(self, name: str, arguments: Any) -> ToolOutput:
-        """Carry out one of the model's calls. An error becomes a result too."""
+        """Carry out one of the model's tool calls. An error also becomes a result."""
         tool = self.tools.get(name)
         if tool is None:
             return ToolOutput(f"unknown tool {name!r}; the tools are {', '.join(self.tools)}", is_error=True)

@@ -36,22 +36,24 @@ class Acp:
     argv: tuple[str, ...]
     """The command that starts the agent, or the name of a preset."""
     model: str | None = None
-    """The model, by the agent's own name for it."""
+    """The model, under the agent's own name for it."""
     timeout: float | None = DEFAULT_TIMEOUT
-    """Seconds for one call."""
+    """The maximum number of seconds for one call; None for no limit."""
     mcp: tuple[McpServer, ...] = ()
     """Tool servers for the agent, by name: {command, args, env}."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables added to its environment."""
+    """Environment variables added for the agent."""
     is_asking: bool = False
     """Declares that the agent asks before it changes a file or runs a command, so that a role's restrictions apply.
-    This cannot be verified here."""
+    Rolecall cannot verify the declaration."""
 
     can_resume: ClassVar[bool] = True
-    """Whether this agent can is only known after it has started; an agent that cannot reports the session as lost."""
+    """Always true, because only a running agent shows whether it can resume; an agent that cannot reports the session
+    as lost."""
     can_fork: ClassVar[bool] = False
     deniable: ClassVar[frozenset[str]] = frozenset()
-    """The default for an unknown command; an agent with a preset has its own set."""
+    """The classes of actions that can be denied; empty for an unknown command, while an agent with a preset has its own
+    set."""
     install: ClassVar[str] = ""
     runs_in_sandbox: ClassVar[bool] = True
 
@@ -83,7 +85,8 @@ class Acp:
         reader = self.reader(context)
         is_kept = False
         try:
-            # For every call: after a crash, this step's process may be one that an earlier step started.
+            # The process is reported for every call, because an earlier step might have started the process that this
+            # step uses.
             context.emit("process", link.talk.child.started._asdict())
             reply = await self._ask(link, reader, prompt)
             is_kept = reply.ending in ANSWERED or reply.is_session_lost
@@ -110,7 +113,7 @@ class Acp:
         return AgentStart(self.argv, launch, context.workdir, env, context.sandbox, self._label, own)
 
     async def _ask(self, link: AcpLink, reader: AcpReader, prompt: str) -> Reply:
-        """Send the prompt and wait for an answer, a failed link, cancellation or the timeout, whichever comes first."""
+        """Send the prompt. Wait for an answer, a failed link, a cancellation or the timeout, whichever comes first."""
         cancel, sandbox, timeout = reader.context.cancel, reader.context.sandbox, self.timeout
         if sandbox is not None:
             timeout = sandbox.shorten(timeout)
@@ -134,7 +137,7 @@ class Acp:
             await asyncio.gather(asked, *signs, return_exceptions=True)
 
     async def _exchange(self, link: AcpLink, reader: AcpReader, prompt: str) -> Reply:
-        try:  # in a thread, while the agent starts
+        try:  # import in a thread, while the agent starts
             session = await asyncio.to_thread(import_module, "rolecall.agents.acp_session")
         except ModuleNotFoundError as error:
             raise AgentError(
@@ -164,7 +167,7 @@ class Acp:
 
 
 def acp(command: str | Sequence[str], **options: Any) -> Acp:
-    """Create an agent from the name of a preset or from a command: `acp("codex-acp", timeout=600)`."""
+    """Create an agent from a command or from the name of a preset: `acp("codex-acp", timeout=600)`."""
     return Acp(words_of(command, "acp"), **options)
 
 

@@ -32,15 +32,15 @@ else:  # the model libraries take most of a second to import
 class Builtin(ModelOptions):
     name: ClassVar[str] = "builtin"
     runs_in_sandbox: ClassVar[bool] = True
-    """Its commands run in the sandbox; its file tools, which run in Rolecall's process, refuse what the sandbox
-    forbids."""
+    """Whether the agent can be sandboxed. Its commands run in the sandbox; its file tools run in Rolecall's process,
+    and refuse what the sandbox forbids."""
     can_resume: ClassVar[bool] = True
     can_fork: ClassVar[bool] = True
     deniable: ClassVar[frozenset[str]] = frozenset(capabilities.CLASSES)
-    """Every class of actions, because a denied tool is not offered."""
+    """All classes of actions can be denied, because a denied tool is not offered to the model."""
 
     _kept: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """The model with its open connections, and the event loop they belong to."""
+    """The model with its open connections, and the event loop to which they belong."""
 
     async def __call__(self, prompt: str, context: Context) -> Reply:
         self._check()
@@ -78,10 +78,10 @@ class Builtin(ModelOptions):
             await opened.aclose()
 
     async def _connect(self) -> Any:
-        """Return the model, whose connections stay open between calls in one event loop."""
+        """Return the model. Its connections stay open between calls in the same event loop."""
         loop = asyncio.get_running_loop()
         if "opened" not in self._kept or self._kept["loop"] is not loop:
-            # A generator, because an event loop closes unfinished generators when it ends.
+            # A generator holds the connections, because an event loop closes unfinished generators when it ends.
             opened = modelclient.connect(self)
             self._kept.update(opened=opened, loop=loop, model=await anext(opened))
         return self._kept["model"]

@@ -39,10 +39,11 @@ DENIES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys((*capabilities.SHELL, *capabilities.SHELL_WRITES), _SHELL),
     **NEXUS_TOOLS,
 }
-"""The tools to deny for each class of actions, for subagents too."""
+"""The tools to deny for each class of actions; subagents are denied them, too."""
 
 WITHOUT_SANDBOX = {"sandbox": {"enabled": False}}
-"""Its own sandbox, which a user may have switched on, cannot be set up inside ours."""
+"""Settings that turn off Claude Code's own sandbox, because it cannot be set up inside ours. A user could have turned
+it on."""
 
 _ENDINGS: Mapping[str, Ending] = {
     "api_error": "api_failure",
@@ -58,7 +59,8 @@ _SYNTHETIC = "<synthetic>"
 
 
 class ClaudeReader(Reader):
-    """Events: system/init, assistant (one per content block), user (tool results), result."""
+    """A reader of Claude Code's events: system/init, assistant (one for each content block), user (tool results),
+    result."""
 
     no_session: ClassVar[tuple[str, ...]] = ("No conversation found", "--resume requires a valid session")
     editing: ClassVar[tuple[str, ...]] = _EDITING
@@ -68,7 +70,7 @@ class ClaudeReader(Reader):
         "cache_read_input_tokens",
         "cache_creation_input_tokens",
     )
-    """What counts as input in the usage of a message."""
+    """The token counts that add up to the input in a message's usage."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -76,11 +78,11 @@ class ClaudeReader(Reader):
         self._turns = 0
         self._blocked = ""
         self._resets = ""
-        """When the run's limit ends."""
+        """When the account limit ends, as text added to a reason; empty if no limit is reached."""
         self._message = ""
         self._counted: set[str] = set()
         self._so_far = Usage()
-        """The usage of the counted messages, while the run has no result."""
+        """The sum of the messages' usage, reported while the run has no result."""
 
     def event(self, event: Json) -> None:
         message = event.part("message")
@@ -88,12 +90,12 @@ class ClaudeReader(Reader):
         match event.get("type"):
             case "assistant" if message.get("model") != _SYNTHETIC:
                 used = message.part("usage")
-                if used and message.text("id") not in self._counted:  # once for each message
+                if used and message.text("id") not in self._counted:  # count each message only once
                     self._counted.add(message.text("id"))
                     self._so_far = self._so_far.plus(self.tokens_in(used))
                     self.transcript.uses(self._so_far)
                 for block in message.parts("content"):
-                    # A subagent's actions count, but not its messages.
+                    # A subagent's tool calls are recorded, but not its messages.
                     if block.get("type") == "text" and not event.get("parent_tool_use_id"):
                         ident = message.text("id")
                         is_continued = bool(ident) and ident == self._message
@@ -131,7 +133,7 @@ class ClaudeReader(Reader):
         return replace(used, turns=self._turns) if used else None
 
     def total(self) -> Usage | None:
-        """Return the session's usage so far, including subagents, which `usage` in the result leaves out."""
+        """Return the session's usage so far, including subagents, which the `usage` field of the result leaves out."""
         if self._result is None:
             return None
         models = self._result.parts("modelUsage")
@@ -181,17 +183,17 @@ class Claude(Program):
     )  # fmt: skip
 
     tools: tuple[str, ...] = ()
-    """The only tools to offer; all if empty."""
+    """The only tools to offer to the agent; if empty, all tools are offered."""
     system: str = ""
-    """Added to the system prompt."""
+    """Text added to the system prompt."""
     mcp: tuple[McpServer, ...] = ()
     """Tool servers for the agent, by name: {command, args, env}."""
     max_turns: int | None = None
-    """How many turns one call may take."""
+    """The maximum number of turns in one call; None for no limit."""
     max_cost: float | None = None
-    """How many dollars one call may cost."""
+    """The maximum cost of one call in US dollars; None for no limit."""
     is_typed: bool = False
-    """Enforce the role's schema with the agent's own option instead of frontmatter."""
+    """Whether Claude Code enforces the role's schema with its own option, instead of answering with frontmatter."""
 
     def call(self, prompt: str, context: Context, folder: Path) -> ProgramCall:
         denied = set(capabilities.denied_tools(DENIES, context.capabilities, sandboxed=context.is_confined))
@@ -207,7 +209,7 @@ class Claude(Program):
             argv += ["--resume", context.session, *(["--fork-session"] if context.is_fork else [])]
         if self.mcp:
             argv += ["--mcp-config", write_file(folder, "mcp.json", mcp_config(self.mcp))]
-        # Unknown servers' tools cannot be denied by name, so the servers are left out.
+        # The tools of unknown servers cannot be denied by name, so the servers themselves are left out.
         if self.mcp or denied.intersection((*_EDITING, *_SHELL)):
             argv += ["--strict-mcp-config"]
         if context.is_confined:
@@ -221,7 +223,7 @@ class Claude(Program):
         ):
             argv += [flag, str(value)] if value else []
         env = {"DISABLE_AUTOUPDATER": "1", **self.env}
-        if context.is_confined:  # it does not ask for TMPDIR
+        if context.is_confined:  # Claude Code ignores TMPDIR
             env["CLAUDE_CODE_TMPDIR"] = str(folder)
         return ProgramCall([*argv, *self.last_arguments], stdin=prompt, env=env)
 

@@ -33,11 +33,11 @@ DENIES: Mapping[str, Mapping[str, str]] = {
     **{name: {"sandbox_mode": '"read-only"'} for name in (*capabilities.FILES, *capabilities.SHELL_WRITES)},
     **{name: {"features.shell_tool": "false"} for name in capabilities.SHELL},
 }
-"""The settings that deny each class of actions, whichever tool is used."""
+"""The settings that deny each class of actions, no matter which tool is used."""
 
 _ALWAYS: Mapping[str, str] = {
     "approval_policy": '"never"',  # there is nobody to ask
-    "features.plugins": "false",  # looking for new ones delays every run by seconds
+    "features.plugins": "false",  # looking for new plugins delays every run by seconds
     "features.apps": "false",
     "features.unbounded_connection_retries": "false",  # an unreachable endpoint must end the run
 }
@@ -51,9 +51,10 @@ def _toml(value: str) -> str:
 
 
 def servers_off(env: Mapping[str, str], folder: Path, ours: Collection[str]) -> str:
-    """Return the `mcp_servers` setting that disables every server in the program's files except ours."""
-    # Every file that may name servers, even those read only in a trusted folder or for a profile: disabling one server
-    # too many does no harm.
+    """Return the `mcp_servers` setting that disables every tool server in Codex's settings files except those in
+    `ours`."""
+    # Consider every file that can name servers, even those that Codex reads only in a trusted folder or for a profile:
+    # disabling one server too many does no harm.
     user = Path(env.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
     own = folder / (env.get("CODEX_HOME") or user / ".codex")
     files: list[Path] = []
@@ -74,7 +75,7 @@ def servers_off(env: Mapping[str, str], folder: Path, ours: Collection[str]) -> 
                 f" restrictions: the file cannot be read: {error}",
                 hint="Correct the file, or remove the restriction.",
             ) from error
-        if servers and path.name == _MANAGED:  # overrides every setting of a call
+        if servers and path.name == _MANAGED:  # this file overrides all settings passed to a call
             raise UsageError(
                 f"codex cannot be held to the role's restrictions here: {str(path)!r} prescribes tool servers",
                 hint="Give the role another agent, or remove the servers from that file.",
@@ -83,8 +84,8 @@ def servers_off(env: Mapping[str, str], folder: Path, ours: Collection[str]) -> 
 
     tables = []
     for name, server in found.items():
-        # The command or address is needed: in an untrusted folder the program knows nothing else about the server, and
-        # a server with neither is an error.
+        # The command or URL is needed: in an untrusted folder, Codex knows nothing else about the server, and a server
+        # with neither is an error.
         kept = [f"{key} = {_toml(str(server[key]))}" for key in ("command", "url") if key in server]
         if name not in ours:
             tables.append(f"{_toml(name)} = {{{', '.join([*kept, 'enabled = false'])}}}")
@@ -99,11 +100,12 @@ _TOOLS: Mapping[str, tuple[str, ...]] = {
     "todo_list": ("items",),
     "collab_tool_call": ("prompt",),
 }
-"""Items that are tool calls, and the keys of their arguments."""
+"""The items that are tool calls, with the keys of their arguments."""
 
 
 class CodexReader(Reader):
-    """Events: thread.started, turn.started, item.started|updated|completed, turn.completed|failed, error."""
+    """A reader of Codex's events: thread.started, turn.started, item.started|updated|completed, turn.completed|failed,
+    error."""
 
     no_session = ("no rollout found",)
 
@@ -130,7 +132,9 @@ class CodexReader(Reader):
             self.transcript.uses(self.usage() or Usage())
         elif kind == "turn.failed":
             self._failure = event.part("error").text("message") or "the turn failed"
-        elif kind == "error":  # most are retries; the one that ends the turn is repeated as a failure
+        elif (
+            kind == "error"
+        ):  # most errors lead to a retry; the error that ends the turn is repeated in turn.failed
             self._complaint = event.text("message")
 
     def _read_item(self, item: Json, *, is_done: bool) -> None:
@@ -185,13 +189,13 @@ class Codex(Program):
     )  # fmt: skip
 
     sandbox: str = "workspace-write"
-    """What commands may change: `read-only`, `workspace-write` or `danger-full-access`."""
+    """What commands are allowed to change: `read-only`, `workspace-write` or `danger-full-access`."""
     system: str = ""
-    """Added to the instructions."""
+    """Text added to the instructions."""
     mcp: tuple[McpServer, ...] = ()
     """Tool servers for the agent, by name: {command, args, env}."""
     is_typed: bool = False
-    """Enforce the role's schema with the agent's own option; the endpoint must accept that schema unchanged."""
+    """Whether Codex enforces the role's schema with its own option; the endpoint must accept the schema unchanged."""
 
     def __post_init__(self) -> None:
         if self.sandbox not in SANDBOXES:
@@ -204,20 +208,20 @@ class Codex(Program):
         argv = [self.command, "exec", *verb, "--json", "--skip-git-repo-check"]
         if self.is_typed and context.schema:
             argv += ["--output-schema", write_file(folder, "schema.json", json.dumps(dict(context.schema)))]
-        argv += self.last_arguments  # before the settings, so that they cannot lift a restriction
+        argv += self.last_arguments  # before the settings, so that these arguments cannot lift a restriction
         for key, value in self.settings(context).items():
             argv += ["-c", f"{key}={value}"]
         argv += [context.session] if context.session else []
         return ProgramCall([*argv, "-"], stdin=prompt, env=self.env)
 
     def settings(self, context: Context) -> dict[str, str]:
-        """Return the settings of a run, as TOML values by dotted key."""
+        """Return the settings for a run: TOML values by dotted key."""
         settings = {**_ALWAYS, "sandbox_mode": _toml(self.sandbox)}
         classes = capabilities.denied_classes(context.capabilities, sandboxed=context.is_confined)
         if self.system:
             settings["developer_instructions"] = _toml(self.system)
         denials = [DENIES[name] for name in classes if name in DENIES]
-        if denials:  # the whole table first, then our own servers
+        if denials:  # disable the other servers first, then add our own
             ours = [server.name for server in self.mcp]
             settings["mcp_servers"] = servers_off({**context.env, **self.env}, context.workdir, ours)
         for server in self.mcp:

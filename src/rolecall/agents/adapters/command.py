@@ -25,23 +25,23 @@ else:
     needs = Module("rolecall.agents.needs")
 
 _LIMITED = 75
-"""The exit status of a temporary failure in sysexits.h: the error output says when to try again."""
+"""The exit status for a temporary failure in sysexits.h; the error output then says when to try again."""
 
 _MAX_QUOTE = 300
 
 
 @dataclass(frozen=True)
 class Command:
-    """A program that gets the prompt on standard input and prints the answer."""
+    """An agent that is a program: it gets the prompt on standard input and prints the answer."""
 
     argv: tuple[str, ...]
     timeout: float | None = DEFAULT_TIMEOUT
-    """Seconds for one call."""
+    """The maximum number of seconds for one call; None for no limit."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Variables added to its environment."""
+    """Environment variables added for the program."""
 
     deniable: ClassVar[frozenset[str]] = frozenset()
-    """Empty, because an arbitrary program cannot be restricted from here. The kernel can, in a sandbox."""
+    """Empty, because the adapter cannot restrict an arbitrary program. In a sandbox, the kernel can."""
     runs_in_sandbox: ClassVar[bool] = True
 
     @property
@@ -55,7 +55,7 @@ class Command:
     async def run(
         self, argv: Sequence[str], prompt: str, context: Context, on_text: LiveText | None = None
     ) -> Exit:
-        """Run the command in the work folder; raise AgentError unless it exits with 0."""
+        """Run the command in the work folder. Raise AgentError unless the command exits with status 0."""
         env = {**context.env, **self.env}
         ended = await run_process(
             argv,
@@ -71,14 +71,14 @@ class Command:
         if ended.code == _LIMITED:
             raise AgentError(ended.reason, ending="api_failure", text=ended.stdout)
         if ended.ending == "failed" and not ended.stderr.strip() and (said := ended.stdout.strip()):
-            # Without an error output, the last line of the answer is the best explanation.
+            # Without error output, the last line of the answer is the best explanation.
             ended = ended._replace(reason=f"{ended.reason}: {said.splitlines()[-1][-_MAX_QUOTE:]}")
         if ended.ending != "completed":
             raise ended.error()
         return ended
 
     def confine(self, argv: Sequence[str], context: Context, env: Mapping[str, str]) -> Policy | None:
-        """The sandbox for a call."""
+        """Return the sandbox policy for a call, or None."""
         if context.sandbox is None:
             return None
         return needs.confine(
@@ -87,7 +87,7 @@ class Command:
         )  # fmt: skip
 
     def find_state(self, env: Mapping[str, str]) -> list[str]:  # noqa: ARG002 -- for subclasses
-        """The places that the program may write in every role."""
+        """Return the places that the program can write to in every role."""
         return []
 
 

@@ -38,13 +38,14 @@ DENIES: Mapping[str, tuple[str, ...]] = {
     "nexus_task_state_transition": ("rolecall(nx_task_update)", "rolecall(nx_task_close)"),
     "nexus_task_metadata_modification": ("rolecall(nx_task_update)",),
 }
-"""The kinds of tools, as its permissions name them, to deny for each class of actions."""
+"""The tools to deny for each class of actions, under the names that Copilot's permissions use."""
 
 _USAGE = "usage.json"
 
 
 class CopilotReader(Reader):
-    """Events have dotted names; the last is `result`. A subagent's events name the call that started it."""
+    """A reader of Copilot's events. They have dotted names, and the last event is `result`. An event from a subagent
+    names the tool call that started the subagent."""
 
     no_session = ("No session, task, or name matched",)
 
@@ -77,7 +78,7 @@ class CopilotReader(Reader):
             self.transcript.in_session(event.text("sessionId"))
 
     def total(self) -> Usage | None:
-        # The file is written at the end of a run, and missing if it was ended early.
+        # Copilot writes the file at the end of a run; there is no file if the run was ended early.
         models = read_object(self.folder / _USAGE).parts("modelMetrics")
         used = [model.part("usage") for model in models]
         if not used:
@@ -131,7 +132,7 @@ class Copilot(Program):
         argv = [self.command, "--output-format", "json", "--no-auto-update"]
         argv += ["--allow-all-paths", "--allow-all-urls", *allowed]
         argv += [f"--deny-tool={kind}" for kind in sorted(denied)]
-        # A resumed session would otherwise work in the folder it was started in.
+        # Without this option, a resumed session would work in the folder in which it was started.
         argv += ["-C", str(context.workdir)]
         argv += ["--usage-output-file", str(folder / _USAGE)]
         argv += [f"--resume={context.session}"] if context.session else [f"--session-id={new}"]
@@ -144,7 +145,8 @@ class Copilot(Program):
         )
         own = {**self.env}
         if context.is_confined and not os.path.isdir(cache):
-            # It unpacks its code there and runs it later, so a program in a sandbox must not write it.
+            # Copilot unpacks its code into this cache and runs the code later, so a program in a sandbox must not write
+            # to it.
             own["COPILOT_CACHE_HOME"] = str(folder)
         return ProgramCall([*argv, *self.last_arguments], stdin=prompt, env=own, session=new)
 

@@ -25,7 +25,8 @@ DENIES: Mapping[str, str] = dict.fromkeys((*capabilities.FILES, *capabilities.SH
 
 
 class CursorReader(Reader):
-    """Events: system/init, user, assistant (a whole message), tool_call started and completed, result."""
+    """A reader of Cursor's events: system/init, user, assistant (a whole message), tool_call started and completed,
+    result."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -76,7 +77,7 @@ class CursorReader(Reader):
     def finish(self, exit: Exit) -> Reply:
         if self._result is None:
             return self.no_answer(exit)
-        # The result joins all messages; the answer is the last one.
+        # The result joins all messages; the answer is only the last message.
         joined = self._result.text("result")
         text = self.transcript.answer or joined
         if self._result.get("is_error") or exit.code:

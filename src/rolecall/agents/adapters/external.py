@@ -21,7 +21,7 @@ from rolecall.errors import AgentError
 from rolecall.store.ids import is_node_id
 
 _LONGEST_WORD = 131_000
-"""Linux accepts no argument of 128 KiB or more."""
+"""The maximum length of an argument in bytes; Linux accepts no argument of 128 KiB or more."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class External(Command):
     opens_store: ClassVar[bool] = True
 
     has_flags: bool = False
-    """Whether the program gets thread, role and instruction as options, as in uwf."""
+    """Whether the program gets the thread, role and instruction as options, as in uwf."""
 
     def find_state(self, env: Mapping[str, str]) -> list[str]:
-        """Our home and the store, because the program stores the step itself."""
+        """Return Rolecall's home and the folder of the store, because the program stores the step itself."""
         home = env.get("ROLECALL_HOME") or os.path.join(env.get("HOME", ""), ".rolecall")
         store = env.get("ROLECALL_STORE", "")
         return [home, *([] if not store or "://" in store else [os.path.dirname(store)])]
@@ -61,7 +61,7 @@ class External(Command):
 
 
 def external(argv: str | Sequence[str], **options: Any) -> External:
-    """Create an agent that runs `argv` with the thread and the role as further arguments."""
+    """Create an agent that runs `argv` with the thread and role as additional arguments."""
     return External(words_of(argv, "external"), **options)
 
 

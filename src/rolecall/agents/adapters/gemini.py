@@ -27,7 +27,7 @@ from rolecall.settings import capabilities
 
 _EDITING = ("write_file", "replace")
 _OTHERS_TOOLS = "mcp_*"
-"""Tools of servers that the user has set up, whose effects are unknown."""
+"""The tools of servers that the user has set up, whose effects are unknown."""
 
 DENIES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(capabilities.FILES, (*_EDITING, _OTHERS_TOOLS)),
@@ -40,12 +40,13 @@ _API_ERROR = "[API Error"
 
 
 def rule(tools: Sequence[str], decision: str, priority: int) -> str:
-    """Return a rule of the policy engine. A list of plain names looks the same in JSON and TOML."""
+    """Return a rule for the policy engine. A list of plain names has the same form in JSON and TOML."""
     return f'[[rule]]\ntoolName = {json.dumps(tools)}\ndecision = "{decision}"\npriority = {priority}\n'
 
 
 class GeminiReader(Reader):
-    """Events: init, message (pieces of text), tool_use, tool_result, error (a warning), result (last)."""
+    """A reader of Gemini's events: init, message (pieces of text), tool_use, tool_result, error (a warning), result
+    (the last event)."""
 
     no_session = ("Error resuming session",)
 
@@ -100,7 +101,7 @@ class GeminiReader(Reader):
             return self.answer(reason=self._warning)
         error = self._result.part("error")
         reason = error.text("message") or self._warning or exit.reason
-        # The exit code is the HTTP status modulo 256, so only the message identifies an endpoint failure.
+        # The exit code is the HTTP status modulo 256, so only the error message identifies a failure of the endpoint.
         ending = _ENDINGS.get(error.text("type"), "api_failure" if _API_ERROR in reason else None)
         return self.answer(ending, reason) if ending else self.fail(reason)
 
@@ -122,10 +123,10 @@ class Gemini(Program):
         Path("/etc/gemini-cli/policies"),
         Path("/Library/Application Support/GeminiCli/policies"),
     )
-    """The machine's own rules; if they exist, the program ignores a run's rules."""
+    """The folders of the machine's own rules. If there are such rules, Gemini ignores the rules passed to a run."""
 
     def call(self, prompt: str, context: Context, folder: Path) -> ProgramCall:
-        # In an untrusted folder the program silently resets the approval mode.
+        # In an untrusted folder, Gemini silently resets the approval mode.
         argv = [self.command, "--output-format", "stream-json", "--approval-mode", "yolo", "--skip-trust"]
         denied = set(capabilities.denied_tools(DENIES, context.capabilities, sandboxed=context.is_confined))
         if denied:
@@ -137,7 +138,7 @@ class Gemini(Program):
 
     @classmethod
     def check_policies(cls) -> None:
-        """Refuse to run if the machine's own rules would make the program ignore ours."""
+        """Raise an error if the machine's own rules would make Gemini ignore ours."""
         for place in cls.system_policies:
             if any(place.glob("*.toml")):
                 raise UsageError(

@@ -44,15 +44,16 @@ _API_ERROR = re.compile(r"\A(?:HTTP \d{3}|API (?:call )?(?:failed|error))", re.I
 
 
 class HermesReader(Reader):
-    """There are no events: everything is read at the end, and up to 256 KB of an answer are kept."""
+    """A reader of Hermes's output. Hermes sends no events: everything is read at the end, and at most 256 KB of an
+    answer are kept."""
 
     no_session = ("Session not found",)
 
     def event(self, event: Json) -> None:
-        """Ignore an answer line that looks like an event: the whole answer is read at the end."""
+        """Ignore the event, which is a line of the answer that looks like one; the whole answer is read at the end."""
 
     def usage(self) -> Usage | None:
-        # The file is missing after a resumed session or a run that was ended early.
+        # There is no usage file after a resumed session or a run that was ended early.
         figures = read_object(self.folder / _USAGE)
         if figures.amount("input_tokens") is None:
             return None

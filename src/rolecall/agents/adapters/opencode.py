@@ -29,7 +29,7 @@ _READING = (
 )  # fmt: skip
 CONFIG = "OPENCODE_CONFIG_CONTENT"
 RESTRICTED = "rolecall"
-"""The name of our own agent, which plays restricted roles."""
+"""The name of the agent, defined by Rolecall, that plays restricted roles."""
 
 DENIES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(capabilities.FILES, ("edit",)),
@@ -50,15 +50,16 @@ _REJECTED = "rejected permission"
 def build_config(
     env: Mapping[str, str], denied: Collection[str], servers: Sequence[McpServer], *, is_acp: bool = False
 ) -> str:
-    """Return the configuration variable, merged with the value it has in `env`. With `is_acp`, tool servers are named
-    when a session is opened, and the restricted agent is the default."""
+    """Return the value of the configuration variable, merged with the variable's value in `env`. With `is_acp`, the
+    restricted agent is the default, and the tool servers are left out, because they are named when a session is
+    opened."""
     try:
         config = Json(json.loads(env.get(CONFIG) or "{}"))
     except (ValueError, TypeError) as error:
         hint = "Correct it, or unset it."
         raise UsageError(f"the variable {CONFIG} is not a JSON object: {error}", hint=hint) from error
     if denied:
-        # The last matching pattern decides: all tools are denied except those named.
+        # The last matching pattern decides, so all tools are denied except those named after the first pattern.
         allowed = [*_READING, "edit", "bash", *(f"{server.name}_*" for server in servers)]
         rules = {"*": "deny", **dict.fromkeys(allowed, "allow"), **dict.fromkeys(sorted(denied), "deny")}
         agent = {"mode": "primary", "permission": rules}
@@ -78,7 +79,8 @@ def build_config(
 
 
 class OpenCodeReader(Reader):
-    """Events: step_start, text, tool_use (after the call), step_finish, error; each names the session."""
+    """A reader of OpenCode's events: step_start, text, tool_use (sent after the call), step_finish, error. Each event
+    names the session."""
 
     no_session = ("Session not found",)
 
@@ -165,7 +167,7 @@ class OpenCode(Program):
     """Tool servers for the agent, by name: {command, args, env}."""
 
     def call(self, prompt: str, context: Context, folder: Path) -> ProgramCall:  # noqa: ARG002 -- no file is needed
-        # Without --dir it works in the folder named by PWD, which may differ from the current folder.
+        # Without --dir, OpenCode works in the folder named by PWD, which can differ from the working directory.
         argv = [self.command, "run", "--format", "json", "--auto", "--dir", str(context.workdir)]
         denied = set(capabilities.denied_tools(DENIES, context.capabilities, sandboxed=context.is_confined))
         if denied:

@@ -31,7 +31,7 @@ DENIES: Mapping[str, tuple[str, ...]] = {
 """The tools to deny for each class of actions."""
 
 _LIMIT_CODES = (53, 55)
-"""The exit codes for its limits: turns, and time or tool calls."""
+"""Qwen's exit codes for its limits: 53 for turns, 55 for time or tool calls."""
 _API_ERROR = "[API Error"
 
 
@@ -86,7 +86,7 @@ class Qwen(Program):
         if denied:
             argv += ["--exclude-tools", *sorted(denied)]
         if denied.intersection((*_EDITING, *_SHELL)):
-            # The effects of tools from the user's other servers are unknown.
+            # The user's other servers are left out, because the effects of their tools are unknown.
             argv += ["--allowed-mcp-server-names", *([server.name for server in self.mcp] or [""])]
         if context.session:
             argv += ["--resume", context.session, *(["--fork-session"] if context.is_fork else [])]

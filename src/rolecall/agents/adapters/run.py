@@ -21,21 +21,21 @@ from rolecall.workflow import command
 from rolecall.workflow.reply import render
 
 _SHORT = 2000
-"""How many characters at the end of its output become a field."""
+"""The number of characters at the end of the command's output that become the `output` field."""
 _LONG = 20_000
-"""If it prints more than that, how many bytes of the beginning and the end are kept below the field."""
+"""The number of bytes of the command's output that are kept; of a longer output, the middle is dropped."""
 
 
 @dataclass(frozen=True)
 class CheckedCommand(Command):
-    """A program whose exit code is the answer."""
+    """An agent that runs a program and answers with the exit code."""
 
     effects: ClassVar[str] = OUTSIDE
-    """Evidence is never reused: the command runs each time."""
+    """The result of a command is evidence, which is never reused: the command runs each time."""
 
     @property
     def program(self) -> str:
-        """Its program; empty if an earlier step decides it."""
+        """The program of the command; empty if an earlier step decides it."""
         return "" if "{{" in self.argv[0] else self.argv[0]
 
     async def __call__(self, _prompt: str, context: Context) -> Reply:

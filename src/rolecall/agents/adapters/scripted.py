@@ -62,7 +62,7 @@ class ScriptedCommand:
 
 @dataclass(frozen=True)
 class ScriptedEdit:
-    """A piece of text that must occur exactly once in a file, and its replacement."""
+    """A text that must occur exactly once in a file, and its replacement."""
 
     old: str
     new: str
@@ -76,7 +76,7 @@ class ScriptedFailure:
 
 @dataclass(frozen=True)
 class Visit:
-    """The actions of one visit, in this order: emit, edit, run, hang, fail or answer."""
+    """What the agent does in one visit, in this order: emit, edit, run, hang, fail or answer."""
 
     answer: str | None = None
     output: JsonObject | None = None
@@ -138,7 +138,8 @@ class Script:
                 f"the script {str(self.path)!r} has nothing for role {context.role!r}",
                 hint=f"It knows: {', '.join(sorted(self.roles)) or 'no role'}.",
             )
-        # Newest first and no further than the script needs, so that a long thread is not read completely.
+        # Count from the newest step, and no further than the script needs, so that a long thread is not read
+        # completely.
         earlier = (step for step in reversed(context.steps) if step.role == context.role)
         last = len(visits) - 1
         number = sum(1 for _ in islice(earlier, last if self.after_last == "repeat" else last + 1))
@@ -155,7 +156,7 @@ class Script:
 
 
 class _Words(Form[tuple[str, ...]]):
-    """The words of a command; numbers become text."""
+    """The words of a command; numbers are converted to text."""
 
     def read(self, value: Any, at: At) -> Any:
         if not isinstance(value, list) or not value:
@@ -220,7 +221,7 @@ _SCRIPT = Section(
 
 
 def scripted(path: Path) -> Script:
-    """Create an agent that answers from the file at `path`, or raise `UsageError` with all its problems."""
+    """Create an agent that answers from the file at `path`. Raise `UsageError` with all problems of the file."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

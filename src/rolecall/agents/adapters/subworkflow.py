@@ -31,7 +31,7 @@ class Subworkflow:
     can_resume: ClassVar[bool] = True
     deniable: ClassVar[frozenset[str]] = frozenset()
     is_workflow: ClassVar[bool] = True
-    """Its steps are reused one by one, not the whole."""
+    """Whether the agent is a workflow, whose steps can be reused individually instead of its result as a whole."""
 
     @property
     def name(self) -> str:
