@@ -270,9 +270,9 @@ def test_the_extract_endpoint_is_asked_with_its_key_and_the_key_is_not_shown(mac
 
 def test_the_collector_of_traces_is_asked_with_its_headers(machine: Machine) -> None:
     with collecting() as collector:
-        machine.configure(f"traces: {{otlp: '{collector.url}', headersEnv: TRACE_HEADERS}}\n")
+        machine.configure(f"traces: {{otlp: '{collector.url}?key={KEY}', headersEnv: TRACE_HEADERS}}\n")
         shown = machine.doctor(code=0, TRACE_HEADERS=f"authorization=Bearer%20{KEY}")
-        assert checks_of(shown)["traces"] == "ok"
+        assert checks_of(shown)["traces"] == "ok" and KEY not in json.dumps(shown)
         [headers] = collector.headers
         assert headers["Authorization"] == f"Bearer {KEY}" and not collector.spans
         collector.answers = [(401, b"who is it?")]

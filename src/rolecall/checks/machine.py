@@ -209,4 +209,5 @@ async def check_collector(settings: Settings, env: Mapping[str, str]) -> list[Ch
         return [Check("traces", "warning", error.message, error.hint)]
     except UsageError as error:
         return [Check("traces", "problem", error.message, error.hint)]
-    return [Check("traces", "ok", f"{found.url} takes traces")]
+    place = found.url.partition("?")[0]  # a query may contain a key
+    return [Check("traces", "ok", f"{place} takes traces")]

@@ -70,7 +70,7 @@ def parse_time(text: str) -> int:
         ) from error
 
 
-TIMES = "30m, 24h, 7d, or a local date or time such as 2026-01-31"
+TIMES = "30m, 24h, 7d, 2w, or a local date or time such as 2026-01-31"
 """What `parse_time` takes, for the help."""
 WORKFLOW = argument("workflow", "WORKFLOW", "its name, the path of its file, or its id")
 THREAD = argument(
