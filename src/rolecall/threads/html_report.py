@@ -74,9 +74,9 @@ nav li { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; } nav .
 """
 _COLOURS = 6
 _AT_THE_TOP = ("reason", "steps", "reused", "continue with")
-"""What the top of a page already shows."""
+"""The rows that the top of a page already shows."""
 _MOST_MEMBERS = 500
-"""How many members of a group a page shows by default."""
+"""The maximum number of members that a page shows for one group, unless there is no limit."""
 
 
 def page(
@@ -89,7 +89,7 @@ def page(
     limit: int | None = SHORT,
     warn: Callable[[str], object] = lambda _text: None,
 ) -> str:
-    """The page of a thread, with its path through the workflow and the changes in its own folders."""
+    """Return the page of a thread, with the thread's path through the workflow and the changes in its own folders."""
     files: dict[str, None] = {}
     for step in steps:
         paths = [change["path"] for change in step.get("changes") or ()]
@@ -107,10 +107,11 @@ def page(
 
 
 def _path_taken(store: Store, card: View, steps: Sequence[View]) -> str:
-    """The workflow as SVG with the thread's path highlighted; empty if it cannot be drawn."""
+    """Return the workflow as SVG with the thread's path highlighted, or an empty string if the workflow cannot be
+    drawn."""
     try:
         workflow, _ = registry.read_node(store, card["workflow"])
-    except RolecallError:  # it is damaged
+    except RolecallError:  # the workflow is damaged
         return ""
     if not workflow.graph:
         return ""
@@ -129,8 +130,8 @@ def render(
     diffs: Mapping[str, str] | None = None,
     limit: int | None = SHORT,
 ) -> str:
-    """Render a thread as one page that can be mailed and opened anywhere. `graph` is an SVG of its workflow; `diffs`
-    maps the kind of each of its folders to the changes there."""
+    """Render a thread as one page that can be mailed and opened anywhere. `graph` is an SVG image of the thread's
+    workflow. `diffs` maps the kind of each of the thread's folders to the changes in that folder."""
     title = card["title"] or card["name"] or card["thread"]
     roles = dict.fromkeys(step["role"] for step in steps)
     colours = {role: f"r{index % _COLOURS}" for index, role in enumerate(roles)}
@@ -199,7 +200,8 @@ def _step_name(step: View) -> str:
 
 
 def _result(steps: Sequence[View], limit: int | None) -> str:
-    """The last answer of a role; empty if the thread has only one step, which is shown below anyway."""
+    """Return the last answer of a role, or an empty string if the thread has only one step, which the page shows
+    anyway."""
     last = next((step for step in reversed(steps) if step["role"] not in (PERSON, FORK)), None)
     if last is None or not steps[1:]:
         return ""
@@ -208,7 +210,7 @@ def _result(steps: Sequence[View], limit: int | None) -> str:
 
 
 def _graph(svg: str) -> str:
-    """The graph as an image, so that its styles and names do not clash with the page's."""
+    """Return the graph as an image, so that its styles and names do not clash with those of the page."""
     if not svg:
         return ""
     data = f"data:image/svg+xml;base64,{b64encode(svg.encode('utf-8', 'backslashreplace')).decode()}"
@@ -267,7 +269,8 @@ def _step(step: View, colours: Mapping[str, str], limit: int | None) -> str:
 
 
 def _answer(step: View, limit: int | None) -> str:
-    """The output and the text of a step; for a group its members, each folded, unfinished ones first."""
+    """Return the output and the text of a step. For a group, return its members, each folded, unfinished members
+    first."""
     output, members = step["output"], members_of(step)
     if members is None:
         shown_output = f"<pre>{safe(pretty(output))}</pre>"
@@ -345,7 +348,7 @@ def _usage(card: View, steps: Sequence[View]) -> str:
 
 
 def _costs(card: View, colours: Mapping[str, str]) -> str:
-    """A bar with the reported cost of each role, the most expensive first."""
+    """Return a bar with the reported cost of each role, the most expensive role first."""
     costs = {
         role: used["cost"] for role, used in (card["usage"].get("roles") or {}).items() if used.get("cost")
     }
@@ -365,13 +368,13 @@ def _costs(card: View, colours: Mapping[str, str]) -> str:
 
 
 def _timeline(steps: Sequence[View], colours: Mapping[str, str]) -> str:
-    """A bar chart of the steps: time upwards, tokens downwards."""
+    """Return a bar chart of the steps, with time upwards and tokens downwards."""
     width = min(1000 / len(steps), 80)
     longest = max((step.get("durationMs") or 0 for step in steps), default=0) or 1
     most = max(tokens(step.get("usage")) for step in steps)
     frame = f'<svg class="chart" viewBox="0 20 1000 {156 if most else 92}" preserveAspectRatio="none"'
     frame += ' role="img" aria-label="time and tokens of each step">'
-    # The chart is stretched to the width of the window, so its caption is outside it.
+    # The chart is stretched to the width of the window, so the caption is placed outside the chart.
     said = f"time of each step, up to {duration(longest)}"
     said += f"; below it tokens, up to {most:,}" if most else ""
     legend = "".join(f'<span><i class="{name}"></i>{safe(role)}</span>' for role, name in colours.items())

@@ -1,8 +1,8 @@
-"""Imports threads from a folder of the predecessor (`uwf`): nodes unchanged, threads as ours.
+"""Import threads from a folder of the predecessor (`uwf`): nodes unchanged, threads as threads of Rolecall.
 
-`rolecall.threads.thread` reads its steps under our field names, so nothing is rewritten and every id stays the same.
-Facts that a listing needs and uwf's files lack, such as a title or the number of steps, are computed from the chain
-once, here. Importing again adds only what is new.
+`rolecall.threads.thread` reads the steps of uwf under Rolecall's field names, so nothing is rewritten and every id
+stays the same. Facts that a listing needs but uwf's files lack, such as a title or the number of steps, are computed
+from the chain once, during the import. Importing again adds only what is new.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class UnreadThread(NamedTuple):
 
 class Imported(NamedTuple):
     threads: list[str]
-    """Threads that are new here or have new steps in the imported folder."""
+    """Threads that are new in this store, or that have new steps in the imported folder."""
     workflows: list[str]
     nodes: int
     kept: list[str]
-    """Threads and workflows that differ here and were left unchanged."""
+    """Threads and workflows that differ in this store and were left unchanged."""
     unread: list[UnreadThread]
     problems: list[Fault]
-    """Problems with single nodes."""
+    """Problems with individual nodes."""
 
 
 def import_threads(
@@ -51,12 +51,12 @@ def import_threads(
     keep_going: bool = False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Imported:
-    """Import every thread and workflow of `folder`. `cas` names a separate folder of nodes, because by default the
-    predecessor keeps them elsewhere."""
+    """Import every thread and workflow of `folder`. `cas` names a separate folder of nodes, because the predecessor
+    keeps nodes outside `folder` by default."""
     for place in filter(None, (folder, cas)):
         if not os.path.isdir(place):
             raise NotFound(f"there is no folder {place!r}")
-    # uwf's command line and its agents may have written nodes to different folders; both are needed.
+    # uwf's command line and its agents may have written nodes to different folders; both folders are needed.
     found = [place for place in (cas, os.path.join(folder, "cas")) if place and os.path.isdir(place)]
     if not found:
         raise UsageError(
@@ -108,7 +108,8 @@ def _import_thread(store: Store, draft: Draft, ref: ThreadRef, done: Imported) -
     if present is not None:
         if present.head == ref.head and present.state.status == state.status:
             return
-        # A thread with new steps only in that folder is updated; steps taken here are never undone.
+        # A thread that has new steps only in the imported folder is updated; steps taken in this store are never
+        # undone.
         leads_to = chain.start.id == present.head or any(step.id == present.head for step in chain)
         if present.state.imported != present.ref.version or not leads_to:
             done.kept.append(ref.ref.name)
@@ -130,11 +131,11 @@ _SINGLE = ("defaultAgent", "defaultModel")
 
 class TakenConfig(NamedTuple):
     taken: list[str]
-    """Settings and `.env` variables that were not set here."""
+    """Settings and `.env` variables that were imported, because they were not set here."""
     kept: list[str]
-    """Settings that have a different value here."""
+    """Settings and `.env` variables that were not imported, because they have a different value here."""
     refused: list[str]
-    """Keys that are not settings here, or have the wrong shape."""
+    """Keys that are not settings of Rolecall, or whose values have the wrong shape."""
 
 
 def has_config(folder: str) -> bool:
@@ -142,7 +143,7 @@ def has_config(folder: str) -> bool:
 
 
 def take_config(folder: str) -> TakenConfig:
-    """Import the settings of `folder` that are not set here, including providers' keys."""
+    """Import those settings of `folder` that are not set here, including the keys of providers."""
     file = os.path.join(folder, CONFIG)
     theirs = config.parse(config.read_text(file), file)
     entries: dict[tuple[str, ...], Any] = {(key,): theirs[key] for key in _SINGLE if theirs.get(key)}

@@ -1,4 +1,5 @@
-"""The recorded files of a store's steps: collected and verified with the nodes that name them, and in bundles."""
+"""The recorded files of a store's steps. They are collected and verified by the nodes that name them, and can be
+bundled."""
 
 from __future__ import annotations
 
@@ -20,15 +21,15 @@ from rolecall.threads.thread import ATTEMPT_SCHEMAS, RECORD_SCHEMAS, TREE_SCHEMA
 
 
 def collect(store: Store, *, delete: bool, grace_ms: int) -> Collected:
-    """Find the trees that no step, attempt or running thread names, and with `delete` remove them. Trees recorded
-    within the grace time stay."""
-    before = time.time() - grace_ms / 1000  # by this machine's clock, like the times of files
+    """Find the trees that no step, attempt or running thread names, and remove them if `delete` is true. Keep trees
+    that were recorded within the grace time."""
+    before = time.time() - grace_ms / 1000  # by this machine's clock, which also sets the times of files
     return tree_keep.collect(trees_of(store).place, name_trees(store), before=before, delete=delete)
 
 
 def verify(store: Store) -> list[Fault]:
-    """The incomplete trees that steps name. In a store that several machines share, a tree that is missing entirely is
-    on another machine."""
+    """Return a fault for each incomplete tree that a step names. In a store that several machines share, a tree that is
+    missing entirely counts as being on another machine."""
     named, place = name_trees(store, skip_damaged=True), trees_of(store).place
     return [
         Fault(named[lost.repository][lost.tree], "files", f"names the tree {lost.tree[:12]}: {lost.text}")
@@ -38,7 +39,8 @@ def verify(store: Store) -> list[Fault]:
 
 
 def add_to_bundle(store: Store, target: Store, folder: str) -> list[Fault]:
-    """Write the files that the steps of a bundle name into its folder, and return those that are not here."""
+    """Write the files named by the steps of a bundle into the bundle's folder. Return a fault for each tree whose files
+    are not on this machine."""
     named = name_trees(target, skip_damaged=True)
     return [
         Fault(named[lost.repository][lost.tree], "files", f"without the tree {lost.tree[:12]}: {lost.text}")
@@ -52,8 +54,8 @@ def take_from_bundle(store: Store, folder: str) -> None:
 
 
 def name_trees(store: Store, *, skip_damaged: bool = False) -> dict[str, dict[str, str]]:
-    """The trees that steps, attempts and running threads name, by repository, each with the node or ref that names
-    it."""
+    """Return the trees that steps, attempts and running threads name, by repository. Map each tree to a node or ref
+    that names it."""
     named: dict[str, dict[str, str]] = {}
     for name, stored in _stored_trees(store, skip_damaged=skip_damaged):
         try:
@@ -70,7 +72,7 @@ def name_trees(store: Store, *, skip_damaged: bool = False) -> dict[str, dict[st
 def _stored_trees(store: Store, *, skip_damaged: bool) -> Iterator[tuple[str, Mapping[str, Any] | None]]:
     for ref in (*store.refs(attempt_name("")), *store.refs(group_name(""))):
         yield ref.name, ref.state.get("tree")
-    # A fork at the start begins with files that only its source thread names, and may not have copied them yet.
+    # A fork at the start begins with files that only its source thread names, and that it may not have copied yet.
     for one in read_threads(store):
         for folder in one.state.folders.values():
             if folder.files and not folder.is_removed:

@@ -1,8 +1,9 @@
-"""The key of a step: a digest of everything that its result depends on. Pure.
+"""The key of a step: a digest of everything that the step's result depends on. All functions are pure.
 
 Two steps with equal keys were asked the same thing, by the same role, of the same agent, with the same files. The key
-does not depend on the time, the thread, the position in it, the order of siblings, the host or the folder. The parts
-are stored with the step, so that two steps can be compared part by part. On the command line's read path.
+does not depend on the time, the thread, the position in the thread, the order of siblings, the host or the folder. The
+parts of the key are stored with the step, so that two steps can be compared part by part. This module is on the command
+line's read path.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +26,7 @@ _DIGEST = 24
 _KEY = 32
 PROMPT_PARTS = ("task", "item", "instruction", "knowledge", "history", "steps")
 NAMES = ("role", "agent", "version", "restrictions", *PROMPT_PARTS, "tree", "session", "repetition")
-"""The parts in the order in which they are compared: causes before what follows from them."""
+"""The names of the parts in the order in which they are compared: causes before their consequences."""
 OF_ROLE = (
     *("description", "prompt", "procedure", "output", "schema", "capabilities"),
     *("resume", "extract", "may_start_threads", "knowledge"),
@@ -33,33 +34,34 @@ OF_ROLE = (
 """The fields of a role that its result depends on."""
 
 ROUND = 1_000_000
-"""What each earlier repeat of an evaluation adds to `repetition`: more than the number of times that one thread and its
-groups can ask the same question."""
+"""The number that each earlier repeat of an evaluation adds to `repetition`. It is larger than the number of times that
+one thread and its groups can ask the same question."""
 
 
 class Parts(NamedTuple):
-    """Everything that the result of a step depends on. Long parts are digests."""
+    """Everything that the result of a step depends on. Long parts are stored as digests."""
 
     role: str
-    """The definition of the role."""
+    """The digest of the role's definition."""
     prompt: Mapping[str, str]
-    """The digest of each part of the prompt that is not empty, by its name in `PROMPT_PARTS`."""
+    """The digest of each non-empty part of the prompt, by its name in `PROMPT_PARTS`."""
     agent: str
-    """The adapter with its options, without the name of its entry in the configuration."""
+    """The adapter and its options, without the name under which the configuration lists the agent."""
     version: str
-    """The version of the agent's program; empty if it is not known."""
+    """The version of the agent's program, or empty if the version is unknown."""
     restrictions: Sequence[str] = ()
     tree: str = ""
-    """The snapshot of the files before the role's turn; empty without a snapshot, or if a nested repository had
+    """The snapshot of the files before the role's turn. Empty if there is no snapshot, or if a nested repository had
     uncommitted files."""
     session: str = ""
-    """The role's last turn in the session that it continues: its key and its answer."""
+    """The digest of the role's last turn in the session that the role continues, computed from that turn's key and
+    answer."""
     repetition: int = 0
-    """How many times the same question was asked before, in this thread or of earlier members of the group, plus
-    `ROUND` for each earlier repeat of an evaluation."""
+    """The number of times that the same question was asked before, in this thread or by earlier members of the group,
+    plus `ROUND` for each earlier repeat of an evaluation."""
 
     def dump(self, found: str = "") -> dict[str, Any]:
-        """The stored form. It omits the tree if it is the one that the step `found`."""
+        """Return the stored form of the parts. Leave out the tree if it is the tree that the step `found`."""
         known: dict[str, Any] = {"role": self.role, **self.prompt}
         known |= {"agent": self.agent, "version": self.version}
         rest = {
@@ -71,12 +73,12 @@ class Parts(NamedTuple):
         return known if self.tree == found else {**known, "tree": self.tree}
 
     def get(self, name: str) -> Any:
-        """A part by its name in `NAMES`."""
+        """Return a part by its name in `NAMES`."""
         return self.prompt.get(name, "") if name in PROMPT_PARTS else getattr(self, name)
 
 
 def load_parts(stored: Mapping[str, Any], tree: str) -> Parts:
-    """The parts stored with a step whose role found `tree`."""
+    """Return the parts stored with a step. `tree` is the tree that the step's role found."""
     return Parts(
         stored["role"],
         {name: stored[name] for name in PROMPT_PARTS if name in stored},
@@ -90,30 +92,31 @@ def load_parts(stored: Mapping[str, Any], tree: str) -> Parts:
 
 
 def key_of(parts: Parts) -> str:
-    """The key; empty if the files before the role's turn or the version of its agent are unknown."""
+    """Return the key of the parts, or an empty string if the files before the role's turn or the version of its agent
+    are unknown."""
     if not parts.tree or not parts.version:
         return ""
     return _sha256([parts.get(name) for name in NAMES])[:_KEY]
 
 
 def key_name(key: str) -> str:
-    """The ref that names the newest step with this key. Garbage collection ignores it."""
+    """Return the name of the ref that records the newest step with this key. Garbage collection ignores this ref."""
     return f"{INDEX}{key}"
 
 
 def differences(one: Parts, other: Parts) -> list[str]:
-    """The names of the parts that differ, in the order of `NAMES`."""
+    """Return the names of the parts that differ, in the order of `NAMES`."""
     return [name for name in NAMES if one.get(name) != other.get(name)]
 
 
 def digest(value: Any) -> str:
-    """The digest of a JSON value; empty for an empty one."""
+    """Return the digest of a JSON value, or an empty string if the value is empty."""
     return _sha256(value)[:_DIGEST] if value else ""
 
 
 def digest_role(name: str, role: "StoredRole", sandbox: Any = None) -> str:
-    """The digest of a role's definition, without limits, its agent, its folder and how a group plays it. `sandbox` is
-    the stored form of the role's sandbox, if any."""
+    """Return the digest of a role's definition. The digest does not cover the role's limits, agent and folder, or how a
+    group plays the role. `sandbox` is the stored form of the role's sandbox, if any."""
     fields = {field: getattr(role, field) for field in OF_ROLE}
     plain = {key: [*value] if isinstance(value, tuple) else value for key, value in fields.items()}
     return digest([name, plain] if sandbox is None else [name, plain, sandbox])
@@ -128,8 +131,9 @@ def digest_prompt(
     steps: str = "",
     item: Any = None,
 ) -> dict[str, str]:
-    """The digests of a prompt's parts. `history` has the earlier steps that it shows; a Python function has `steps`
-    instead, a digest of all of them. `item` is what distinguishes a member's role from its definition."""
+    """Return the digests of a prompt's parts. `history` holds the earlier steps that the prompt shows; for a Python
+    function, `steps` is a digest of all earlier steps instead. `item` is whatever makes a member's role differ from the
+    role's definition."""
     found = {
         "task": digest(task),
         "item": digest(item),
@@ -142,10 +146,10 @@ def digest_prompt(
 
 
 def describe_step(step: "ShownStep") -> list[Any]:
-    """An earlier step without the values that depend on its thread: members of a group have no ids, branches and
-    folders."""
+    """Return an earlier step without the values that depend on its thread: the ids, branches and folders of group
+    members are left out."""
     output = step.output
-    if step.agent == GROUP and isinstance(output["members"], list):  # members may not see their list
+    if step.agent == GROUP and isinstance(output["members"], list):  # the list may be hidden from members
         output = {**output, "members": [_describe_member(member) for member in output["members"]]}
     return [step.role, output, step.body.strip()]
 

@@ -1,4 +1,4 @@
-"""Finds the parts of a step's key before its agent is asked, and a step by its key."""
+"""Find the parts of a step's key before its agent is asked, and find a step by its key."""
 
 from __future__ import annotations
 
@@ -36,41 +36,41 @@ from rolecall.workflow.playbook import RoleFunction
 if TYPE_CHECKING:
     from rolecall.workflow import versions
 else:
-    versions = Module("rolecall.workflow.versions")  # a workflow in YAML does without it
+    versions = Module("rolecall.workflow.versions")  # not needed for a workflow in YAML
 
 
 class KeyInput(NamedTuple):
-    """The question that a role is about to get, from which the parts are computed."""
+    """The question that a role is about to be asked, from which the parts are computed."""
 
     loaded: LoadedThread
     role: str
     workdir: str
     below_top: str
-    """The work folder, relative to the folder of the tree."""
+    """The work folder, relative to the folder that the tree covers."""
     tree: str
-    """The files before its turn, as in `Parts`."""
+    """The files before the role's turn, as in `Parts`."""
     task: str
     """The task, including text added by a prompt written in Python."""
     instruction: str
     recalled: str
-    """The passages from the repository that the prompt has."""
+    """The passages from the repository that the prompt contains."""
     steps_shown: Callable[[int | None], Sequence[ShownStep]]
-    """The earlier steps to show to a session that has already seen the steps up to this number."""
+    """Returns the earlier steps to show to a session that has already seen the steps up to the given number."""
     origin: Origin | None
     """The step of an earlier thread in whose session the role begins."""
     repeat: int = 0
-    """How many times an evaluation asked the same question before, in other threads."""
+    """The number of times that an evaluation asked the same question before, in other threads."""
 
 
 class KnownStep(NamedTuple):
-    """A step that was found by its key."""
+    """A step found by its key, and the step's thread."""
 
     step: Step
     thread: str
 
 
 def find_step(store: Store, key: str) -> KnownStep | None:
-    """The newest finished step with this key, if it is still in the store."""
+    """Return the newest finished step with this key, or None if there is none in the store."""
     ref = store.ref(key_name(key)) if key else None
     if ref is None or not store.has(ref.state["step"]):
         return None
@@ -78,11 +78,11 @@ def find_step(store: Store, key: str) -> KnownStep | None:
 
 
 async def find_parts(setup: Setup, asked: KeyInput, agent: object) -> Parts:
-    """The parts of the step for which an agent is about to be asked."""
+    """Return the parts of the step for which an agent is about to be asked."""
     adapter, folder = adapter_of(agent), asked.workdir
-    if adapter == "workflow":  # its own definition, because its steps have keys with their own agents
+    if adapter == "workflow":  # its definition counts; its steps have keys with their own agents
         name, version = str(getattr(agent, "workflow", "")), ""
-        with suppress(RolecallError):  # the problem is reported when it is asked
+        with suppress(RolecallError):  # the problem is reported when the workflow is asked
             version = setup.find_workflow(name, folder)
         known = Identity(f"workflow:{name}", version)
     else:
@@ -102,7 +102,8 @@ async def find_parts(setup: Setup, asked: KeyInput, agent: object) -> Parts:
 
 
 def find_parts_of_call(setup: Setup, asked: KeyInput, function: RoleFunction) -> Parts:
-    """The parts of the step for which a Python function is about to be called. It can read every earlier step."""
+    """Return the parts of the step for which a Python function is about to be called. A function can read every earlier
+    step, so the parts cover all of them."""
     prompt = digest_prompt(task=asked.task, item=_find_item(asked), steps=_digest_steps(asked))
     return _combine(setup, asked, _add_workflow(identify_code(function), asked), prompt)
 
@@ -125,7 +126,7 @@ def _combine(
 
 
 def _add_workflow(code: Identity, asked: KeyInput) -> Identity:
-    """The identity of code together with the files of its Python workflow."""
+    """Return the identity of a piece of code, extended by the files of its Python workflow."""
     where = asked.loaded.defined.python
     if where is None or not code.version:
         return code
@@ -135,7 +136,8 @@ def _add_workflow(code: Identity, asked: KeyInput) -> Identity:
 
 @lru_cache(maxsize=8)
 def _digest_workflow(where: str) -> str:
-    """The digest of a workflow's code, which this process has loaded; empty if it cannot be read."""
+    """Return the digest of the code of a workflow that this process has loaded, or an empty string if the code cannot
+    be read."""
     try:
         return versions.digest(where)[:16]
     except (RolecallError, OSError):
@@ -143,8 +145,9 @@ def _digest_workflow(where: str) -> str:
 
 
 def _find_session(asked: KeyInput, agent: str) -> tuple[str, int | None]:
-    """The digest of the role's last turn in the session that its tier asks for, and the number of that step. It does
-    not matter whether the session can be continued: if not, the agent gets the same content in a longer prompt."""
+    """Return the digest of the role's last turn in the session that its tier asks for, and the number of that turn's
+    step. Whether the session can really be continued does not matter: if it cannot, the agent gets the same content in
+    a longer prompt."""
     own = (step for step in islice(asked.loaded.chain, LOOK_BACK) if step.role == asked.role)
     if asked.loaded.role(asked.role).resume in ("bounded", "persistent"):
         for step in own:
@@ -157,12 +160,13 @@ def _find_session(asked: KeyInput, agent: str) -> tuple[str, int | None]:
 
 
 def _digest_turn(step: Step, parts: Parts) -> str:
-    """What a session has seen up to a step. A step without a key equals no other step."""
+    """Return the digest of what a session has seen up to a step. The digest of a step without a key equals no other."""
     return digest([key_of(parts) or step.id, step.output, step.body])
 
 
 def _find_item(asked: KeyInput) -> Any:
-    """What distinguishes a member's role from its definition: its item, and the texts that contain the item."""
+    """Return what makes a member's role differ from the role's definition: the member's item, and the texts that
+    contain the item. Return None if nothing does."""
     member = asked.loaded.chain.start.member
     if member is None:
         return None
@@ -173,7 +177,8 @@ def _find_item(asked: KeyInput) -> Any:
 
 
 def _digest_steps(asked: KeyInput) -> str:
-    """The digest of all earlier steps. It continues the digest of the last function called in the thread."""
+    """Return the digest of all earlier steps. It extends the digest computed for the last function called in the
+    thread."""
     unread = list[Step]()
     found = ""
     for step in asked.loaded.chain.with_above():
@@ -189,8 +194,8 @@ def _digest_steps(asked: KeyInput) -> str:
 
 
 def _count_repetitions(store: Store, asked: KeyInput, parts: Parts) -> int:
-    """How many times the same question was asked before: of earlier members of the group, in this thread, or in earlier
-    repeats of an evaluation, each of which counts as a whole round."""
+    """Return the number of times that the same question was asked before: of earlier members of the group, in this
+    thread, or in earlier repeats of an evaluation, each of which counts as `ROUND`."""
     loaded, before = asked.loaded, asked.repeat * ROUND
     if (member := loaded.chain.start.member) is not None:
         group = loaded.defined.roles[member.group.role].group
@@ -209,7 +214,8 @@ def _count_repetitions(store: Store, asked: KeyInput, parts: Parts) -> int:
 
 @lru_cache(maxsize=8)
 def _find_repeated(store: Store, items: str) -> dict[int, int]:
-    """The numbers of the items that occur earlier in the list, too, each with how often."""
+    """Return the numbers of the items that also occur earlier in the list. Map each number to the count of those
+    earlier occurrences."""
     seen, found = dict[bytes, int](), dict[int, int]()
     for number, item in enumerate(store.follow(items).payload, 1):
         content = canonical.encode(item)

@@ -1,5 +1,5 @@
-"""Ends a thread for good: first in the store, then the process that runs it, then the processes of its agents, then the
-members of its group in the same way."""
+"""End a thread for good: first in the store, then the process that runs it, then the processes of its agents. Then end
+the members of its group in the same way."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from rolecall.threads import lifecycle
 from rolecall.threads.state import ThreadRef, check_run, group_name, read_members, read_note, read_thread
 
 _STOP_SECONDS = 5.0
-"""How long a process may take to stop when asked; its agent gets 2 seconds of that."""
+"""The time that a process gets to stop when asked; the process gives its agent 2 seconds of that time."""
 
 
 class Killed(NamedTuple):
     ref: ThreadRef
     process: int | None
-    """The id of the process that ran the thread on this machine."""
+    """The id of the process that ran the thread on this machine, if any."""
     was_stuck: bool
-    """Whether the process did not stop when asked."""
+    """Whether the process failed to stop when asked."""
 
 
 def kill(store: Store, ref: ThreadRef, reason: str, *, mask: Mask) -> Killed:
     ref, lease = lifecycle.kill(store, ref, reason, mask=mask)
-    # A process that also runs other threads, possibly this one, is not signalled: it checks its leases.
+    # A process that also runs other threads, possibly this one, gets no signal; it notices when it checks its leases.
     is_shared = lease.get("shared") or lease.get("pid") == os.getpid()
     process = ask_to_stop(lease) if lease and not is_shared else None
-    lifecycle.tell_service(ref)  # only now: the service might end the process before we can report it
+    lifecycle.tell_service(ref)  # now, or the service might end the process before we report it
 
     was_stuck, deadline = False, monotonic() + _STOP_SECONDS
     while process is not None and holder.is_alive(lease, now=0):
@@ -47,20 +47,20 @@ def kill(store: Store, ref: ThreadRef, reason: str, *, mask: Mask) -> Killed:
                 os.kill(process, signal.SIGKILL)
             break
         sleep(0.02)
-    if not lease or process is not None:  # no process is left to end its agents
+    if not lease or process is not None:  # no other process will end the agents
         with ThreadPoolExecutor(1) as other:  # the caller's thread may have a running event loop
             for run in _runs_of(store, ref):
                 other.submit(asyncio.run, end_leftovers(run)).result()
     for member in read_members(store, ref.id):
         if not member.state.has_ended:
-            with suppress(UsageError):  # it has ended meanwhile
+            with suppress(UsageError):  # the member has ended in the meantime
                 kill(store, member, f"its group was killed: {reason}", mask=mask)
     return Killed(ref, process, was_stuck)
 
 
 def ask_to_stop(lease: Mapping[str, Any]) -> int | None:
-    """Send SIGTERM to the process that runs the thread and return its id, even if it has already ended. Return None
-    for a process of another host or user, which finds out from its lease."""
+    """Send SIGTERM to the process that runs the thread and return its id, even if the process has already ended. Return
+    None for a process of another host or user; such a process learns from its lease that it must stop."""
     if lease.get("host") != holder.me("")["host"]:
         return None
     try:
@@ -72,8 +72,8 @@ def ask_to_stop(lease: Mapping[str, Any]) -> int | None:
 
 
 def _runs_of(store: Store, ref: ThreadRef) -> list[str]:
-    """The run ids of the agents that work for a thread and for the child thread that plays its role, and of the check
-    of its group."""
+    """Return the run ids of the agents that work for a thread, of the check of its group, and of the agents of the
+    child thread that plays its role."""
     runs, known = [check_run(ref.id)] if store.ref(group_name(ref.id)) else [], read_note(store, ref.id)
     if known is None:
         return runs

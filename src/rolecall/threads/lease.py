@@ -1,7 +1,8 @@
-"""Leases: only one process at a time may move a thread's head, and the thread's ref names it.
+"""Leases ensure that only one process at a time moves a thread's head; the thread's ref names that process.
 
-Taking a thread is a compare-and-swap that writes our lease into its ref. It is an error while a live process holds the
-thread; a dead holder is replaced. The lease is renewed while a step runs, and the step stops if the thread is lost.
+Taking a thread is a compare-and-swap that writes our lease into the thread's ref. If a live process holds the thread,
+taking it is an error; the lease of a dead process is replaced. The lease is renewed while a step runs, and the step
+stops if the thread is lost.
 """
 
 from __future__ import annotations
@@ -19,18 +20,19 @@ from rolecall.threads import thread
 from rolecall.threads.state import Status, ThreadRef, ThreadState, move, read_thread
 
 _GLANCE = 2.0
-"""Seconds between two checks that the thread is still ours; for a short lease, a tenth of it."""
+"""The maximum number of seconds between two checks that the thread is still ours. For a short lease, the interval is a
+tenth of the lease."""
 
 
 class Waits(Exception):
-    """The thread waits until a time that has not come; `ref` is how it was read."""
+    """The thread is waiting until a time that has not come yet. `ref` is the thread's ref as it was read."""
 
     def __init__(self, ref: ThreadRef) -> None:
         self.ref = ref
 
 
 class Held(NamedTuple):
-    """A thread that this process runs: no other process moves its head as long as the lease is ours."""
+    """A thread that this process runs. No other process moves the thread's head as long as the lease is ours."""
 
     store: Store
     thread: str
@@ -39,7 +41,7 @@ class Held(NamedTuple):
     lease_ms: int
 
     def ref(self) -> ThreadRef:
-        """Read the thread's current ref. Raise Conflict if we have lost the thread."""
+        """Read the thread's current ref. Raise `Conflict` if this process has lost the thread."""
         ref = read_thread(self.store, self.thread)
         if ref is None or ref.state.lease.get("token") != self.token or ref.head != self.head:
             raise Conflict(
@@ -53,8 +55,8 @@ class Held(NamedTuple):
 async def hold(
     store: Store, name: str, token: str, cancel: Cancel, *, lease_ms: int, is_shared: bool
 ) -> AsyncIterator[tuple[Held, Cancel]]:
-    """Take a thread for one step; raise Waits if it may not continue yet. The event it yields is set when the caller
-    cancels, or when the thread is killed or taken over."""
+    """Take a thread for one step. Raise `Waits` if the thread cannot continue yet. The yielded event is set when the
+    caller cancels, or when the thread is killed or taken over."""
     held = take(store, name, token, lease_ms=lease_ms, is_shared=is_shared)
     stop = asyncio.Event()
     task = asyncio.create_task(_keep(held, cancel, stop))
@@ -62,7 +64,7 @@ async def hold(
         yield held, stop
     finally:
         task.cancel()
-        # After an interruption or an unexpected error, the lease is still there.
+        # After an interruption or an unexpected error, the ref still contains the lease.
         ref = read_thread(store, held.thread)
         if ref is not None and ref.state.lease.get("token") == token:
             _move(store, ref, ref.state._replace(status=Status.IDLE, lease={}), durable=True)
@@ -93,7 +95,7 @@ def take(
         try:
             _move(store, ref, state._replace(status=Status.RUNNING, lease=mine), durable=False)
         except Conflict:
-            # The new state of the thread gives a better error than the lost race.
+            # Reading the thread again gives a better error message than the lost race does.
             if thread.find(store, name).ref.version == ref.ref.version:
                 raise
             continue
@@ -109,7 +111,7 @@ def refuse_ended(ref: ThreadRef) -> None:
 
 
 async def _keep(held: Held, cancel: Cancel, stop: asyncio.Event) -> None:
-    """Renew the lease until the caller cancels or the thread is lost, then tell the step to stop."""
+    """Renew the lease until the caller cancels or the thread is lost, and then tell the step to stop."""
     while not cancel.is_set():
         try:
             async with asyncio.timeout(min(_GLANCE, held.lease_ms / 10_000)):
@@ -123,7 +125,7 @@ async def _keep(held: Held, cancel: Cancel, stop: asyncio.Event) -> None:
             except Conflict:
                 break
             except StorageError:
-                continue  # the step's own commit fails in the same way and reports it
+                continue  # the step's own commit fails in the same way and reports the error
     stop.set()
 
 

@@ -1,4 +1,4 @@
-"""Starts, forks, resumes and kills threads. Each of these is one transaction."""
+"""Start, fork, resume and kill threads, each in one transaction."""
 
 from __future__ import annotations
 
@@ -50,23 +50,24 @@ if TYPE_CHECKING:
     from rolecall.workflow.playbook import Playbook
 
 Bind = Callable[["Playbook"], JsonObject]
-"""Returns the agents to bind to the roles of a new thread, which stores them."""
+"""Returns the agents to bind to the roles of a new thread, which stores these agents."""
 Also = Callable[[str, Draft], object]
-"""(id of a new thread, the draft that creates it): adds something to the same transaction."""
+"""Takes the id of a new thread and the draft that creates the thread, and adds something to that draft."""
 KILLED = 137
-"""The exit code of a killed thread, the same as that of a process ended by SIGKILL."""
+"""The exit code of a killed thread, which equals that of a process ended by SIGKILL."""
 MAKING_MS = 600_000
-"""How long another host waits for the process that makes a thread's folders before it treats that process as dead."""
+"""The time that another host waits for the process that makes a thread's folders, before treating that process as
+dead."""
 
 
 class EvalThread(NamedTuple):
-    """A thread of an evaluation: one variant, one task, one of its repeats."""
+    """A thread of an evaluation, which runs one repeat of one task with one variant."""
 
     thread: str
-    """Its id, which follows from the run."""
+    """The thread's id, which is derived from the run."""
     run: str
     repeat: int = 0
-    """How many times the same question is asked before it, so that it does not reuse those answers."""
+    """The number of earlier repeats that ask the same questions; the thread does not reuse their answers."""
 
 
 def start(
@@ -89,20 +90,20 @@ def start(
     ident: str | None = None,
     also: Also | None = None,
 ) -> ThreadRef:
-    """Create a thread without running it, and store its playbook if it is not stored yet.
+    """Create a thread without running it. Store its playbook if it is not stored yet.
 
     Args:
-        agent: plays every role.
+        agent: the agent that plays every role.
         bind: chooses the agent of each role now, so that later changes of the configuration do not apply.
-        parent: the thread that has the role this one plays.
-        title: by default the first line of the prompt.
-        work: where its own folders are created.
-        sessions: for roles that begin in an earlier session: its `thread`, `step` and `tier`, or as `refusal` the
-            reason for a new session.
-        reuse: whether finished steps with the same key are taken over; None leaves it to the workflow.
-        queue: its priority in the service's queue.
-        cell: what an evaluation decides about it.
-        ident: its id, if that was chosen before.
+        parent: the thread with the role that this thread plays.
+        title: the title; if empty, the first line of the prompt.
+        work: the folder in which the thread's own folders are created.
+        sessions: for each role that begins in an earlier session, the `thread`, `step` and `tier` of that session,
+            or, as `refusal`, the reason for a new session.
+        reuse: whether finished steps with the same key are taken over; None leaves the choice to the workflow.
+        queue: the thread's priority in the service's queue; None if the thread is not queued.
+        cell: the id and the settings that an evaluation chooses for the thread.
+        ident: the thread's id, if it has already been chosen.
         also: adds to the transaction that creates the thread.
     """
     if not prompt.strip():
@@ -116,7 +117,7 @@ def start(
     node = workflow if isinstance(workflow, str) else registry.add_workflow(draft, workflow)
     fields = {"workflow": node, "prompt": mask.text(prompt), "cwd": os.path.realpath(cwd)}
     head = draft.put_as(START_SCHEMA, fields)
-    draft.put_schema(STEP_SCHEMA)  # an external agent needs it to store the first step
+    draft.put_schema(STEP_SCHEMA)  # an external agent needs this schema to store the first step
     draft.commit()
     book = registry.load_node(store, workflow) if isinstance(workflow, str) else workflow
     for role in sessions or ():
@@ -166,14 +167,14 @@ def fork(
     cell: EvalThread | None = None,
     also: Also | None = None,
 ) -> ThreadRef:
-    """Create a thread that shares the chain up to `at` (a start or a step). A different workflow or prompt adds a new
-    start; otherwise a fork is just one ref. The fork keeps the agents of `source`, unless an `agent` or a workflow is
-    given. A new start may also have another work folder, `cwd`; `cell` is what an evaluation decides about the fork.
+    """Create a thread that shares the chain up to `at`, which is a start or a step. A different workflow or prompt adds
+    a new start, which can also have a different work folder, `cwd`; without it, a fork is just one ref. The fork keeps
+    the agents of `source`, unless `agent` or `workflow` is given. `cell` holds what an evaluation chooses for the fork.
 
-    It works in its own folders, with the files of that step. `trees` is the folder of the repositories that have them.
-    Without it, or if the step did not record its files, the fork shares the folder that `source` shares, and its own
-    folders begin with the current state of the folders of `source`: a worktree at the last commit there, a copy as a
-    copy."""
+    The fork works in its own folders, which begin with the files of that step. `trees` is the folder of the
+    repositories that contain these files. Without `trees`, or if the step did not record its files, the fork shares the
+    folder that `source` shares, and its own folders begin with the current state of the folders of `source`: a worktree
+    begins at the last commit there, and a copy begins as a copy."""
     chain, head = Chain(store, at), at
     if workflow is not None or prompt is not None:
         draft = store.draft()
@@ -223,8 +224,8 @@ def fork(
 
 
 def _limits_at(store: Store, chain: Chain) -> dict[str, float]:
-    """The limits for a fork at a node that is given without a thread. A start does not store limits, and several
-    threads may share it, so their lowest limits apply."""
+    """Return the limits for a fork at a node that was given without a thread. A start does not store limits and can be
+    shared by several threads, so the lowest limits of those threads apply."""
     if chain.last is not None:
         return dict(chain.last.payload.get("limits", {}))
     found: dict[str, float] = {}
@@ -235,7 +236,7 @@ def _limits_at(store: Store, chain: Chain) -> dict[str, float]:
 
 
 def _put_marker(store: Store, draft: Draft, chain: Chain, role: str, output: str, *, start: str) -> str:
-    """Add a step that no role took: a person's message, or the beginning of a fork."""
+    """Add a step that no role took: a person's message or the beginning of a fork."""
     last, now = chain.last, store.now()
     fields = {
         "start": start,
@@ -271,7 +272,7 @@ def _add_thread(
     queue: int | None = None,
     also: Also | None = None,
 ) -> ThreadRef:
-    """Add a thread whose head is `head`, then make its folders."""
+    """Add a thread whose head is `head`, and then make its folders."""
     ident = ident or thread.new_thread_id(store.now())
     chain = Chain(store, head)
     loaded = LoadedThread(ident, chain, book)
@@ -279,7 +280,7 @@ def _add_thread(
     if isinstance(way, Stuck):
         raise UsageError(f"the thread could not take its next step: {way.reason}")
 
-    # Problems with its folders are reported before the thread exists.
+    # Problems with the thread's folders are reported before the thread exists.
     kinds: list[str] = [*own_folders(book.workflow)]
     if member := chain.start.member:  # a fork of a member
         kinds = [kind for kind in [loaded.workdir_of(member.role)] if kind != "shared"]
@@ -328,14 +329,14 @@ def _add_thread(
 
 
 def enter_queue(draft: Draft, ident: str, state: ThreadState, entry: JsonObject) -> None:
-    """Add a thread to the service's queue. It is not admitted while its living `maker` still makes its folders; once it
-    has `begun`, it is not discarded."""
+    """Add a thread to the service's queue. The service does not admit the thread while the living process `maker` is
+    making its folders, and does not discard the thread once it has `begun`."""
     draft.move(thread.queue_name_of(ident, state), None, state=thread.queue_entry(state, entry))
 
 
 def _make_folders(store: Store, ref: ThreadRef) -> ThreadRef:
-    """Make the thread's own folders, or remove the thread if that fails. If this process dies first, the first step
-    makes them."""
+    """Make the thread's own folders, or remove the thread if that fails. If this process dies first, the thread's first
+    step makes them."""
     folders = ref.state.folders
     if not folders:
         return ref
@@ -374,9 +375,9 @@ def resume(
     is_run_here: bool = False,
     by: Mapping[str, str] | None = None,
 ) -> ThreadRef:
-    """Continue a suspended thread. The person's answer becomes part of the chain, with `by`, which says who it was. If
-    `agent` is given, it plays every role from now on; if `reuse` is given, it decides about the next steps. If the
-    service ran the thread before, the service continues it, unless `is_run_here`."""
+    """Continue a suspended thread. A person's answer becomes part of the chain, together with `by`, the description of
+    that person. If `agent` is given, it plays every role from now on. If `reuse` is given, it says whether the next
+    steps reuse finished ones. If the service ran the thread before, the service continues it, unless `is_run_here`."""
     if ref.state.has_ended:
         raise UsageError(
             f"thread {ref.id} is {ref.state.status}",
@@ -399,7 +400,7 @@ def resume(
         played = read_thread(store, note.note.session) if note.note.by.startswith("workflow:") else None
         if (
             played is not None and played.state.until is not None
-        ):  # it waits for the thread that plays its role
+        ):  # the thread that plays its role is waiting, too
             resume(store, played, mask=mask)
     chain, draft = Chain(store, ref.head), store.draft()
     head: str = ref.head
@@ -424,7 +425,8 @@ def resume(
         state = state._replace(agent=agent, agents=bind(registry.load_node(store, chain.start.workflow)))
     draft.event(ref.id, "resumed", {"answer": words, "limits": dict(limits or {}), **whose})
     if group is not None:
-        # Members that have failed are tried again, and the time that it was suspended does not count.
+        # Members that have failed are tried again. The time for which the group was suspended does not count against
+        # its deadline.
         now = store.now()
         facts = {"retry": now, "deadline": group.state.get("deadline", 0) + now - ref.ref.updated}
         kept = {key: value for key, value in facts.items() if key == "retry" or key in group.state}
@@ -435,7 +437,7 @@ def resume(
 
 
 def choose_reuse(store: Store, ref: ThreadRef, reuse: bool | None) -> None:
-    """Decide whether the thread's next steps may reuse finished ones; None changes nothing."""
+    """Set whether the thread's next steps may reuse finished steps; None changes nothing."""
     if reuse is None or reuse == ref.state.reuse or ref.state.has_ended:
         return
     refuse_running(store, ref)
@@ -445,7 +447,8 @@ def choose_reuse(store: Store, ref: ThreadRef, reuse: bool | None) -> None:
 
 
 def _role_that_hears(chain: Chain, ref: ThreadRef, workflow: StoredWorkflow) -> str:
-    """The role that asked a question, or whose attempt failed; for a command, the role that named it."""
+    """Return the role that asked a question or whose attempt failed. If a command plays that role, return the role that
+    the command's last tag names."""
     role = ref.state.role or next((step.role for step in chain if not step.role.startswith("$")), "")
     agents = {name: one.agent or "" for name, one in workflow.roles.items()}
     if command.is_run(agents.get(role)):
@@ -458,13 +461,13 @@ def _role_that_hears(chain: Chain, ref: ThreadRef, workflow: StoredWorkflow) -> 
 
 
 def queue_again(store: Store, draft: Draft, ref: ThreadRef, state: ThreadState) -> ThreadState:
-    """Return the state of a thread that continues, and queue the thread again if the service ran it before."""
+    """Return the state of a thread that continues. Queue the thread again if the service ran it before."""
     place = ref.state.service
     if state.status != Status.IDLE or place is None:
         return state
     if places := thread.in_service(store, ref):
         for entry in places:
-            if "until" in entry.state:  # it no longer waits for a limit
+            if "until" in entry.state:  # the thread no longer waits for a limit
                 kept = {key: value for key, value in entry.state.items() if key != "until"}
                 draft.move(entry.name, entry, state=kept)
         return state._replace(status=Status.QUEUED) if ref.state.status == Status.QUEUED else state
@@ -489,12 +492,12 @@ def give_to_service(store: Store, ref: ThreadRef, *, priority: int = 0) -> Threa
 def kill(
     store: Store, ref: ThreadRef, reason: str = "killed by a person", *, mask: Mask
 ) -> tuple[ThreadRef, JsonObject]:
-    """End a thread for good. Return it with the lease of the process that runs it, or an empty lease if none does.
-    `killing.py` also ends that process."""
+    """End a thread for good. Return the thread with the lease of the process that runs it, or with an empty lease if no
+    process does. `killing.py` also ends that process."""
     while True:
         if ref.state.has_ended:
             raise UsageError(f"thread {ref.id} is already {ref.state.status}")
-        # Whether it runs is checked before the service can learn of the kill.
+        # Find out whether the thread is running before the service can learn of the kill.
         lease = ref.state.lease
         is_running = lease and holder.is_alive(lease, now=store.now())
         told = mask.text(reason)
@@ -510,13 +513,13 @@ def kill(
 
 
 def tell_service(ref: ThreadRef) -> None:
-    """Ask the service to check one of its threads now instead of at its next poll."""
+    """Ask the service to check one of its threads now instead of at the service's next poll."""
     if ref.state.service is not None:
         poke(config.home(), ref.id)
 
 
 def refuse_running(store: Store, ref: ThreadRef) -> None:
-    """Raise Conflict while a live process runs the thread."""
+    """Raise `Conflict` if a live process runs the thread."""
     lease = ref.state.lease
     if lease and holder.is_alive(lease, now=store.now()):
         raise Conflict(

@@ -1,5 +1,5 @@
-"""Lists threads, newest first, with filters and pages; damaged ones are shown as damaged. Reads only refs and the head
-of each listed thread. On the command line's read path."""
+"""List threads, newest first, with filters and pages. A damaged thread is listed as damaged. Listing reads only refs
+and the head of each listed thread. This module is on the command line's read path."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import merge
@@ -16,7 +16,7 @@ from rolecall.threads.views import asking_role, describe_damage, entry
 _BATCH = 500
 _FIRST = 51
 _OLD_FROM = "04"
-"""Ids that sort at or after this are in the predecessor's form."""
+"""Ids that sort at or after this text are in the predecessor's form."""
 
 
 class Filter(NamedTuple):
@@ -26,12 +26,12 @@ class Filter(NamedTuple):
     before: int | None
     words: tuple[str, ...]
     members: bool = False
-    """Whether to include the members of groups."""
+    """Whether the list includes the members of groups."""
 
     @property
     def where(self) -> dict[str, list[str]]:
-        """The part of the filter that the store can apply. A crashed thread is stored as running. A damaged one has no
-        status and is always included."""
+        """The part of the filter that the store can apply. A crashed thread is stored as running. A damaged thread has
+        no status and is always included."""
         kept = {"running" if status == "crashed" else status for status in self.statuses} - {Status.DAMAGED}
         wanted = {"status": sorted(kept)} if kept and not kept.issuperset(STATUSES) else {}
         if self.workflow is not None:
@@ -40,7 +40,7 @@ class Filter(NamedTuple):
 
     @property
     def is_for_damaged(self) -> bool:
-        """Whether only damaged threads are wanted. A thread of any status may be damaged."""
+        """Whether only damaged threads are wanted. A thread with any stored status can be damaged."""
         return self.statuses == {Status.DAMAGED}
 
     def takes(self, found: Mapping[str, Any]) -> bool:
@@ -57,9 +57,9 @@ class Filter(NamedTuple):
 def list_threads(
     store: Store, asked: Filter, *, page: str | None = None, look: Callable[[str], bool] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Threads by start time, newest first, beginning after the thread `page`. The predecessor's ids sort apart from
-    ours, so the two ranges are merged. `look` is called with the id of each thread before the filter, and ends the list
-    by returning False."""
+    """Yield threads by start time, newest first, beginning after the thread `page`. The predecessor's ids sort apart
+    from Rolecall's, so two ranges of ids are merged. `look` is called with the id of each thread before the filter is
+    applied, and ends the list by returning False."""
     if page is not None and not is_thread_id(page):
         page = thread.find(store, page).id
     highest = store.backend.names("thread/", limit=1)
@@ -73,7 +73,7 @@ def list_threads(
         if ("member" in found and not asked.members) or not asked.takes(found):
             continue
         if found["status"] != Status.DAMAGED:
-            # The head shows whether the chain can be read, and which role is waiting.
+            # Reading the head shows whether the chain can be read, and which role is waiting.
             try:
                 head = store.get(found["head"] or "").payload
                 if found["status"] == Status.SUSPENDED and not found["currentRole"]:
@@ -85,8 +85,8 @@ def list_threads(
 
 
 def find_latest(store: Store, folders: Sequence[str], *, is_waiting: bool = False) -> ThreadRef | None:
-    """The newest thread with one of these work folders, except threads that play a role of another. With `is_waiting`,
-    the newest that is suspended or waits for a limit to end."""
+    """Return the newest thread with one of these work folders, except threads that play a role of another thread. With
+    `is_waiting`, return the newest such thread that is suspended or waits for a usage limit to end."""
     before, where = thread.ref_name(_OLD_FROM), {"cwd": folders}
     if is_waiting:
         where["status"] = [Status.SUSPENDED, Status.IDLE, Status.QUEUED]
@@ -104,7 +104,7 @@ def _band(store: Store, asked: Filter, page: str | None, *, is_old: bool) -> Ite
     if asked.before is not None:
         bounds.append(_lowest_id(asked.before, is_old=is_old))
     if page is not None:
-        # Within a millisecond Rolecall's ids come first, so that a page ends at the same place in both ranges.
+        # Within the same millisecond, Rolecall's ids come first, so that a page ends at the same place in both ranges.
         same_band = (page >= _OLD_FROM) == is_old
         bounds.append(page if same_band else _lowest_id(thread_time(page) + is_old, is_old=is_old))
     before, floor = thread.ref_name(min(bounds)), thread.ref_name(_OLD_FROM if is_old else "")
@@ -125,12 +125,13 @@ def _band(store: Store, asked: Filter, page: str | None, *, is_old: bool) -> Ite
 
 
 def _lowest_id(ms: int, *, is_old: bool) -> str:
-    """The lowest id at a time. Its first ten characters encode the time, times four in the predecessor's form."""
+    """Return the lowest id for a time. The first ten characters of an id encode the time, which is multiplied by four
+    in the predecessor's form."""
     return node_from_number(ms << (12 if is_old else 10))[1:] + "0" * 14
 
 
 def _read_page(store: Store, asked: Filter, before: str, limit: int) -> list[Ref]:
-    """Read a page of threads. A thread whose state cannot be read is returned as damaged."""
+    """Read a page of threads. Return a thread whose state cannot be read as damaged."""
     where = asked.where
     try:
         return store.refs("thread/", where=where, before=before, newest_first=True, limit=limit)

@@ -1,4 +1,4 @@
-"""Finds the next role from a thread's chain and its workflow. Pure except for lazy reads of the chain."""
+"""Find the next role from a thread's chain and its workflow. Except for lazy reads of the chain, the code is pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ else:
     groups = Module("rolecall.workflow.group")
 
 MOST_STEPS = 1_000
-"""How many of the latest steps are given to a condition that looks at all steps."""
+"""The maximum number of latest steps given to a condition that looks at all steps."""
 ERROR = "$ERROR"
 T = TypeVar("T")
 
@@ -54,15 +54,15 @@ class LoadedThread:
     def __init__(
         self, name: str, chain: Chain, playbook: Playbook, folders: Mapping[str, WorkFolder] | None = None
     ) -> None:
-        """`folders` are the thread's own."""
+        """`folders` are the thread's own folders."""
         self.thread = name
         self.chain = chain
         self.folders = folders or {}
         fork = self.folders.get("fork")
         self.cwd = fork.cwd if fork else chain.start.cwd
-        """The folder that its roles share."""
+        """The folder that the thread's roles share."""
         self.defined = playbook.workflow
-        """The workflow as it is stored; `workflow` has the role of a member with its item in the texts."""
+        """The workflow as it is stored. In `workflow`, the texts of a member's role contain the member's item."""
         if chain.start.member is not None:
             playbook = _playbook_of_member(playbook, chain.start.member)
         self.playbook = playbook
@@ -74,7 +74,7 @@ class LoadedThread:
 
     @property
     def start_view(self) -> dict[str, str]:
-        """The start as conditions and templates see it."""
+        """The start in the form that conditions and templates see."""
         return {"workflow": self.workflow.name, "prompt": self.task, "cwd": self.cwd}
 
     @cached_property
@@ -91,15 +91,15 @@ class LoadedThread:
 
     @property
     def steps_count(self) -> int:
-        """The number of its steps, without those of members."""
+        """The number of the thread's steps, without the steps of members."""
         return int(self.totals.get("steps", 0) - self.totals.get("members", 0))
 
     def role(self, name: str) -> StoredRole:
         return self.workflow.roles[name]
 
     def workdir_of(self, role: str) -> Workdir:
-        """The kind of folder that a role works in. For a group, whose members work elsewhere, it is the folder into
-        which their work is merged."""
+        """Return the kind of folder that a role works in. The members of a group can work elsewhere; for the group's
+        role, return the kind of folder into which the members' work is merged."""
         if member := self.chain.start.member:
             return member_workdir(self.workflow, member.group.role, role)
         group = self.role(role).group
@@ -109,7 +109,8 @@ class LoadedThread:
         return "worktree" if is_own else "shared"
 
     def over_limit(self, role: str, raised: Mapping[str, float], used: JsonObject) -> Reached | None:
-        """The limit that forbids another step, or None. A thread's limit for one role is named `ROLE.steps`."""
+        """Return the limit that forbids another step of `role`, or None. In `raised`, a limit for a single role is
+        named `ROLE.steps`, for example."""
         given = {**self.chain.start.limits, **raised}
         own = {
             key.rpartition(".")[2]: value for key, value in given.items() if key.rpartition(".")[0] == role
@@ -134,14 +135,15 @@ class LoadedThread:
     async def call(
         self, role: str, function: RoleFunction, *, workdir: str, cancel: protocol.Cancel
     ) -> RoleResult:
-        """Call a role written in Python. Raise AgentError if it raises, UsageError if its result has a wrong shape."""
+        """Call a role written in Python. Raise `AgentError` if its function raises, and `UsageError` if the result has
+        the wrong shape."""
         what = f"the function of {role}"
         with contain(what):
             work = function(self.context(workdir=workdir))
         result = RoleResult.of(await unless(cancel, what, work))
         output = dict(result.output)
         for value in (output, result.body):
-            canonical.encode(value)  # raises if it cannot be stored
+            canonical.encode(value)  # raises if the value cannot be stored
         if misfits := Type(dict(self.role(role).schema)).misfits(output):
             listed = "".join(f"\n  {misfit}" for misfit in misfits)
             raise InvalidPayload(f"`output` does not fit the schema of the role:{listed}", misfits)
@@ -149,7 +151,8 @@ class LoadedThread:
 
 
 def _playbook_of_member(playbook: Playbook, member: Member) -> Playbook:
-    """The playbook with the role as the member plays it: with its item in the texts and its agent from the list."""
+    """Return the playbook with the role as the member plays it, with the member's item in the texts and the member's
+    agent from the list."""
     workflow, group = playbook.workflow, member.group
     name, role = groups.role_of(
         workflow, group.role, number=member.number, count=group.size, item=member.item
@@ -162,7 +165,7 @@ def name_of(function: Any) -> str:
 
 
 def crash_error(what: str, error: BaseException) -> AgentError:
-    """An error for third-party code that raised, with the line where it did."""
+    """Return an error for third-party code that raised an exception, with the line that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return AgentError(f"{what} failed: {type(error).__name__}: {error}{place}", ending="failed")
@@ -170,7 +173,7 @@ def crash_error(what: str, error: BaseException) -> AgentError:
 
 @contextmanager
 def contain(what: str) -> Iterator[None]:
-    """Turn whatever third-party code raises, even SystemExit, into an AgentError of the step."""
+    """Turn any exception from third-party code, even SystemExit, into an `AgentError`."""
     try:
         yield
     except RolecallError:
@@ -185,8 +188,8 @@ def contain(what: str) -> Iterator[None]:
 
 
 async def unless(cancel: protocol.Cancel, what: str, work: Awaitable[T], *, grace: float = 0.0) -> T:
-    """Return the result of `work`, or cancel it and raise AgentError if `cancel` is set `grace` seconds before it
-    ends."""
+    """Return the result of `work`. If `cancel` is set and `work` does not end within `grace` seconds after that, cancel
+    `work` and raise `AgentError`."""
 
     async def guard() -> T:
         with contain(what):
@@ -207,7 +210,7 @@ async def unless(cancel: protocol.Cancel, what: str, work: Awaitable[T], *, grac
 
 
 class Reached(NamedTuple):
-    """A limit that does not allow another step."""
+    """A limit that forbids another step."""
 
     reason: str
     more: str
@@ -215,7 +218,7 @@ class Reached(NamedTuple):
 
 
 def suggest_more(name: str, limit: float, used: float, whose: str, key: str) -> Reached:
-    """A limit that was reached, with a higher one that would allow another step."""
+    """Describe a limit that was reached, and suggest a higher limit that would allow another step."""
     more = limit * 2
     while more <= used:
         more *= 2
@@ -227,7 +230,8 @@ def suggest_more(name: str, limit: float, used: float, whose: str, key: str) -> 
 
 
 def find_next_role(store: Store, ref: ThreadRef, chain: Chain) -> str | None:
-    """The role that is next in a thread; None for a workflow in Python, whose code is not run to show a thread."""
+    """Return the role that is next in a thread. Return None for a workflow in Python, whose code is not run just to
+    show a thread."""
     workflow, schema_ids = read_node(store, chain.start.workflow)
     if workflow.python is not None:
         return None
@@ -236,13 +240,13 @@ def find_next_role(store: Store, ref: ThreadRef, chain: Chain) -> str | None:
 
 
 def next_of(loaded: LoadedThread) -> Route:
-    """The route from the thread's head."""
+    """Return the route from the thread's head."""
     step = next((step for step in loaded.chain if step.role != FORK), None)
     if step is None:
         return way_on(loaded, START, {}, "")
     if step.role != PERSON:
         return way_on(loaded, step.role, step.output, step.body)
-    # A person has answered a role: call it again with the same prompt, followed by the answer.
+    # A person has answered a role. Call that role again with the same prompt, followed by the answer.
     said = step.output
     if said["role"] not in loaded.workflow.roles:
         known = ", ".join(loaded.workflow.roles)
@@ -254,9 +258,9 @@ def next_of(loaded: LoadedThread) -> Route:
 
 
 def called_with(loaded: LoadedThread, role: str) -> Next:
-    """The call of a role that waits for a person, so that it can be called again in the same way."""
+    """Return the call of a role that waits for a person, so that the role can be called again in the same way."""
     way = next_of(loaded)
-    if isinstance(way, Next) and way.role == role:  # it has not been called yet, or its attempt failed
+    if isinstance(way, Next) and way.role == role:  # the role has not been called yet, or its attempt failed
         return way
     asked = next((step for step in loaded.chain if step.role == role), None)
     if asked is None:
@@ -265,7 +269,8 @@ def called_with(loaded: LoadedThread, role: str) -> Next:
 
 
 def way_on(loaded: LoadedThread, role: str, output: Any, body: str, *, is_new: bool = False) -> Route:
-    """The route after `role` with `output`. A step that `is_new` is not in the chain yet."""
+    """Return the route after `role` has answered with `output`. `is_new` means that this step is not in the chain
+    yet."""
     if route.status_of(output) == SUSPEND:
         return Suspended(str(output.get("reason", "")))
     if member := loaded.chain.start.member:
@@ -290,7 +295,7 @@ class Outputs(JsonObject):
     """The latest output of each role that has run, looked up in the chain on demand."""
 
     def __init__(self, loaded: LoadedThread, newest: JsonObject) -> None:
-        """`newest` has outputs that are not in the chain yet, by role."""
+        """`newest` maps roles to outputs that are not in the chain yet."""
         self._loaded = loaded
         self._newest = newest
 
@@ -311,7 +316,7 @@ class Outputs(JsonObject):
 
 
 def _count_steps_needed(loaded: LoadedThread, role: str) -> int:
-    """How many past steps the conditions after a role look at."""
+    """Return the number of past steps that the conditions after a role look at."""
     names = {edge.condition for edge in loaded.workflow.graph.get(role, ()) if edge.condition}
     if not names:
         return 0
@@ -322,7 +327,7 @@ def _count_steps_needed(loaded: LoadedThread, role: str) -> int:
 
 
 def count_steps_for(*expressions: str) -> int:
-    """How many past steps the expressions look at."""
+    """Return the number of past steps that the expressions look at."""
     windows = [condition.window(expression) for expression in expressions]
     return max((MOST_STEPS if window is None else window for window in windows), default=0)
 
@@ -349,7 +354,7 @@ def _ask_moderator(
 
 
 class Messages(Sequence[Message]):
-    """The steps of a chain as Python code sees them, oldest first. They are read on demand, newest first."""
+    """The steps of a chain as Python code sees them, oldest first. The steps are read on demand, newest first."""
 
     def __init__(self, chain: Chain, *, newest: Message | None = None) -> None:
         """`newest` is a step that is not in the chain yet."""
@@ -379,7 +384,7 @@ class Messages(Sequence[Message]):
             at += 1
 
     def recent(self, count: int) -> list[dict[str, Any]]:
-        """The latest steps of roles, oldest first, as conditions see them."""
+        """Return the latest `count` steps taken by roles, oldest first, in the form that conditions see."""
         spoken = islice((message for message in reversed(self) if message.role != PERSON), count)
         return [{"role": message.role, "output": message.output} for message in spoken][::-1]
 

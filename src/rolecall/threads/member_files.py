@@ -1,9 +1,10 @@
-"""The files of a group's members: the folders they begin in, and the queue that merges their work.
+"""The files of a group's members: the folders in which members begin, and the queue that merges their work.
 
-A member's worktree begins at the parent's state: at the branch of the parent's own worktree, including uncommitted
-changes, or at the commit that is checked out where the parent was started. Members that must not write work in the
-parent's worktree if it has one. The queue merges members into that worktree or that folder, in the order in which they
-finished. Merging again is safe, so recovery from a crash needs no extra record.
+A member's worktree begins at the parent's current state: at the branch of the parent's own worktree, including
+uncommitted changes, or at the commit that is checked out where the parent was started. If the parent has a worktree,
+members that must not write work in that worktree. The queue merges members' work into the parent's worktree or into the
+folder where the parent was started, in the order in which the members finished. Merging again is safe, so recovery from
+a crash needs no extra record.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from rolecall.workflow.model import Group, member_workdir, sandbox_of
 
 
 class MemberPlace(NamedTuple):
-    """Where a member works: in its own folders, or in `cwd`."""
+    """The place where a member works: its own folders or, if it has none, `cwd`."""
 
     cwd: str
     folders: Mapping[str, WorkFolder] = {}
@@ -45,12 +46,12 @@ class MemberFiles:
         self._role = role
         self._group = loaded.workflow.roles[role].group or Group()
         self._plans: dict[str, WorkFolder] = {}
-        """The plan of the first member's folder by kind; the other members' folders begin in the same way."""
+        """The plan of the first member's folder of each kind. The folders of other members begin in the same way."""
 
     # -- folders --
 
     def plan(self, member: str, role: str) -> MemberPlace:
-        """Decide where a new member that plays `role` works, without making anything yet."""
+        """Decide where a new member that plays `role` will work, without making its folders yet."""
         cwd, kind = self._loaded.chain.start.cwd, member_workdir(self._loaded.workflow, self._role, role)
         if kind == "shared":
             return MemberPlace(self._loaded.cwd)
@@ -70,8 +71,9 @@ class MemberFiles:
         return MemberPlace(cwd, {kind: workfolder.plan_like(self._plans[kind], member)})
 
     def _own(self, kind: str) -> tuple[str, WorkFolder | None]:
-        """The parent's own folder from which members' folders of this kind begin: one of the same kind, or the one that
-        the roles of a fork share. The first value is the `workdir` of the roles that work there."""
+        """Return the parent's own folder from which members' folders of this kind begin: a folder of the same kind, or
+        the folder that the roles of a fork share. The first value is the `workdir` of the roles that work in that
+        folder."""
         folders = self._parent.state.folders
         for workdir, folder in ((kind, folders.get(kind)), ("shared", folders.get("fork"))):
             if folder and not folder.is_removed and (kind != "worktree" or folder.branch):
@@ -81,9 +83,9 @@ class MemberFiles:
     # -- merging --
 
     async def merge(self, members: Mapping[int, ThreadRef], cancel: Cancel) -> dict[int, Merged | SetAside]:
-        """Merge the work of members, given by their numbers, in the order in which they finished. Raise UsageError
-        before anything is merged if the folder has uncommitted changes in the same files, AgentError if `cancel` is set
-        before the end."""
+        """Merge the work of members in the order in which they finished. `members` maps numbers to threads. Raise
+        `UsageError` before anything is merged if the folder has uncommitted changes in the same files. Raise
+        `AgentError` if `cancel` is set before all work is merged."""
         if self._group.merge != "queue":
             return {}
         order = sorted(members.items(), key=lambda one: (one[1].ref.updated, one[0]))
@@ -91,7 +93,7 @@ class MemberFiles:
         works = {
             number: work_of(ref, ref.state.folders["worktree"], sealer)
             for number, ref in order
-            if "worktree" in ref.state.folders  # a member that only reads has none
+            if "worktree" in ref.state.folders  # a member that only reads has no worktree
         }
         folder, cwd = self._find_target()
         await asyncio.to_thread(merge.refuse_overlaps, folder, works.values())
@@ -115,11 +117,11 @@ class MemberFiles:
             draft.event(self._parent.id, kind, told)
             draft.commit()
             self._setup.watch(kind, told)
-            await asyncio.sleep(0)  # git blocks the event loop, and the lease must be renewed
+            await asyncio.sleep(0)  # git blocks the event loop, which must renew the lease in between
         return results
 
     def _find_target(self) -> tuple[str, str]:
-        """The folder that members are merged into, and the folder in it where the check runs."""
+        """Return the folder that members' work is merged into, and the folder within it where the check runs."""
         workdir, own = self._own("worktree")
         if own is not None:
             kind = "fork" if workdir == "shared" else workdir
@@ -131,7 +133,7 @@ class MemberFiles:
 
 
 def describe(result: Merged | SetAside) -> dict[str, Any]:
-    """What the output of a group says about a member whose work was merged or set aside."""
+    """Return the fields that a group's output adds for a member whose work was merged or set aside."""
     if isinstance(result, SetAside):
         return {"status": "set_aside", "reason": result.reason, "conflict": result.as_json()}
     return {"reason": f"what changed during its merge is on the branch {result.left}"} if result.left else {}

@@ -1,8 +1,8 @@
-"""Plays a role with a group: starts and runs its members, which are threads of their own, and joins their results.
+"""Play a role with a group: start and run the group's members, which are threads of their own, and join their results.
 
-The roster is stored before the first member starts, and the ids of members follow from it, so after a crash the same
-members are found again: finished ones stay finished, the others continue as threads do. `group.py` decides what comes
-next. The join is one step of the parent.
+The roster is stored before the first member starts, and the members' ids are derived from it. The same members are
+therefore found again after a crash: finished members stay finished, and the others continue like any thread. `group.py`
+decides what comes next. The join is one step of the parent.
 """
 
 from __future__ import annotations
@@ -60,22 +60,23 @@ from rolecall.workflow.model import MOST_MEMBERS, Group, given, member_roles
 from rolecall.workflow.route import Suspended
 
 LARGEST_ITEM = 1_000_000
-"""How many bytes an item may have as JSON."""
+"""The maximum size of an item, in bytes of JSON."""
 MOST_TEXT = 100_000
-"""How many characters of its members' reports the step of a group repeats."""
+"""The maximum number of characters that the step of a group repeats from its members' reports."""
 _AGAIN = "Resuming finds the same list: fork the thread before it, or fork it with a corrected workflow"
 _PAGE = 200
 _STOP_MS = 5_000
-"""How long to wait until the processes of stopped members have recorded their agents' usage."""
+"""The maximum time to wait for the processes of stopped members to record their agents' usage."""
 _LOOK_SECONDS = 1.0
-"""How often to look for the end of members that other processes run."""
+"""The interval between two checks whether members that other processes run have ended."""
 
 Run = Callable[[str, Watch, Cancel], Awaitable[None]]
-"""(thread, watch, cancel): runs a member until it ends, is suspended or is interrupted."""
+"""Takes a thread, a function that receives events, and `cancel`; runs a member until it ends, is suspended or is
+interrupted."""
 
 
 async def play(setup: Setup, run: Run, held: Held, attempt: Attempt, cancel: Cancel) -> Outcome:
-    """Play the role with its group: run the members here, or queue them for the service."""
+    """Play the role with its group: run the members in this process, or queue them for the service."""
     files = MemberFiles(setup, attempt.loaded, held.ref(), attempt.role)
     try:
         ref = setup.store.ref(group_name(held.thread))
@@ -89,7 +90,7 @@ async def play(setup: Setup, run: Run, held: Held, attempt: Attempt, cancel: Can
 
 
 def _store_roster(setup: Setup, held: Held, attempt: Attempt, files: MemberFiles) -> Ref:
-    """Store the list of members before the first one starts. Raise UsageError if there can be no such group."""
+    """Store the list of members before the first member starts. Raise `UsageError` if such a group cannot be formed."""
     store, loaded, way = setup.store, attempt.loaded, attempt.way
     group = loaded.role(way.role).group or Group()
     steps = loaded.messages.recent(count_steps_for(group.each)) if group.each else []
@@ -111,7 +112,7 @@ def _store_roster(setup: Setup, held: Held, attempt: Attempt, files: MemberFiles
     if way.location:
         fields["location"] = way.location
     roster = draft.put_as(ROSTER_SCHEMA, fields)
-    draft.put_schema(STEP_SCHEMA)  # an external agent needs it to store the first step
+    draft.put_schema(STEP_SCHEMA)  # an external agent needs this schema to store the first step
     state: dict[str, Any] = {"deadline": now + int(group.deadline * 60_000)} if group.deadline else {}
     if attempt.note.tree:
         state["tree"] = attempt.note.tree
@@ -122,7 +123,7 @@ def _store_roster(setup: Setup, held: Held, attempt: Attempt, files: MemberFiles
 
 
 def _check_items(loaded: LoadedThread, role: str, group: Group, items: list[Any]) -> None:
-    """Find problems that would prevent asking the members, before anything costs money."""
+    """Find problems that would prevent asking the members, before anything incurs costs."""
     if len(items) > MOST_MEMBERS:
         raise UsageError(
             f"the list has {len(items):,} items, and a group has at most {MOST_MEMBERS:,} members"
@@ -143,7 +144,7 @@ def _check_items(loaded: LoadedThread, role: str, group: Group, items: list[Any]
 
 
 class Members:
-    """The members of a group that a thread is playing."""
+    """The members of a group that plays a thread's role."""
 
     def __init__(self, setup: Setup, held: Held, attempt: Attempt, ref: Ref, files: MemberFiles) -> None:
         self._setup = setup
@@ -158,12 +159,12 @@ class Members:
         self._roles = member_roles(self._loaded.workflow, self._roster.role)
         self._items: list[Any] = self._store.get(self._roster.items).payload if self._roster.items else []
         self._state = held.ref().state
-        """The state of the parent, from which members take their agents."""
+        """The parent's state, from which members take their agents."""
         self._reuse = self._state.reuse
         above = self._loaded.last
         is_first = above is None or above.role == thread.FORK or above.id == self._state.forked_from
         if self._reuse is None and self._state.forked_from and is_first:
-            self._reuse = True  # the fork exists to resume the group
+            self._reuse = True  # the fork exists to continue the group's work
         limits = {
             **given(self._loaded.workflow.limits),
             **self._loaded.chain.start.limits,
@@ -175,8 +176,8 @@ class Members:
     # -- the two ways to play --
 
     async def run(self, run: Run, cancel: Cancel) -> Outcome:
-        """Run the members in this process, as many at once as the group allows, and join them."""
-        if "standing" in self._ref.state:  # it is outdated from here on
+        """Run the members in this process, as many at once as the group allows, and join their results."""
+        if "standing" in self._ref.state:  # the stored standing is outdated from here on
             kept = {key: value for key, value in self._ref.state.items() if key not in ("standing", "seen")}
             self._ref = self._store.move(self._ref.name, self._ref, self._ref.target, kept, durable=False)
         about = {"role": self._roster.role, "count": self._roster.size, "group": self._roster.id}
@@ -210,7 +211,7 @@ class Members:
                 if not (running or elsewhere):
                     if outcome := self._rest():
                         return outcome
-                    ready = deque(self._standing.open)  # somebody has answered them
+                    ready = deque(self._standing.open)  # somebody has answered these members
                     continue
                 ended, _ = await asyncio.wait(
                     {stopped, *running},
@@ -221,7 +222,7 @@ class Members:
                     number = running.pop(task)
                     del stops[number]
                     task.result()
-                    if self._note(number) is Fate.OPEN:  # another process has it
+                    if self._note(number) is Fate.OPEN:  # another process runs this member
                         elsewhere.add(number)
                 if not ended:
                     ready += self._look_elsewhere(elsewhere)
@@ -233,7 +234,7 @@ class Members:
         return self._interrupt()
 
     async def queue(self, cancel: Cancel) -> Outcome:
-        """Queue members for the service. The parent waits without a process until one of them has ended."""
+        """Queue members for the service. The parent then waits, without a process, until a member has ended."""
         is_joining = False
         while True:
             stored = self._ref.state.get("standing")
@@ -258,7 +259,7 @@ class Members:
             self._ref = self._store.ref(self._ref.name) or self._ref
 
     def _find_stranded(self) -> dict[int, Amounts]:
-        """Members that another process started and that the service has not queued."""
+        """Return the members that another process started and that the service has not queued."""
         found = {}
         for number, amounts in self._standing.open.items():
             ref = read_thread(self._store, self._id(number))
@@ -291,7 +292,7 @@ class Members:
         return decision
 
     def _read_all(self) -> None:
-        """Read every started member, in the order in which they reached their current status."""
+        """Read every started member, in the order in which the members reached their current status."""
         self._standing = Standing(self._roster.size)
         for ref in sorted(read_members(self._store, self._held.thread), key=lambda ref: ref.ref.updated):
             self._note_ref(ref)
@@ -317,8 +318,8 @@ class Members:
         return fate
 
     def _amounts_used(self, ref: ThreadRef, reserved: Amounts) -> Amounts:
-        """What a member has used of the limited amounts. An agent that did not report its cost counts as having spent
-        its whole reservation."""
+        """Return the share of the limited amounts that a member has used. If an agent did not report its cost, the
+        member counts as having spent all of the cost reserved for it."""
         used, last = self._usage_of(ref), Chain(self._store, ref.head).last
         has_agent = last is None or not is_unpaid(last.agent)
         if last is not None and last.reused and not last.payload.get("attempt"):
@@ -329,8 +330,8 @@ class Members:
         return amounts
 
     def _usage_of(self, ref: ThreadRef) -> dict[str, float]:
-        """What a member has used, including failed attempts that no step links to yet. A stopped member whose process
-        has not recorded its agent's usage counts as having used its whole reservation."""
+        """Return the amounts that a member has used, including failed attempts that no step links to yet. A stopped
+        member whose process has not recorded its agent's usage counts as having used all amounts reserved for it."""
         last, note = Chain(self._store, ref.head).last, read_note(self._store, ref.id)
         failed = thread.read_attempts(self._store, note.attempt if note else None)
         before = last.payload["totals"] if last else {}
@@ -382,7 +383,7 @@ class Members:
             title += f": {item_text(item)}"
         place = self._files.plan(ident, role)
         for kind, folder in place.folders.items():
-            if queued is not None:  # the machine that runs it must find them
+            if queued is not None:  # the machine that runs the member must find its folders
                 workfolder.make(kind, folder)
         fields = {"workflow": start.workflow, "prompt": "", "cwd": place.cwd}
         head = draft.put_as(MEMBER_SCHEMA, {**fields, "group": self._roster.id, "member": own})
@@ -415,12 +416,12 @@ class Members:
         return state
 
     async def _run_one(self, run: Run, number: int, stop: Cancel) -> None:
-        """Run a member. A problem that prevents asking it, such as a missing program, suspends it."""
+        """Run a member. Suspend it if a problem, such as a missing program, prevents asking its agent."""
         ident = self._id(number)
         try:
             await run(ident, partial(self._tell, number), stop)
         except Conflict:
-            pass  # it was killed, or another process runs it
+            pass  # the member was killed, or another process runs it
         except StorageError:
             raise
         except RolecallError as error:
@@ -435,7 +436,7 @@ class Members:
         return min([*left, *([_LOOK_SECONDS] if elsewhere else [])], default=None)
 
     def _look_elsewhere(self, elsewhere: set[int]) -> list[int]:
-        """Note the members that have ended in other processes; return those whose process is gone."""
+        """Record the members that have ended in other processes. Return the members whose process is gone."""
         abandoned = []
         for number in sorted(elsewhere):
             ref = thread.find(self._store, self._id(number))
@@ -448,13 +449,13 @@ class Members:
         return abandoned
 
     async def _stop(self, reason: str) -> None:
-        """End the unfinished members for good, and wait until what they have used is recorded."""
+        """End the unfinished members for good, and wait until the amounts that they have used are recorded."""
         numbers = [*self._standing.open, *self._standing.waits, *self._standing.short]
         leases: dict[ThreadId, Mapping[str, Any]] = {}
         for number in numbers:
             ref = thread.find(self._store, self._id(number))
-            with suppress(UsageError):  # it has ended
-                if self._setup.queues_members:  # the service ends their processes
+            with suppress(UsageError):  # the member has ended
+                if self._setup.queues_members:  # the service ends the members' processes
                     ref, leases[ref.id] = lifecycle.kill(self._store, ref, reason, mask=self._setup.mask)
                     lifecycle.tell_service(ref)
                 else:
@@ -479,8 +480,8 @@ class Members:
         return settle(self._setup, self._held.ref(), Suspended(f"{self._roster.role}: {reason}"), onward)
 
     def _rest(self, granted: Mapping[int, Amounts] | None = None) -> Outcome | None:
-        """Let the parent wait for its members without a process, after queueing the members that are `granted` limits.
-        None if one of them has moved since, so that the decision has to be made again."""
+        """Let the parent wait for its members without a process. First queue the members in `granted`, with their
+        limits. Return None if a member has moved in the meantime, so that the decision has to be made again."""
         ref = self._ref
         if granted is None:
             ref = self._store.ref(self._ref.name) or self._ref
@@ -498,7 +499,7 @@ class Members:
         if granted is not None:
             kept["standing"] = self._standing.dump()
             slot = self._store.ref(thread.slot_name(parent.state.name, parent.id))
-            if slot is not None and "order" in slot.state:  # a fleet counts from it
+            if slot is not None and "order" in slot.state:  # a fleet counts from this order
                 kept["order"] = slot.state["order"]
         draft.move(ref.name, ref, ref.target, kept)
         if "seen" not in ref.state or not open_:
@@ -517,8 +518,8 @@ class Members:
         return Outcome(self._held.thread, self._held.head, Status.IDLE, self._roster.role, "interrupted")
 
     async def _join(self, stopped: str, cancel: Cancel) -> Outcome | None:
-        """Merge the members' files if the group merges them, and commit the step that joins their results. None if
-        somebody has continued one of them."""
+        """Merge the members' files if the group merges them, and commit the step that joins the members' results.
+        Return None if somebody has continued a member."""
         ref = self._store.ref(self._ref.name) or self._ref
         members, texts, used, usage = list[dict[str, Any]](), list[str](), Counter[str](), Counter[str]()
         done, saved = dict[int, ThreadRef](), list[Mapping[str, float]]()
@@ -580,7 +581,7 @@ class Members:
             return None
 
     def _read_results(self) -> Iterator[ThreadRef]:
-        """The members in the order of their numbers, with the nodes of their last steps at hand."""
+        """Yield the members in the order of their numbers, after fetching the nodes of their last steps."""
         page: list[ThreadRef] = []
         for ref in read_members(self._store, self._held.thread):
             page.append(ref)
@@ -604,7 +605,7 @@ class Members:
         return entry
 
     def _result_of(self, ref: ThreadRef) -> tuple[dict[str, Any], str]:
-        """A member's entry in the output of the group, and its report."""
+        """Return a member's entry in the output of the group, and the member's report."""
         number, fate = ref.state.member or 0, fate_of(ref.state)
         entry = self._entry(number) | {"status": fate.value, "output": None, "id": ref.id}
         if worktree := ref.state.folders.get("worktree"):
@@ -619,13 +620,13 @@ class Members:
 
 
 def _is_recorded(store: Store, member: str) -> bool:
-    """Whether the process of a stopped member has recorded its attempt."""
+    """Return whether the process of a stopped member has recorded its attempt."""
     note = read_note(store, member)
     return note is not None and bool(note.attempt) and not note.note.agent
 
 
 def _cut(texts: list[str]) -> str:
-    """As many of the members' reports as fit, in one text."""
+    """Join as many of the members' reports as fit into one text."""
     kept, left = list[str](), MOST_TEXT
     for text in filter(None, texts):
         if len(text) > left:

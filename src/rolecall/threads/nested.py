@@ -1,7 +1,7 @@
-"""Starts, runs and reads the thread of a role that is played by another workflow.
+"""Start, run and read the thread that plays a role with another workflow.
 
-The child is a thread like any other, and the parent's step links to it. Its id is the session of the parent's attempt,
-so the same child continues after a crash.
+The child is a thread like any other, and the parent's step links to it. The child's id is the session of the parent's
+attempt, so the same child continues after a crash.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rolecall.threads.state import Status, ThreadRef, read_note, read_thread
 from rolecall.threads.thread import Chain
 
 DEEPEST = 8
-"""How deep workflows may be nested; this stops a workflow that plays itself."""
+"""The maximum depth to which workflows can be nested, which stops a workflow that plays its own role."""
 
 
 async def play(
@@ -31,8 +31,8 @@ async def play(
     prompt: str,
     session: str | None,
 ) -> Played:
-    """Run the child until it ends, is suspended or is interrupted. An earlier child is continued only if the parent's
-    attempt has not become a step yet; otherwise a new child is started."""
+    """Run the child until it ends, is suspended or is interrupted. Continue an earlier child only if the parent's
+    attempt has not become a step yet; otherwise start a new child."""
     store = setup.store
     is_unfinished = session is not None and parent.session.since is None
     child = session if session and is_unfinished else _start(setup, parent, workflow, prompt)
@@ -84,14 +84,14 @@ def _start(setup: Setup, parent: Attempt, workflow: str, prompt: str) -> str:
 
 
 def find_asking(store: Store, child: str) -> str:
-    """The child, if it waits for a person; empty if it is suspended for another reason."""
+    """Return the child if it is waiting for a person, or an empty string if it is suspended for another reason."""
     ref = read_thread(store, child) if child else None
     asks = ref is not None and (ref.state.waits_for_person or ref.state.status == Status.WAITING)
     return child if asks else ""
 
 
 def sum_usage(store: Store, ref: ThreadRef) -> Usage:
-    """The total usage of all its steps and failed attempts."""
+    """Return the total usage of all steps and failed attempts of a thread."""
     used = [step.payload for step in Chain(store, ref.head)]
     waiting = read_note(store, ref.id)
     failed = [payload.get("attempt") for payload in used] + [waiting.attempt if waiting else None]

@@ -1,4 +1,4 @@
-"""Asks the agent of a role and parses its answer; `attempt.py` records the attempts."""
+"""Ask a role's agent and parse the answer; `attempt.py` records the attempts."""
 
 from __future__ import annotations
 
@@ -28,16 +28,18 @@ else:
     waiting = Module("rolecall.threads.waiting")
 
 _GRACE = 2.0
-"""How many seconds a function agent may take to end by itself, for example to report its usage."""
+"""The number of seconds that an agent written as a function gets to end by itself, for example to report its usage."""
 Play = Callable[[Attempt, protocol.Cancel, str, str, str | None], Any]
-"""(attempt, cancel, workflow, prompt, session) -> the outcome of the child thread that plays the role."""
+"""Takes the attempt, `cancel`, the workflow, the prompt and the session; returns the outcome of the child thread that
+plays the role."""
 
 
 async def perform(
     setup: Setup, attempt: Attempt, cast: Cast, *, cancel: protocol.Cancel, play: Play | None = None
 ) -> StepResult:
-    """Let the role's agent play the role. If that agent has reached a limit of its provider, the workflow's stand-in
-    plays it, and the step records that. If this raises, the agent's output is already recorded."""
+    """Let the role's agent play the role. If that agent has reached a usage limit of its provider, let the workflow's
+    stand-in play the role, and record that in the step. If this function raises an error, the agent's output has
+    already been recorded."""
     named = attempt.loaded.role(attempt.role).stand_in
     try:
         return await _play(setup, attempt, cast, cancel, play)
@@ -63,7 +65,7 @@ async def perform(
             if other is not None and other.until is not None and other.until <= own.until:
                 raise
             attempt.fail(problem.message, problem)
-            # Without its usage, which is already recorded.
+            # Leave out the agent's usage, which has already been recorded.
             again = AgentError(error.message, ending=error.ending, session=error.session, hint=error.hint)
             raise again from problem
 
@@ -71,8 +73,8 @@ async def perform(
 async def _play(
     setup: Setup, attempt: Attempt, cast: Cast, cancel: protocol.Cancel, play: Play | None
 ) -> StepResult:
-    """Ask the agent and parse its answer: from its frontmatter, else after one correction in the same session, else
-    with the extract model."""
+    """Ask the agent and parse its answer. Take the output from the answer's frontmatter; if that fails, from one
+    correction in the same session; if that fails, from the extract model."""
     role = attempt.loaded.role(attempt.role)
     ask = partial(_ask, setup, attempt, cast, cancel, play)
     if taken := await reuse.finish_begun(attempt):
@@ -87,7 +89,7 @@ async def _play(
             return attempt.adopt(answer.step)
 
     found = reply.parse(answer.text, role.schema)
-    is_same_agent = attempt.agent == attempt.mask.text(cast.name)  # an answer may have been left by another
+    is_same_agent = attempt.agent == attempt.mask.text(cast.name)  # another agent may have left the answer
     can_correct = is_same_agent and answer.session and getattr(cast.agent, "can_resume", False)
     if isinstance(found, reply.ReplyProblem) and can_correct and not answer.is_unread:
         attempt.fail(f"the answer could not be read: {found.reason}")
@@ -108,7 +110,7 @@ async def _ask(
     correction: str | None = None,
 ) -> AgentAnswer:
     """Call the agent and record its answer before using it, unless a finished step can be taken over. If the agent has
-    lost the session, ask it again in a new one."""
+    lost the session, ask it again in a new session."""
     if correction is not None:
         attempt.stay_in_session()
     text = correction if correction is not None else await attempt.make_prompt(cast)
@@ -116,7 +118,7 @@ async def _ask(
     needs_store = bool(getattr(cast.agent, "opens_store", False))
     inherited, sandbox = setup.restrictions_of(role), sandbox_of(attempt.loaded.workflow, attempt.role)
     words = tuple(dict.fromkeys((*role.capabilities, *inherited)))
-    # The role's own restrictions were checked earlier; our own process may add some.
+    # The role's own restrictions were checked earlier, but our own process may add others.
     workflow = attempt.loaded.workflow
     sandboxing.check_role(
         cast.name, cast.agent, workflow, attempt.role, layers=setup.layers, inherited=inherited, names_role=False
@@ -134,7 +136,7 @@ async def _ask(
         is_whole = not getattr(cast.agent, "is_workflow", False)
         if is_whole and (taken := await reuse.take_over(attempt, has_effects=cast.has_effects)):
             return AgentAnswer("", "", taken=taken)
-        if attempt.note.reused:  # refused because the files have just changed
+        if attempt.note.reused:  # not taken over, because the files have just changed
             await attempt.find_files()
             await attempt.find_parts(setup, cast)
     attempt.note_sandbox(sandboxing.describe_use(sandbox, words, policy))
@@ -151,9 +153,9 @@ async def _ask(
     may_write = sandbox is not None and bool(sandbox.write)
     attempt.files.watch(attempt.tree, must_stay=capabilities.must_not_write(words) and not may_write)
     try:
-        with contain(f"the agent {cast.name!r}"):  # adapters are third-party code and may raise anything
+        with contain(f"the agent {cast.name!r}"):  # adapters are third-party code and can raise anything
             given = protocol.ask(cast.agent, text, context=context)
-            # it may not know that it should stop
+            # a function may not know that it should stop
             if isinstance(cast.agent, FunctionType | MethodType | partial):
                 given = unless(cancel, f"the agent {cast.name!r}", given, grace=_GRACE)
             answered = await given
@@ -173,14 +175,14 @@ async def _ask(
 
 
 def _environment_of_agent(setup: Setup, attempt: Attempt, cast: Cast) -> dict[str, str]:
-    """The environment of an agent's processes. It names their span, and the store only if the agent writes its own step
-    or the role may start threads."""
+    """Return the environment of an agent's processes. The environment names the span of these processes. It names the
+    store only if the agent writes its own step or the role may start threads."""
     role = attempt.loaded.role(attempt.role)
     environment = setup.environment_of(role)
     trace = trace_id(attempt.store, attempt.thread, attempt.state.parent)
     span = attempt_span(attempt.thread, attempt.loaded.chain.head, attempt.previous)
     environment[process.TRACEPARENT] = traceparent(trace, span)
-    environment.pop("TRACESTATE", None)  # it belongs to the trace of our parent process
+    environment.pop("TRACESTATE", None)  # this variable belongs to the trace of our parent process
     environment.pop(capabilities.THREADS_VARIABLE, None)  # set for the role whose agent started us
     if role.may_start_threads:
         environment[capabilities.THREADS_VARIABLE] = "1"
@@ -193,7 +195,7 @@ def _environment_of_agent(setup: Setup, attempt: Attempt, cast: Cast) -> dict[st
 async def _extract(
     setup: Setup, attempt: Attempt, answer: AgentAnswer, problem: reply.ReplyProblem, cancel: protocol.Cancel
 ) -> reply.ParsedReply:
-    """Find the output with the extract model. If that fails, the answer is kept so that it can be read later."""
+    """Find the output with the extract model. If that fails, keep the answer, so that it can be read later."""
     role = attempt.loaded.role(attempt.role)
     attempt.note = attempt.note._replace(unread=True)
     try:
