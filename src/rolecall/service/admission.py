@@ -3,8 +3,8 @@
 One machine and a fleet call the same function. It is total, and the same input always gives the same answer.
 
 Threads are ordered by priority, then by time. A thread held back because its workflow is full does not block others,
-and an agent that has reached its rate limit delays only the threads that need it. Threads that already run come first,
-so that work in progress finishes before new work begins.
+and an agent that has reached its rate limit delays only the threads that need it. Threads that are already running come
+first, so that work in progress finishes before new work begins.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rolecall.threads.report import moment, plural
 
 DAY_MS = 86_400_000
 MEMBERS = ""
-"""The name under which group members of all workflows are counted."""
+"""The key under which the group members of all workflows are counted."""
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,20 @@ class Waiting:
     since: int
     """When it was queued, in milliseconds."""
     agent: str = ""
-    """The agent that its next step calls; empty if its calls are not rate-limited."""
+    """The agent that the thread's next step calls, or empty if calls to that agent are not rate-limited."""
     is_begun: bool = False
-    """Whether it ran before and was resumed. Such a thread is never discarded, however busy its workflow is."""
+    """Whether the thread ran before and was resumed. Such a thread is never discarded, however busy its workflow is."""
     is_member: bool = False
-    """Whether it is a member of a group. The group bounds how many run at once, not the workflow's concurrency."""
+    """Whether the thread is a member of a group. The group, not the workflow's `concurrency`, limits how many run at
+    once."""
     until: int = 0
-    """When it may continue, because its agent has reached a limit of its provider."""
+    """When the thread can continue, in milliseconds, if its agent has reached a limit set by its provider; otherwise
+    0."""
 
 
 @dataclass(frozen=True)
 class Due:
-    """An admitted thread whose next step nobody is taking."""
+    """An admitted thread whose next step no process has started."""
 
     thread: str
     since: int
@@ -55,12 +57,13 @@ class QueueState:
 
     waiting: Sequence[Waiting] = ()
     admitted: Mapping[str, int] = field(default_factory=dict)
-    """For each workflow, how many threads were admitted and have not ended; members of groups under `MEMBERS`."""
+    """The number of threads of each workflow that were admitted and have not ended. Group members count under
+    `MEMBERS`."""
     due: Sequence[Due] = ()
     calls: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    """Recent call times of each agent, by its name in the policy's rates."""
+    """The times of recent calls, keyed by the agent's name in the policy's rates."""
     spent: float = 0.0
-    """Dollars spent since the beginning of the day in UTC."""
+    """Dollars spent since midnight UTC."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ class Admission:
     wait: Mapping[str, str] = field(default_factory=dict)
     """Threads that keep waiting, with the reason."""
     look_again_at: int | None = None
-    """When time alone will change the answer; None if only an event can."""
+    """When the passage of time alone can change the decision, or None if only an event can change it."""
 
 
 def decide(policy: ServicePolicy, state: QueueState, now: int) -> Admission:
@@ -116,7 +119,7 @@ def turn_of(one: Waiting) -> tuple[int, int, str]:
 
 
 class _Meter:
-    """What the rates and the daily budget still allow. Each call that is not refused is counted."""
+    """Keeps track of what the rates and the daily budget still allow. Each call that is not refused is counted."""
 
     def __init__(self, policy: ServicePolicy, state: QueueState, now: int) -> None:
         self._policy = policy
@@ -142,7 +145,8 @@ class _Meter:
         if len(calls) < rate.count:
             calls.append(self._now)
             return ""
-        # All allowed calls are recent; the oldest of them is the next to expire.
+        # Every call in the list is recent. The next call is allowed when the oldest of the last `rate.count` calls
+        # expires.
         if rate.count > 0:
             self.look_again(sorted(calls)[-rate.count] + rate.per_seconds * 1000)
         return f"{name} was called as often as it may be ({rate})"
@@ -153,13 +157,13 @@ class _Meter:
 
 
 def recent(calls: Sequence[int], rate: StartRate, now: int) -> list[int]:
-    """The calls that still count. Clocks may differ between machines or be set back, so a call that appears to come
-    from the far future does not count."""
+    """Return the calls that still count. Clocks can differ between machines or be set back, so a call that appears to
+    come from the far future does not count."""
     return [at for at in calls if abs(now - at) < rate.per_seconds * 1000]
 
 
 def _find_discarded(policy: ServicePolicy, left: Sequence[Waiting], admitted: Counter[str]) -> dict[str, str]:
-    """The threads still waiting that the policy says to discard, with the reason."""
+    """Return the waiting threads that the policy says to discard, each with the reason."""
     by_workflow: dict[str, list[Waiting]] = {}
     for one in left:
         if not one.is_begun:
@@ -168,7 +172,8 @@ def _find_discarded(policy: ServicePolicy, left: Sequence[Waiting], admitted: Co
     for workflow, waiting in by_workflow.items():
         rule = policy.of(workflow)
         if rule.overflow == "drop":
-            # Keep threads for which the workflow has slots: only the limit, a rate or the daily budget stops them.
+            # Keep as many threads as the workflow has free slots: what stops them is the service's limit, a rate or the
+            # daily budget.
             free = max(0, rule.concurrency - admitted[workflow])
             why = f"{workflow} was busy (concurrency {rule.concurrency}, overflow drop)"
             discard |= {one.thread: why for one in waiting[free:]}

@@ -1,8 +1,8 @@
 """Extend the commits of a step with their effects on the service.
 
-A commit that ends or suspends the thread also frees its slot, one that records a step or a failed attempt also books
-its cost, and an agent ended by a signal counts as a crash to retry, not as a reason to wait for a person. Both parts
-are in one commit, so a crash never leaves one without the other.
+A commit that ends or suspends the thread also frees the thread's slot. A commit that records a step or a failed attempt
+also books the cost. An agent that was killed by a signal counts as a crash to retry, not as a reason to wait for a
+person. The thread and the service change in the same commit, so a crash never leaves one change without the other.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from rolecall.threads.state import GROUP, QueuePlace, Status, ThreadState, load_
 
 @dataclass
 class BookingBackend:
-    """The backend of one step: wraps `backend` and updates the thread's slot in every commit."""
+    """The backend of one step. It wraps `backend` and updates the thread's slot in every commit."""
 
     backend: Backend
     slot: Slot
     host: str
     """The name under which costs are booked."""
     note: Callable[[str, Any], None]
-    """Called with `lease` and the thread's new lease after each commit that moves the thread, and with `event` and the
-    id of each thread that has new events."""
+    """Called after a commit: with `lease` and the thread's new lease if the commit moved the thread, and with `event`
+    and the thread's id for each thread that has new events."""
     _agent_ended: str = ""
-    """How the agent of the last attempt ended, if a signal killed it."""
+    """The error of the last attempt if a signal killed its agent; otherwise empty."""
 
     def __getattr__(self, verb: str) -> Any:
         return getattr(self.backend, verb)
@@ -45,7 +45,7 @@ class BookingBackend:
                 moved = self.backend.commit(full, now=now, durable=durable)
                 break
             except Conflict:
-                # Other processes move slots and costs too; the step only sees a conflict over its own refs.
+                # Other processes move slots and costs too. Try again unless the conflict is over the step's own refs.
                 for move in change.moves:
                     ref = self.backend.ref(move.name)
                     if (ref.version if ref else 0) != move.expected:
@@ -67,8 +67,8 @@ class BookingBackend:
             return found if isinstance(found, dict) else {}
 
         def cost(put: JsonObject) -> float:
-            """The cost of a step or attempt as reported by its agent, which already includes child threads. The members
-            of a group have booked their own."""
+            """Return the cost of a step or attempt as its agent reported it, including child threads. A group itself
+            costs nothing, because its members have booked their own costs."""
             if put.get("agent") == GROUP:
                 return 0.0
             usage = put.get("usage") or payload(put.get("detail")).get("usage")
@@ -87,7 +87,8 @@ class BookingBackend:
             elif move.name == thread.ref_name(self.slot.thread):
                 ref = self.backend.ref(move.name)
                 is_new_head = ref is not None and move.target != ref.target
-                if is_new_head:  # its node may be older: an external agent stores its step itself
+                # the node can be in the store already, because an external agent stores its step itself
+                if is_new_head:
                     dollars += cost(payload(move.target))
                 state = self._state_after(move, events, is_new_head=is_new_head)
                 moves[place] = move._replace(state=state.dump())
@@ -114,7 +115,7 @@ class BookingBackend:
     def _state_after(self, move: Move, events: list[NewEvent], *, is_new_head: bool) -> ThreadState:
         """Return the thread's new state and update `events`. A new head, or a wait, resets the crash count."""
         state = load_state(move.state or {})
-        # A thread that waits for its group takes many turns at one head.
+        # A thread that is waiting for its group takes many turns without a new head.
         if (is_new_head or state.status == Status.WAITING) and state.service is not None:
             state = state._replace(service=state.service._replace(crashes=None, losses=None))
         if state.status == Status.SUSPENDED and self._agent_ended:
@@ -128,7 +129,7 @@ class BookingBackend:
                 events.append(NewEvent(self.slot.thread, "suspended", body))
             return after
         if state.status == Status.IDLE and state.until is not None and state.service is not None:
-            # It frees its slot and waits behind threads that may run before then.
+            # The thread frees its slot and waits in the queue behind threads that can run earlier.
             return state._replace(
                 status=Status.QUEUED, service=QueuePlace(state.service.priority, state.until)
             )

@@ -1,10 +1,11 @@
-"""How other processes find and talk to the service of a home: a lock that names its holder, and a socket beside it.
+"""How other processes find the service of a home and talk to it: a lock file that names its holder, and a socket next
+to it.
 
 The socket carries no work. A process that queues, kills or resumes a thread writes that into the store and then pokes
 the service, which makes it read the store sooner. Messages are lines of JSON, in both directions:
 
     {"do": "poke", "thread": ID}     look at the store; the thread is optional
-    {"do": "follow", "thread": ID}   reply with an empty line for each new event of the thread, or of any without ID
+    {"do": "follow", "thread": ID}   reply with an empty line for each new event of the thread; without an ID, of any
     {"do": "status"}                 the status of the service
     {"do": "fleet"}                  the status of the whole fleet, from one of its machines
     {"do": "stop", "finish": BOOL}   stop; with `finish`, only after the running steps end
@@ -50,23 +51,24 @@ def log_path(home: str) -> str:
 
 
 def link_path(home: str) -> str:
-    """The file with the newest sign-in link of the page that the service serves, which only its user can read."""
+    """Return the path of the file with the newest sign-in link for the page that the service serves. Only the service's
+    user can read that file."""
     return os.path.join(home, "web.link")
 
 
 def page_path(home: str) -> str:
-    """The file with the address of a page that runs, and its process."""
+    """Return the path of the file that records the address and the process of a running page."""
     return os.path.join(home, "web.address")
 
 
 def note_page(home: str, address: str) -> None:
-    """Note the address of the page that this process serves, for notifications."""
+    """Record the address of the page that this process serves, for use in notifications."""
     with suppress(OSError), open(page_path(home), "w", encoding="utf-8") as file:
         json.dump({"address": address, "holder": holder.me("web")}, file)
 
 
 def running_page(home: str) -> str:
-    """The address of a page that runs in this home; empty if none does."""
+    """Return the address of the page that is running in this home, or an empty string if none is."""
     try:
         with open(page_path(home), encoding="utf-8") as file:
             found = json.load(file)
@@ -76,7 +78,8 @@ def running_page(home: str) -> str:
 
 
 def errors_path(home: str) -> str:
-    """The file with output of a background service that is not in its log, such as why it did not start."""
+    """Return the path of the file for output of a background service that is not in its log, such as why it did not
+    start."""
     return os.path.join(home, "service.err")
 
 
@@ -84,7 +87,7 @@ def errors_path(home: str) -> str:
 
 
 class Lock:
-    """The lock that makes this process the service of a home; the system releases it when the process ends."""
+    """A lock that makes this process the service of a home. The operating system releases it when the process ends."""
 
     def __init__(self, home: str, *, store: str) -> None:
         """`store` is the address of the store that is served."""
@@ -104,7 +107,7 @@ class Lock:
         os.pwrite(self._file, json.dumps(known).encode(), 0)
 
     def is_in_place(self) -> bool:
-        """Whether other processes still see our lock, which they do not after the home was deleted or replaced."""
+        """Return whether other processes still see this lock. They do not after the home was deleted or replaced."""
         try:
             return os.path.samestat(os.stat(self._path), os.fstat(self._file))
         except OSError:
@@ -131,7 +134,8 @@ def unwritable(home: str, error: OSError) -> StorageError:
 
 
 def held_by(home: str) -> JsonObject | None:
-    """The process that is the service of a home, and its store's address without a password; None if none runs."""
+    """Return the process that is the service of a home, with its store's address (without password), or None if none
+    runs."""
     try:
         with open(lock_path(home), encoding="utf-8") as file:
             found: JsonObject = json.loads(file.read() or "{}")
@@ -141,13 +145,13 @@ def held_by(home: str) -> JsonObject | None:
 
 
 def serves(home: str, url: str | None) -> bool:
-    """Whether a service of this home serves the store at `url`, the configured one by default."""
+    """Return whether a service of this home serves the store at `url`, or the configured store if `url` is None."""
     found = held_by(home)
     return found is not None and found.get("store") == config.without_password(config.full_store_address(url))
 
 
 def is_served(home: str, url: str | None, store: Store) -> bool:
-    """Whether the threads of an open store are run by the service of this home or by the machines of a fleet."""
+    """Return whether the service of this home, or a machine of a fleet, runs the threads of an open store."""
     if serves(home, url):
         return True
     if not config.is_postgres(config.full_store_address(url)):
@@ -160,7 +164,8 @@ def is_served(home: str, url: str | None, store: Store) -> bool:
 
 @contextmanager
 def bound(home: str) -> Iterator[socket.socket]:
-    """The service's socket, accessible to this user only. Only the holder of the lock may replace an old one."""
+    """Open the service's socket, which only this user can access. Only the holder of the lock may replace an old
+    socket."""
     path = socket_path(home)
     with short_path(path) as short, suppress(FileNotFoundError):
         os.unlink(short)
@@ -181,7 +186,7 @@ def bound(home: str) -> Iterator[socket.socket]:
 
 
 def ask(home: str, question: JsonObject) -> JsonObject:
-    """The service's answer to a question; empty if the service has ended or is about to."""
+    """Return the service's answer to a question, or an empty dictionary if the service has ended or is about to end."""
     pipe = connect(home)
     if pipe is None:
         raise NotFound(f"no service is running in {home}", hint=Hint("Start it", "start_service"))
@@ -212,6 +217,7 @@ def stop(home: str, *, finish: bool) -> None:
             pipe.sendall(to_line({"do": "stop", "finish": finish}))
             while pipe.recv(4096):
                 pass
-    # The connection is closed, so it is about to end. Do not wait for the lock: the next service may already hold it.
+    # The service has closed the connection, so it is about to end. Wait for its process, not for the lock, which the
+    # next service might already hold.
     while held is not None and holder.is_alive(held, now=0):
         time.sleep(_GLANCE)

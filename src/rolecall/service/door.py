@@ -1,4 +1,4 @@
-"""The service's end of the socket in `control.py`, through which other processes query and notify it."""
+"""The service's end of the socket in `control.py`, through which other processes query and notify the service."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from rolecall.store.canonical import JsonObject
 Answer = Callable[[], Awaitable[JsonObject]]
 
 _MOST_UNREAD = 4096
-"""Unread bytes after which a follower gets no more wake-ups; it already has plenty to read."""
+"""The number of unread bytes from which a follower gets no more wake-ups; it already has plenty to read."""
 
 
 @dataclass
 class Door:
     poke: Callable[[str], object]
-    """Called with a thread's id or an empty string."""
+    """Called with a thread's id, or with an empty string."""
     stop: Callable[[bool], object]
-    """Called with whether to finish the running steps."""
+    """Called with whether to let the running steps finish."""
     answers: Mapping[str, Answer]
     _server: asyncio.Server | None = None
     _followers: dict[str, set[asyncio.StreamWriter]] = field(default_factory=dict)
@@ -62,7 +62,9 @@ class Door:
                     self.poke(name)
                 case {"do": "stop"}:
                     self.stop(bool(words.get("finish")))
-                    await reader.read()  # we close the connection after stopping, which is the answer
+                    await (
+                        reader.read()
+                    )  # the answer is that the connection closes once the service has stopped
                 case {"do": "follow"}:
                     self._followers.setdefault(name, set()).add(writer)
                     writer.write(b"\n")

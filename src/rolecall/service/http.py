@@ -1,8 +1,9 @@
-"""An HTTP server: where it listens, and who may call it. The application decides what to answer.
+"""An HTTP server: where it listens, and who is allowed to call it. The application decides what to answer.
 
-On loopback, every process on this machine may call; elsewhere callers need a token. A web page can point its own domain
-name at this machine (DNS rebinding), but the Host header still has that name, so the server accepts only its own names
-there. A numeric address cannot be rebound, so a server on all addresses accepts any.
+On loopback, every process on this machine is allowed to call; elsewhere callers need a token. A web page can point its
+own domain name at this machine (DNS rebinding), but the Host header still contains that name, so the server accepts
+only its own names there. A numeric address cannot be rebound, so a server that listens on all addresses accepts any
+numeric address.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 _LOOPBACK_NAMES = (LOOPBACK, "localhost", "::1")
 SHORTEST_TOKEN = 32
-"""The shortest token outside loopback, where anyone can guess as fast as the network allows."""
+"""The minimum length of a token outside loopback, where others can guess as fast as the network allows."""
 _MAKE_TOKEN = "python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"  # noqa: S105 -- a command
 _GRACE = 1
-"""Seconds that open streams get when the server stops; clients may hold them open indefinitely."""
+"""Seconds that open streams get to end when the server stops; clients can hold them open indefinitely."""
 _ADDRESS = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_-]+(?:\.[a-z0-9_-]+)*)\.?(?::([0-9]{1,6}))?")
 _DEFAULT_PORT = 80
 
@@ -45,9 +46,10 @@ def serve(
     tell: Callable[[str], None],
     asks_token: bool = True,
 ) -> None:
-    """Serve clients until a signal arrives. `options` has host, port, token_env and allow_host; `tell` is called with
-    the address once it can be reached; `extra` is the name of our extra that installs the required packages. Without
-    `asks_token`, the application itself checks callers, and only Host and Origin are checked here."""
+    """Serve clients until a signal arrives. `options` has the attributes `host`, `port`, `token_env` and `allow_host`.
+    `tell` is called with the address once clients can reach it. `extra` names the extra that installs the required
+    packages. Without `asks_token`, the application itself checks callers, and only the Host and Origin headers are
+    checked here."""
     host, token = LOOPBACK if options.host is None else options.host, read_token(options)
     names = []
     for name in options.allow_host:
@@ -77,7 +79,8 @@ def serve(
 
 
 def read_token(options: Namespace) -> str | None:
-    """The token that callers need, from the variable that the options name; outside loopback it must be long."""
+    """Return the token that callers need, from the environment variable that the options name. Outside loopback it must
+    be long."""
     host, token = LOOPBACK if options.host is None else options.host, None
     if options.token_env is not None:
         token = config.environment().get(options.token_env, "").strip()
@@ -125,14 +128,14 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 class Address(NamedTuple):
-    """A host in its normalized spelling, and its port if one is given."""
+    """A host in its normalized spelling, and its port, or None if no port is given."""
 
     host: str
     port: int | None
 
 
 def parse_address(text: str) -> Address | None:
-    """Parse the address in a Host header; None if it is not valid."""
+    """Parse the address in a Host header. Return None if it is not valid."""
     found = _ADDRESS.fullmatch(text.lower())
     if found is None:
         return None
@@ -143,7 +146,7 @@ def parse_address(text: str) -> Address | None:
 
 
 def _number(host: str) -> str | None:
-    """A numeric address in its normalized spelling; None for a name."""
+    """Return a numeric address in its normalized spelling, or None if `host` is a name."""
     try:
         return str(ip_address(host))
     except ValueError:
@@ -156,7 +159,7 @@ def _is_loopback(host: str) -> bool:
 
 
 class Guard:
-    """Passes on the requests of callers who are allowed. `bound` is the address that `host` resolved to."""
+    """Passes on requests from callers who are allowed to call. `bound` is the address to which `host` resolved."""
 
     def __init__(
         self, app: ASGIApp, *, host: str, bound: tuple[str, int], names: list[Address], token: str | None
@@ -185,8 +188,8 @@ class Guard:
         await send({"type": "http.response.body", "body": why})
 
     def _refuse(self, scope: Scope) -> tuple[int, bytes] | None:
-        """Status and body of the refusal; None if the request is accepted. A header that occurs twice counts as
-        missing, because a proxy may have read the other one."""
+        """Return the status and body of the refusal, or None if the request is accepted. A header that occurs twice
+        counts as missing, because a proxy might have read the other one."""
 
         def read(name: bytes) -> list[str]:
             return [value.decode("latin-1") for key, value in scope["headers"] if key == name]
@@ -213,7 +216,7 @@ class Guard:
         return self._is_everywhere and _number(address.host) is not None
 
     def _is_our_page(self, origin: str, host: Address) -> bool:
-        """Whether a page may call. On loopback, pages of other local servers may call, too."""
+        """Return whether a page is allowed to call. On loopback, so are pages of other local servers."""
         scheme, _, rest = origin.lower().partition("://")
         page = parse_address(rest)
         if page is None or scheme not in ("http", "https"):

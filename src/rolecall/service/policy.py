@@ -1,4 +1,4 @@
-"""How many threads may run, and what happens to the others: the values, and how a project writes them.
+"""How many threads may run at once, and what happens to the others: the values, and how a project's file sets them.
 
 service:
   limit: 16                    # threads at once, of all workflows
@@ -22,9 +22,9 @@ from rolecall.store.canonical import Schema
 
 Overflow = Literal["queue", "drop"]
 HIGHEST = 9
-"""Priorities range from 0 to this; higher ones are admitted first."""
+"""The highest priority; 0 is the lowest. Threads with a higher priority are admitted first."""
 MOST_CALLS = 1_000
-"""The most calls that a rate may allow, because each call is stored until it expires."""
+"""The most calls that a rate can allow. It is limited because each call is stored until it expires."""
 
 _SECONDS = {"s": 1, "sec": 1, "second": 1, "min": 60, "minute": 60, "h": 3600, "hour": 3600, "day": 86400}
 _RATE = re.compile(r"\s*([0-9]{1,9})\s*/\s*(?:([0-9]{1,6})\s*)?([a-z]+)\s*")
@@ -36,11 +36,12 @@ class WorkflowPolicy:
     concurrency: int = 1
     """How many threads of the workflow may run at once."""
     overflow: Overflow = "queue"
-    """What happens to a thread beyond that: it waits or is discarded."""
+    """What happens to further threads: they wait in the queue or are discarded."""
     max_queue: int | None = None
-    """How many may wait; beyond that, the oldest thread of the lowest priority is discarded. None for no limit."""
+    """How many threads may wait, or None for no limit. If more would wait, the oldest of the lowest priority is
+    discarded."""
     priority: int = 0
-    """The priority of its threads unless one is given."""
+    """The priority of the workflow's threads, unless a thread is given its own."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class StartRate:
 
 
 class MeteredCall(NamedTuple):
-    """A call of a rate-limited agent: the name it is counted under, and the rate."""
+    """A call of a rate-limited agent: the name under which it is counted, and its rate."""
 
     name: str
     rate: StartRate
@@ -64,7 +65,7 @@ class MeteredCall(NamedTuple):
 
 @dataclass(frozen=True)
 class WorkerLimits:
-    """Limits for the process of a step; each process that it starts has the same limits."""
+    """Limits for the process of a step. Each process that it starts gets the same limits."""
 
     memory_mb: int | None = 4096
     cpu_minutes: int | None = 240
@@ -78,22 +79,23 @@ class ServicePolicy:
     default: WorkflowPolicy = WorkflowPolicy()
     """The policy for workflows that are not listed."""
     rates: Mapping[str, StartRate] = field(default_factory=dict)
-    """Rates by the name of an agent, or by its kind: the part before the colon in `command:prog`."""
+    """The rates, keyed by the name of an agent or by its kind, which is the part before the colon in `command:prog`."""
     spend_per_day: float | None = None
-    """Dollars after which no more threads are admitted that day."""
+    """The amount in dollars after which no more threads are admitted that day."""
     worker: WorkerLimits = WorkerLimits()
 
     def of(self, workflow: str) -> WorkflowPolicy:
         return self.workflows.get(workflow, self.default)
 
     def meter(self, agent: str) -> MeteredCall | None:
-        """How a call of an agent is counted; None if its calls are not rate-limited."""
+        """Return the name and rate under which an agent's call is counted, or None if its calls are not
+        rate-limited."""
         name = next((name for name in (agent, agent.partition(":")[0]) if name in self.rates), None)
         return MeteredCall(name, self.rates[name]) if name else None
 
 
 def parse_rate(text: str) -> StartRate | None:
-    """Parse `30/min`, `5/s` or `1/10s`; None if it is not a rate."""
+    """Parse a rate such as `30/min`, `5/s` or `1/10s`. Return None if the text is not a rate."""
     match = _RATE.fullmatch(text)
     unit = match[3] if match and match[3] in _SECONDS else (match[3] if match else "").removesuffix("s")
     if match is None or unit not in _SECONDS:
@@ -102,7 +104,7 @@ def parse_rate(text: str) -> StartRate | None:
     return rate if 1 <= rate.count <= MOST_CALLS and rate.per_seconds >= 1 else None
 
 
-# -- how a project writes it --
+# -- how a project's file sets them --
 
 
 class _RateForm(Form[StartRate]):

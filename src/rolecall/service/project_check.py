@@ -1,7 +1,7 @@
-"""Find every problem with a project before anything runs: its file, its workflows, the agents they need, its triggers
-and senses, and the endpoint that reads answers.
+"""Find every problem with a project before anything runs. The check covers its file, its workflows, the agents they
+need, its triggers and senses, and the endpoint that reads answers.
 
-Files in Python are loaded in child processes. One request goes to the endpoint, unless the check is offline. Nothing is
+Python files are loaded in child processes. One request goes to the endpoint, unless the check is offline. Nothing is
 created.
 """
 
@@ -38,14 +38,14 @@ SHORTEST_SECRET = 16
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a project is checked against."""
+    """The environment against which a project is checked."""
 
     env: Mapping[str, str]
     settings: Settings
     """The configuration of the home."""
     config_path: str
     stored: Sequence[str] = ()
-    """Names of stored workflows."""
+    """The names of stored workflows."""
     is_offline: bool = False
     patience: float = workflow_file.PATIENCE
 
@@ -63,7 +63,7 @@ class Checkup:
 
 
 async def check(folder: str, around: Surroundings) -> Checkup:
-    """Check the project around a folder."""
+    """Check the project that contains a folder."""
     reading = project_file.load(folder)
     place = reading.project.folder
     paths = list(files_by_name(place).values())
@@ -144,7 +144,7 @@ def _trigger_problems(reading: ProjectReading, trigger: Trigger, around: Surroun
 
 
 async def _sense_problems(reading: ProjectReading, around: Surroundings) -> list[Problem]:
-    """Load every sense in use, without calling it, and return the problems."""
+    """Load every sense in use, without calling it, and return the problems found."""
     folder = reading.project.folder
     used: dict[str, Trigger] = {}
     for trigger in reading.project.triggers:
@@ -174,7 +174,7 @@ def _at(reading: ProjectReading, trigger: Trigger, key: str) -> Position:
 async def _check_endpoints(
     reading: ProjectReading, reports: Sequence[FileReport], around: Surroundings
 ) -> list[Check]:
-    """Check the endpoint that reads answers; offline, only its configuration."""
+    """Check the endpoint that reads answers. If the check is offline, check only its configuration."""
     own = reading.project.extract
     overrides = [level for report in reports for level in report.extracts]
     if not around.is_offline:

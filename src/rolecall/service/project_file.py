@@ -1,14 +1,14 @@
 """The project's file, `rolecall.yaml`: YAML text -> Project, with every problem collected and placed.
 
-    name:       the project, by default its folder's name
+    name:       the project's name; its folder's name if left out
     extract:    {provider | baseUrl, model, apiKeyEnv, timeout}     the model that reads answers
     service:    {limit, rates, spend_per_day, worker}               see service/policy.py
     workflows:  {NAME: {concurrency, overflow, max_queue, priority, triggers}}
-    hooks:      {host, port}                                        where HTTP triggers are called
+    hooks:      {host, port}                                        the address of the server for HTTP triggers
     knowledge:  {include, exclude, embedding, chunk, weights}       see knowledge/settings.py
 
-The file is declared as a form, which also provides its JSON Schema. `project_check.py` checks that the workflows it
-names exist. Only `find` and `load` touch files.
+The file is declared as a form, which also provides its JSON Schema. `project_check.py` checks that the workflows named
+in the file exist. Only `find` and `load` touch files.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 
 @dataclass(frozen=True)
 class Hooks:
-    """Where HTTP triggers are called. Only this machine can reach them unless the project sets another host."""
+    """The address at which HTTP triggers are called. Only this machine can reach it unless the project sets another
+    host."""
 
     host: str = "127.0.0.1"
     port: int = 8710
@@ -49,30 +50,30 @@ class Hooks:
 class ProjectFile:
     folder: str
     name: str
-    """The name under which its triggers keep their state; two checkouts of one project share it."""
+    """The name under which the project's triggers keep their state. Two checkouts of one project share it."""
     extract: JsonObject | None = None
     policy: ServicePolicy = field(default_factory=ServicePolicy)
     triggers: tuple[Trigger, ...] = ()
     hooks: Hooks = field(default_factory=Hooks)
     knowledge: knowledge.KnowledgeSettings | None = None
-    """None if the file has no such section; the settings may then be in `knowledge.yaml`."""
+    """None if the file has no such section; the settings might then be in `knowledge.yaml`."""
 
 
 class ProjectReading(NamedTuple):
-    """The content of a file, and every problem with it; parts with problems are left out."""
+    """The content of a file without the parts that have problems, and every problem."""
 
     project: ProjectFile
     problems: tuple[Problem, ...]
     marks: Marks | None = None
-    """The positions of all parts; None without a readable file."""
+    """The positions of all parts, or None if no file could be read."""
 
     def place(self, path: tuple[str, ...], *, key: bool = False) -> Position:
-        """The position of a part of the file, or of the nearest part around it."""
+        """Return the position of a part of the file, or of the nearest part that contains it."""
         nowhere = Position(os.path.join(self.project.folder, FILE), 0, 0)
         return self.marks.at(path, key=key) if self.marks else nowhere
 
     def require(self) -> ProjectFile:
-        """The project, or `UsageError` with every problem on its own line."""
+        """Return the project, or raise `UsageError` with every problem on its own line."""
         if self.problems:
             lines = "".join(f"\n  {problem}" for problem in self.problems)
             raise UsageError(f"{FILE} cannot be used:{lines}")
@@ -83,12 +84,13 @@ class ProjectReading(NamedTuple):
 
 
 def find(folder: str) -> str | None:
-    """The project file in or above a folder."""
+    """Return the path of the project file in a folder or the nearest folder above it, or None if there is none."""
     return nearest(FILE, folder)
 
 
 def load(folder: str) -> ProjectReading:
-    """The project around a folder. Without a file it is the folder itself, with nothing configured."""
+    """Return the project that contains a folder. Without a project file, the folder itself is the project, with nothing
+    configured."""
     path = find(folder)
     if path is None:
         return ProjectReading(_empty(os.path.abspath(folder)), ())
@@ -102,7 +104,7 @@ def load(folder: str) -> ProjectReading:
 
 
 def unread(folder: str) -> Problem | None:
-    """A warning if a nerve.yaml, the predecessor's project file, is in or around a folder."""
+    """Return a warning if a folder, or one above it, has a `nerve.yaml`, the project file of Rolecall's predecessor."""
     path = nearest(NERVE_FILE, folder)
     if path is None:
         return None
@@ -121,7 +123,7 @@ def _empty(folder: str) -> ProjectFile:
 
 
 def _name_of(folder: str) -> str:
-    """A folder's name, without the characters that a project's name cannot have."""
+    """Return a folder's name, without the characters that are not allowed in a project's name."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(folder)).strip("-.")
     return name[:60] if _NAME.fullmatch(name[:60]) else "project"
 
@@ -137,7 +139,7 @@ class _Workflow(NamedTuple):
 
 
 class _WorkflowForm(Record[_Workflow]):
-    """An entry for a workflow, which may be empty."""
+    """The form of a workflow's entry, which can be empty."""
 
     def read(self, value: Any, at: At) -> _Workflow | Unreadable:
         return super().read({} if value is None else value, at)
@@ -178,7 +180,7 @@ KEYS = _FORM.keys
 
 
 def json_schema() -> Schema:
-    """The JSON Schema of the file, for editors."""
+    """Return the JSON Schema of the file, for editors."""
     return form.json_schema(_FORM, "Rolecall project")
 
 

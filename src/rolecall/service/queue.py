@@ -1,12 +1,12 @@
-"""The queue and the slots in the store: refs beside the threads they belong to.
+"""The queue and the slots, as refs in the store next to those of their threads.
 
-`queue/<workflow>/…` is a waiting thread; `slot/<workflow>/<thread>` is an admitted one that has neither ended nor begun
-to wait for a person; `rate/<agent>` keeps recent call times, and `spend/<day>/<host>` the cost of a day. Every verb
-here changes them and the thread's own ref in one transaction, so a crash never leaves a thread in two places or in
-none.
+The ref `queue/<workflow>/…` is a waiting thread. `slot/<workflow>/<thread>` is an admitted thread that has neither
+ended nor begun to wait for a person. `rate/<agent>` keeps the times of recent calls, and `spend/<day>/<host>` the cost
+of a day. Every function here changes these refs and the thread's own ref in one transaction, so a crash never leaves a
+thread in two places or in none.
 
-The number of reads depends on how many threads may run, not on how many wait. `admission.py` decides which threads are
-admitted. `lifecycle.py` puts threads into the queue, as it does everything that people do to threads.
+The number of reads depends on how many threads can run, not on how many wait. `admission.py` decides which threads are
+admitted. `lifecycle.py`, which carries out everything that people do to threads, puts threads into the queue.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from rolecall.threads import thread
 from rolecall.threads.state import RESUME, QueuePlace, Status, ThreadRef, ThreadState, load, move, read_thread
 
 CRASHES = {"crashes": 3, "losses": 10}
-"""How often a step may crash, or be lost with the service or machine, before its thread waits for a person. The limit
-for losses is higher because they are rarely the thread's fault."""
+"""How often a step can crash, or be lost with the service or machine, before its thread waits for a person. The limit
+for losses is higher because losses are rarely the thread's fault."""
 BY_SERVICE = {"by": "service"}
-"""Part of the body of every event that the service adds to those of the engine."""
+"""Included in the body of every event that the service, not the engine, records."""
 SHOWN = 50
-"""How many waiting threads the status gives a reason for."""
+"""The number of waiting threads for which the status gives a reason."""
 _LOOK_AHEAD = 50
-"""How many waiting threads to read beyond the free slots, because an agent's rate may hold up the first ones."""
+"""How many waiting threads to read beyond the number of free slots, because a rate can hold up the first ones."""
 _ENTRY = re.compile(r"queue/([^/]+)/([0-9])([0-9]{13})([0-9A-Z]{26})")
 
 AgentOf = Callable[[ThreadState], str]
@@ -62,8 +62,8 @@ def standing(
     agent_of: AgentOf = lambda _state: "",
     at_least: int = 0,
 ) -> QueueState:
-    """The input for admission. If a workflow's queue may overflow, all its waiting threads are read; otherwise only as
-    many as may be admitted and some more, or `at_least` that many."""
+    """Return the input for admission. If a workflow's queue might overflow, all its waiting threads are read; otherwise
+    only as many as can be admitted and some more, or `at_least` that many."""
     places = ((ref.name.split("/")[1], ref.state.get("member")) for ref in _refs(store, "slot/"))
     admitted = Counter(MEMBERS if is_member else workflow for workflow, is_member in places)
     room = max(0, policy.limit - sum(admitted.values()))
@@ -72,7 +72,7 @@ def standing(
     for workflow in waiting_workflows(store):
         rule, prefix = policy.of(workflow), f"queue/{workflow}/"
         free = min(room, max(0, rule.concurrency - admitted.get(workflow, 0)))
-        if has_groups:  # its members are admitted even if their workflow is busy
+        if has_groups:  # members of a group are admitted even if their workflow is busy
             free = room
         may_overflow = rule.overflow == "drop" or (
             rule.max_queue is not None
@@ -91,13 +91,13 @@ def standing(
 
 
 def describe(store: Store, policy: ServicePolicy, state: QueueState, now: int) -> JsonObject:
-    """The queue as plain values: its lengths, why threads wait, and what the day has cost."""
+    """Return the queue as plain values: its lengths, why threads wait, and what the day has cost."""
     waits = dict(list(decide(policy, state, now).wait.items())[:SHOWN])
     return {"queued": lengths(store), "waits": waits, "spent": state.spent}
 
 
 def waiting_workflows(store: Store) -> Iterator[str]:
-    """The workflows that have waiting threads; takes one read per workflow."""
+    """Yield the workflows that have waiting threads, with one read per workflow."""
     last: str | None = None
     while found := _refs(store, "queue/", after=last, limit=1):
         workflow = found[0].name.split("/")[1]
@@ -106,7 +106,7 @@ def waiting_workflows(store: Store) -> Iterator[str]:
 
 
 def lengths(store: Store) -> dict[str, int]:
-    """How many threads of each workflow wait. Reads the name of every waiting thread."""
+    """Return the number of waiting threads of each workflow. This reads the name of every waiting thread."""
     names = store.backend.names("queue/")
     return dict(Counter(match[1] for name in names if (match := _ENTRY.fullmatch(name))))
 
@@ -139,7 +139,7 @@ def _recent(ref: Ref | None, rate: StartRate, now: int) -> list[int]:
 
 
 def _refs(store: Store, prefix: str, *, after: str | None = None, limit: int | None = None) -> list[Ref]:
-    """Refs sorted by name; for a damaged one, only its name."""
+    """Return refs sorted by name. A damaged ref is returned with its name only."""
     try:
         return store.refs(prefix, before=after, limit=limit)
     except Damaged:
@@ -166,8 +166,8 @@ def _waiting(refs: Iterable[Ref]) -> Iterator[Waiting]:
 
 
 def admit(store: Store, one: Waiting, *, now: int, call: MeteredCall | None = None) -> ThreadRef | None:
-    """Give a waiting thread a slot and return its ref; None if it no longer waits, or its folders are still being
-    created. `call` is counted for its first step."""
+    """Give a waiting thread a slot and return the thread's ref, or None if the thread no longer waits or its folders
+    are still being created. `call` is counted for the thread's first step."""
     entry = store.ref(_entry_name(one))
     if entry is not None and _is_being_made(entry, now):
         return None
@@ -198,8 +198,8 @@ def discard(store: Store, one: Waiting, reason: str) -> ThreadRef | None:
 def _leave_queue(
     store: Store, one: Waiting, change: Callable[[Draft, ThreadRef], ThreadState]
 ) -> ThreadRef | None:
-    """Move a thread out of the queue if it still waits under this entry: it may have been killed, run by a person or
-    queued again since. An entry without a waiting thread is removed."""
+    """Move a thread out of the queue if it still waits under this entry: since then it might have been killed, run by a
+    person or queued again. An entry without a waiting thread is removed."""
     entry, ref = store.ref(_entry_name(one)), read_thread(store, one.thread)
     if entry is None:
         return None
@@ -217,7 +217,7 @@ def _leave_queue(
 
 
 def _is_being_made(entry: Ref, now: int) -> bool:
-    """Whether a process is still creating the folders of a waiting thread."""
+    """Return whether a process is still creating the folders of a waiting thread."""
     maker = entry.state.get("maker")
     return maker is not None and holder.is_alive(maker, now=now)
 
@@ -241,9 +241,9 @@ def _count(store: Store, draft: Draft, call: MeteredCall, now: int) -> None:
 
 
 def wake_parents(store: Store, *, now: int) -> tuple[list[Slot], int | None]:
-    """Give a slot to each thread that waits for its group if there is something to decide: a member has ended, or the
-    deadline has passed. Return these slots and the next deadline. A thread is woken even if no slot is free: its turn
-    is short, calls no agent, and may be what ends the members that hold the slots."""
+    """Give a slot to each thread that waits for its group if a member has ended or the deadline has passed. Return
+    these slots and the next deadline. A thread is woken even if no slot is free: its turn is short, calls no agent, and
+    might end the very members that hold the slots."""
     woken, deadlines = [], []
     for group in _refs(store, "group/"):
         deadline: int = group.state.get("deadline", 0)
@@ -255,7 +255,7 @@ def wake_parents(store: Store, *, now: int) -> tuple[list[Slot], int | None]:
             continue
         slot, draft = Slot(ref.state.name, ref.id, now), store.draft()
         name = thread.slot_name(slot.workflow, slot.thread)
-        if store.ref(name) is not None:  # the process that made it wait has not ended yet
+        if store.ref(name) is not None:  # the process that made the thread wait has not ended yet
             continue
         order = {"order": group.state["order"]} if "order" in group.state else {}
         draft.move(name, None, state={"since": now, **order})
@@ -277,7 +277,7 @@ def release(store: Store, slot: Slot) -> None:
         draft = store.draft()
         draft.move(own.name, own)
         if ref is not None:
-            # Only the thread's version tells a later slot of the same name apart, so the thread must not have moved.
+            # A later slot for the same thread has the same name, so require that the thread itself has not moved.
             draft.move(ref.ref.name, ref.ref, ref.head, ref.ref.state, at=ref.ref.updated)
         with suppress(Conflict):
             draft.commit(durable=False)
@@ -288,7 +288,7 @@ def count_crash(
     store: Store, slot: Slot, reason: str, *, is_loss: bool = False, seen: ThreadRef | None = None
 ) -> ThreadRef | None:
     """Record that a step died, or was lost with the service. Its thread can run again, or waits for a person after too
-    many crashes. None if the thread has ended, or has moved since it was `seen`."""
+    many crashes. Return None if the thread has ended, or has moved since it was `seen`."""
 
     def crash(before: ThreadState) -> _Outcome:
         state, count = state_after_crash(before, reason, is_loss=is_loss)
@@ -302,7 +302,7 @@ def count_crash(
 
 
 def state_after_crash(state: ThreadState, reason: str, *, is_loss: bool = False) -> tuple[ThreadState, int]:
-    """The state of a thread after another crash of its current step, and the number of crashes so far."""
+    """Return the state of a thread after another crash of its current step, and the number of crashes so far."""
     key = "losses" if is_loss else "crashes"
     place = state.service or QueuePlace(0, 0)
     count = (getattr(place, key) or 0) + 1
@@ -315,7 +315,7 @@ def state_after_crash(state: ThreadState, reason: str, *, is_loss: bool = False)
 
 
 def suspend(store: Store, slot: Slot, reason: str, *, seen: ThreadRef | None = None) -> ThreadRef | None:
-    """Make a thread wait for a person; None if it has ended, or has moved since it was `seen`."""
+    """Make a thread wait for a person. Return None if the thread has ended, or has moved since it was `seen`."""
 
     def stop(state: ThreadState) -> _Outcome:
         after = state.move_to(Status.SUSPENDED, reason=reason, onward=RESUME)
@@ -325,7 +325,8 @@ def suspend(store: Store, slot: Slot, reason: str, *, seen: ThreadRef | None = N
 
 
 def lay_down(store: Store, slot: Slot, *, seen: ThreadRef | None = None) -> ThreadRef | None:
-    """Make an interrupted thread idle again. That is not a crash, and it keeps its slot."""
+    """Make an interrupted thread idle again. The interruption does not count as a crash, and the thread keeps its
+    slot."""
     return _settle(store, slot, lambda state: (state.move_to(Status.IDLE), {}), seen)
 
 
@@ -336,8 +337,8 @@ _Outcome = tuple[ThreadState, Mapping[str, JsonObject]]
 def _settle(
     store: Store, slot: Slot, change: Callable[[ThreadState], _Outcome], seen: ThreadRef | None
 ) -> ThreadRef | None:
-    """Move a thread that has a slot and that nobody runs any more, and free the slot unless it can continue. With
-    `seen`, only if it has not moved since, because another machine may have taken it."""
+    """Move a thread that has a slot but no running process, and free the slot unless the thread can continue. With
+    `seen`, do so only if the thread has not moved since, because another machine might have taken it."""
     while True:
         ref = read_thread(store, slot.thread)
         if seen is not None and (ref is None or ref.ref.version != seen.ref.version):
@@ -358,7 +359,7 @@ def _settle(
 
 
 def forget_old_days(store: Store, *, now: int, days: int = 31) -> None:
-    """Remove the costs of days more than a month ago."""
+    """Remove the costs of days more than `days` ago."""
     oldest = day_of(now - days * DAY_MS)
     for ref in _refs(store, "spend/"):
         if ref.version and ref.name.split("/")[1] < oldest:

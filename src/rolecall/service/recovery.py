@@ -1,7 +1,7 @@
-"""Take up a thread that has a slot but whose state is unknown: when the service starts, or after an error.
+"""Take up a thread that has a slot but whose state is unknown, when the service starts or after an error.
 
-The store decides. If the thread's step died, that is recorded, leftover processes of the step are ended, and the thread
-can continue; its next step resumes the agent's session from the note of the attempt.
+The store decides. If the process of the thread's step died, record that and end the step's leftover processes; the
+thread can then continue. Its next step resumes the agent's session from the note of the attempt.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rolecall.store.store import Store
 from rolecall.threads.state import read_note, read_thread
 
 Finding = Literal["ready", "held", "gone"]
-"""ready: it can take its next step; held: a living process has it; gone: it no longer needs its slot."""
+""""ready": the thread can take its next step. "held": a living process has it. "gone": it no longer needs its slot."""
 
 
 async def take_up(store: Store, slot: Slot) -> Finding:
@@ -29,7 +29,7 @@ async def take_up(store: Store, slot: Slot) -> Finding:
     if status == "idle":
         return "ready"
     lease = ref.state.lease
-    # Only one machine uses a SQLite file, so a process from before its last boot is gone.
+    # Only one machine uses a SQLite file, so a process from before that machine's last boot is gone.
     is_of_the_past = isinstance(store.backend, SqliteBackend) and not holder.is_of_this_boot(lease)
     if holder.is_alive(lease, now=store.now()) and not is_of_the_past:
         return "held"
@@ -40,8 +40,8 @@ async def take_up(store: Store, slot: Slot) -> Finding:
 
 
 async def end_runs(store: Store, name: str) -> None:
-    """End processes that the steps of a thread have left on this host, including those of an attempt that no worker of
-    the service has started."""
+    """End the processes that a thread's steps have left on this host, including those of an attempt that no worker of
+    the service started."""
     known = read_note(store, name)
     runs = (known.note.run, *known.note.runs) if known else ()
     for run in (name, *filter(None, runs)):

@@ -1,8 +1,8 @@
 """The project's file and workflows as the service uses them, reloaded when the files change.
 
-Changes are checked in a child process. Correct ones apply to threads that start from then on; wrong ones are reported,
-and the previous version stays in use. Running threads always keep their workflow: it is a node, and a workflow written
-in Python is kept in a copy that never changes.
+Changes are checked in a child process. A correct version applies to threads that start from then on. A wrong version is
+reported, and the previous one stays in use. Running threads always keep their workflow: it is a node, and a workflow
+written in Python is kept in a copy that never changes.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from rolecall.workflow.registry import files_by_name, is_own, project_files
 if TYPE_CHECKING:
     import watchfiles
 else:
-    watchfiles = Module("watchfiles")  # comes with an extra, and a service without a project does not need it
+    watchfiles = Module("watchfiles")  # comes with an extra, which a service without a project does not need
 
 _LOOK_ANYWAY = 60.0
 """Seconds after which the files are checked even without a notification, because some file systems send none."""
 _STEP_MS = 200
-"""How often the watcher's thread checks for notifications; costs 0.03 % of a core."""
+"""How often the watcher's thread checks for notifications, which uses 0.03 % of a core."""
 _GATHER_MS = 1_000
-"""Changes within this time are reported together, such as those of a checkout."""
+"""Changes within this time, such as those made by a checkout, are reported together."""
 _COMPARE_MS = 15_000
-"""How often to check that the watched folders are still the right ones; the kernel does not report a link that now
-points elsewhere."""
+"""How often to check that the watched folders are still the right ones, because the kernel does not report that a link
+has come to point elsewhere."""
 _IS_BACK = 1.0
-"""Seconds between two checks for a missing folder."""
+"""Seconds between two checks whether a missing folder is back."""
 
 
 class Definitions:
-    """The current configuration and workflows; `say` gets a message about each change."""
+    """The current configuration and workflows. `say` is called with a message about each change."""
 
     def __init__(
         self, store: Store, folder: str, *, env: Mapping[str, str], keep: str, say: Callable[[str], object]
     ) -> None:
-        """`keep` is the folder for copies of workflows written in Python. Raises `UsageError` if the project's file is
-        wrong, because no previous version can be used."""
+        """`keep` is the folder for copies of workflows written in Python. Raise `UsageError` if the project's file is
+        wrong, because no previous version can be used instead."""
         self._rolecall = Rolecall(store)
         self._env = env
         self._keep = keep
@@ -63,13 +63,13 @@ class Definitions:
         self._seen = ""
         self.project: ProjectFile = project_file.load(folder).require()
         self.workflows: dict[str, str] = {}
-        """The node that new threads use, by workflow name."""
+        """The id of the node that new threads use, keyed by workflow name."""
         self.problems: tuple[Problem, ...] = ()
-        """Problems with the current files; an older version is used instead, or none."""
+        """Problems with the current files. In place of a wrong file, its last correct version is used, if any."""
         self._reported: set[str] = set()
 
     async def refresh(self) -> bool:
-        """Read the files if they have changed; return whether they have."""
+        """Read the files if they have changed, and return whether they had."""
         stamp = self._stamp()
         if stamp == self._seen:
             return False
@@ -96,7 +96,7 @@ class Definitions:
         return True
 
     def _read_project(self) -> tuple[Problem, ...]:
-        """Read the project's own file. If it is gone, a file in a folder above belongs to another project."""
+        """Read the project's own file. If it is gone, ignore files in folders above, which belong to other projects."""
         path = os.path.join(self.project.folder, project_file.FILE)
         is_there = os.path.lexists(path)
         reading = project_file.load(self.project.folder) if is_there else project_file.parse("", path=path)
@@ -124,7 +124,7 @@ class Definitions:
                     self.say(f"{name}: new threads use the version {node}")
             elif known is not None:
                 used[name] = known
-            else:  # the last correct version, perhaps registered by an earlier service
+            else:  # use the last correct version, perhaps registered by an earlier service
                 for version in self._rolecall.versions(name)[:1]:
                     used[name] = version.node
         for name in self.workflows.keys() - used.keys():
@@ -135,7 +135,7 @@ class Definitions:
     # -- files --
 
     def folders(self) -> list[str]:
-        """The folders that may contain workflows."""
+        """Return the folders that can contain workflows."""
         place = self.project.folder
         root = root_around(place) or place
         found: list[str] = []
@@ -146,11 +146,11 @@ class Definitions:
             place = os.path.dirname(place)
 
     def _stamp(self) -> str:
-        """A digest of the files' paths, times and sizes. It includes the inode change time, because a file moved into
-        place keeps its old modification time."""
+        """Return a digest of the files' paths, times and sizes. It includes the inode change time, because a file moved
+        into place keeps its old modification time."""
         digest = hashlib.sha256()
         own = os.path.join(self.project.folder, project_file.FILE)
-        # A workflow of a pack can be used as soon as somebody has allowed it.
+        # A workflow from a pack can be used as soon as somebody has allowed it.
         for file in (own, config.trusted_folder(self._env), *self._files()):
             with suppress(OSError):
                 status = os.stat(file)
@@ -160,8 +160,8 @@ class Definitions:
         return digest.hexdigest()
 
     def _files(self) -> Iterator[str]:
-        """Every file in or below the folders of workflows. A workflow's own folder may be a link; other links are not
-        followed, because they may lead anywhere."""
+        """Yield every file in or below the workflow folders. A workflow's own folder can be a link; other links are not
+        followed, because they could lead anywhere."""
         tops = self.folders()
         with suppress(OSError):  # reported when the workflows are read
             own = set(map(os.path.dirname, project_files(self.project.folder)))
@@ -175,7 +175,7 @@ class Definitions:
 
 
 async def watch(definitions: Definitions, on_change: Callable[[], object]) -> None:
-    """Follow the files until cancelled; `on_change` is called each time they have been read again."""
+    """Follow the files until cancelled. `on_change` is called each time the files have been read again."""
     news, is_deaf = asyncio.Event(), False
 
     async def follow(paths: list[str], *, is_deep: bool) -> None:
@@ -184,7 +184,7 @@ async def watch(definitions: Definitions, on_change: Callable[[], object]) -> No
             async for _ in changes(paths, is_deep=is_deep):
                 news.set()
         except (RolecallError, OSError) as error:
-            if not is_deaf:  # both watchers fail for the same reason
+            if not is_deaf:  # both watchers fail for the same reason, which is reported once
                 definitions.say(f"changes of files are noticed within a minute, not at once: {error}")
             is_deaf = True
 
@@ -192,7 +192,7 @@ async def watch(definitions: Definitions, on_change: Callable[[], object]) -> No
         folders = definitions.folders()
         tasks = [asyncio.create_task(follow([definitions.project.folder], is_deep=False))]
         tasks += [asyncio.create_task(follow(folders, is_deep=True))] if folders else []
-        await asyncio.sleep(0)  # let both start watching
+        await asyncio.sleep(0)  # let both watchers start
         try:
             while folders == definitions.folders():
                 # Read after the watchers have started, so that no later change is missed.
@@ -212,9 +212,10 @@ async def watch(definitions: Definitions, on_change: Callable[[], object]) -> No
 async def changes(folders: Sequence[str], *, is_deep: bool) -> AsyncIterator[set[str]]:
     """Yield the paths that change in `folders`, and below them if `is_deep`.
 
-    The kernel watches a folder, not its name. If a folder is replaced, the folders themselves are among the paths, and
-    the new one is watched as soon as the caller asks for the next change. The caller must look at the folders to find
-    what changed in between."""
+    The kernel watches a folder, not its name. If a folder is replaced, `folders` themselves are yielded, and the new
+    folder is watched once the caller asks for the next change. The caller must then look into the folders to find what
+    changed in between.
+    """
     try:
         watch = watchfiles.awatch
     except ImportError as error:
@@ -238,7 +239,7 @@ async def changes(folders: Sequence[str], *, is_deep: bool) -> AsyncIterator[set
                 paths = {path for _, path in batch}
                 if paths:
                     yield paths
-                # A folder created after another was removed may reuse its inode number.
+                # A folder that was created after another was removed might have the same inode number.
                 if not paths.isdisjoint(folders) or _identities(folders) != before:
                     break
         while not all(map(os.path.isdir, folders)):

@@ -1,5 +1,5 @@
-"""Run a thread that a person started or continued on the page, or that a host handed over: in the service if one serves
-the store, else in a child process that outlives this one."""
+"""Run a thread that a person started or continued on the page, or that a host handed over. The service runs the thread
+if one serves the store; otherwise a child process does, which outlives this one."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from rolecall.settings import config
 _LONGEST = 4_000
 _NO_SERVICE = "It waits for a service, and none is running. `rolecall serve --detach` starts one."
 _TOLD_BY_THREAD = (0, 6, 7, 8, 9)
-"""Exit codes of `thread run` after which the thread itself says how it ended."""
+"""Exit codes of `thread run` after which the thread's own state says how the run ended."""
 
 
 class Assignment(NamedTuple):
-    """Who runs a thread: `service`, `process` or `nobody`, and what the problem is if somebody should."""
+    """Who runs a thread (`service`, `process` or `nobody`), and the problem if it should run but cannot."""
 
     runs: str
     problem: str | None = None
 
 
 class ThreadRunner:
-    """Starts `rolecall thread run` for threads that no service runs. `tell` is called in another Python thread, with a
-    thread's id and the reason why it could not be run."""
+    """Starts `rolecall thread run` for threads that no service runs. If a thread could not be run, `tell` is called, on
+    another Python thread, with the thread's id and the reason."""
 
     def __init__(
         self, store: str | None, *, tell: Callable[[str, str], None] = lambda _id, _text: None
@@ -38,19 +38,19 @@ class ThreadRunner:
         self._store = store
         self._tell = tell
         self._running: dict[str, bool] = {}
-        """Threads with a running process that this server started, and whether to run them again afterwards, because
-        they were continued when that process may have been about to end."""
+        """The threads whose process, started by this server, is still running. The value says whether to run the thread
+        again afterwards, because it was continued when that process might have been about to end."""
         self._lock = threading.Lock()
         self._problems: dict[str, str] = {}
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """Why threads could not be run, by their ids, until they are run again."""
+        """Why threads could not be run, keyed by thread id. An entry is removed when its thread is run again."""
         with self._lock:
             return dict(self._problems)
 
     def carry_on(self, thread: Thread) -> Assignment:
-        """Run a thread if it can run. If that fails, everything recorded before stays."""
+        """Run a thread if it can run. If that fails, everything recorded so far is kept."""
         with self._lock:
             self._problems.pop(thread.id, None)
         try:
@@ -107,15 +107,15 @@ class ThreadRunner:
         threading.Thread(target=attend, name=f"run-{ident}", daemon=True).start()
 
     def _end(self, ident: str) -> bool:
-        """Note that the process of a thread has ended, and return whether to start it again."""
+        """Record that the process of a thread has ended, and return whether to start it again."""
         with self._lock:
             return self._running.pop(ident)
 
     def _spawn(self, ident: str, folder: str) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
-        """Start the process of a thread. Its errors go to a file and not to a pipe, which would break when this server
-        ends before it."""
+        """Start the process of a thread. Its errors go to a file, because a pipe would break if this server ended
+        first."""
         errors = tempfile.TemporaryFile()  # noqa: SIM115 -- closed once the child has ended
-        # -P, so that a file in the project cannot replace an imported module.
+        # With -P, a file in the project cannot replace an imported module.
         child = subprocess.Popen(  # noqa: S603 -- our own program
             [sys.executable, "-P", "-m", "rolecall", "thread", "run", ident],
             cwd=folder,

@@ -1,6 +1,6 @@
-"""Set up the service: lock, log, store, workers, door, signals and the project around one supervisor.
+"""Set up the service: its lock, log, store, workers, socket, signal handlers and project, around one supervisor.
 
-Everything a supervisor needs to know about this machine and its configuration is read here and passed in.
+Everything that a supervisor needs to know about this machine and its configuration is read here and passed in.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LARGEST_LOG = 5 * 1024 * 1024
 _HOME_GLANCE = 2.0
 """Seconds between two checks that the home still exists."""
 _FILE = "file "
-"""The prefix of problem names that concern the project's files."""
+"""The prefix of the names of problems with the project's files."""
 
 
 def serve(
@@ -72,7 +72,8 @@ def serve(
 async def run_until_stopped(
     lock: control.Lock, life: Coroutine[Any, Any, None], *, stop: Callable[[], None], log: Log
 ) -> None:
-    """Run a service until a signal stops it. If its home is deleted, stop it and its steps and raise."""
+    """Run a service until a signal stops it. If its home is deleted, interrupt its steps, stop it and raise
+    `StorageError`."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stop)
     living = asyncio.create_task(life)
@@ -83,19 +84,19 @@ async def run_until_stopped(
     problem = f"the home of the service, {config.home()}, was deleted or replaced"
     log(f"{problem}: interrupting its steps and ending")
     stop()
-    with suppress(RolecallError):  # store errors are expected then
+    with suppress(RolecallError):  # store errors are expected here
         await living
     raise StorageError(problem, hint=Hint("Stop a service before you delete its home", "stop_service"))
 
 
 def host_name() -> str:
-    """This machine's name, in a form that fits into a ref's name."""
+    """Return this machine's name, in a form that can be part of a ref's name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", os.uname().nodename).strip(".-") or "here"
 
 
 def agent_namer(store: Store) -> Callable[[ThreadState], str]:
-    """Return a function that names the agent of a thread's next step, from its workflow and the configuration. A
-    workflow written in Python may bring its own agents, which are counted as the configured one."""
+    """Return a function that names the agent of a thread's next step, from the thread's workflow and the configuration.
+    An agent that a Python workflow brings itself is counted under the configured agent's name."""
     rolecall = Rolecall(store)
     roles: dict[str, Mapping[str, StoredRole]] = {}
     settings: Settings = {}
@@ -111,7 +112,7 @@ def agent_namer(store: Store) -> Callable[[ThreadState], str]:
                 roles[node] = rolecall.read_workflow(node).roles
             part = roles[node].get(role) or StoredRole()
             if part.group is not None and state.member is None:
-                return ""  # its members call agents
+                return ""  # the members call agents, not the group itself
             if bound := state.agents.get(role):
                 return str(bound["name"])
             in_turn = part.group.agents if part.group else ()
@@ -124,7 +125,7 @@ def agent_namer(store: Store) -> Callable[[ThreadState], str]:
 
 
 class Log:
-    """Lines with timestamps, in a file in the home whose size is bounded."""
+    """A log file in the home, whose size is limited. Each line begins with a timestamp."""
 
     def __init__(self, home: str, show: Callable[[str], None]) -> None:
         self._path = control.log_path(home)
@@ -133,7 +134,9 @@ class Log:
 
     def __call__(self, text: str) -> None:
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self._mask.text(' '.join(text.split()))}"
-        with suppress(OSError):  # a full disk must not end the service, and leaves no room to report it
+        with suppress(
+            OSError
+        ):  # a full disk must not end the service, and leaves no room to report the error
             if os.path.exists(self._path) and os.path.getsize(self._path) > _LARGEST_LOG:
                 os.replace(self._path, f"{self._path}.1")
             with open(self._path, "a", encoding="utf-8", errors="replace") as file:
@@ -151,11 +154,11 @@ def of_project(
     store_url: str | None,
     adjust: Callable[[ServicePolicy], ServicePolicy] = lambda policy: policy,
 ) -> Companion:
-    """The companion for the project around a folder, which follows its files and runs its triggers. `adjust` can change
-    its policy."""
+    """Return the companion for the project that contains a folder. It follows the project's files and runs its
+    triggers. `adjust` can change the project's policy."""
 
     async def project(supervisor: Supervisor) -> None:
-        # This mark identifies leftovers of a killed service. A home has one service at a time.
+        # The mark identifies processes left over from a killed service. A home has one service at a time.
         mark = f"triggers-{sha256(config.home().encode()).hexdigest()[:16]}"
         await end_leftovers(mark)
         address = config.full_store_address(store_url)
@@ -197,15 +200,16 @@ def of_project(
 
 
 def of_page(folder: str, *, store_url: str | None, port: int) -> Companion:
-    """The companion that serves the web page on a port, 0 for a free one. The page has a process of its own, which ends
-    with the service. Its output goes into the log, except sign-in links, because others may read the log."""
+    """Return the companion that serves the web page on a port, or on a free port if `port` is 0. The page has a process
+    of its own, which ends with the service. The page's output goes into the log, except for sign-in links, because
+    others might read the log."""
 
     async def page(supervisor: Supervisor) -> None:
         words = ["web", "--no-open", "--with-stdin", "--port", str(port), "--project", folder]
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "rolecall", *words),
             env=config.child_environment(ROLECALL_STORE=config.full_store_address(store_url)),
-            stdin=asyncio.subprocess.PIPE,  # the page ends when this closes, even if the service is killed
+            stdin=asyncio.subprocess.PIPE,  # the page ends when its input closes, even if the service is killed
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
@@ -229,8 +233,8 @@ def of_page(folder: str, *, store_url: str | None, port: int) -> Companion:
 
 
 def of_traces(*, store_url: str | None) -> Companion | None:
-    """The companion that sends each step to the configured collector; None without one. It works in a Python thread
-    with a connection of its own, so a slow or unavailable collector delays nothing."""
+    """Return the companion that sends each step to the configured collector, or None if no collector is configured. It
+    works in a Python thread with a connection of its own, so a slow or unavailable collector delays nothing."""
     with Rolecall(store_url, create=False, is_lazy=True) as rolecall:
         collector = rolecall.collector()
     if collector is None:
@@ -250,11 +254,11 @@ def of_traces(*, store_url: str | None) -> Companion | None:
             try:
                 with Rolecall(config.full_store_address(store_url)) as rolecall:
                     rolecall.follow_traces(collector, stop=stop, say=say)
-            except Exception as error:  # must not end the service
+            except Exception as error:  # an error must not end the service
                 say(f"no more spans are sent: {error!r}")
 
         log(f"steps are sent to {config.mask().text(collector.url)}")
-        # Not in the loop's pool: the service does not wait for a request when it stops.
+        # Not a thread of the loop's pool: the service must not wait for a request when it stops.
         threading.Thread(target=follow, name="traces", daemon=True).start()
         try:
             await asyncio.Event().wait()
@@ -265,8 +269,8 @@ def of_traces(*, store_url: str | None) -> Companion | None:
 
 
 def of_no_project(folder: str) -> Companion:
-    """The companion of a service outside a project. It logs this, because the service does not notice a project that is
-    created later."""
+    """Return the companion of a service outside a project. It logs that there is no project, because the service does
+    not notice a project that is created later."""
 
     async def no_project(supervisor: Supervisor) -> None:
         name = project_file.FILE

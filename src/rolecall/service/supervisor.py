@@ -1,9 +1,10 @@
 """The service of one home: reads the store, decides which threads run, and runs each step in its own process.
 
-It runs no agent and no user code. Its state is in the store: if it is killed at any moment and started again, it
-continues with the threads that have slots and those that wait. In memory it keeps only which slots have a busy worker.
+The service's own process runs no agent and no user code. Its state is in the store: if it is killed at any moment and
+started again, it continues with the threads that have slots and the threads that wait. In memory it keeps only which
+slots have a busy worker.
 
-Top to bottom: life cycle, looks at the store, steps, requests.
+The methods of `Supervisor`, from top to bottom: life cycle, looks at the store, steps, requests.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from rolecall.store.store import Store
 from rolecall.threads.state import Status, ThreadRef, read_thread
 
 POLL_MS = 5_000
-"""How often to read the store if nothing reports a change."""
+"""Milliseconds between two reads of the store if nothing reports a change."""
 _LATER_MS = 1_000
-"""How soon to try a thread again if another process has it, or after a store error."""
+"""Milliseconds until a thread is tried again if another process has it, or after a store error."""
 _RESTART = 60.0
 """Seconds before a failed companion is started again."""
 
 Log = Callable[[str], None]
 Companion = Callable[["Supervisor"], Coroutine[Any, Any, None]]
-"""Runs beside the service for as long as it does, for example to reload definitions or start threads."""
+"""A coroutine that runs as long as the service, for example to reload definitions or start threads."""
 
 
 @dataclass
@@ -45,15 +46,16 @@ class _Held:
 
     slot: Slot
     task: asyncio.Task[None] | None = None
-    """The task that is working on it now."""
+    """The task that is working on the thread now."""
     is_ready: bool = False
-    """Whether it is known to be idle, because we took its last step; otherwise the store is read first."""
+    """Whether the thread is known to be idle, because this service took its last step. Otherwise the store is read
+    first."""
     not_before: int = 0
     trouble: str = ""
-    """Why its next step is not being taken."""
+    """Why the thread's next step is not being taken."""
 
     def rests(self, now: int) -> bool:
-        """Whether to take no step for now."""
+        """Return whether to take no step for now."""
         return now < self.not_before <= now + _LATER_MS
 
 
@@ -78,10 +80,10 @@ class Supervisor:
         self._agent_of = agent_of
         self._held: dict[str, _Held] = {}
         self._unreadable: set[str] = set()
-        """Waiting threads that the store cannot read; they do not block others."""
+        """Waiting threads that cannot be read from the store. They do not block others."""
         self._woken = asyncio.Event()
         self._has_news = True
-        """Whether threads may have arrived or ended, or a slot become free."""
+        """Whether threads might have arrived or ended, or a slot might have become free."""
         self._read_at = 0
         """When to read the store next if nothing reports a change."""
         self._poked: set[str] = set()
@@ -132,8 +134,8 @@ class Supervisor:
             await self._door.close()
 
     def stop(self, *, finish: bool = False) -> None:
-        """Take no more steps. Running steps are interrupted, or allowed to finish with `finish`; a second call kills
-        them unless the first had `finish`."""
+        """Stop taking steps. Running steps are interrupted, or allowed to finish if `finish` is true. A second call
+        kills them, unless the first call had `finish`."""
         if self._is_stopping and not self._is_finishing:
             for worker in self._workers.running.values():
                 worker.kill()
@@ -151,7 +153,7 @@ class Supervisor:
         self._woken.set()
 
     async def _accompany(self, companion: Companion) -> None:
-        """Run a companion, and start it again a minute after it fails. The service continues."""
+        """Run a companion, and start it again a minute after it fails. Its failure does not stop the service."""
         name = getattr(companion, "__name__", "a companion")
         while True:
             try:
@@ -165,9 +167,9 @@ class Supervisor:
     # -- looks at the store --
 
     def _look(self) -> int:
-        """Read the store and act on it; return when to look again at the latest."""
+        """Read the store, act on what it contains, and return the latest time at which to look again."""
         now = self.store.now()
-        if not now < self._read_at <= now + POLL_MS:  # a clock that was set back must not delay it for hours
+        if not now < self._read_at <= now + POLL_MS:  # if the clock was set back, do not wait for hours
             self._has_news = True
         try:
             if self._has_news:
@@ -178,17 +180,17 @@ class Supervisor:
                 self._read_at = min(self._read_at, deadline or self._read_at)
             verdict = self._decide(now)
             self._trouble("store", "")
-        except Exception as error:  # the cause may pass, and running threads continue
+        except Exception as error:  # the cause might pass, and running threads continue
             self._trouble("store", f"no work is taken: {_message(error)}")
             self._read_at = now + _LATER_MS
-            self._has_news = False  # wait until then, answering requests
+            self._has_news = False  # wait until then, but answer requests
             return self._read_at
         self._read_at = min(filter(None, (self._read_at, verdict.look_again_at)))
         resting = (held for held in self._held.values() if held.task is None and held.rests(now))
         return min([self._read_at, *(held.not_before for held in resting)])
 
     def _stop_killed_threads(self) -> None:
-        """Ask the running steps of threads that have been killed to stop."""
+        """Tell the running steps of killed threads to stop."""
         names = self._poked & self._held.keys() if self._poked else set(self._held)
         self._poked.clear()
         for name in names & self._workers.running.keys():
@@ -196,11 +198,11 @@ class Supervisor:
                 ref = read_thread(self.store, name)
                 if ref is not None and ref.state.has_ended:
                     self._workers.running[name].stop()
-            except Damaged as error:  # its step will find out, and no other thread depends on it
+            except Damaged as error:  # the thread's step will find out, and no other thread depends on it
                 self._trouble(name, f"{name} cannot be read: {error.message}")
 
     def _decide(self, now: int) -> Admission:
-        """Decide which threads may run, record that, and begin their steps."""
+        """Decide which threads run, record the decision, and begin their steps."""
         due = self._find_due(now)
         if self._has_news:
             state = self._standing(now, due)
@@ -235,7 +237,8 @@ class Supervisor:
         return replace(state, waiting=[one for one in state.waiting if one.thread not in self._unreadable])
 
     def _find_due(self, now: int) -> list[Due]:
-        """Threads whose next step can be taken. If a thread's state is unknown, start finding it out."""
+        """Return the threads whose next step can be taken. For each thread with an unknown state, start to find it
+        out."""
         due = []
         for held in self._held.values():
             if held.task is not None or held.rests(now):
@@ -245,7 +248,7 @@ class Supervisor:
                 continue
             agent = ""
             if self.policy.rates:
-                with suppress(Damaged):  # the step itself reports it
+                with suppress(Damaged):  # the step itself reports the damage
                     ref = read_thread(self.store, held.slot.thread)
                     agent = self._agent_of(ref.state) if ref else ""
             due.append(Due(held.slot.thread, held.slot.since, agent))
@@ -254,19 +257,19 @@ class Supervisor:
     def _leave_queue(
         self, one: Waiting, move: Callable[..., ThreadRef | None], *words: Any, **options: Any
     ) -> bool:
-        """Move a waiting thread out of the queue; return whether it was still there and could be read."""
+        """Move a waiting thread out of the queue. Return whether the thread was still there and could be read."""
         try:
             return move(self.store, one, *words, **options) is not None
         except Damaged as error:
             self._unreadable.add(one.thread)
-            self._has_news = True  # another thread may take its place
+            self._has_news = True  # another thread can take its place
             self._trouble(one.thread, f"{one.thread} cannot be read: {error.message}")
             return False
 
     # -- steps --
 
     async def _step(self, held: _Held) -> None:
-        """Take one step of a thread, then settle its outcome."""
+        """Take one step of a thread and apply its outcome."""
         held.is_ready = False
 
         def hear(kind: str, value: Any) -> None:
@@ -287,14 +290,14 @@ class Supervisor:
         slot, report = held.slot, ended.report or {}
         ref = read_thread(self.store, slot.thread)
         if ref is None or ref.state.status not in (Status.IDLE, Status.RUNNING):
-            pass  # it has ended, or waits for a person
+            pass  # the thread has ended, or is waiting for a person
         elif ended.report is None and self._is_stopping:
             queue.lay_down(self.store, slot)
         elif ended.report is None:
             if queue.count_crash(self.store, slot, ended.cause, is_loss=ended.code is None) is not None:
                 self.log(f"{slot.thread} crashed: {ended.cause}")
         elif report.get("error") in ("Conflict", "StorageError"):
-            # Another process has it, or the disk is full; both are temporary.
+            # Another process has the thread, or the disk is full. Both are temporary.
             self._retry_later(held, report["message"])
             return
         elif "error" in report:
@@ -305,7 +308,7 @@ class Supervisor:
         held.is_ready = status == Status.IDLE
         held.trouble = ""
         if status not in (Status.IDLE, Status.RUNNING):
-            if status != Status.WAITING:  # this happens whenever a member ends
+            if status != Status.WAITING:  # a thread gets this status again whenever a member ends
                 why = f": {ref.state.reason}" if ref and ref.state.reason else ""
                 self.log(f"{slot.thread} is {status}{why}")
             self._let_go(held)
@@ -338,7 +341,7 @@ class Supervisor:
         held.not_before = self.store.now() + _LATER_MS
 
     def _trouble(self, about: str, problem: str) -> None:
-        """Record a problem, or that it is solved, and log what changed."""
+        """Record a problem, or remove it if `problem` is empty, and log any change."""
         known = self.problems.pop(about, "")
         if problem:
             self.problems[about] = problem

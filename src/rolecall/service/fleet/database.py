@@ -1,4 +1,4 @@
-"""The fleet's PostgreSQL server: its address, and the fleet's objects in it besides the store."""
+"""The address of the fleet's PostgreSQL server, and the database objects that the fleet adds to those of the store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rolecall.store.postgres import PostgresBackend, PostgresServer, parse_addre
 if TYPE_CHECKING:
     import dbos
     from sqlalchemy import exc as sql_errors
-else:  # every step's process imports this module
+else:  # every step's process imports this module, so these are imported on first use
     dbos = Module("dbos")
     sql_errors = Module("sqlalchemy.exc")
 
@@ -27,10 +27,10 @@ CHANNEL = "rolecall_news"
 _SCHEMA = "rolecall"
 _MIGRATION_LOCK, LEADER_LOCK = 0x526F6C6563616C01, 0x526F6C6563616C02
 _VERSION = 2
-"""The version of the fleet's database objects: `_NEWS` and the DBOS tables. Raise it with every change to either; a
-machine refuses a newer one."""
+"""The version of the fleet's database objects: `_NEWS` and the DBOS tables. Raise it whenever either changes; a machine
+refuses a database with a newer version."""
 
-# Any program that moves a ref the fleet waits for wakes the fleet.
+# Any program that moves a ref for which the fleet waits wakes the fleet.
 _NEWS = f"""
 CREATE OR REPLACE FUNCTION {_SCHEMA}.fleet_news() RETURNS trigger LANGUAGE plpgsql AS $body$
 BEGIN
@@ -66,7 +66,7 @@ hold locks that all the others wait for."""
 
 
 def with_timeouts(url: str) -> str:
-    """The address with our timeouts added where it does not set its own."""
+    """Return the address with our timeouts added, except those that the address sets itself."""
     parts = _parts(url)
     added = {key: value for key, value in TIMEOUTS.items() if key not in parts}
     return make_conninfo(url, **added, options=session_options(url))
@@ -80,8 +80,8 @@ def session_options(url: str, *more: str) -> str:
 
 
 def shown(url: str) -> str:
-    """An address without user and password, for display."""
-    _parts(url)  # refuses one that is not PostgreSQL's
+    """Return an address without its user and password, for display."""
+    _parts(url)  # raises an error if the address is not a PostgreSQL address
     return str(PostgresServer(url))
 
 
@@ -99,11 +99,11 @@ def _parts(url: str) -> Mapping[str, Any]:
 def migrate(url: str) -> None:
     """Create missing tables. The first machine does this while the others wait."""
     logging.getLogger("dbos").setLevel(logging.ERROR)
-    PostgresBackend(with_timeouts(url)).close()  # uses its own lock for its tables
+    PostgresBackend(with_timeouts(url)).close()  # creates the store's tables, under a lock of its own
     try:
         with psycopg.connect(with_timeouts(url), autocommit=True) as db:
-            # Polled, because a statement that waits for the lock is an open transaction, and building an index
-            # concurrently would wait for that in turn.
+            # Poll for the lock. A statement that waits for it would be an open transaction, and building an index
+            # concurrently would wait for that transaction in turn.
             while not _answer(db, f"SELECT pg_try_advisory_lock({_MIGRATION_LOCK})"):
                 time.sleep(0.2)
             found = int(_answer(db, _FOUND_VERSION) or 0)

@@ -1,9 +1,9 @@
 """Admission for the whole fleet, orders for steps, and recovery of abandoned threads.
 
-The same function decides as on one machine, from the same facts. Decisions are written under a database lock, so
-machines decide one after another. Each step of a thread with a slot goes to the machine with the most room that has
-what the step needs. `sweep` finds threads that no machine is running or going to run, because theirs is gone or busy,
-and gives their orders to another.
+`admission.decide` decides from the same facts as on one machine. Decisions are written under a database lock, so
+machines decide one after another. Each step of a thread with a slot is ordered from the machine with the most room,
+among those that have what the step needs. `sweep` finds threads that no machine is running or going to run, because
+their machine is gone or busy, and gives their orders to another machine.
 """
 
 from __future__ import annotations
@@ -32,41 +32,42 @@ from rolecall.threads.state import ThreadRef, read_thread
 from rolecall.threads.thread import slot_name
 
 _QUEUED_MS = 1_000
-"""How long an order waits for its machine before another machine with room may take it."""
+"""Milliseconds that an order waits for its machine before another machine with room can take the order."""
 _NAMED_MS = 10_000
-"""How long after an order is given its slot is certain to name it."""
+"""Milliseconds after which a slot is certain to name the order that was given for it."""
 
 
 @dataclass
 class Dispatcher:
-    """Decides by `policy` and gives orders. It has its own connection, so use it from one thread at a time."""
+    """Admits threads by `policy` and orders their steps. It has its own connection, so use it from one thread at a
+    time."""
 
     backend: PostgresBackend
     store: Store
-    """On that backend."""
+    """The store on `backend`."""
     orders: Orders
     lease_ms: int
     log: Callable[[str], object]
     agent_of: AgentOf
     running_here: Container[str] = ()
-    """The threads whose steps this machine runs and will settle itself."""
+    """The threads whose steps this machine is running and will settle itself."""
     policy: ServicePolicy = field(default_factory=ServicePolicy)
     has_slots: bool = True
     """Whether the last sweep found threads with slots."""
     lease_ends_at: int | None = None
-    """When the first lease that the last sweep found ends."""
+    """When the first of the leases that the last sweep found will end."""
 
     # -- deciding --
 
     def look(self) -> Admission:
-        """Admit and discard threads according to the policy, and order the first steps of the admitted ones and the
-        turns of those whose groups have moved."""
+        """Admit and discard threads according to the policy. Order the first steps of the admitted threads, and the
+        next turns of threads whose groups have moved."""
         woken, deadline = queue.wake_parents(self.store, now=self.store.now())
         admitted = {slot_name(slot.workflow, slot.thread) for slot in woken}
         verdict = Admission()
         if self.store.refs("queue/", limit=1):
             verdict = self._admit(admitted)
-        if admitted:  # their first calls were counted at admission
+        if admitted:  # no rate is checked: their first calls were counted at admission
             room = self._room()
             for plan in self._plan([slot for slot in room.slots if slot.name in admitted], room).values():
                 self._order(*plan, room)
@@ -91,7 +92,7 @@ class Dispatcher:
         return verdict
 
     def go_on(self, order: Order) -> Admission:
-        """Order the step after an order that was carried out, unless another machine has already done so."""
+        """Order the next step after an order was carried out, unless another machine has already ordered it."""
         slot = self.store.ref(slot_name(order.workflow, order.thread))
         if slot is None or slot.state.get("order") != order.id:
             return Admission()
@@ -124,7 +125,7 @@ class Dispatcher:
         return Room(machines.list_machines(self.store), self.store.refs("slot/"))
 
     def _plan(self, slots: Sequence[Ref], room: Room) -> dict[str, tuple[Ref, ThreadRef, Need]]:
-        """Threads with slots whose next step a machine can take, and what the step needs."""
+        """Return the threads with slots whose next step a machine can take, and what that step needs."""
         found = {}
         for slot in slots:
             ref = read_thread(self.store, slot.name.rpartition("/")[2])
@@ -143,7 +144,7 @@ class Dispatcher:
 
     def _order(self, slot: Ref, ref: ThreadRef, need: Need, room: Room) -> None:
         """Order the next step of the thread with this slot. The order is given before the slot names it: after a crash
-        in between, the same order is given again under the same id, which has no effect."""
+        in between, the same order is given again with the same id, which has no effect."""
         machine, workflow = room.choose(slot.name, need), slot.name.split("/")[1]
         before = slot.state.get("order", "")
         ident = order_id(ref.id, ref.head, before=before) if before else self.orders.next_id(ref.id, ref.head)
@@ -152,7 +153,7 @@ class Dispatcher:
         self._note(slot, {**need.replace_in(slot.state), "order": ident, "machine": machine.executor})
 
     def _note(self, slot: Ref, state: JsonObject) -> None:
-        # If another process was faster, or the thread was killed, the order finds nothing to do.
+        # Ignore a conflict. If another process was faster, or the thread was killed, the order finds nothing to do.
         if state != slot.state:
             with suppress(Conflict):
                 self.store.move(slot.name, slot, state=state, durable=False)
@@ -162,22 +163,22 @@ class Dispatcher:
     def sweep(self) -> Admission:
         """Order the next steps of all threads with slots whose order is missing or lost, and cancel the orders of
         threads that have ended."""
-        queue.wake_parents(self.store, now=self.store.now())  # in case nobody leads
+        queue.wake_parents(self.store, now=self.store.now())  # in case no machine leads
         room = self._room()
         self.has_slots, self.lease_ends_at = bool(room.slots), None
         named = {slot.state["order"] for slot in room.slots if "order" in slot.state}
-        # A recent order may not be named by its slot yet.
+        # The slot of a recent order might not name that order yet.
         given = self.orders.open_orders(before=self.store.now() - min(self.lease_ms, _NAMED_MS))
         self.orders.cancel(order for order in given if order not in named)
         standing = self.orders.standing(named)
         lost = []
         for slot in room.slots:
-            with suppress(Conflict):  # it is moving, so some process is working on it
+            with suppress(Conflict):  # some process is working on a slot that moves
                 lost += [slot] if self._is_lost(slot, standing, room) else []
         return self._step(lost, room) if lost else Admission()
 
     def _is_lost(self, slot: Ref, standing: Mapping[str, OrderStanding], room: Room) -> bool:
-        """Whether nobody is running, or is going to run, the thread of a slot."""
+        """Return whether no process is running, or is going to run, the thread of a slot."""
         _, workflow, name = slot.name.split("/")
         place = Slot(workflow, name, slot.state.get("since", 0))
         ref, now = read_thread(self.store, name), self.store.now()
@@ -191,11 +192,13 @@ class Dispatcher:
                 if ends > now:
                     self.lease_ends_at = min(self.lease_ends_at or ends, ends)
                 return False
-            if name in self.running_here:  # its worker has just died, and the machine is about to count that
+            if (
+                name in self.running_here
+            ):  # its worker has just died, and this machine is about to count the crash
                 return False
             if (
                 lease.get("host") == holder.process(os.getpid())["host"]
-            ):  # perhaps an earlier process of this machine
+            ):  # the process might be an earlier run of this machine
                 asyncio.run(recovery.end_runs(self.store, name))
             reason = f"{holder.describe(lease)}, which ran it, is gone"
             moved = queue.count_crash(self.store, place, reason, is_loss=True, seen=ref)
@@ -205,7 +208,7 @@ class Dispatcher:
         order = slot.state.get("order", "")
         found = standing.get(order)
         if order.split(":")[:2] != [name, ref.head] or found is None or found.is_over:
-            return True  # its step was taken, and nobody has ordered the next one
+            return True  # no order for the thread's current head is open
         if found.status == "PENDING":
             is_late = now - found.since > self.lease_ms
         else:
@@ -229,7 +232,7 @@ class Dispatcher:
 
 
 class Room:
-    """Knows which machine has room for another step."""
+    """Knows which machines have room for another step."""
 
     def __init__(self, found: Sequence[machines.FleetMember], slots: Sequence[Ref]) -> None:
         self.slots = slots
@@ -250,12 +253,12 @@ class Room:
         return chosen
 
     def is_alive(self, slot: Ref) -> bool:
-        """Whether the machine that got a slot's order is alive."""
+        """Return whether the machine that was given a slot's order is alive."""
         return slot.state.get("machine") in self._machines
 
     def is_better_elsewhere(self, slot: Ref) -> bool:
-        """Whether another machine has room for a step while its own has none. If so, assign the slot to that
-        machine."""
+        """Return whether another machine has room for a slot's step while the machine that has the order has none. If
+        so, assign the slot to the other machine."""
         own, busy = self._machines.get(slot.state.get("machine", "")), Counter(self._of.values())
         if own is not None and own.facts.open:
             has_files = own.host == slot.state.get("host")

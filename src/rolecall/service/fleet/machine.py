@@ -1,13 +1,13 @@
 """One machine of a fleet: carries out the orders on its queue, each step in its own process.
 
-The event loop never queries the database. Threads do (`reach.py`), and wait while the server is unavailable. Meanwhile
-the loop ends any step whose lease can no longer be renewed, in time, so that two machines never run the same thread,
-even if one was cut off.
+The event loop never queries the database itself. Threads do (`reach.py`), and they wait while the server is
+unavailable. Meanwhile the loop ends any step whose lease can no longer be renewed, before the lease expires, so that
+two machines never run the same thread, even if one of them was cut off.
 
 One machine leads: it admits threads and sweeps for abandoned ones. The others sweep too, but less often, so that
 nothing depends on the leader.
 
-Top to bottom: life cycle, steps, deciding, upkeep, notifications, requests.
+The methods of `Machine`, from top to bottom: life cycle, steps, deciding, upkeep, notifications, requests.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from rolecall.store.store import Store
 from rolecall.threads.state import read_thread
 
 _PATIENCE = 10.0
-"""Seconds that a stopping machine waits for the database; other machines find out the rest."""
+"""Seconds that a stopping machine waits for the database. Other machines settle what it could not record."""
 _ANSWER = 5.0
 """Seconds that a status request waits for the database."""
 _GLANCE, _REST = 0.25, 1.0
@@ -66,7 +66,7 @@ class Machine:
         log: Log,
         agent_of: Callable[[Store], AgentOf],
     ) -> None:
-        """`policy` replaces the fleet's policy; with None, the fleet's stays in force."""
+        """`policy` replaces the fleet's policy; with None, the fleet keeps the policy that it has."""
         self._settings = settings
         self._workers = workers
         self._own_policy = policy
@@ -81,16 +81,17 @@ class Machine:
         )
         self._here = Here()
         self._agents: list[str] = []
-        """Those that are installed here."""
+        """The agents that are installed on this machine."""
         self._lacking: dict[str, str] = {}
-        """The needs of orders that could not be taken here, and what is missing for each."""
+        """The needs of orders that this machine could not take, with what is missing for each."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._has_news, self._has_facts = asyncio.Event(), asyncio.Event()
         self._is_over = asyncio.Event()
         self._is_finishing = False
         self._next_sweep = self._next_cleaning = 0.0
         self._pauses: dict[Order, float] = {}
-        """The orders that this machine has, and the delay before the next order after each."""
+        """The orders that this machine has taken, each with the delay in seconds before the next order of its
+        thread."""
         self._door = Door(
             poke=lambda _name: self.wake(),
             stop=lambda finish: self.stop(finish=finish),
@@ -126,7 +127,7 @@ class Machine:
                 await asyncio.sleep(0.05)
                 if self._workers.running:
                     patience = self._loop.time() + _PATIENCE
-                if self._loop.time() > patience:  # the rest waits for a server that does not answer
+                if self._loop.time() > patience:  # what remains is waiting for a server that does not answer
                     self._reach.stop_waiting()
                     break
             self.log("stopped")
@@ -172,8 +173,8 @@ class Machine:
         )
 
     def stop(self, *, finish: bool = False) -> None:
-        """Take no more steps. Running steps are interrupted, or allowed to finish with `finish`; a second call kills
-        them unless the first had `finish`."""
+        """Stop taking steps. Running steps are interrupted, or allowed to finish if `finish` is true. A second call
+        kills them, unless the first call had `finish`."""
         if self._steps.is_stopping and not self._is_finishing:
             self._steps.kill()
             self._reach.stop_waiting()
@@ -215,7 +216,7 @@ class Machine:
         lacking = await self._reach.ask(self._here.lacks, Need.of(order.need))
         if lacking or not self._is_open():
             self._lacking |= {order.need: lacking} if lacking else {}
-            # Publish this before the order is over, so that another machine gets it.
+            # Publish what is missing before the order is over, so that another machine gets the order.
             await self._reach.ask(self._presence.tell, self._facts())
             return "was handed back"
         settled = await self._steps.take(order)
@@ -223,7 +224,7 @@ class Machine:
         return settled.became
 
     def _continue(self, order: Order) -> None:
-        """Order the step after one that is over. If this fails, the next sweep repairs it."""
+        """Order the next step of a thread whose order is over. If this fails, the next sweep makes up for it."""
 
         async def go_on(pause: float) -> None:
             await asyncio.sleep(pause)
@@ -238,7 +239,7 @@ class Machine:
         return not self._steps.is_stopping and "disk" not in self.problems
 
     async def _look_for_lacking(self) -> None:
-        """Check whether missing requirements have appeared, and drop those no longer wanted."""
+        """Check whether anything that was missing has appeared, and drop the needs that no slot has any more."""
         await asyncio.sleep(_DISK)
         if not self._lacking:
             return
@@ -258,7 +259,7 @@ class Machine:
     # -- deciding --
 
     async def _lead(self) -> None:
-        """Decide for the fleet if this machine leads, and sweep when it is time, even if it does not."""
+        """Decide for the fleet if this machine leads. Sweep when a sweep is due, even if this machine does not lead."""
         self._has_news.clear()
         dispatcher, now, leads = self._dispatcher, time.monotonic(), self._reach.line.is_leading
         again = now + _LOOK
@@ -297,7 +298,7 @@ class Machine:
     # -- upkeep --
 
     async def _beat(self) -> None:
-        """Publish this machine's state, and that it is alive."""
+        """Publish this machine's state, which also shows that the machine is alive."""
         self._has_facts.clear()
         try:
             await self._reach.ask(self._presence.tell, self._facts())
@@ -322,7 +323,8 @@ class Machine:
         await asyncio.sleep(_DISK)
 
     def _trouble(self, about: str, problem: str, *, is_steady: bool = False) -> None:
-        """Record or clear a problem and log it; with `is_steady`, changes to an existing problem are not logged."""
+        """Record and log a problem, or clear it if `problem` is empty. With `is_steady`, changes to a recorded problem
+        are ignored."""
         known = self.problems.get(about, "")
         if problem == known or (is_steady and problem and known):
             return
@@ -355,20 +357,20 @@ class Machine:
 
     def _note(self, news: str) -> None:
         what, _, name = news.partition(" ")
-        is_new = what == "connected"  # notifications may have been missed
+        is_new = what == "connected"  # notifications might have been missed
         if is_new or name == machines.POLICY:
             self._begin(self._reach.ask(self._read_policy))
         kind = name.partition("/")[0]
-        # A deleted slot frees capacity; the folders of an updated queue entry are ready.
+        # A deleted slot frees capacity. An updated queue entry means that its folders are ready.
         if is_new or what in ("leads", "INSERT") or (what, kind) in (("DELETE", "slot"), ("UPDATE", "queue")):
             self.wake()
-        ident = name[-THREAD_ID_LENGTH:]  # refs of the queue and of slots end in a thread's id
+        ident = name[-THREAD_ID_LENGTH:]  # the refs of the queue and of slots end in a thread's id
         self._door.tell(ident)
         if what == "DELETE" and ident in self._steps.running:
             self._begin(self._end_if_killed(self._steps.running[ident]))
 
     async def _end_if_killed(self, step: RunningStep) -> None:
-        """End the step of a thread that lost its slot, unless the thread has finished."""
+        """End the step of a thread that has lost its slot, if the thread was killed."""
         ref = await self._reach.ask(read_thread, self._reach.store, step.order.thread)
         if ref is not None and ref.state.status == "killed":
             self._steps.end(step)
@@ -380,7 +382,7 @@ class Machine:
     # -- requests --
 
     def now(self) -> int:
-        """The fleet's time, in milliseconds."""
+        """Return the fleet's time, in milliseconds."""
         return self._reach.now()
 
     def wake(self) -> None:
@@ -402,7 +404,7 @@ class Machine:
             self.wake()
 
     async def status(self) -> JsonObject:
-        """The status of this machine, and the queue of the fleet."""
+        """Return the status of this machine, with the fleet's queue."""
 
         def describe() -> JsonObject:
             store = self._reach.new_store()
@@ -428,7 +430,7 @@ class Machine:
         return await self._answer(lambda: machines.status(self._reach.store))
 
     async def _answer(self, work: Callable[[], JsonObject]) -> JsonObject:
-        """The result of `work`; empty if the database does not answer."""
+        """Return the result of `work`, or an empty dictionary if the database does not answer."""
         with suppress(TimeoutError, RolecallError):
             async with asyncio.timeout(_ANSWER):
                 return await self._reach.ask(work)

@@ -1,8 +1,8 @@
-"""The machines of a fleet: each keeps a ref about itself in the store and renews it regularly.
+"""The machines of a fleet. Each keeps a ref about itself in the store and renews it regularly.
 
-`machine/<name>` has the process, how many steps it can take and is taking, what it lacks and its problems.
-`fleet/policy` is the policy of the fleet, from the machine that last published one. Read-only commands import this
-module, so it must not depend on PostgreSQL.
+The ref `machine/<name>` records the machine's process, how many steps the machine can take and is taking, what it
+lacks, and its problems. The ref `fleet/policy` holds the policy that a machine last published for the fleet. Read-only
+commands import this module, so it must not depend on PostgreSQL.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class MachineSettings:
 
     name: str
     executor: str
-    """Identifies one run of the machine's process, as opposed to earlier and later ones."""
+    """An identifier of one run of the machine's process, different from those of earlier and later runs."""
     slots: int
-    """How many steps it takes at once."""
+    """How many steps the machine takes at once."""
     lease_ms: int
     folders: tuple[str, ...] = ()
-    """Folders that steps write to; the machine takes no work while one of their disks is full."""
+    """The folders to which steps write. The machine takes no work while a disk that holds one of them is full."""
 
     @property
     def margin(self) -> float:
@@ -51,24 +51,24 @@ class Facts:
     """What a machine publishes about itself."""
 
     slots: int = 1
-    """How many steps it can take at once."""
+    """How many steps the machine can take at once."""
     threads: Sequence[str] = ()
     steps: int = 0
     per_minute: int = 0
     leads: bool = False
     open: bool = True
-    """Whether it takes work: not while its disk is full or it is about to stop."""
+    """Whether the machine takes work. It does not while its disk is full or while it is about to stop."""
     agents: Sequence[str] = ()
-    """Agents that are installed."""
+    """The agents that are installed."""
     lacks: Mapping[str, str] = field(default_factory=dict)
-    """What is missing for a need, by the need."""
+    """What is missing for each need, keyed by the need's text."""
     problems: Mapping[str, str] = field(default_factory=dict)
 
 
 class FleetMember(NamedTuple):
     name: str
     executor: str
-    """Identifies one run of the machine's process, as opposed to earlier and later ones."""
+    """An identifier of one run of the machine's process, different from those of earlier and later runs."""
     is_alive: bool
     facts: Facts
     process: str
@@ -76,10 +76,10 @@ class FleetMember(NamedTuple):
     seen_at: int
     deadline: int
     host: str
-    """The name of the system that it runs on."""
+    """The name of the host on which the machine runs."""
 
     def describe(self) -> JsonObject:
-        """The machine as plain values; if it is gone, only those that still hold."""
+        """Return the machine as plain values. For a machine that is gone, leave what it was doing empty."""
         now = self.facts if self.is_alive else Facts()
         return {
             "machine": self.name,
@@ -112,7 +112,8 @@ def list_machines(store: Store) -> list[FleetMember]:
 
 
 def _is_alive(ref: Ref, now: int) -> bool:
-    """Whether a machine is alive. On this host its process is checked; on other hosts only its deadline is known."""
+    """Return whether a machine is alive. A process on this host is checked; on other hosts, only the deadline is
+    known."""
     is_current = bool(now < ref.state["deadline"])
     return is_current and holder.is_alive({**ref.state["process"], "deadline": now + 1}, now=now)
 
@@ -125,7 +126,7 @@ def forget(store: Store, name: str) -> None:
 
 
 class Presence:
-    """This machine's entry in the store, alive as long as it is renewed."""
+    """This machine's entry in the store. The machine counts as alive as long as the entry is renewed."""
 
     def __init__(self, store: Store, name: str, executor: str, *, lease_ms: int) -> None:
         self._store = store
@@ -147,7 +148,8 @@ class Presence:
         self._move(ref, facts)
 
     def tell(self, facts: Facts) -> None:
-        """Publish the machine's facts; raise `Conflict` if another machine took the name after a long silence."""
+        """Publish the machine's facts. Raise `Conflict` if another machine took the name while this one was silent for
+        long."""
         while True:
             ref = self._store.ref(self._name)
             if self._has_left:  # checked after reading the ref, so that a removed ref is not put back
@@ -157,7 +159,7 @@ class Presence:
                     f"another machine has the name {self._name.removeprefix(_PREFIX)!r} now",
                     hint=Hint("Give this one a name of its own", "name_machine"),
                 )
-            with suppress(Conflict):  # an earlier call, which the server answered late, came first
+            with suppress(Conflict):  # an earlier call, which the server answered late, has moved the ref
                 self._move(ref, facts)
                 return
 
@@ -221,6 +223,6 @@ def publish(store: Store, policy: ServicePolicy, *, machine: str) -> bool:
 
 
 def read_policy(store: Store) -> ServicePolicy | None:
-    """The policy that a machine has published."""
+    """Return the policy that a machine published, or None if no machine has published one."""
     ref = store.ref(POLICY)
     return msgspec.convert(ref.state["policy"], ServicePolicy) if ref is not None else None

@@ -1,10 +1,10 @@
 """The requirements of a step, and whether this machine meets them.
 
-A step runs only where its agent is installed. The machine that gets the order checks that as the engine does before a
-run, from its configuration and programs. The thread's work folder must also exist there, and so must the file of a
-workflow written in Python. A machine that lacks something reports it, and the order goes to another. A folder of the
-thread's own must be the newest copy. If the machine with that copy cannot take the step, a machine that can make the
-folder from the files in the store takes it.
+A step runs only on a machine where its agent is installed. The machine that gets the order checks its configuration and
+programs, as the engine does before a run. The thread's work folder must also exist on that machine, and so must the
+file of a workflow written in Python. A machine that lacks something reports what is missing, and the order goes to
+another machine. A folder that belongs to the thread must be its newest copy. If the machine with that copy cannot take
+the step, the step goes to a machine that can make the folder from the files in the store.
 """
 
 from __future__ import annotations
@@ -31,44 +31,45 @@ from rolecall.threads.state import ThreadRef, files_name, read_members, read_not
 from rolecall.threads.workfolder import find_owner, is_newest
 
 _FRESH = {True: 30.0, False: 3.0}
-"""Seconds to cache that an agent is present (True) or missing (False: it may be installed soon)."""
+"""Seconds for which to cache that an agent is present (True) or missing (False: the agent might be installed soon)."""
 LEAST_DISK = 100 * 1024 * 1024
 """Free bytes that a machine needs to take work."""
 
 
 class MakeableFolder(NamedTuple):
-    """A folder that can be made here."""
+    """A folder that a machine can make from the files in the store."""
 
     path: str
     source: str = ""
-    """The repository or folder that it is made from; empty if it needs none."""
+    """The repository or folder from which it is made, or empty if none is needed."""
     base: str = ""
-    """A commit that the repository must have."""
+    """A commit that the repository must contain."""
 
 
 class Copy(NamedTuple):
-    """The newest copy of a folder, which one machine has."""
+    """The newest copy of a folder, which only one machine has."""
 
     path: str
     copy: str
-    """Its id, which the ref of its files has."""
+    """The id of the copy, as recorded in the ref of the folder's files."""
     host: str
 
 
 class Need(NamedTuple):
     agent: str = ""
-    """The agent's configured name; empty if the step calls nobody or a person."""
+    """The agent's configured name, or empty if the step calls no agent or is for a person."""
     files: tuple[str, ...] = ()
-    """Paths that must exist."""
+    """Paths that must exist on the machine."""
     copies: tuple[Copy, ...] = ()
     places: tuple[MakeableFolder, ...] = ()
     host: str = ""
-    """The host with the newest files of the thread's own folder; a machine there takes the step if it can."""
+    """The host with the newest files of the thread's own folder. A machine on that host takes the step if it can."""
     instead_of: str = ""
-    """What a machine with the thread's own folders would need, if no such machine can take the step."""
+    """The text of the need that this one replaces, because no machine with the thread's own folders can take the
+    step."""
 
     def replace_in(self, slot: JsonObject) -> JsonObject:
-        """The state of the thread's slot with this need."""
+        """Return the state of the thread's slot with this need in place of the previous one."""
         fields = {"need": self.text, "host": self.host, "instead_of": self.instead_of}
         rest = {key: value for key, value in slot.items() if key not in fields}
         return rest | {key: value for key, value in fields.items() if value}
@@ -95,17 +96,17 @@ def find_need(store: Store, ref: ThreadRef, agent: str) -> Need:
     role = workflow.roles.get(state.role or "")
     places = [*state.folders.values()]
     if role is not None and role.group is not None and role.group.merge == "queue":
-        # Members are merged where the first one was begun, so the others begin there too.
+        # Members are merged on the machine where the first one began, so the others must begin there too.
         first = next(read_members(store, ref.id), None)
         places += first.state.folders.values() if first else ()
     own = [folder.path for folder in places if not folder.is_removed]
     files = own or [state.cwd or ""]
     if (python := workflow.python) is not None:
-        # Stored as FILE, FILE:VARIABLE or MODULE:VARIABLE.
+        # The value has the form FILE, FILE:VARIABLE or MODULE:VARIABLE.
         file = python if os.path.isabs(python) and python.endswith(".py") else python.rpartition(":")[0]
         files += [file] if os.path.isabs(file) else []
         if not state.agent and (role is None or role.agent is None):
-            agent = ""  # its file provides an agent, or is one
+            agent = ""  # the workflow's file provides the agent, or is the agent
     copies, last = [], None
     for path in own or [state.cwd or ""]:
         found = find_owner(store, ref, path)
@@ -119,8 +120,8 @@ def find_need(store: Store, ref: ThreadRef, agent: str) -> Need:
 
 
 def find_need_elsewhere(store: Store, ref: ThreadRef, need: Need) -> Need | None:
-    """What the next step of a thread needs on a machine that gets the thread's own folders from the store; None if they
-    are not there."""
+    """Return what the next step of a thread needs on a machine that first gets the thread's own folders from the store,
+    or None if the store does not have their current files."""
     places = []
     for kind, folder in ref.state.folders.items():
         if folder.is_removed:
@@ -130,7 +131,7 @@ def find_need_elsewhere(store: Store, ref: ThreadRef, need: Need) -> Need | None
             return None
         source = folder.source if folder.branch or shared.state.get("git") else ""
         places.append(MakeableFolder(folder.path, source, folder.base))
-    # Changes by members or another workflow are sent once all of them are done.
+    # The files are stored only once all members, or the other workflow, have ended.
     note, member = read_note(store, ref.id), next(read_members(store, ref.id), None)
     if not places or member or (note and note.note.by.startswith("workflow:")):
         return None
@@ -140,7 +141,7 @@ def find_need_elsewhere(store: Store, ref: ThreadRef, need: Need) -> Need | None
 
 
 def find_full_disk(folders: Sequence[str]) -> str:
-    """Describe the first problem with the disks under these folders."""
+    """Describe the first problem with the disks that hold these folders, or return an empty string if there is none."""
     for folder in folders:
         try:
             free = shutil.disk_usage(folder).free
@@ -152,13 +153,13 @@ def find_full_disk(folders: Sequence[str]) -> str:
 
 
 class Here:
-    """What this machine has. Used from one thread at a time."""
+    """What is available on this machine. Use an instance from one thread at a time."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[float, str]] = {}
 
     def lacks(self, need: Need) -> str:
-        """Describe what this machine lacks for a step; empty if nothing."""
+        """Describe what this machine lacks for a step, or return an empty string if it lacks nothing."""
         for file in need.files:
             if not os.path.exists(file):
                 return f"{file} does not exist"
@@ -189,7 +190,7 @@ class Here:
 
 
 def _find_obstacle(place: MakeableFolder) -> str:
-    """Say why a folder cannot be made here; empty if it can."""
+    """Say why a folder cannot be made on this machine, or return an empty string if it can."""
     if not shares_trees(config.load()):
         return (
             f"{place.path} does not exist, and threads' files are not shared with this machine (trees.share)"
@@ -205,7 +206,7 @@ def _find_obstacle(place: MakeableFolder) -> str:
 
 
 def check_agent(agent: str) -> None:
-    """Refuse an agent that is not configured here, or whose program or package is not installed."""
+    """Raise an error if an agent is not configured on this machine, or if its program or package is not installed."""
     if not agent:
         return
     settings, environment = config.load(), config.environment()

@@ -54,11 +54,12 @@ class OrderStanding(NamedTuple):
     """The state of an order."""
 
     status: str
-    """ENQUEUED: it waits for its machine. PENDING: the machine has taken it. Anything else: it is over."""
+    """ENQUEUED: the order is waiting for its machine. PENDING: the machine has taken the order. Anything else: it is
+    over."""
     since: int
-    """When the machine took it, in milliseconds."""
+    """When the machine took the order, in milliseconds."""
     given: int
-    """When it was given."""
+    """When the order was given, in milliseconds."""
 
     @property
     def is_over(self) -> bool:
@@ -66,7 +67,7 @@ class OrderStanding(NamedTuple):
 
 
 def order_id(thread: str, head: str, *, before: str = "") -> str:
-    """The id of the next order for a thread's head, after the order `before`."""
+    """Return the id of the next order for a thread's head, given the id of the previous order in `before`."""
     words = before.split(":")
     if words[:2] != [thread, head]:
         return f"{thread}:{head}"
@@ -92,14 +93,14 @@ def _translate_errors(method: Callable[P, T]) -> Callable[P, T]:
 
 @dataclass
 class Orders:
-    """DBOS in this process. Methods that query the database may be called from any thread without an event loop."""
+    """DBOS in this process. Methods that query the database can be called from any thread that runs no event loop."""
 
     url: str
     settings: MachineSettings
     step: Callable[[Order], Coroutine[Any, Any, str]]
-    """Takes a step and describes the outcome, on the loop given to `open`."""
+    """Takes a step and describes the outcome, on the event loop given to `open`."""
     over: Callable[[Order], object]
-    """Called on that loop once the outcome is recorded."""
+    """Called on the same event loop once the outcome is recorded."""
     log: Callable[[str], object]
 
     @_translate_errors
@@ -108,8 +109,9 @@ class Orders:
         logger = logging.getLogger("dbos")
         logger.handlers = [_Handler(self.log)]
         logger.propagate = False
-        # A server crash loses the last asynchronous commits and everything after them. Leases and steps are committed
-        # synchronously, so the orders they depend on survive; other orders are found missing and given again.
+        # A server crash loses the latest asynchronous commits. Leases and steps are committed synchronously, which
+        # saves all earlier commits too, so the orders on which they depend survive. Other orders are found missing and
+        # given again.
         options = session_options(self.url, "synchronous_commit=off")
         DBOS(
             config={
@@ -124,7 +126,7 @@ class Orders:
                 "log_level": "ERROR",
                 "sys_db_pool_size": _POOL,
                 "db_engine_kwargs": {"connect_args": {**TIMEOUTS, "options": options}, "pool_pre_ping": True},
-                # Only for messages between workflows, which we do not send.
+                # Needed only for messages between workflows, which we do not send.
                 "use_listen_notify": False,
             }
         )
@@ -152,14 +154,14 @@ class Orders:
 
     @_translate_errors
     def give(self, order: Order, machine: str, *, priority: int) -> None:
-        """Put an order on the queue of a machine; an existing order is left unchanged."""
-        # In DBOS a lower number comes first, and no priority comes before all numbers.
+        """Put an order on the queue of a machine. If the order exists, leave it unchanged."""
+        # In DBOS lower numbers come first, and a workflow without a priority comes before all of them.
         with SetWorkflowID(order.id), SetEnqueueOptions(priority=10 - priority):
             DBOS.enqueue_workflow(_queue_of(machine), self._workflow, *order)
 
     def next_id(self, thread: str, head: str) -> str:
-        """The id of the next order for a thread's head if the previous one is unknown: the first id that is free or
-        whose order is not over. A resumed thread may have many that are over."""
+        """Return the id of the next order for a thread's head if the previous id is unknown: the first id that is free
+        or whose order is not over. A resumed thread can have many orders that are over."""
         last = ""
         while True:
             ids = [last := order_id(thread, head, before=last) for _ in range(_PROBED)]
@@ -170,7 +172,7 @@ class Orders:
 
     @_translate_errors
     def standing(self, ids: Collection[str]) -> dict[str, OrderStanding]:
-        """The states of those orders that exist."""
+        """Return the states of the given orders, leaving out orders that do not exist."""
         if not ids:
             return {}
         found = DBOS.list_workflows(workflow_ids=list(ids), load_input=False, load_output=False)
@@ -181,13 +183,12 @@ class Orders:
 
     @_translate_errors
     def cancel(self, orders: Iterable[str]) -> None:
-        """Cancel these orders."""
         if found := list(orders):
             DBOS.cancel_workflows(found)
 
     @_translate_errors
     def open_orders(self, *, before: int) -> list[str]:
-        """Orders that were given before a time and are not over."""
+        """Return the ids of the orders that were given before a time and are not over."""
         open_ones = ["ENQUEUED", "PENDING"]
         return _list_ids(status=open_ones, name=_NAME, end_time=_iso(before))
 

@@ -25,7 +25,7 @@ from rolecall.store.postgres import SERVER_MS, PostgresBackend, PostgresServer, 
 from rolecall.store.store import Store
 
 _PAUSE = 3.0
-"""Seconds between two queries of the line."""
+"""Seconds between two queries on the connection of `ServerLine`."""
 _CONNECTIONS = 4
 _SILENCE = 10.0
 """Seconds without an answer after which the database counts as unavailable."""
@@ -49,7 +49,7 @@ class Reach:
         return Store(self._shared, now=self.now)
 
     async def open(self) -> PostgresBackend:
-        """Connect, or raise. Returns the dispatcher's connection."""
+        """Connect, or raise an error. Return the dispatcher's connection."""
         await asyncio.to_thread(self.line.open)
         self._decider = await self.ask(PostgresBackend, with_timeouts(self._url))
         return self._decider
@@ -103,8 +103,8 @@ class ServerLine(threading.Thread):
     """A connection that receives notifications, keeps the server's time and takes part in leader election.
 
     Leadership is a session lock: it passes to another machine when this session ends, and the server ends a session
-    that it has not heard from for a while. It only saves work; operations that must not run twice have their own
-    guards.
+    that it has not heard from for a while. Leadership only avoids duplicate work; operations that must not run twice
+    have guards of their own.
     """
 
     def __init__(self, url: str, *, silence: float, heard: Callable[[str], object]) -> None:
@@ -123,11 +123,11 @@ class ServerLine(threading.Thread):
         self.is_leading = False
 
     def now(self) -> int:
-        """Milliseconds by the server's clock, which the whole fleet uses."""
+        """Return the time in milliseconds by the server's clock, which the whole fleet uses."""
         return steady_ms() + self.clock_ahead_ms
 
     def open(self) -> None:
-        """Connect, or raise, so that a wrong address is reported before anything runs."""
+        """Connect, or raise an error, so that a wrong address is reported before anything runs."""
         with PostgresServer(self._url).translate_errors():
             self._db = self._connect()
         self.start()
@@ -139,7 +139,7 @@ class ServerLine(threading.Thread):
             self.join(5)
 
     def abort(self) -> None:
-        """Break off every wait for the server on this connection. May be called from another thread."""
+        """Break off every wait for the server on this connection. This method can be called from another thread."""
         db = self._db
         if db is not None:
             shut_down(db)

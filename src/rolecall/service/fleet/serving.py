@@ -1,4 +1,5 @@
-"""Set up a machine of a fleet: lock, log, schema, workers, door, signals, and the project's companion."""
+"""Set up a machine of a fleet: its lock, log, database schema, workers, socket and signal handlers, and the
+companion."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from rolecall.store.store import Store
 _PAUSE = 5.0
 """Seconds before a failed companion is started again."""
 _PATIENCE = 10.0
-"""Seconds that the companion may take to end."""
+"""Seconds that a companion has to end."""
 
 
 def serve(
@@ -48,10 +49,10 @@ def serve(
     """Run a machine of the fleet at `url` until told to stop. `policy` replaces the fleet's policy unless it is None.
     `show` gets each log line; `ready` is called once other processes can connect to the machine."""
     home = config.home()
-    database.shown(url)  # raises for a wrong address, before anything is created
+    database.shown(url)  # raises an error for a wrong address, before anything is created
     lock = control.Lock(home, store=url)
     try:
-        # Steps see the same store, and its password is masked everywhere.
+        # Steps get the same store address, and its password is masked everywhere.
         config.set_variables({"ROLECALL_STORE": url})
         log = Log(home, show)
         log(f"joining the fleet at {database.shown(url)} as process {os.getpid()}")
@@ -63,7 +64,8 @@ def serve(
 
         async def run(door: socket.socket) -> None:
             mark = mark_of(home)
-            await end_leftovers(mark)  # from an earlier process: another machine may run its threads by now
+            # end what an earlier process left: another machine might be running its threads by now
+            await end_leftovers(mark)
             env = add_mark(config.child_environment(ROLECALL_HOME=home, ROLECALL_STORE=url), mark)
             workers = Workers(env, entry="rolecall.service.fleet.worker")
             machine = Machine(url, settings, workers, policy=policy, log=log, agent_of=agent_namer)
@@ -88,12 +90,13 @@ def serve(
 
 
 def mark_of(home: str) -> str:
-    """The mark in the environment of every process that this home's steps start."""
+    """Return the mark in the environment of every process that this home's steps start."""
     return f"machine-{sha256(home.encode()).hexdigest()[:16]}"
 
 
 class _Beside(threading.Thread):
-    """Runs the project's companion on its own event loop, because it queries the store and may have to wait."""
+    """Runs the project's companion on an event loop of its own, because the companion queries the store and might have
+    to wait."""
 
     def __init__(self, machine: Machine, url: str, companion: Companion, log: Log) -> None:
         super().__init__(name="fleet-project", daemon=True)
@@ -124,13 +127,13 @@ class _Beside(threading.Thread):
                 with Store(backend, now=self._machine.now) as self.store:
                     asyncio.run(self._run_companion())
                     return
-            except* Exception as errors:  # must not end the machine
+            except* Exception as errors:  # an error must not end the machine
                 self.log(f"the project is read again: {errors.exceptions[0]!r}")
             self._is_over.wait(_PAUSE)
 
     async def _run_companion(self) -> None:
         """Run the companion until it is cancelled; it then ends what it has started."""
-        beside: Any = self  # has the parts of a supervisor that a companion uses
+        beside: Any = self  # provides the parts of a supervisor that a companion uses
         task = asyncio.create_task(self._companion(beside))
         self._cancel = partial(asyncio.get_running_loop().call_soon_threadsafe, task.cancel)
         if self._is_over.is_set():

@@ -1,7 +1,7 @@
 """A backend for many threads over a few connections, which waits while the server is unavailable.
 
-Callers therefore need not handle outages. Time-critical work does not use it: `step.py` ends steps in time without
-querying the database.
+Callers therefore need not handle outages. Time-critical work does not use this backend: `step.py` ends steps in time
+without querying the database.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from rolecall.store.backend import Change, Ref
 from rolecall.store.postgres import PostgresBackend, PostgresServer
 
 HUNG = 20.0
-"""Seconds after which no answer is expected any more: the connection is dead, or everything hangs."""
+"""Seconds after which no answer is expected any more, because the connection is dead or everything hangs."""
 
 T = TypeVar("T")
 
 
 class SharedBackend:
-    """A backend for many threads over a few connections. Waits while the server is unavailable.
+    """A backend for many threads over a few connections, which waits while the server is unavailable.
 
-    If a connection breaks during a commit, the backend checks afterwards whether it succeeded, so it happens only once.
-    Only an event committed without a ref may be recorded twice.
+    If a connection breaks during a commit, the backend checks afterwards whether the commit succeeded, so that it
+    happens only once. Only an event that was committed without a ref might be recorded twice.
     """
 
     clock = None
-    """None, because `Line` keeps the server's time."""
+    """None, because `ServerLine` keeps the server's time."""
 
     _VERBS = frozenset(
         (
@@ -71,7 +71,8 @@ class SharedBackend:
 
     def commit(self, change: Change, *, now: int, durable: bool) -> list[Ref]:
         is_uncertain = False
-        # After a server crash, a lease that was not flushed would be lost, and another machine would repeat the step.
+        # After a server crash, a lease that was not flushed to disk would be lost, and another machine would repeat the
+        # step.
         durable = durable or bool(change.moves)
 
         def work(backend: PostgresBackend) -> list[Ref]:
@@ -99,7 +100,7 @@ class SharedBackend:
         self.abort(older_than=0.0)
 
     def abort(self, *, older_than: float = HUNG) -> None:
-        """Abort queries that have waited too long for an answer; they are retried on a new connection."""
+        """Abort queries that have waited too long for an answer. They are retried on a new connection."""
         now = time.monotonic()
         with self._lock:
             hung = [backend for backend, since in self._busy.items() if now - since >= older_than]
@@ -107,7 +108,7 @@ class SharedBackend:
             backend.abort()
 
     def _patiently(self, work: Callable[[PostgresBackend], T]) -> T:
-        """Do the work on a free connection, again and again while the server is unavailable."""
+        """Do the work on a free connection, and repeat it while the server is unavailable."""
         while True:
             try:
                 with self._room, self._borrow() as backend:
@@ -118,7 +119,8 @@ class SharedBackend:
 
     @contextmanager
     def _borrow(self) -> Iterator[PostgresBackend]:
-        """A connection that nobody else uses; it is not used again after a `StorageError`."""
+        """Lend a connection for exclusive use. After a `StorageError` the connection is closed, otherwise it can be
+        lent again."""
         with self._lock:
             backend = self._free.pop() if self._free else None
         if backend is None:
@@ -142,7 +144,8 @@ class SharedBackend:
 
 
 def is_outage(error: StorageError) -> bool:
-    """Whether the server is unavailable or has dropped an idle connection, rather than refused the operation."""
+    """Return whether the server is unavailable or has dropped an idle connection, as opposed to having refused the
+    operation."""
     away = (psycopg.OperationalError, pg.IdleInTransactionSessionTimeout)
     unwilling = (pg.DiskFull, pg.ReadOnlySqlTransaction, pg.InsufficientPrivilege, pg.LockNotAvailable)
     cause = error.__cause__
@@ -150,7 +153,7 @@ def is_outage(error: StorageError) -> bool:
 
 
 def _find_done(backend: PostgresBackend, change: Change, now: int) -> list[Ref] | None:
-    """The refs of a change that was committed although the connection broke; None if it was not."""
+    """Return the refs of a change that was committed although the connection broke, or None if it was not committed."""
     done = []
     for move in change.moves:
         ref, version = backend.ref(move.name), move.expected + 1

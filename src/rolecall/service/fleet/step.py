@@ -1,8 +1,8 @@
-"""The steps on one machine: each in its own process, how long it may run, and what its end means for its thread.
+"""The steps on one machine: each in its own process, how long it can run, and what its end means for its thread.
 
-A step whose lease can no longer be renewed is ended before another machine may take the thread; that needs no database.
-After a step ends, another machine may have the thread, so changes apply only if the thread is still as it was last
-seen.
+A step whose lease can no longer be renewed is ended before another machine can take the thread; that needs no database.
+After a step has ended, another machine might have taken the thread, so changes apply only if the thread is still as it
+was last seen.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rolecall.threads.state import read_thread
 
 @dataclass
 class Throughput:
-    """How many steps were taken, in total and recently."""
+    """Counts the steps taken, in total and within the last minute."""
 
     total: int = 0
     _lately: deque[float] = field(default_factory=deque)
@@ -47,7 +47,7 @@ class Throughput:
 
 @dataclass
 class Steps:
-    """The steps that this machine is taking, by thread. Used only on the machine's event loop."""
+    """The steps that this machine is taking, keyed by thread. Use it only on the machine's event loop."""
 
     reach: Reach
     workers: Workers
@@ -61,7 +61,7 @@ class Steps:
     is_stopping: bool = False
 
     async def take(self, order: Order) -> Settled:
-        """Carry out an order to its end."""
+        """Carry out an order and return its outcome."""
         if order.thread in self.running:
             return Settled("is running here", is_trouble=True)
         step, reach = RunningStep(order), self.reach
@@ -105,7 +105,7 @@ class Steps:
             worker.stop(grace=grace)
 
     def end_what_is_over(self) -> None:
-        """End the steps whose leases are about to expire. Does not query the database."""
+        """End the steps whose leases are about to expire, without querying the database."""
         margin = self.settings.margin
         for step in self.running.values():
             if step.ends_within(margin) and not step.is_stopped:
@@ -113,7 +113,7 @@ class Steps:
                 self.end(step, grace=margin / 2)
 
     def stop(self, *, finish: bool) -> None:
-        """Begin no more steps, and interrupt the running ones unless they may `finish`."""
+        """Begin no more steps, and interrupt the running steps unless `finish` is true."""
         self.is_stopping = True
         for step in () if finish else self.running.values():
             self.end(step)
@@ -132,17 +132,17 @@ class Steps:
 
 @dataclass
 class RunningStep:
-    """A step that is being taken here."""
+    """A step that this machine is taking."""
 
     order: Order
     token: str = ""
     until: int | None = None
-    """When its lease ends, in milliseconds of the monotonic clock."""
+    """When the step's lease ends, in milliseconds of the monotonic clock."""
     is_stopped: bool = False
-    """Whether this machine ended it."""
+    """Whether this machine has asked the step to stop."""
 
     def note_lease(self, lease: JsonObject | None, *, now: int) -> None:
-        """Record until when the thread is ours, from the lease that the step has written."""
+        """Record until when the thread belongs to this machine, from the lease that the step has written."""
         self.token = lease["token"] if lease else self.token
         self.until = steady_ms() + lease["deadline"] - now if lease else None
 
@@ -158,13 +158,13 @@ class Settled(NamedTuple):
     is_taken: bool = False
     """Whether the thread has a new step."""
     is_over: bool = False
-    """Whether the thread has ended or waits for a person."""
+    """Whether the thread has ended or is waiting for a person."""
     is_trouble: bool = False
-    """Whether the outcome is unknown; the order is given again after a pause."""
+    """Whether the outcome is unknown. The order is then given again after a pause."""
 
 
 def settle(store: Store, step: RunningStep, ended: WorkerExit) -> Settled:
-    """Apply the end of a step's process to its thread, unless another machine has the thread by now."""
+    """Apply the end of a step's process to its thread, unless another machine has taken the thread in the meantime."""
     slot, report = Slot(step.order.workflow, step.order.thread, 0), ended.report or {}
     ref = read_thread(store, slot.thread)
     status = ref.state.status if ref else "gone"
@@ -186,6 +186,6 @@ def settle(store: Store, step: RunningStep, ended: WorkerExit) -> Settled:
         return Settled("suspended", reason)
     if status == "running":
         queue.lay_down(store, slot, seen=ref)
-    if "error" in report:  # another process has it, or the server was unavailable for too long
+    if "error" in report:  # another process has the thread, or the server was unavailable for too long
         raise StorageError(report["message"])
     return Settled("was interrupted")

@@ -1,4 +1,4 @@
-"""The process of a step on a fleet machine: has its own connection, and waits while the server is unavailable."""
+"""The process of a step on a fleet machine. It has its own connection, and waits while the server is unavailable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["run", "warm_up"]
 
 
 _backend: Any = None
-"""The store, once a step has been taken."""
+"""The store's backend, once a step has been taken."""
 
 
 def run(words: JsonObject, notes: int) -> bool:

@@ -1,3 +1,8 @@
-"""Triggers start threads automatically. `trigger.py` has their values, `schedule.py` computes when they are due,
-`sources.py` looks for changes, `hook.py` receives requests, `firing.py` checks each signal against `memory.py` and
-starts the thread, `run.py` keeps it all running, and `by_hand.py` has what a person does to them."""
+"""Triggers start threads automatically.
+
+- `trigger.py` defines their values, and `schedule.py` computes when they are due.
+- `sources.py` looks for changes, and `hook.py` receives requests.
+- `firing.py` checks each signal against `memory.py` and starts the thread.
+- `run.py` keeps the triggers running.
+- `by_hand.py` contains the operations that a person performs on them.
+"""

@@ -27,7 +27,7 @@ _ATTEMPTS = 20
 
 
 def find(project: ProjectFile, text: str) -> Trigger:
-    """A trigger by its id or by a name that no other trigger has."""
+    """Return the trigger with an id, or with a name that no other trigger has."""
     found = [one for one in project.triggers if text in (one.id, one.name)]
     if len(found) == 1:
         return found[0]
@@ -38,7 +38,7 @@ def find(project: ProjectFile, text: str) -> Trigger:
 
 
 class TriggerStatus(NamedTuple):
-    """What a trigger does, whether it is on, and what it did last."""
+    """What a trigger does, whether it is on, and what happened last."""
 
     trigger: str
     does: str
@@ -77,7 +77,7 @@ def list_triggers(project: ProjectFile, store: Store | None) -> list[TriggerStat
 
 
 async def signal_of(project: ProjectFile, trigger: Trigger, given: JsonObject | None, *, hint: str) -> Signal:
-    """What the trigger's source reports now, or the values given instead; `hint` says how to give them."""
+    """Return what the trigger's source reports now, or the `given` values instead. `hint` says how to give values."""
     env, look = config.environment(), sources.SourceLook({})
     match trigger.source:
         case WatchedCommand() as source if given is None:
@@ -102,8 +102,9 @@ def fire(
     hint: str = "",
     request: Request | None = None,
 ) -> str:
-    """Start the thread of a trigger now, regardless of its schedule, dedupe key and cool-down; return its id. `hint` is
-    the advice if its prompt names values that the signal lacks; `request` is as in `Rolecall.start`."""
+    """Start the thread of a trigger now, regardless of its schedule, dedupe key and cooldown, and return the thread's
+    id. `hint` is the advice if the trigger's prompt names values that the signal lacks; `request` is as in
+    `Rolecall.start`."""
     mask, store = config.mask(), rolecall.store
     loaded = rolecall.load_workflow(trigger.workflow, is_kept=True)
     node = loaded.id or rolecall.put(loaded.playbook)
@@ -155,7 +156,7 @@ def now_ms() -> int:
 
 
 def _retry(move: Callable[[], Any]) -> Any:
-    """Move a ref that the service also moves; if the service was first, look again and retry."""
+    """Move a ref that the service also moves. If the service was faster, read the ref again and retry."""
     for _ in range(_ATTEMPTS):
         try:
             return move()

@@ -1,8 +1,9 @@
-"""Handle a signal: decide whether it starts a thread, and write thread, queue entry and memory in one transaction.
+"""Handle a signal: decide whether it starts a thread, and write the thread, its queue entry and the trigger's memory in
+one transaction.
 
-The service starts threads in a child (`python -m rolecall.service.triggers.firing`), because creating one may load a
-workflow written in Python and create a work folder, and the service does neither. `rolecall trigger fire` does it in
-its own process.
+The service starts threads in a child process (`python -m rolecall.service.triggers.firing`), because creating one can
+involve loading a workflow written in Python and creating a work folder, and the service does neither itself. `rolecall
+trigger fire` starts the thread in its own process.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from rolecall.threads.requests import Request
 from rolecall.workflow import template
 
 PATIENCE = 600.0
-"""Seconds that creating a thread may take; a work folder may have to be copied."""
+"""Seconds that creating a thread can take, because a work folder might have to be copied."""
 LONGEST_PROMPT = 200_000
 _LONGEST = 500
-"""Characters of a problem that are kept."""
+"""The number of characters of a problem that are kept."""
 _ATTEMPTS = 10
 
 
 class ThreadOrder(NamedTuple):
-    """A thread to start, and the ref that moves with it. Plain data, for a child process."""
+    """A thread to start, and the trigger's ref that moves with it, as plain data for a child process."""
 
     workflow: str
     """The id of the workflow's node."""
@@ -50,9 +51,9 @@ class ThreadOrder(NamedTuple):
     ref: str
     """The name of the trigger's ref."""
     version: int
-    """The version that the ref must still have; 0 if it must not exist yet."""
+    """The version that the ref must still have, or 0 if it must not exist yet."""
     state: JsonObject
-    """The new state of the ref, without the thread."""
+    """The new state of the ref, without the thread's id."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class FiringResult:
 
     thread: str = ""
     is_late: bool = False
-    """Whether another process has moved the trigger; then look again."""
+    """Whether another process has moved the trigger's ref. The signal must then be checked again."""
     skipped: str = ""
     """Why the signal was skipped."""
     problem: str = ""
@@ -73,37 +74,37 @@ class Delivery:
 
     store: Store
     env: Mapping[str, str]
-    """The environment of children, and the secrets of hooks."""
+    """The environment of child processes. It also contains the secrets of hooks."""
     masker: Mask
     say: Callable[[str], object]
     on_start: Callable[[], object]
-    """Called when a thread waits for admission."""
+    """Called when a thread starts to wait for admission."""
     gate: asyncio.Semaphore
-    """Limits how many children run at once."""
+    """Limits how many child processes run at once."""
     project: ProjectFile = field(default_factory=lambda: ProjectFile("", ""))
     workflows: Mapping[str, str] = field(default_factory=dict)
-    """The node of each workflow by name."""
+    """The node of each workflow, keyed by name."""
     _turns: dict[str, asyncio.Lock] = field(default_factory=dict)
 
     def recall(self, trigger: Trigger) -> tuple[Ref | None, TriggerMemory]:
         return memories.recall(self.store, self.project.name, trigger, now=self.store.now())
 
     def remember(self, trigger: Trigger, ref: Ref | None, memory: TriggerMemory) -> None:
-        """Save a trigger's memory; raise `Conflict` if another process has moved it."""
+        """Save a trigger's memory. Raise `Conflict` if another process has moved the trigger's ref."""
         memories.save(self.store, self.project.name, trigger, ref, memory)
 
     def pass_over(self, trigger: Trigger, slot: int) -> None:
-        """Record that a planned time passed without a signal, to avoid checking it again."""
+        """Record that a planned time passed without a signal, so that it is not checked again."""
         ref, memory = self.recall(trigger)
         with suppress(Conflict):
             after = replace(memory, scheduled=max(slot, memory.scheduled), problem="")
             self.remember(trigger, ref, after)
 
     def report(self, trigger: Trigger, slot: int, problem: str) -> None:
-        """Record why a look or a start failed."""
+        """Record why a look at the source, or the start of a thread, failed."""
         problem = self.mask(problem)
         ref, memory = self.recall(trigger)
-        if problem != memory.problem:  # logging the same problem at every look would fill the log
+        if problem != memory.problem:  # logging the same problem after every look would fill the log
             self.say(f"{trigger.id}: {problem}")
         with suppress(Conflict):
             after = replace(memory, scheduled=max(memory.scheduled, slot), problem=problem[:_LONGEST])
@@ -152,7 +153,7 @@ class Delivery:
         return result
 
     def mask(self, text: str) -> str:
-        """Mask secrets in a text, including those that only triggers use."""
+        """Mask the secrets in a text, including those that only triggers use."""
         hooks = (one.source for one in self.project.triggers if isinstance(one.source, Hook))
         secrets = [secret for hook in hooks if len(secret := self.secret_of(hook)) >= SHORTEST]
         return self.masker.text(Mask(secrets).text(text))
@@ -172,8 +173,8 @@ def order_for(
     now: int,
     mask: Callable[[str], str],
 ) -> ThreadOrder:
-    """The order for a signal; raises `UsageError` if its prompt cannot be rendered."""
-    # A prompt that comes with the signal is text, not a template, so that outsiders cannot inject {{}}.
+    """Return the order for a signal's thread. Raise `UsageError` if the prompt cannot be rendered."""
+    # A prompt that comes with the signal is text, not a template, so that outsiders cannot inject `{{}}`.
     own = signal.data.get("prompt")
     prompt = own if isinstance(own, str) else ""
     if trigger.prompt:
@@ -197,7 +198,7 @@ def order_for(
 
 
 def view(project: ProjectFile, trigger: Trigger, signal: Signal, now: int) -> JsonObject:
-    """The values that a trigger's templates can use."""
+    """Return the values that a trigger's templates can use."""
     own = {"trigger": trigger.name, "workflow": trigger.workflow, "project": project.name}
     return {**signal.data, **own, "at": time_text(now)}
 
@@ -210,7 +211,7 @@ def _explain(error: RolecallError) -> str:
 
 
 def start(rolecall: Rolecall, order: ThreadOrder, request: Request | None = None) -> str:
-    """Start a thread and return its id; raise `Conflict` if the trigger's ref has moved. `request` is that of
+    """Start a thread and return its id. Raise `Conflict` if the trigger's ref has moved. `request` is as in
     `Rolecall.start`."""
     seen = Ref(order.ref, None, {}, order.version, 0) if order.version else None
 
@@ -230,7 +231,8 @@ def start(rolecall: Rolecall, order: ThreadOrder, request: Request | None = None
 
 
 async def _start_in_child(order: ThreadOrder, env: Mapping[str, str]) -> FiringResult:
-    """Start a thread in a child. `StorageError` means the store refuses for now and the trigger's ref has not moved."""
+    """Start a thread in a child process. Raise `StorageError` if the store refuses for now and the trigger's ref has
+    not moved."""
     ended = await process.run(
         [sys.executable, "-P", "-m", "rolecall.service.triggers.firing"],
         cwd=Path(order.cwd),
@@ -254,14 +256,15 @@ async def _start_in_child(order: ThreadOrder, env: Mapping[str, str]) -> FiringR
 def main() -> None:
     order = ThreadOrder(**json.loads(sys.stdin.read()))
     output = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # a workflow in Python may print
+    os.dup2(2, 1)  # a workflow in Python might print
     answer: JsonObject
     try:
         with Rolecall() as rolecall:
             try:
                 answer = {"thread": start(rolecall, order)}
             except StorageError as error:
-                # Failing to create a folder is a StorageError too, but by then the signal has been used.
+                # Failing to create a folder is a StorageError, too, but by then the ref has moved, so the signal has
+                # been used.
                 ref = rolecall.store.ref(order.ref)
                 is_moved = (ref.version if ref else 0) != order.version
                 answer = {"problem": _explain(error), "is_refused": not is_moved}

@@ -1,8 +1,8 @@
 """Receive signals as requests: POST /hooks/<workflow>/<trigger>, from callers who know the trigger's secret.
 
-A small server on loopback, unless the project sets another host. h11 parses HTTP; the head, the body, the time a
-request takes to arrive and the number of connections are bounded. A connection serves one request. The secret is
-checked before the request's content is used.
+A small server on loopback, unless the project sets another host. h11 parses HTTP. The size of the head and of the body,
+the time that a request takes to arrive, and the number of connections are limited. A connection serves one request. The
+secret is checked before the request's content is used.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ with suppress(ImportError):  # comes with an extra; `Server.open` reports that i
 MAX_BODY = 1_000_000
 _MAX_HEAD = 32 * 1024
 _PATIENCE = 10.0
-"""Seconds that a request may take to arrive, and an answer to be sent."""
+"""Seconds within which a request must arrive, and within which an answer must be sent."""
 _LINGER = 1.0
-"""Seconds spent reading the rest of a refused request; closing earlier would lose the answer."""
+"""Seconds spent reading the rest of a refused request; if the connection closed earlier, the caller would lose the
+answer."""
 _AT_ONCE = 64
 _SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "x-rolecall-secret"})
 
@@ -41,12 +42,12 @@ class HookAnswer(NamedTuple):
 
 @dataclass(frozen=True)
 class Guarded:
-    """The hook at a path."""
+    """The hook at a path, with its secret."""
 
     hook: Hook
     secret: str
     deliver: Callable[[JsonObject, str], Awaitable[HookAnswer]]
-    """Called with the values for the prompt and the digest of a signed body."""
+    """Called with the values for the prompt, and with the digest of the body if the request is signed."""
 
 
 Find = Callable[[str], Guarded | None]
@@ -65,7 +66,7 @@ class Server:
         self._open = 0
 
     async def open(self, host: str, port: int) -> int:
-        """Start listening and return the port; raise `OSError` if it is not available."""
+        """Start to listen, and return the port. Raise `OSError` if the port is not available."""
         if find_spec("h11") is None:
             raise OSError("pip install 'rolecall[service]'")
         self._server = await asyncio.start_server(self._meet, host, port, limit=_MAX_HEAD)
@@ -114,7 +115,7 @@ class Server:
     async def _receive(
         self, connection: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[Guarded, JsonObject, str]:
-        """Read a request and check its secret; return its hook, the values for the prompt, and the digest of a signed
+        """Read a request and check its secret. Return its hook, the values for the prompt, and the digest of a signed
         body."""
 
         async def read_event() -> Any:
@@ -144,7 +145,7 @@ class Server:
             if not _is_same(given, guarded.secret):
                 raise _Refused(401, "the secret is missing or wrong")
 
-        if connection.they_are_waiting_for_100_continue:  # some clients wait for this forever
+        if connection.they_are_waiting_for_100_continue:  # some clients would wait for this forever
             writer.write(connection.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
         body = bytearray()
         while isinstance(event := await read_event(), h11.Data):
@@ -174,6 +175,6 @@ class Server:
 
 
 def _is_same(given: str, wanted: str) -> bool:
-    """Compare in constant time; hashing hides the length as well."""
+    """Compare two secrets in constant time. Hashing them hides their lengths as well."""
     one, other = (hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in (given, wanted))
     return hmac.compare_digest(one, other)

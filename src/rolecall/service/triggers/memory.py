@@ -1,7 +1,7 @@
 """The memory of a trigger, in the ref `trigger/<project>/<workflow>/<name>`.
 
-It moves in the transaction that creates the thread for a signal, so a restart neither repeats nor loses one. This
-module also decides whether a signal starts a thread, from the memory and the time.
+The ref moves in the transaction that creates the thread for a signal, so a restart neither repeats nor loses a signal.
+This module also decides, from the memory and the time, whether a signal starts a thread.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ MOST_KEYS = 200
 @dataclass(frozen=True)
 class TriggerMemory:
     looks_at: str = ""
-    """A digest of what the trigger looks at; if it changes, earlier values no longer count."""
+    """A digest of what the trigger looks at. If the digest changes, values seen earlier no longer count."""
     since: int = 0
-    """When the trigger was first seen or last resumed. All times here are in milliseconds."""
+    """When the trigger was first seen or last resumed. All times in this class are in milliseconds."""
     scheduled: int = 0
     """The last planned time that was handled."""
     seen: str = ""
     """The digest of the last value seen."""
     seen_at: int = 0
-    """When that value was first seen; without one, when the trigger was resumed."""
+    """When that value was first seen or, if no value has been seen, when the trigger was resumed."""
     fired: int = 0
     """How many threads the trigger has started."""
     fired_at: int = 0
     thread: str = ""
-    """The last thread it started."""
+    """The last thread that the trigger started."""
     keys: tuple[str, ...] = ()
     """Digests of the latest dedupe keys."""
     is_paused: bool = False
     problem: str = ""
-    """The last problem; empty after a success."""
+    """The last problem, or empty after a success."""
     skipped: str = ""
     """Why the last skipped signal started no thread."""
     skipped_at: int = 0
@@ -48,22 +48,22 @@ class TriggerMemory:
 
 @dataclass(frozen=True)
 class Signal:
-    """An occurrence that may start a thread."""
+    """An occurrence that can start a thread."""
 
     data: JsonObject
     """The values that a prompt can use."""
     key: str = ""
-    """Only the first signal with a given key counts; if it is empty, every signal counts."""
+    """A key of which only the first signal counts. If the key is empty, every signal counts."""
     signed: str = ""
-    """A second key: the digest of a signed body. Headers are not signed, so a replayed request can carry a different
-    key."""
+    """A second key: the digest of a signed body. Headers are not signed, so a replayed request can carry another
+    `key`."""
     slot: int = 0
-    """The planned time it belongs to, or 0."""
+    """The planned time to which the signal belongs, or 0."""
     seen: str = ""
-    """The digest of the value seen; if it is empty, every signal counts."""
+    """The digest of the value seen. If it is empty, every signal counts."""
     seen_at: int = 0
     is_by_hand: bool = False
-    """Whether a person asked for it; then only an error prevents it from starting a thread."""
+    """Whether a person fired the trigger. In that case, only an error prevents the start of a thread."""
 
 
 def ref_name(project: str, trigger: Trigger) -> str:
@@ -71,7 +71,8 @@ def ref_name(project: str, trigger: Trigger) -> str:
 
 
 def recall(store: Store, project: str, trigger: Trigger, *, now: int) -> tuple[Ref | None, TriggerMemory]:
-    """The ref and the memory. A trigger that is new, or whose source has changed, starts from now."""
+    """Return the ref and the memory. For a trigger that is new, or whose source has changed, the memory starts from
+    now."""
     ref = store.ref(ref_name(project, trigger))
     memory = from_state(ref.state) if ref is not None else TriggerMemory()
     looks_at = digest_of(repr((trigger.source, trigger.schedule)))
@@ -81,12 +82,13 @@ def recall(store: Store, project: str, trigger: Trigger, *, now: int) -> tuple[R
 
 
 def is_new(ref: Ref | None, memory: TriggerMemory) -> bool:
-    """Whether the memory differs from the stored one because the trigger starts from now."""
+    """Return whether the memory differs from the stored one because the trigger starts from now."""
     return ref is None or from_state(ref.state).looks_at != memory.looks_at
 
 
 def save(store: Store, project: str, trigger: Trigger, ref: Ref | None, memory: TriggerMemory) -> Ref:
-    """Save the memory. It survives the process but perhaps not a power failure, after which the work is repeated."""
+    """Save the memory. It survives the end of the process, but perhaps not a power failure, after which work is
+    repeated."""
     return store.move(ref_name(project, trigger), ref, state=to_state(memory), durable=False)
 
 
@@ -101,7 +103,7 @@ def to_state(memory: TriggerMemory) -> JsonObject:
 
 
 def anchor(memory: TriggerMemory) -> int:
-    """The time that a schedule counts from."""
+    """Return the time from which a schedule counts."""
     return max(memory.scheduled, memory.since)
 
 
@@ -111,11 +113,11 @@ COOLING = "it is cooling down"
 UNCHANGED = "nothing changed"
 FIRST = "this is the first look"
 _QUIET = (UNCHANGED, FIRST)
-"""Reasons that occur at every look and are not worth recording."""
+"""Reasons that occur after every look and are not worth recording."""
 
 
 def refusal(trigger: Trigger, memory: TriggerMemory, signal: Signal, now: int) -> str:
-    """Why a signal starts no thread; empty if it does."""
+    """Return why a signal starts no thread, or an empty string if it does."""
     if signal.is_by_hand:
         return ""
     if memory.is_paused:
@@ -124,7 +126,7 @@ def refusal(trigger: Trigger, memory: TriggerMemory, signal: Signal, now: int) -
         return "this time was already handled"
     if signal.seen and signal.seen == memory.seen:
         return UNCHANGED
-    # The first look counts if it found files that changed since the trigger was resumed.
+    # The first look counts if it found files that have changed since the trigger was resumed.
     if signal.seen and not memory.seen and not (memory.seen_at and signal.data.get("files")):
         return FIRST
     if signal.key and digest_of(signal.key) in memory.keys:
@@ -139,8 +141,8 @@ def refusal(trigger: Trigger, memory: TriggerMemory, signal: Signal, now: int) -
 
 
 def after_skip(memory: TriggerMemory, signal: Signal, reason: str, now: int) -> TriggerMemory:
-    """The memory after a signal that started no thread. A change during the cooldown stays unseen, so that the next
-    look finds it."""
+    """Return the memory after a signal that started no thread. A change during the cooldown stays unseen, so that the
+    next look finds it."""
     after = replace(memory, scheduled=max(memory.scheduled, signal.slot))
     if signal.seen and reason == UNCHANGED:
         after = replace(after, problem="")
@@ -165,12 +167,12 @@ def after_start(memory: TriggerMemory, signal: Signal, thread: str, now: int) ->
 
 
 def resume(memory: TriggerMemory, now: int) -> TriggerMemory:
-    """The memory of a trigger that is resumed after a pause; signals during the pause are lost."""
+    """Return the memory of a trigger that is resumed after a pause. Signals that arrived during the pause are lost."""
     return replace(memory, is_paused=False, since=now, seen="", seen_at=now, problem="")
 
 
 def is_resumed(memory: TriggerMemory) -> bool:
-    """Whether a trigger has not looked at anything since it was resumed."""
+    """Return whether a trigger has not looked at anything since it was resumed."""
     is_quiet = not memory.problem and memory.skipped_at < memory.seen_at
     return bool(memory.seen_at and not memory.seen and is_quiet)
 

@@ -1,8 +1,8 @@
-"""Run the triggers of a project: wait until one is due, look, receive requests, and deliver signals.
+"""Run the triggers of a project: wait until one is due, look at its source, receive requests, and deliver signals.
 
-This is one task on the service's event loop. It sleeps between events, but never for long, because nothing reports that
-the clock was set or a trigger paused. User code runs only in children. The memory is in the store, so two machines with
-the same project start one thread, not two.
+The triggers run in one task on the service's event loop. It sleeps between events, but never for long, because nothing
+reports that the clock was set or a trigger was paused. User code runs only in child processes. The memory is in the
+store, so two machines with the same project start one thread, not two.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from rolecall.store.store import Store
 
 _LONGEST_SLEEP_MS = 15_000
 _LOOK_ANYWAY_MS = 60_000
-"""How long before files are checked even without a notification, because some file systems send none."""
+"""Milliseconds after which files are checked even without a notification, because some file systems send none."""
 _LOOK_SELDOM = 1000
-"""The pause after a look is at least this many times its processor time, so that routine looks at many files cost next
-to nothing."""
+"""The pause after a look is at least this many times the CPU time that the look used, so that routine looks at many files
+cost next to nothing."""
 _CHILDREN = 2
-"""How many children may look or start threads at once."""
+"""How many child processes can look or start threads at once."""
 _MOST_WAITING = 32
-"""How many requests of one hook may wait: half of all that are accepted at once, so that a burst on one hook leaves
-room for the others."""
+"""How many requests to one hook can wait: half of those accepted at once, so that a burst on one hook leaves room for
+the others."""
 _ABOUT = "trigger "
 """The prefix of problem names that concern a single trigger."""
 
@@ -53,9 +53,9 @@ class Triggers:
         on_start: Callable[[], object] = lambda: None,
         problems: dict[str, str] | None = None,
     ) -> None:
-        """`env` is the environment of children, including the store they use. `say` gets log messages; `on_start` is
-        called when a thread waits for admission. `problems` holds current problems with receiving requests and watching
-        files."""
+        """`env` is the environment of child processes, including the store that they use. `say` gets log messages.
+        `on_start` is called when a thread starts to wait for admission. Problems with receiving requests and watching
+        files are kept in `problems` as long as they last."""
         self._store = store
         self._env = env
         self._say = say
@@ -67,11 +67,11 @@ class Triggers:
         self._looks: dict[str, asyncio.Task[None]] = {}
         """The running look of each trigger."""
         self._again: dict[str, int] = {}
-        """When to look at the files of each trigger again; absent for a trigger without a planned look."""
+        """When to look at the files of each trigger again. A trigger without a planned look is absent."""
         self._ask_at: dict[str, int] = {}
-        """When to check next whether each trigger is due; one that is absent is checked now."""
+        """When to check next whether each trigger is due. A trigger that is absent is checked now."""
         self._arrange_at = 0.0
-        """When to check next, by the loop's clock, that the hook server and the watcher fit the configuration."""
+        """When to check next, by the loop's clock, that the hook server and the file watcher fit the configuration."""
         self._folders: dict[str, frozenset[str]] = {}
         """For each file trigger, the folders in which the last look found files."""
         self._watcher: asyncio.Task[None] | None = None
@@ -80,10 +80,10 @@ class Triggers:
         self._served: Hooks | None = None
         self._waiting: dict[str, int] = {}
         self.port: int | None = None
-        """The port for requests; None if the server is closed."""
+        """The port for requests, or None if the server is closed."""
 
     def update(self, project: ProjectFile, workflows: Mapping[str, str]) -> None:
-        """Set the current configuration and the node of each workflow. Running looks continue to their end."""
+        """Set the current configuration and the node of each workflow. Running looks are not interrupted."""
         self._project = replace(project, folder=os.path.realpath(project.folder))
         self._delivery.project, self._delivery.workflows = self._project, dict(workflows)
         self._look_again(one.id for one in self._of(WatchedFiles))
@@ -94,7 +94,7 @@ class Triggers:
         self._news.set()
 
     def lines(self) -> list[str]:
-        """One line for each trigger that will run; nothing else runs."""
+        """Return one line for each trigger of the project."""
         found = []
         for one in self._project.triggers:
             where = f" at {self._address()}{hook_path(one)}" if isinstance(one.source, Hook) else ""
@@ -102,7 +102,6 @@ class Triggers:
         return found
 
     async def run(self) -> None:
-        """Run until cancelled."""
         try:
             while True:
                 self._news.clear()
@@ -142,7 +141,7 @@ class Triggers:
         for trigger in self._project.triggers:
             if trigger.id in self._looks or isinstance(trigger.source, Hook):
                 continue
-            # A clock that was set back is not a reason to wait.
+            # If the clock was set back, do not wait for the old time.
             if now < self._ask_at.get(trigger.id, 0) <= latest:
                 continue
             self._ask_at[trigger.id] = latest
@@ -161,21 +160,21 @@ class Triggers:
         return max(0.0, (min([latest, *self._ask_at.values()]) - now) / 1000)
 
     def _turn(self, trigger: Trigger, now: int) -> tuple[int | None, int]:
-        """The slot that is due (0 for an unplanned look, None if nothing is due), and when to ask again."""
+        """Return the slot that is due (0 for an unplanned look, None if no look is due), and when to check again."""
         later = now + _LONGEST_SLEEP_MS
         ref, memory = self._delivery.recall(trigger)
         if memory.is_paused:
             return None, later
         is_compared = isinstance(trigger.source, WatchedFiles | WatchedCommand)
         if is_compared and memories.is_resumed(memory):
-            return 0, now  # changes count from now on, not from the next look
+            return 0, now  # changes count from now on, not only from the next look
         if trigger.schedule is None:
             at = self._again.get(trigger.id, later)
             return (0, now) if at <= now else (None, at)
         last = memories.anchor(memory)
         if memories.is_new(ref, memory) or schedule.begins_again(trigger.schedule, last, now):
             last, memory = now, replace(memory, since=now, scheduled=0)
-            with suppress(Conflict):  # another machine has just done the same
+            with suppress(Conflict):  # another machine has just saved the same
                 self._delivery.remember(trigger, ref, memory)
         return schedule.turn(trigger.schedule, last, now)
 
@@ -194,7 +193,7 @@ class Triggers:
             self._news.set()
 
     async def _look_once(self, trigger: Trigger, slot: int) -> None:
-        # Files get the time of the last tick of the kernel's clock, which may be some milliseconds ago.
+        # Files get the time of the kernel clock's last tick, which can be some milliseconds in the past.
         tick = time.clock_gettime_ns(getattr(time, "CLOCK_REALTIME_COARSE", time.CLOCK_REALTIME))
         seen_at = self._store.now() - (time.time_ns() - tick + 999_999) // 1_000_000
         async with self._gate:
@@ -208,7 +207,7 @@ class Triggers:
             signal = Signal(found.data, key=key, slot=slot, seen=found.digest, seen_at=seen_at)
             result = await self._delivery.deliver(trigger, signal)
             if result.skipped == memories.COOLING and isinstance(trigger.source, WatchedFiles):
-                # Changes during the cooldown still count, so look again after it.
+                # Changes made during the cooldown still count, so look again when it is over.
                 rested_at = self._delivery.recall(trigger)[1].fired_at + round(trigger.cooldown * 1000)
                 self._again.setdefault(trigger.id, rested_at)
         if isinstance(trigger.source, WatchedFiles):
@@ -226,7 +225,7 @@ class Triggers:
                 return await sources.look_with_sense(source, folder, self._env)
             case WatchedFiles() as source:
                 since = self._delivery.recall(trigger)[1].seen_at
-                if clock := self._store.backend.clock:  # files have the times of the local clock
+                if clock := self._store.backend.clock:  # the times of files come from the local clock
                     since -= clock() - time.time_ns() // 1_000_000
                 return await asyncio.to_thread(sources.look_at_files, source, folder, since_ms=since)
         return sources.SourceLook(scheduled)
@@ -234,7 +233,7 @@ class Triggers:
     # -- requests --
 
     async def _serve_hooks(self) -> None:
-        """Listen for requests at the configured address, and nowhere else."""
+        """Listen for requests at the configured address, and at no other."""
         wanted = self._project.hooks if self._of(Hook) else None
         if wanted == self._served:
             return
@@ -248,7 +247,7 @@ class Triggers:
                 self.port = await server.open(wanted.host, wanted.port)
                 self._server, self._served = server, wanted
                 self._say(f"hooks: listening for requests at {self._address()}")
-            except OSError as error:  # tried again in the next round
+            except OSError as error:  # retried in the next round
                 problem = (
                     f"cannot listen for requests at {wanted.host}:{wanted.port}: {error.strerror or error}"
                 )
@@ -273,7 +272,7 @@ class Triggers:
         self._waiting[trigger.id] = waiting + 1
         try:
             result = await self._delivery.deliver(trigger, Signal(data, signed=digest))
-        except Exception as error:  # the store failed, or no process could start; the caller may retry
+        except Exception as error:  # the store failed, or no process could start; the caller can retry
             self._say(f"{trigger.id}: {error}")
             why = error.message if isinstance(error, RolecallError) else "it cannot be handled at the moment"
             return hook.HookAnswer(503, {"error": why})
@@ -288,7 +287,7 @@ class Triggers:
     # -- files --
 
     def _watch_files(self) -> None:
-        """Watch the folders that the current patterns begin with, and no others."""
+        """Watch the folders with which the current patterns begin, and no others."""
         patterns = [pattern for one in self._of(WatchedFiles) for pattern in _patterns(one)]
         folders = sources.roots(self._project.folder, patterns)
         wanted = (*patterns, *folders)
@@ -305,7 +304,7 @@ class Triggers:
         self._watcher = asyncio.create_task(self._follow(folders)) if wanted else None
 
     async def _follow(self, folders: list[str]) -> None:
-        """Look again at the files of every trigger that a change may concern."""
+        """Look again at the files of every trigger that a change might concern."""
         try:
             async for paths in changes(folders, is_deep=True):
                 for one in self._of(WatchedFiles):
@@ -314,7 +313,7 @@ class Triggers:
                         sources.concerns(path, self._project.folder, _patterns(one), known) for path in paths
                     ):
                         self._look_again([one.id])
-                self._arrange_at = 0.0  # a new or removed folder may change what to watch
+                self._arrange_at = 0.0  # a new or removed folder might change what has to be watched
                 self._news.set()
         except (RolecallError, OSError) as error:
             self._problem("files", f"files are not watched: {error}")

@@ -1,8 +1,8 @@
-"""When a trigger is due, as pure functions of its schedule, the last time handled and the current time.
+"""When a trigger is due, as pure functions of its schedule, the last planned time handled and the current time.
 
-Times are milliseconds of the wall clock. Times missed because nothing ran, or because the clock was set forward, are
-made up for only once. If the clock was set back, a time already handled is not handled again; if it was set back far,
-the schedule starts over.
+Times are wall-clock times in milliseconds. If several planned times were missed, because nothing ran or because the
+clock was set forward, they are made up for only once. If the clock was set back, a planned time that was already
+handled is not handled again; if it was set back far, the schedule starts over.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ class ScheduleTurn(NamedTuple):
     """Whether a schedule is due."""
 
     slot: int | None
-    """The planned time that is due, the latest if there are several; None if none is."""
+    """The planned time that is due, the latest one if there are several, or None if none is due."""
     next: int
-    """When it is due again."""
+    """The next planned time."""
 
 
 def turn(schedule: Schedule, last: int, now: int) -> ScheduleTurn:
-    """Compute the turn of a schedule. `last` is the last planned time handled, or when the trigger was first seen."""
+    """Compute whether a schedule is due. `last` is the last planned time handled, or when the trigger was first
+    seen."""
     if isinstance(schedule, Every):
         interval = round(schedule.seconds * 1000)
         passed = (now - last) // interval
@@ -45,7 +46,7 @@ def turn(schedule: Schedule, last: int, now: int) -> ScheduleTurn:
     following = _next(schedule, last)
     if following is None or following > now:
         return ScheduleTurn(None, following or _NEVER_MS)
-    # The last time up to now: search backwards from the next full second.
+    # To find the last planned time up to now, search backwards from the next full second.
     zone = zone_of(schedule)
     behind = datetime.fromtimestamp(now // 1000 + 1, UTC).astimezone(zone)
     latest = next((at for at in _times(schedule, behind, reverse=True) if at <= now), now)
@@ -53,14 +54,14 @@ def turn(schedule: Schedule, last: int, now: int) -> ScheduleTurn:
 
 
 def begins_again(schedule: Schedule, last: int, now: int) -> bool:
-    """Whether the clock was set back so far that the schedule should start again instead of waiting."""
+    """Return whether the clock was set back so far that the schedule should start over instead of waiting."""
     most = round(schedule.seconds * 1000) if isinstance(schedule, Every) else _LONG_WAY_BACK_MS
     return last > now + most
 
 
 def _next(schedule: Cron, after: int) -> int | None:
-    """The first time after `after`; None if it is more than fifty years away."""
-    # When clocks are set back, the next local time may already have passed.
+    """Return the first planned time after `after`, or None if it is more than fifty years away."""
+    # When clocks are set back, the next local time might already have passed.
     times = _times(schedule, datetime.fromtimestamp(after / 1000, zone_of(schedule)))
     return next((at for at in times if at > after), None)
 
@@ -76,7 +77,7 @@ def zone_of(schedule: Cron) -> tzinfo:
 
 
 def find_flaws(schedule: Cron) -> Iterator[tuple[str, str, str]]:
-    """Problems with a schedule as it is written: the key, the problem, and what to do."""
+    """Yield the problems with a schedule as it is written: the key, the problem, and what to do."""
     try:
         zone_of(schedule)
     except (ValueError, OSError, LookupError):

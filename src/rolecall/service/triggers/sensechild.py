@@ -1,7 +1,7 @@
 """The child process that runs the user's code of a sense: `senses/<name>.py`, or `senses/<name>/index.py`.
 
-It reads `{path, is_called}` from standard input and answers in JSON: `{signal}`, which is null for no signal, or
-`{error, line}`. Anything the sense prints goes to standard error.
+It reads `{path, is_called}` from standard input and answers in JSON: `{signal}`, which is null if the sense has no
+signal, or `{error, line}`. Anything that the sense prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ FUNCTION = "sense"
 
 
 class _Misfit(Exception):
-    """Why a file is not a valid sense."""
+    """Raised if a file is not a valid sense."""
 
 
 def _load(path: str) -> Any:
     module = ModuleType("_rolecall_sense")
     module.__file__ = path
-    # Made a package of its folder, so that `from .shared import x` finds the files beside it.
+    # Load the file as a module of a package for its folder, so that `from .shared import x` finds the files next to it.
     module.__path__ = [os.path.dirname(path)]
     sys.modules[module.__name__] = module
     with open(path, "rb") as file:
