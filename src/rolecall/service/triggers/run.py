@@ -31,8 +31,8 @@ _LONGEST_SLEEP_MS = 15_000
 _LOOK_ANYWAY_MS = 60_000
 """Milliseconds after which files are checked even without a notification, because some file systems send none."""
 _LOOK_SELDOM = 1000
-"""The pause after a look is at least this many times the CPU time that the look used, so that routine looks at many files
-cost next to nothing."""
+"""The pause after a look is at least this many times the CPU time that the look used, so that routine looks at many
+files cost next to nothing."""
 _CHILDREN = 2
 """How many child processes can look or start threads at once."""
 _MOST_WAITING = 32
