@@ -1,8 +1,9 @@
-"""Builds the prompt of a step. Pure: the same values give the same text, and text that rarely changes comes first.
+"""Build the prompt of a step. The code is pure: the same values give the same text. Text that rarely changes comes
+first.
 
 The order is fixed: deliverable, scope, role, task with passages from the repository, earlier steps, instruction. An
 agent that continues a session has already read everything before the new steps, so it gets only what is new. `reply.py`
-is the opposite direction. Secrets are not masked here.
+handles the opposite direction. Secrets are not masked here.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from rolecall.workflow.model import SUSPEND, StoredRole
 from rolecall.workflow.reply import ReplyProblem, Shape, render
 
 HISTORY_QUOTA = 8000
-"""How many characters of earlier steps are shown by default; the newest counts for at most half, so that a long one
-does not hide the plan before it."""
+"""The default number of characters of earlier steps that are shown. The newest step counts for at most half of this
+quota, so that a long step does not hide the plan before it."""
 NEWEST_STEP_LIMIT = 100_000
-"""How many characters of a step's body are shown; the newest step is shown even if it exceeds the quota."""
+"""The maximum number of characters shown of one step's body. The newest step is shown even if it exceeds the quota."""
 
 _SCOPE = """# Scope
 
@@ -31,13 +32,13 @@ class ShownStep(NamedTuple):
     """An earlier step as the next role sees it."""
 
     number: int
-    """Its number in the thread, from 1."""
+    """The step's number in the thread, counted from 1."""
     role: str
     output: Mapping[str, Any]
     body: str = ""
     agent: str = ""
     is_cut: bool = False
-    """Whether a part of its output was left out."""
+    """Whether a part of the output was left out."""
 
 
 class PromptPart(NamedTuple):
@@ -50,7 +51,7 @@ class PromptPart(NamedTuple):
 
 
 class Prompt(NamedTuple):
-    """The prompt of a step, in the parts it is stored in."""
+    """The prompt of a step, as the parts in which it is stored."""
 
     parts: tuple[PromptPart, ...]
     shown: tuple[ShownStep, ...] = ()
@@ -77,10 +78,10 @@ def assemble(
 
     Args:
         newest_first: the earlier steps, read only as far as they are shown.
-        instruction: the rendered prompt of the edge that led here.
+        instruction: the rendered prompt of the edge that leads to the role.
         show_command: the command that shows omitted steps.
         knowledge: passages from the repository, for a role that asks for them.
-        last_turn: the number of the role's last step if its session continues; None for a new session.
+        last_turn: the number of the role's last step, if its session continues; None for a new session.
     """
     shown = choose_steps(newest_first, since=last_turn or 0, quota=quota, show_command=show_command)
     happened = _show_history(shown, since=last_turn or 0, show_command=show_command)
@@ -101,7 +102,7 @@ def assemble(
 
 
 def correction(problem: ReplyProblem, schema: Mapping[str, Any]) -> str:
-    """The message that asks the agent, in the same session, to correct an answer that could not be parsed."""
+    """Return the message that asks the agent, in the same session, to correct an answer that could not be parsed."""
     found = "".join(f"\n- {misfit}" for misfit in problem.misfits)
     return (
         f"Your answer could not be read: {problem.reason}.{found}\n\n"
@@ -154,14 +155,14 @@ def required_fields(schema: Mapping[str, Any]) -> set[str]:
 
 
 def example_output(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """An example output with the required fields, or with all fields if none is required."""
+    """Return an example output with the required fields, or with all fields if no field is required."""
     required = required_fields(schema)
     every = {name: _example(items[0]) for name, items in Shape(schema).declared.items()}
     return {name: value for name, value in every.items() if name in required} or every
 
 
 def field_line(name: str, item: Mapping[str, Any], *, is_required: bool, indent: str = "") -> str:
-    """One line about a field, followed by indented lines about the fields inside it."""
+    """Describe a field on one line, followed by indented lines for the fields inside it."""
     need = "required" if is_required else "optional"
     about = f". {item['description'].strip()}" if item.get("description") else ""
     line = f"{indent}- `{name}` ({need}): {_kind(item)}{about}"
@@ -210,7 +211,7 @@ def _literal(value: Any) -> str:
 
 
 def _example(item: Mapping[str, Any]) -> Any:
-    """An example value of the right type; constants and the author's examples are used literally."""
+    """Return an example value of the right type. Use constants and the author's examples literally."""
     for keyword in ("const", "default"):
         if keyword in item:
             return item[keyword]
@@ -272,8 +273,8 @@ def _role(role: StoredRole, name: str) -> str:
 def choose_steps(
     newest_first: Iterable[ShownStep], *, since: int, quota: int = HISTORY_QUOTA, show_command: str
 ) -> list[tuple[ShownStep, PromptPart]]:
-    """The steps after number `since` that a prompt shows, oldest first, and how it shows them: the newest one, and as
-    many others as fit into the quota."""
+    """Return the steps after number `since` that a prompt shows, oldest first, each with the part of the prompt that
+    shows it. These are the newest step, and as many others as fit into the quota."""
     shown: list[tuple[ShownStep, PromptPart]] = []
     left = quota
     for step in newest_first:
@@ -302,7 +303,7 @@ def _show_history(
 
 
 def _cut_members(step: ShownStep) -> tuple[dict[str, Any], int]:
-    """The output of a step and, for a group that is too large to show, how many of its members are left out."""
+    """Return the output of a step. If the step's group is too large to show, leave out members, and return how many."""
     output, left = dict(step.output), NEWEST_STEP_LIMIT
     members = output.get("members", []) if step.agent == GROUP else []
     for place, member in enumerate(members):
@@ -313,8 +314,8 @@ def _cut_members(step: ShownStep) -> tuple[dict[str, Any], int]:
 
 
 def show_step(step: ShownStep, show_command: str) -> str:
-    """Render an earlier step for a prompt. Stored prompts refer to steps by id and rely on this function to render
-    them the same way again, so a new format needs a new function with its own form number."""
+    """Render an earlier step for a prompt. A stored prompt refers to steps by id and relies on this function to render
+    them in the same way again, so a new format needs a new function with a form number of its own."""
     by = f" ({step.agent})" if step.agent else ""
     lines = [f"## Step {step.number}: {step.role}{by}", ""]
     output, omitted = _cut_members(step)
@@ -326,6 +327,6 @@ def show_step(step: ShownStep, show_command: str) -> str:
         cut = f"[{len(body) - NEWEST_STEP_LIMIT:,} more characters. To read them: `{show_command}`]"
         body = f"{body[:NEWEST_STEP_LIMIT]}\n{cut}"
     if body:
-        # The tags separate the headings of a report from ours.
+        # The tags separate the headings of a report from the prompt's own headings.
         lines += ["", f"<report step={step.number}>", body, "</report>"]
     return "\n".join(lines)

@@ -1,9 +1,10 @@
-"""Proves where a commit comes from: the step that its trailers name, and everything before that step.
+"""Prove where a commit comes from: the step that the commit's trailers name, and everything before that step.
 
-A commit that Rolecall makes from a thread's work names the step in its trailers, with the seal of that step
-(`seal.py`). A commit that an agent makes has no trailers; the step records it, and a later merge seals the step. A
-proof checks that the seal is right, that a step left exactly the files of the commit, and that a merge contains only
-what its parents had. It needs the store, or a proof file and the repository.
+A commit that Rolecall makes from a thread's work names the step in its trailers, together with the step's seal
+(`seal.py`). A commit that an agent makes has no trailers; the step records the commit, and a later merge seals the
+step. A proof checks that the seal is correct, that a step left exactly the files of the commit, and that a merge
+contains only what its parents contained. To make a proof, either the store or a proof file and the repository are
+needed.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _PLAIN = {"GIT_NO_REPLACE_OBJECTS": "1"}
 
 
 class Claim(NamedTuple):
-    """The trailers of a commit."""
+    """The trailers of a commit that name a step."""
 
     commit: str
     thread: str
@@ -68,33 +69,33 @@ class ProvenStep(NamedTuple):
     role: str
     agent: str
     model: str
-    """The adapter with its model and options; empty if the step does not record it."""
+    """The adapter with its model and options, or empty if the step does not record them."""
     version: str
     """The version of the agent's program."""
     status: str
     started_at: int
     completed_at: int
     prompt: str | None
-    """The text that the agent got; None if it is withheld or there was none."""
+    """The text that the agent got, or None if that text is withheld or there was none."""
     prompt_seal: str
-    """The seal of the prompt; empty if there was none."""
+    """The seal of the prompt, or empty if there was no prompt."""
     restrictions: tuple[str, ...]
     sandbox: Sandboxed | None
     usage: Mapping[str, float]
     failed_attempts: int
     found: str
-    """The git tree that the role found; empty if it was not recorded."""
+    """The git tree that the role found, or empty if the tree was not recorded."""
     left: str
     head: str
-    """The commit that was checked out when it began."""
+    """The commit that was checked out when the step began."""
     commits: tuple[str, ...]
-    """The commits made while it ran, including its failed attempts."""
+    """The commits made during the step, including its failed attempts."""
     reused: str
-    """The step that it was taken over from, if nobody was asked."""
+    """The step that this step was taken over from, if nobody was asked."""
     person: str
-    """Who answered, if a person did; `?` if that was not recorded."""
+    """The person who answered, or `?` if a person answered but was not recorded; otherwise empty."""
     door: str
-    """Where that person answered, such as `web`."""
+    """The door through which that person answered, such as `web`."""
 
 
 class ProofCheck(NamedTuple):
@@ -104,7 +105,7 @@ class ProofCheck(NamedTuple):
     command: str
     status: str
     step: str
-    """The step that records it; empty if only the store's log has it."""
+    """The step that records the command, or empty if only the store's log does."""
 
 
 class Proof(NamedTuple):
@@ -114,21 +115,21 @@ class Proof(NamedTuple):
     step: str
     """The newest step that the proof covers."""
     digest: str
-    """The seal of that step."""
+    """The seal of the newest step."""
     anchor: str
-    """The commit whose trailers have the digest; empty if none has."""
+    """The commit whose trailers contain the digest, or empty if no commit contains it."""
     source: str
-    """`store` or `bundle`."""
+    """The source of the proof: `store` or `bundle`."""
     workflow: str
     task: str | None
-    """The task of the thread; None if it is withheld."""
+    """The task of the thread, or None if the task is withheld."""
     files: str
     """How the commit's files were matched with a step."""
     steps: tuple[ProvenStep, ...]
-    """Oldest first."""
+    """The steps that the proof covers, oldest first."""
     checks: tuple[ProofCheck, ...]
     problems: tuple[str, ...]
-    """Why the commit is not proven; empty if it is."""
+    """The reasons why the commit is not proven, or empty if it is proven."""
     uncovered: tuple[str, ...]
     """What the proof does not cover."""
     sealed: SealedChain
@@ -143,7 +144,7 @@ class Proof(NamedTuple):
         return tuple(step for step in self.steps if step.person)
 
     def make_statement(self) -> JsonObject:
-        """An in-toto statement about the commit, without a signature and without texts."""
+        """Return an in-toto statement about the commit, without a signature and without texts."""
         if not self.is_proven:
             raise UsageError(f"{self.commit[:12]} is not proven: {'; '.join(self.problems)}")
         steps = [
@@ -183,7 +184,7 @@ class Proof(NamedTuple):
             "notCovered": list(self.uncovered),
             "madeBy": f"rolecall {__version__}",
         }
-        # Two subjects, because a set of digests matches if one of them does.
+        # There are two subjects, because a set of digests matches as soon as one of its digests does.
         subject = [
             {"name": "commit", "digest": {"gitCommit": self.commit}},
             {"name": "tree", "digest": {"gitTree": self.tree}},
@@ -199,11 +200,11 @@ def prove(
     trees: Trees | None = None,
     given: SealedChain | None = None,
 ) -> Proof:
-    """Prove a commit of the repository around `folder` from the store, or from `given`, a proof that was exported.
-    Raise NotFound if the repository does not have it, or if no known step made it."""
+    """Prove a commit of the repository around `folder`, either from the store or from `given`, an exported proof. Raise
+    `NotFound` if the repository does not contain the commit, or if no known step made it."""
     commit = _find_commit(folder, name)
     claims = [commit.claim]
-    if not commit.claim.step:  # a later commit may name the step, the oldest of them first
+    if not commit.claim.step:  # a later commit may name the step; try the oldest first
         where = ("HEAD", "--branches", "--remotes", f"^{commit.id}")
         words = ("--ancestry-path", f"--grep=^{STEP_TRAILER}: ", *where)
         claims = [one.claim for one in _read_commits(folder, *words) if one.claim.step][::-1]
@@ -214,7 +215,7 @@ def prove(
             if (given.thread, given.digest) != (
                 claim.thread,
                 claim.digest,
-            ):  # none of its content can be trusted
+            ):  # none of the proof's content can be trusted
                 raise Damaged(
                     f"the proof is not the one that {claim.commit[:12]} sealed: its digest is {given.digest}",
                     hint="Get it again from where it was exported.",
@@ -227,7 +228,7 @@ def prove(
         if claim.commit == commit.id or any(commit.id in step.commits for step in _read_steps(chain, None)):
             return _Proving(folder, commit, claim, chain, store if sealer else None, trees).prove()
     known = find_step(store, f"commit-{commit.id}") if store and sealer else None
-    if known is not None and sealer:  # no commit in the repository seals it
+    if known is not None and sealer:  # no commit in the repository seals the step
         claim = Claim("", known.thread, known.step.id, "")
         chain = sealer.chain(known.thread, known.step.id)
         return _Proving(folder, commit, claim, chain, store, trees).prove()
@@ -302,7 +303,8 @@ class _Proving:
     # -- files --
 
     def _compare_files(self, steps: tuple[ProvenStep, ...]) -> str:
-        """Check that the commit has the files that a step left, and return which step; report a problem otherwise."""
+        """Check that the commit contains the files that a step left. Return a description of the match, or report a
+        problem and return an empty string."""
         work, base = self.commit, self.commit.parents[0] if self.commit.parents else ""
         if len(work.parents) == 2:
             ours, theirs = work.parents
@@ -341,7 +343,7 @@ class _Proving:
         )
 
     def _check_merge(self, ours: str, theirs: str) -> None:
-        """Report a problem if the merge has more than its two parents had."""
+        """Report a problem if the merge contains anything that neither of its two parents contained."""
         merged = git.ask(self.folder, "merge-tree", "--write-tree", ours, theirs, env=_PLAIN)
         tree = merged.text.partition("\n")[0]
         if merged.code or tree == self.commit.tree:
@@ -354,7 +356,7 @@ class _Proving:
         self.problems.append(f"the merge has something that neither of its parents had, in {_join(changed)}")
 
     def _find_unknown(self, ours: str, theirs: str, steps: tuple[ProvenStep, ...]) -> None:
-        """List the merged commits that no known step made."""
+        """Report the merged commits that no known step made as not covered."""
         made = {one for step in steps for one in step.commits}
         for one in _read_commits(self.folder, theirs, f"^{ours}"):
             is_known = one.id in made or one.claim.step
@@ -362,7 +364,7 @@ class _Proving:
                 self.uncovered.append(f"who made the commit {one.id[:12]} ({one.title}), which it merges")
 
     def _read_merge_check(self) -> Iterator[ProofCheck]:
-        """The command that had to succeed after `plan run` merged the commit, from the store's log."""
+        """Yield the command that had to succeed after `plan run` merged the commit, as the store's log records it."""
         after = 0
         while self.store and (page := self.store.events(self.chain.thread, after=after, limit=_EVENTS)):
             for event in page:
@@ -376,7 +378,7 @@ class _Proving:
 
 
 def _walk(chain: SealedChain) -> Iterator[str]:
-    """The nodes of a chain: its steps, newest first, then the steps of the thread above a member, and the first
+    """Yield the nodes of a chain: its steps, newest first, then the steps of the thread above a member, and the first
     start."""
     node: str | None = chain.step
     while node and node in chain.nodes:
@@ -439,7 +441,7 @@ def _read_checks(chain: SealedChain, steps: Iterable[ProvenStep]) -> Iterator[Pr
             yield ProofCheck(step.role, command, step.status, step.id)
         workflow = chain.show(chain.show(chain.show(step.id)["start"]).get("workflow"))
         if step.agent == GROUP and (words := workflow.get("checks", {}).get(step.role)):
-            # If the command fails, the merge is undone and its work set aside.
+            # If the command fails, the merge is undone and the work is set aside.
             yield ProofCheck(step.role, " ".join(words), "passed after each merge", step.id)
 
 
@@ -465,7 +467,8 @@ def _read_commits(folder: str, *words: str) -> Iterator[Commit]:
     options = ("--no-show-signature", f"--max-count={_MOST_COMMITS}", "-z", "--format=%H%x1f%T%x1f%P%x1f%B")
     for record in git.ask(folder, "log", *options, *words, env=_PLAIN).words:
         ident, tree, parents, message = record.split("\x1f", 3)
-        # A squashed commit may have the trailers of several: the last is the newest. GitHub writes lines below them.
+        # A squashed commit can have the trailers of several commits; the last trailers are the newest. GitHub writes
+        # lines below them.
         thread, step, digest = (
             ["", *re.findall(rf"(?m)^{name}: (\S+)\s*$", message)][-1]
             for name in (THREAD_TRAILER, STEP_TRAILER, DIGEST_TRAILER)
@@ -478,14 +481,14 @@ def _read_commits(folder: str, *words: str) -> Iterator[Commit]:
 
 
 def _is_whole(folder: str, commit: str) -> bool:
-    """Whether the bytes of a commit match its id; git does not check that when it reads one."""
+    """Return whether the bytes of a commit match its id. Git does not check this when it reads a commit."""
     data = git.ask(folder, "cat-file", "commit", commit, env=_PLAIN).out
     kind = "sha1" if len(commit) == 40 else "sha256"
     return new_hash(kind, b"commit %d\0" % len(data) + data, usedforsecurity=False).hexdigest() == commit
 
 
 def _list_changes(folder: str, before: str, after: str) -> dict[str, str]:
-    """The new mode and id of each file that differs; empty for a removed file."""
+    """Return the new mode and id of each file that differs, or an empty string for a removed file."""
     pair = (before, after) if before else ("--root", after)
     options = ("-r", "--no-renames", "--no-commit-id", "--raw", "-z", "--no-abbrev")
     words = git.run(folder, "diff-tree", *options, *pair, env=_PLAIN).words

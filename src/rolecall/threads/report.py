@@ -1,7 +1,7 @@
-"""A thread as Markdown for people to read; `html_report.py` makes the HTML page.
+"""Render a thread as Markdown for people to read; `html_report.py` makes the HTML page.
 
-Pure functions from plain values to text. A card describes a thread and its state, a step view describes one step; both
-are the dicts that the command line prints as JSON. On the command line's read path.
+These are pure functions from plain values to text. A card describes a thread and its state, and a step view describes
+one step; both are the dicts that the command line prints as JSON. This module is on the command line's read path.
 """
 
 import json
@@ -14,10 +14,10 @@ from rolecall.threads.state import GROUP
 from rolecall.threads.thread import FORK, LIMITS, PERSON
 
 SHORT = 2_000
-"""How many characters of a long text a report shows by default."""
+"""The default number of characters that a report shows of a long text."""
 
 LONGEST_DIFF = 20_000
-"""How many characters of a diff a report shows by default."""
+"""The default number of characters that a report shows of a diff."""
 
 View = Mapping[str, Any]
 
@@ -48,31 +48,32 @@ def duration(ms: int | None) -> str:
 
 
 def tokens(usage: View | None) -> int:
-    """The tokens that a step or a role used, as counted for limits or as reported by the agent."""
+    """Return the tokens that a step or a role used, as counted for limits or as reported by the agent."""
     used = usage or {}
     return int(used.get("tokens") or (used.get("input_tokens") or 0) + (used.get("output_tokens") or 0))
 
 
 def amount(value: float) -> str:
-    """A number with thousands separators and without trailing zeros."""
+    """Format a number with thousands separators and without trailing zeros."""
     text = f"{value:,.4f}".rstrip("0").rstrip(".")
     return text if text != "0" or not value else f"{value:.1g}"
 
 
 def money(dollars: float) -> str:
-    """An amount in dollars, to the cent; amounts below a dollar get four digits if they need them."""
+    """Format an amount in dollars to the cent, or to four digits if it is below a dollar and needs them."""
     return f"${dollars:,.2f}" if dollars >= 1 or round(dollars, 2) == round(dollars, 4) else f"${dollars:.4f}"
 
 
 def describe_amount(name: str, value: float) -> str:
-    """A `cost` in dollars, `tokens`, or `minutes`; anything else is a score."""
+    """Format a `cost` in dollars, a number of `tokens`, or an amount with any other name, such as `minutes` or a
+    score."""
     if name == "cost":
         return money(value)
     return f"{value:,.0f}" if name == "tokens" else f"{value:.2f}"
 
 
 def describe_change(name: str, value: float) -> str:
-    """A difference of such amounts, with its sign."""
+    """Format a difference between two amounts, with its sign."""
     return f"{'−' if value < 0 else '+'}{describe_amount(name, abs(value))}"
 
 
@@ -85,7 +86,7 @@ def moment(ms: int) -> str:
 
 
 def local_time(ms: int) -> str:
-    """A future time in the machine's time zone, with its day unless that is today."""
+    """Format a future time in the machine's time zone, with its day unless that day is today."""
     at = localtime(ms / 1000)
     is_today = at[:3] == localtime()[:3]
     return strftime("%H:%M:%S" if is_today else "%a %d %b %H:%M", at)
@@ -100,7 +101,7 @@ def heading(step: View) -> str:
 
 
 def facts(step: View) -> list[str]:
-    """Short facts about a step: agent, status, time, tokens, cost."""
+    """Return short facts about a step: agent, status, time, tokens and cost."""
     if step["role"] in (PERSON, FORK):
         return []
     said = [step["agent"], step.get("status") or ""]
@@ -118,7 +119,8 @@ def facts(step: View) -> list[str]:
 
 
 def sandbox_text(view: View) -> str:
-    """The sandbox rules of a step or an attempt, and how they were enforced; empty without a sandbox."""
+    """Describe the sandbox rules of a step or an attempt, and how they were enforced. Return an empty string if there
+    was no sandbox."""
     use = view.get("sandbox")
     if not use:
         return ""
@@ -129,20 +131,20 @@ def sandbox_text(view: View) -> str:
 
 
 def reused_text(reused: View) -> list[str]:
-    """The source of a reused step, and what reusing it saved."""
+    """Return the source of a reused step, and what its reuse saved."""
     saved = saved_text(reused.get("saved") or {})
     return [f"reused from …{reused['thread'][-4:]}", *([f"saved {saved}"] if saved else [])]
 
 
 def saved_text(saved: View) -> str:
-    """What reuse has saved: the cost, or the tokens if no cost is known."""
+    """Format what reuse has saved: the cost or, if no cost is known, the tokens."""
     if saved.get("cost"):
         return money(saved["cost"])
     return f"{used:,} tokens" if (used := tokens(saved)) else ""
 
 
 def reuse_total(saved: View | None) -> str:
-    """How many steps were reused, and what that saved; empty if none were."""
+    """Say how many steps were reused, and what that saved. Return an empty string if no step was reused."""
     if not saved or not saved.get("steps"):
         return ""
     return ", ".join(
@@ -151,7 +153,7 @@ def reuse_total(saved: View | None) -> str:
 
 
 def change_text(change: View) -> str:
-    """A file that changed, with lines added and removed, such as `src/login.py +12 -3`."""
+    """Describe a changed file with its added and removed lines, such as `src/login.py +12 -3`."""
     added, removed = change["added"], change["removed"]
     marks = [change["kind"]] if change["kind"] != "changed" else []
     if added is None:
@@ -165,14 +167,15 @@ def change_text(change: View) -> str:
 
 
 def changes_text(step: View, most: int | None = None) -> list[str]:
-    """The files that a step changed, one per line, at most `most` of them."""
+    """List the files that a step changed, one per line, at most `most` of them."""
     changes = step.get("changes") or ()
     rest = len(changes[most:]) * (most is not None) + step.get("moreChanges", 0)
     return [*map(change_text, changes[:most]), *([f"and {rest:,} more"] if rest else [])]
 
 
 def changes_total(step: View) -> str:
-    """How many files a step changed and, if all of them are known, how many lines; empty without changes."""
+    """Say how many files a step changed and, if all changes are known, how many lines. Return an empty string if there
+    are no changes."""
     changes, more = step.get("changes") or (), step.get("moreChanges", 0)
     if not changes:
         return ""
@@ -182,11 +185,12 @@ def changes_total(step: View) -> str:
 
 
 Table = tuple[tuple[str, ...], list[tuple[Any, ...]]]
-"""Headings, and rows of the same length."""
+"""The headings, and rows of the same length as the headings."""
 
 
 def usage_table(usage: View, steps: Iterable[View] = ()) -> Table | None:
-    """The usage per role, in the order of the steps, with the total in the last row; unused columns are left out."""
+    """Return the usage per role, in the order of the steps, with the total in the last row. Leave out unused
+    columns."""
     by_role = usage.get("roles") or {}
     if not by_role:
         return None
@@ -198,7 +202,7 @@ def usage_table(usage: View, steps: Iterable[View] = ()) -> Table | None:
 
 
 def _figure(used: View, key: str) -> float | str:
-    """A figure for the table; empty instead of zero, which would look like a measurement."""
+    """Format a figure for the table. Return an empty string for zero, which would look like a measurement."""
     value = used.get(key)
     if not value:
         return ""
@@ -216,7 +220,7 @@ def written(cell: Any) -> str:
 
 
 def code_block(text: str, language: str = "") -> str:
-    """A code block whose fence is longer than any in the text."""
+    """Return a code block whose fence is longer than any fence in the text."""
     fence = "```"
     while fence in text:
         fence += "`"
@@ -232,30 +236,30 @@ _BRIEF_EDGE = 600
 _BRIEF_MEMBERS = 12
 BRIEF_CHANGES = 12
 MEMBERS = 50
-"""How many members of a group a report unfolds by default."""
+"""The default number of a group's members that a report shows in full."""
 
 
 def members_of(step: View) -> Sequence[View] | None:
-    """The members in the output of a group's step; None for any other step."""
+    """Return the members in the output of a group's step, or None for any other step."""
     is_group = step["agent"] == GROUP and isinstance(step["output"], Mapping)
     return step["output"].get("members") if is_group else None
 
 
 def member_title(member: View) -> str:
-    """A member in a few words: its number, and its item or role."""
+    """Describe a member by its number, and by its item or role."""
     about = member.get("role") or ("" if "item" not in member else item_text(member["item"]))
     return f"{member['number']} {_one_line(about, 80)}".rstrip()
 
 
 def item_text(item: Any) -> str:
-    """The item of a member in one line: the value of its only field, a text, or JSON."""
+    """Return a member's item on one line: the value of its only field, a text, or JSON."""
     if isinstance(item, dict) and len(item) == 1:
         [item] = item.values()
     return _word(item)
 
 
 def joined_text(output: View) -> str:
-    """How the members of a group ended, such as `7 of 8 members are done, 1 failed`."""
+    """Say how the members of a group ended, such as `7 of 8 members are done, 1 failed`."""
     endings = ("failed", "stopped", "set_aside")
     others = [f"{output[status]:,} {status.replace('_', ' ')}" for status in endings if output.get(status)]
     return ", ".join([f"{output['done']:,} of {output['count']:,} members are done", *others])
@@ -264,8 +268,9 @@ def joined_text(output: View) -> str:
 def step_markdown(
     step: View, *, goal: str = "", phrase: Callable[[Hint], str] = Hint.call, unfolded: int | None = 0
 ) -> str:
-    """One step as `thread read` shows it. `goal` is the purpose of its role, shown once per role; `phrase` words the
-    hint on how to read more; `unfolded` is how many members of a group are shown in full, None for all."""
+    """Render one step as `thread read` shows it. `goal` is the purpose of the step's role, shown once per role.
+    `phrase` words the hint on how to read more. `unfolded` is the number of group members shown in full, or None for
+    all."""
     parts = [f"## {heading(step)}", f"*{' · '.join([*facts(step), step['hash']])}*"]
     parts += [f"*Attempt failed: {_one_line(attempt['error'])}*" for attempt in step.get("attempts") or ()]
     if step["role"] == PERSON:
@@ -300,7 +305,7 @@ def step_markdown(
 def _members_markdown(
     output: View, members: Sequence[View], unfolded: int | None, more: str
 ) -> Iterable[str]:
-    """The members of a group, unfinished ones first; the first `unfolded` of them with their outputs."""
+    """Render the members of a group, unfinished members first; show the first `unfolded` members with their outputs."""
     yield joined_text(output) + "."
     ordered = sorted(members, key=lambda member: member["status"] == "done")
     if unfolded == 0:
@@ -326,7 +331,7 @@ def _members_markdown(
 
 
 def _calls_in_brief(calls: Sequence[View], more: str) -> str:
-    """Tool calls, one per line with name, arguments and result; `more` says how to see the rest."""
+    """List tool calls, one per line with name, arguments and result. `more` says how to see the rest."""
     lines = []
     for call in calls[:_BRIEF_CALLS]:
         words, given = [f"- `{call['name']}`"], call_text(call["arguments"])
@@ -341,8 +346,8 @@ def _calls_in_brief(calls: Sequence[View], more: str) -> str:
 
 
 def call_text(arguments: Any) -> str:
-    """The arguments of a tool call on one line. For a command, the agent's description and time limit are left
-    out."""
+    """Return the arguments of a tool call on one line. For a command, leave out the agent's description and time
+    limit."""
     given = arguments if isinstance(arguments, Mapping) else {}
     values = [given["command"]] if given.get("command") else given.values()
     return " ".join(
@@ -368,7 +373,7 @@ def start_markdown(card: View, prompt: str) -> str:
 
 
 def detail_markdown(step: View, *, with_prompt: bool = False, limit: int | None = SHORT) -> str:
-    """Everything about one step: prompt, answer, tool calls, files, failed attempts."""
+    """Render everything about one step: answer, tool calls, files, failed attempts and, if requested, the prompt."""
     shown = {**step, "attempts": [], "turns": [], "changes": [], "moreChanges": 0}
     shown["body"] = shorten(step.get("body", ""), limit)
     parts = [step_markdown(shown, unfolded=None if limit is None else MEMBERS)]
@@ -397,13 +402,14 @@ def _diff_markdown(step: View, limit: int | None) -> list[str]:
 
 
 def files_of(step: View) -> list[str]:
-    """The files that a step changed and those that were not recorded; if none are known, those that the agent named."""
+    """List the files that a step changed, and files that were not recorded. If no changes are known, list the files
+    that the agent named instead."""
     omitted = [f"{path} (not recorded)" for path in step.get("omitted") or ()]
     return [*(changes_text(step) or step.get("files") or ()), *omitted]
 
 
 def attempt_markdown(attempt: View, *, with_prompt: bool = False, limit: int | None = SHORT) -> str:
-    """A failed attempt: the reason, and all output of the agent."""
+    """Render a failed attempt with its reason and all output of the agent."""
     parts = [
         f"### Failed attempt: {attempt['role']}",
         f"*{' · '.join([*facts(attempt), attempt['hash']])}*",
@@ -420,7 +426,7 @@ def attempt_markdown(attempt: View, *, with_prompt: bool = False, limit: int | N
 
 
 def besides(view: View) -> list[View]:
-    """The turns without the answer, which is shown elsewhere."""
+    """Return the turns without the answer, which is shown elsewhere."""
     answer = (view.get("raw") or "").strip()
     turns = [
         {**turn, "text": "" if turn["text"].strip() == answer else turn["text"]} for turn in view["turns"]
@@ -444,7 +450,7 @@ def _turns_markdown(turns: Sequence[View], limit: int | None) -> list[str]:
 
 
 def markdown(card: View, steps: Sequence[View], *, limit: int | None = SHORT) -> str:
-    """A whole thread as a Markdown document."""
+    """Render a whole thread as a Markdown document."""
     parts = [
         f"# {card['title'] or card['name']}",
         "\n".join(f"- {name}: {value}" for name, value in describe_thread(card)),
@@ -460,7 +466,7 @@ def markdown(card: View, steps: Sequence[View], *, limit: int | None = SHORT) ->
 
 
 def describe_thread(card: View) -> list[tuple[str, Any]]:
-    """The facts about a thread in a report, by name."""
+    """Return the facts that a report gives about a thread, by name."""
     said = [
         ("thread", card["thread"]),
         ("workflow", f"{card['name']} ({card['workflow']})"),
@@ -480,7 +486,7 @@ def describe_thread(card: View) -> list[tuple[str, Any]]:
 
 
 def own_folders(card: View) -> list[tuple[str, str]]:
-    """The thread's own work folders, by their kind."""
+    """Describe the thread's own work folders, by kind."""
     found = []
     for kind, folder in (card.get("folders") or {}).items():
         branch = f" on {folder['branch']}" if "branch" in folder else ""

@@ -1,7 +1,7 @@
-"""Requests that created a thread. They prevent a repeated request, after a lost reply or a second press of a button,
-from creating another thread.
+"""Requests that created a thread. They prevent a repeated request, sent after a lost reply or a second press of a
+button, from creating another thread.
 
-The newest are kept in the ref `request/threads`, which moves in the transaction that creates the thread.
+The newest requests are kept in the ref `request/threads`, which moves in the transaction that creates the thread.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from rolecall.threads.state import ThreadRef, read_thread
 
 REF = "request/threads"
 _MOST = 200
-"""How many of the newest requests are kept."""
+"""The number of newest requests that are kept."""
 _ATTEMPTS = 20
 
 Create = Callable[[Also | None], ThreadRef]
-"""Creates a thread, and adds its argument to the same transaction."""
+"""Creates a thread. The argument, if any, adds to the same transaction."""
 
 
 class Request(NamedTuple):
     key: str
-    """Chosen by the caller; each new thread needs a different key."""
+    """A key chosen by the caller. Each new thread needs a different key."""
     content: str
-    """Everything that the request asks for; a repetition has the same content."""
+    """Everything that the request asks for. A repeated request has the same content."""
 
 
 def create_once(store: Store, request: Request, also: Also | None, create: Create) -> ThreadRef:
-    """The thread that `create` creates, together with `also`, or the thread that an earlier request with the same key
-    created. Raises `Conflict` if the earlier request asked for something else."""
+    """Return the thread that `create` creates, together with `also`, or the thread that an earlier request with the
+    same key created. Raise `Conflict` if the earlier request asked for something else."""
     for _ in range(_ATTEMPTS):
         seen = store.ref(REF)
         try:
@@ -47,11 +47,11 @@ def create_once(store: Store, request: Request, also: Also | None, create: Creat
 
 
 def find(store: Store, request: Request, seen: Ref | None) -> ThreadRef | None:
-    """The thread that an earlier request with the same key created; `seen` is the ref of all requests. Raises
-    `Conflict` if that request asked for something else."""
+    """Return the thread that an earlier request with the same key created, or None. `seen` is the ref of all requests.
+    Raise `Conflict` if that request asked for something else."""
     key, content = map(_digest, request)
     for one, asked, ident in seen.state["newest"] if seen else ():
-        # A thread whose folders could not be made is removed, so its request may be repeated.
+        # A thread is removed if its folders cannot be made, so its request can be repeated.
         if one == key and (made := read_thread(store, ident)) is not None:
             if asked != content:
                 raise Conflict(

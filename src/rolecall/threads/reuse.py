@@ -1,4 +1,4 @@
-"""Takes over a finished step instead of asking the role's agent.
+"""Take over a finished step instead of asking the role's agent.
 
 The two steps have the same key, so the role would be asked the same thing, of the same agent, about the same files.
 """
@@ -21,7 +21,7 @@ REFUSED = "not reused: "
 
 
 def find_refusal(step: Step) -> str:
-    """Why a finished step with the same key cannot be reused; empty if it can."""
+    """Return the reason why a finished step with the same key cannot be reused, or an empty string if it can."""
     tree, parts = step.tree, step.parts
     if tree is None or parts is None or parts.tree.partition(":")[0] != tree.found.tree:
         return "the files that it found, or those that it left, are not recorded"
@@ -33,8 +33,8 @@ def find_refusal(step: Step) -> str:
 
 
 def origin_of(known: KnownStep) -> Reused:
-    """The step whose agent was asked: the known step or, if that was reused itself, its source. Its usage includes its
-    failed attempts."""
+    """Return the step whose agent was asked: the known step or, if that step was itself reused, its source. The usage
+    includes the failed attempts of that step."""
     step = known.step
     if step.reused is not None:
         return step.reused
@@ -45,8 +45,8 @@ def origin_of(known: KnownStep) -> Reused:
 
 
 async def take_over(attempt: Attempt, *, has_effects: bool = False) -> StepResult | None:
-    """Take over a finished step with the same key: make its changes in the work folder and return its contents. None if
-    the role must be asked; if a step with the same key exists, a remark says why it is not used."""
+    """Take over a finished step with the same key: apply its changes to the work folder and return its contents. Return
+    None if the role must be asked. If a step with the same key exists but is not used, add a remark that says why."""
     try:
         known = find_step(attempt.store, key_of(attempt.parts)) if attempt.reuse and attempt.parts else None
     except (NotFound, Damaged) as error:
@@ -59,8 +59,8 @@ async def take_over(attempt: Attempt, *, has_effects: bool = False) -> StepResul
 
 
 async def finish_begun(attempt: Attempt) -> StepResult | None:
-    """Finish a reuse that a dead process began. None if it began none, or if the role must be asked, for example
-    because the folder has changes that are not the step's."""
+    """Finish a reuse that a dead process began. Return None if no reuse was begun, or if the role must be asked, for
+    example because the folder contains changes that the step did not make."""
     begun = await attempt.read_begun_reuse()
     if not begun:
         return None
@@ -74,7 +74,7 @@ async def finish_begun(attempt: Attempt) -> StepResult | None:
 
 async def _take_step(attempt: Attempt, known: KnownStep, *, is_begun: bool = False) -> StepResult | None:
     step = known.step
-    try:  # read all of it before writing the first file
+    try:  # read all of the step before writing the first file
         origin, tree, files = origin_of(known), step.tree, step.detail.get("files", ())
         saved = count_usage(origin.saved, ms=0)
         result = StepResult(step.output, step.body, step.raw, agent=step.agent, reused=origin, saved=saved)
@@ -98,7 +98,7 @@ async def _take_step(attempt: Attempt, known: KnownStep, *, is_begun: bool = Fal
 
 
 async def _change_files(attempt: Attempt, tree: StepTree, *, is_begun: bool) -> str:
-    """Make the changes of the reused step that the note names. Return the reason if that is not possible."""
+    """Apply the changes of the reused step that the note names. Return the reason if that is not possible."""
     if is_begun and not attempt.reuse:
         return await attempt.files.undo_changes(tree, "reuse was switched off after it had begun")
     attempt.write_note()  # before the first file is written

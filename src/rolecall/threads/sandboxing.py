@@ -1,6 +1,8 @@
-"""Limits what the processes of a step may reach: who enforces the restrictions of its role, and what the step records.
+"""Limit what the processes of a step can reach: decide who enforces the restrictions of the step's role, and what the
+step records.
 
-Only a role with a `sandbox`, or with restrictions that imply one, needs `agents/sandbox.py`; it is imported then.
+Only a role with a `sandbox`, or with restrictions that imply one, needs `agents/sandbox.py`, which is imported only
+then.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ def check_role(
     inherited: Iterable[str] = (),
     names_role: bool = True,
 ) -> None:
-    """Refuse a role if neither the agent, known as `name`, nor the kernel can enforce its restrictions and those
-    `inherited` from our own process, or if the kernel cannot enforce its sandbox here."""
+    """Raise `UsageError` if neither the agent, known as `name`, nor the kernel can enforce the role's restrictions and
+    those `inherited` from our own process, or if the role's sandbox cannot be enforced on this machine."""
     own, sandbox = workflow.roles[role], sandbox_of(workflow, role)
     words = (*own.capabilities, *inherited)
     deniable = getattr(agent, "deniable", None)
@@ -54,13 +56,14 @@ def check_role(
             f"the sandbox of the role {role!r} has no effect on {name}, which plays it",
             hint=f"Give the role the line `sandbox: off`, or choose another agent.{more}",
         )
-    if deniable is not None:  # the author of a plain function is responsible for it
+    if deniable is not None:  # the author of a plain function is responsible for that function
         named = role if names_role else ""
         capabilities.check_supported(name, words, deniable, by_kernel=by_kernel, role=named)
 
 
 def describe_use(sandbox: Sandbox | None, words: Collection[str], policy: Policy | None) -> JsonObject:
-    """What a step records: the rules, and how they were enforced. Empty if no sandbox was requested or refused."""
+    """Return what a step records: the rules and how they were enforced. Return an empty mapping if no sandbox was
+    requested, switched off or applied."""
     if sandbox is not None and sandbox.is_off:
         return {"rules": describe_sandbox(sandbox)}
     if policy is not None:

@@ -1,9 +1,11 @@
-"""Seals a step: a SHA-256 digest of everything that it refers to, which can be checked without the content.
+"""Seal a step: compute a SHA-256 digest of everything that the step refers to, which can be checked without the
+content.
 
-Ids of nodes are short and protect against accidents, not against a forger. The seal of a node is the digest of its id,
-its type, the SHA-256 of its bytes, the fields that a proof shows, and the seals of the nodes that it refers to. A proof
-file has these parts for each node with fields to show; other nodes appear in it only by id and seal. So anybody who
-knows the seal of a step can check the file, which does not contain the texts of prompts and answers.
+The ids of nodes are short and protect against accidents, not against a forger. The seal of a node is the digest of its
+id, its type, the SHA-256 of its bytes, the fields that a proof shows, and the seals of the nodes that it refers to. A
+proof file contains these parts for each node with fields to show; other nodes appear in the file only by id and seal.
+Anybody who knows the seal of a step can therefore check the file, which does not contain the texts of prompts and
+answers.
 """
 
 from __future__ import annotations
@@ -30,11 +32,11 @@ _FORMAT = "rolecall-proof/1"
 class SealedNode(NamedTuple):
     type: str
     sha256: str
-    """The digest of the bytes that the id was made from."""
+    """The digest of the bytes from which the node's id was made."""
     shown: JsonObject
     """The fields that a proof shows."""
     refs: Mapping[str, str]
-    """The seal of each node that it refers to."""
+    """The seal of each node that this node refers to."""
 
     def seal(self, node: str) -> str:
         return sha256(canonical.encode([node, *self])).hexdigest()
@@ -52,11 +54,11 @@ class SealedChain(NamedTuple):
         return self.nodes[self.step].seal(self.step)
 
     def show(self, node: str | None) -> JsonObject:
-        """The shown fields of a node; empty for one that is not in the proof."""
+        """Return the shown fields of a node, or an empty mapping for a node that is not in the proof."""
         return self.nodes[node].shown if node and node in self.nodes else {}
 
     def dump(self) -> bytes:
-        """The content of a proof file."""
+        """Return the content of a proof file."""
         nodes = {node: sealed._asdict() for node, sealed in self.nodes.items()}
         whole = {"format": _FORMAT, "thread": self.thread, "step": self.step, "nodes": nodes}
         return json.dumps(whole, indent=1, sort_keys=True).encode("ascii") + b"\n"
@@ -74,8 +76,8 @@ def read_chain(path: str) -> SealedChain:
 
 
 def load_chain(data: bytes, name: str) -> SealedChain:
-    """The content of a proof file. Raise Damaged unless it is whole and byte for byte what `SealedChain.dump` writes.
-    This does not check its truth: compare the digest for that."""
+    """Parse the content of a proof file. Raise `Damaged` unless the content is complete and exactly, byte for byte,
+    what `SealedChain.dump` writes. This does not check whether the content is true; compare the digest for that."""
     try:
         known = json.loads(data)
         nodes = {node: SealedNode(**sealed) for node, sealed in known["nodes"].items()}
@@ -98,14 +100,15 @@ def load_chain(data: bytes, name: str) -> SealedChain:
 
 
 class Sealer:
-    """Seals steps of one store. Nodes that several steps share are read once."""
+    """Computes the seals of steps in one store. A node that several steps share is read once."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._sealed: dict[str, tuple[SealedNode, str]] = {}
 
     def seal(self, root: str) -> str:
-        """The seal of a node. Raise Damaged or NotFound if something that it refers to cannot be read."""
+        """Return the seal of a node. Raise `Damaged` or `NotFound` if something that the node refers to cannot be
+        read."""
         waiting, read = [root], dict[str, tuple[SealedNode, list[str]]]()
         while waiting:
             node = waiting[-1]
@@ -132,7 +135,7 @@ class Sealer:
         return SealedNode(record.type, digest.hex(), _show(record.type, payload_of(record)), {}), refs
 
     def chain(self, ident: str, step: str) -> SealedChain:
-        """A step with every node before it that has fields to show."""
+        """Return a step together with every node before it that has fields to show."""
         self.seal(step)
         waiting, nodes = [step], dict[str, SealedNode]()
         while waiting:
@@ -158,7 +161,7 @@ _PARTS = {
     "reused": _pick("step", "thread"),
     "member": _pick("number", "role"),
 }
-"""Fields that are shown in part. File names, addresses and digests of texts count as content."""
+"""The fields that are shown in part. File names, addresses and digests of texts count as content."""
 
 _RECORD = (
     "number",
@@ -178,7 +181,7 @@ _ATTEMPT = ("role", "agent", "started_at", "completed_at", "ending", "previous",
 
 @cache
 def _shown_fields() -> dict[str, tuple[str, ...]]:
-    """The fields that are shown, by the ids of our own types."""
+    """Return the names of the fields that are shown, by the ids of Rolecall's own types."""
     step = ("start", "prev", "role", "output", "detail", "agent", "startedAtMs", "completedAtMs")
     tables: list[tuple[tuple[canonical.Schema, ...], tuple[str, ...]]] = [
         ((thread.STEP_SCHEMA,), step),
@@ -194,7 +197,7 @@ def _shown_fields() -> dict[str, tuple[str, ...]]:
 
 
 def _show(type_id: str, payload: Any) -> JsonObject:
-    """The fields of a node that a proof shows; of a role's output, only the status."""
+    """Return the fields of a node that a proof shows. Of a role's output, return only the status."""
     if not isinstance(payload, dict):
         return {}
     names = _shown_fields().get(type_id)
