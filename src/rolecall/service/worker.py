@@ -1,7 +1,8 @@
 """A step in a process of its own: a fork of the zygote that takes one step at a time.
 
-It opens the store itself. Every process that a step starts carries the thread's id as a mark, by which the leftovers of
-a step that died are found. Through a socket it reports new events of threads, its lease, and how its step ended.
+The process opens the store itself. Every process that a step starts is marked with the thread's id, so that the
+leftovers of a step that died can be found. Through a socket, the process reports new events of threads, the lease of
+its thread, and how the step ended.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from rolecall.store.store import Store
 
 @dataclass(frozen=True)
 class StepOrder:
-    """A step to take. Short enough to be sent in one piece."""
+    """A step to take. It is short enough to be sent in one piece."""
 
     thread: str
     workflow: str
@@ -42,11 +43,12 @@ class StepOrder:
     """The name under which the step's cost is booked."""
     lease_ms: int = holder.LEASE_MS
     clock_ahead_ms: int = 0
-    """On a fleet, how far the database's clock is ahead of this machine's monotonic clock."""
+    """In a fleet, how far the database's clock is ahead of this machine's monotonic clock, in milliseconds."""
 
 
 def run(words: Mapping[str, Any], notes: int) -> bool:
-    """Take the step that an order asks for and return whether it ended well; `notes` is the line to the service."""
+    """Take the step that an order asks for, and return whether it ended well. `notes` is the file descriptor for notes
+    to the service."""
     global _backend
     if _backend is None:
         url, durability = _settings or config.store_settings()
@@ -66,16 +68,16 @@ def take_step(order: StepOrder, notes: int, backend: Backend, **clock: Any) -> b
     store = Store(booking, **clock)
     if _warm is not None:
         store.learn_types(_warm)
-    # The engine passes its environment on, so every process of the step carries the mark.
+    # The engine passes on its environment, so every process of the step carries the mark.
     config.set_variables(process.add_mark(_outside, order.thread))
     loop, cancel = asyncio.new_event_loop(), asyncio.Event()
-    # Not `loop.add_signal_handler`, which takes as long as a commit.
+    # `loop.add_signal_handler` would take as long as a commit.
     signal.signal(signal.SIGTERM, lambda _number, _frame: loop.call_soon_threadsafe(cancel.set))
     report = loop.run_until_complete(_step(store, order, cancel))
     note("report", report)
-    loop.run_until_complete(asyncio.sleep(0))  # cancelled tasks end
+    loop.run_until_complete(asyncio.sleep(0))  # let cancelled tasks end
     if report or cancel.is_set() or asyncio.all_tasks(loop):
-        return False  # the loop is not closed, because the process ends
+        return False  # the process ends, so the loop need not be closed
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     loop.close()
     _warm = store
@@ -83,15 +85,15 @@ def take_step(order: StepOrder, notes: int, backend: Backend, **clock: Any) -> b
 
 
 _backend: Backend | None = None
-"""The store, once a step has been taken."""
+"""The store's backend, once a step has been taken."""
 _settings: StoreSettings | None = None
-"""The store's address, as it was when the zygote started."""
+"""The store's settings, as they were when the zygote started."""
 _outside: Mapping[str, str] = {}
-"""The mark that the zygote was started with, if any."""
+"""The mark in the zygote's own environment, if it has one."""
 _warm: Store | None = None
-"""The store of the warm-up or of the last step, kept for the types that it has compiled."""
+"""The store of the warm-up or of the last step, kept because it has compiled types."""
 _MODULES = ("threads.members", *(f"agents.adapters.{name}" for name in ("command", "claude", "codex")))
-"""Modules that many steps import in addition to those of the trial step."""
+"""Modules that many steps import, in addition to those that the trial step imports."""
 _WORKFLOW = """\
 name: warm-up
 description: Is played once, in a store that is thrown away.
@@ -102,7 +104,7 @@ graph: {$START: worker, worker: {done: $END}}
 
 
 def warm_up() -> None:
-    """Take a trial step, so that everything a step imports and compiles is loaded before a worker is forked."""
+    """Take a trial step, so that everything that a step imports and compiles is loaded before a worker is forked."""
     global _settings, _outside, _warm
     _settings = config.store_settings()
     _outside = {process.RUN_VARIABLE: mark} if (mark := config.run()) else {}
@@ -120,7 +122,7 @@ def warm_up() -> None:
 
 
 async def _step(store: Store, order: StepOrder, cancel: asyncio.Event) -> dict[str, str]:
-    """Take the step; return an empty result, or the error that prevented it."""
+    """Take the step. Return an empty result, or the error that prevented the step."""
     thread = Thread(Rolecall(store), ThreadId(order.thread))
     try:
         await thread.advance(

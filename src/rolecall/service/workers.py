@@ -1,4 +1,4 @@
-"""Steps in their own processes, from the service's side: start one, read its notes, end it, report how it ended.
+"""Steps in their own processes, from the service's side: start a process, read its notes, end it, report how it ended.
 
 Each step has a process to itself while it runs. A process whose step succeeded takes another step later; a process that
 was told to end, or whose step failed, does not. The caller decides what the end of a step means for the thread. Nothing
@@ -25,27 +25,27 @@ from rolecall.service.worker import StepOrder
 from rolecall.settings import notify
 
 _KEPT = 4_000
-"""Bytes of the end of what a step's own process prints."""
+"""How many bytes are kept from the end of what a step's own process prints."""
 GRACE = 5.0
 """Seconds between asking a step to stop and killing it."""
 _START_PATIENCE = 60.0
 _IDLE_SECONDS = 5.0
-"""How long a worker waits for another step."""
+"""Seconds that a worker waits for another step."""
 
 
 class WorkerExit(NamedTuple):
     """How the process of a step ended."""
 
     report: Mapping[str, str] | None
-    """Its own report, empty after a success; None if it died first."""
+    """The step's own report, empty after a success, or None if the process died before sending a report."""
     code: int | None = None
-    """Its exit status, negative for a signal; None if unknown."""
+    """The exit status of the process, negative for a signal, or None if unknown."""
     output: str = ""
-    """The end of its output."""
+    """The end of the output of the process."""
 
     @property
     def cause(self) -> str:
-        """Why it died, in words."""
+        """Why the process died, in words."""
         lines = self.output.strip().splitlines()
         last = f": {lines[-1][:200]}" if lines else ""
         if self.code is not None and self.code < 0:
@@ -63,9 +63,9 @@ class Worker:
         self.limits = limits
         self.pid = 0
         self.is_told_to_end = False
-        """Whether a signal was sent to it; it may not have received the signal yet."""
+        """Whether the worker was told to end. The signal might not have arrived yet."""
         self.notes = 0
-        """How many notes of its step have arrived."""
+        """How many notes of the current step have arrived."""
         self._zygote = zygote
         self._line = _Pipe(self._hear, *(end.detach() for end in socket.socketpair()))
         self._output = _Pipe(self._keep, *os.pipe())
@@ -74,12 +74,12 @@ class Worker:
         self._report: Mapping[str, str] | None = None
         self._has_lease = False
         self._over: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-        """The exit status of the process, or 0 as soon as it can take another step."""
+        """The exit status of the process, or 0 as soon as the process can take another step."""
         self.has_ended = False
         self._ending: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Fork the process. Calls must not overlap."""
+        """Fork the process. Calls for one zygote must not overlap."""
         try:
             ends = self._line.theirs, self._output.theirs
             self.pid, exited = await self._zygote.fork(self.limits, *ends)
@@ -91,7 +91,7 @@ class Worker:
         exited.add_done_callback(self._end)
 
     async def step(self, order: StepOrder, heard: Callable[[str, Any], None]) -> WorkerExit:
-        """Take a step and wait for its end."""
+        """Order a step and wait for its end."""
         self._heard, self.notes, self._report, self._tail = heard, 0, None, b""
         self._over = asyncio.get_running_loop().create_future()
         if self.has_ended:
@@ -102,12 +102,12 @@ class Worker:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether it can take another step: its last one succeeded and released the thread, and it was not told to
-        end."""
+        """Whether the worker can take another step: its last step succeeded and released the thread, and the worker was
+        not told to end."""
         return self._report == {} and not (self._has_lease or self.is_told_to_end or self.has_ended)
 
     def stop(self, *, grace: float = GRACE) -> None:
-        """Ask it to stop, and kill it if it does not."""
+        """Ask the worker to stop, and kill it if it does not stop within `grace` seconds."""
 
         async def end() -> None:
             self._zygote.signal(self.pid, signal.SIGTERM)
@@ -123,7 +123,7 @@ class Worker:
         self._zygote.signal(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Give it no more orders, which ends it."""
+        """Close the connection for orders, which ends the worker."""
         if self._ending is not None:
             self._ending.cancel()
         self._line.close()
@@ -154,17 +154,17 @@ class Worker:
 
 
 class Workers:
-    """The steps that run now, by thread."""
+    """The processes of the steps that are running, keyed by thread."""
 
     def __init__(self, environ: Mapping[str, str], *, entry: str = "rolecall.service.worker") -> None:
-        """`entry` is the module whose `run` takes a step."""
+        """`entry` is the module whose `run` function takes a step."""
         self._environ = environ
         self._entry = entry
         self._zygote: Zygote | None = None
         self._starting = asyncio.Lock()
         self.running: dict[str, Worker] = {}
         self._idle: dict[Worker, asyncio.TimerHandle] = {}
-        """Workers that wait for a step, the latest last."""
+        """Workers that are waiting for a step, the latest last."""
 
     async def open(self) -> None:
         await self._ready_zygote()
@@ -180,8 +180,9 @@ class Workers:
     async def step(
         self, order: StepOrder, *, limits: WorkerLimits, heard: Callable[[str, Any], None]
     ) -> WorkerExit:
-        """Take one step of a thread in its own process and wait for its end. When this returns, no process that the
-        step started is left. `heard` is called with its notes: `event` with the id of a thread, and `lease`."""
+        """Take one step of a thread in its own process and wait for the step's end. When this method returns, no
+        process that the step started is left. `heard` is called with the step's notes: `event` with a thread's id, and
+        `lease` with a lease."""
         while True:
             worker = self._take_idle(limits)
             is_new = worker is None
@@ -198,8 +199,8 @@ class Workers:
             if ended.report is not None:
                 return ended
             if is_new or worker.notes or worker.is_told_to_end:
-                break  # otherwise it died before reading the order
-        # Only its own processes: another machine on this host may have the thread by now.
+                break  # otherwise the worker died before reading the order
+        # End only processes that this service started: another machine on this host might have the thread by now.
         await end_leftovers(add_mark(self._environ, order.thread)[RUN_VARIABLE])
         return ended
 
@@ -213,7 +214,7 @@ class Workers:
         return None
 
     def _put_back(self, worker: Worker) -> None:
-        """Keep a worker for another step, for a while."""
+        """Keep a worker for a while, so that it can take another step."""
 
         def end() -> None:
             del self._idle[worker]
@@ -231,7 +232,8 @@ class Workers:
 
 
 class _Pipe:
-    """A pipe or socket whose other end a worker has, read as data arrives and once more when it is closed."""
+    """Our end of a pipe or socket whose other end a worker has. It is read as data arrives, and once more when it is
+    closed."""
 
     def __init__(self, take: Callable[[bytes], None], ours: int, theirs: int) -> None:
         self._take = take
@@ -240,7 +242,7 @@ class _Pipe:
         asyncio.get_running_loop().add_reader(ours, self._read)
 
     def write(self, line: bytes) -> None:
-        with suppress(BrokenPipeError):  # the zygote reports its end
+        with suppress(BrokenPipeError):  # the zygote reports the worker's end
             os.write(self._ours, line)
 
     def _read(self) -> bool:
@@ -248,7 +250,7 @@ class _Pipe:
             data = os.read(self._ours, 65536)
         except BlockingIOError:
             return False
-        except ConnectionResetError:  # it died before reading an order
+        except ConnectionResetError:  # the worker died before reading an order
             data = b""
         if not data:
             asyncio.get_running_loop().remove_reader(self._ours)
@@ -272,7 +274,7 @@ class _Pipe:
 
 
 class Zygote:
-    """The process that workers are forked from."""
+    """The process from which workers are forked."""
 
     def __init__(self, child: subprocess.Popen[bytes], control: socket.socket) -> None:
         self._child = child
@@ -289,7 +291,7 @@ class Zygote:
         ours, theirs = socket.socketpair()
         with theirs:
             child = subprocess.Popen(  # noqa: S603 -- our own interpreter and module
-                # -P: a file of the project must not shadow a module that is imported.
+                # With -P, a file in the project cannot shadow an imported module.
                 [sys.executable, "-P", "-m", "rolecall.service.zygote", str(theirs.fileno()), entry],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
@@ -308,8 +310,8 @@ class Zygote:
     async def fork(
         self, limits: WorkerLimits, line: int, output: int
     ) -> tuple[int, asyncio.Future[int | None]]:
-        """Start a worker; return its process id, and its exit status as soon as it is known, or None if the zygote dies
-        before reporting it. Calls must not overlap: the next answer belongs to this order."""
+        """Start a worker. Return its process id, and a future for its exit status, which is None if the zygote dies
+        before reporting it. Calls must not overlap, because the next answer belongs to this call."""
         answer = self._next_answer()
         words = {"limits": asdict(limits)}
         try:
@@ -322,7 +324,7 @@ class Zygote:
         return pid, exited
 
     def signal(self, pid: int, number: int) -> None:
-        with suppress(OSError):  # when the zygote is gone, so are its workers
+        with suppress(OSError):  # if the zygote is gone, so are its workers
             self._control.sendall(json.dumps({"pid": pid, "signal": number}).encode() + b"\n")
 
     async def close(self) -> None:

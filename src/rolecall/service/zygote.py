@@ -1,15 +1,16 @@
-"""A process that has imported everything a step needs and has opened nothing; workers are forked from it.
+"""The process from which workers are forked. It has imported everything that a step needs, and has opened nothing.
 
     python -m rolecall.service.zygote CONTROL ENTRY
 
-CONTROL is the number of a socket to the service, ENTRY the module whose `run` takes a step. A worker is ordered by a
-line of JSON with its limits, which comes with the socket for its orders and notes and the pipe for its output. One
-answer has its process id, and a later one its exit status. The zygote takes no step itself and has one thread, so it is
-safe to fork. If the service dies, it ends its workers.
+CONTROL is the file descriptor of a socket to the service, and ENTRY is the module whose `run` function takes a step. To
+order a worker, the service sends a line of JSON with the worker's limits, together with the socket for its orders and
+notes and the pipe for its output. One answer contains the worker's process id, and a later one its exit status. The
+zygote takes no step itself and has only one thread, so it is safe to fork. If the service dies, the zygote ends its
+workers.
 
 A worker takes one step after another as long as each step leaves it unchanged; otherwise it ends. On Linux, processes
 that a step leaves behind become children of its worker, however they detached themselves, and of the zygote when the
-worker ends. They are ended before the service learns of the step's end.
+worker ends. These processes are ended before the service learns that the step has ended.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ from typing import Any, NoReturn
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _STRAY_PATIENCE = 1.0
-"""Seconds spent killing the processes that a step has left behind."""
+"""Seconds that the zygote tries to kill the processes that a step has left behind."""
 _BROKEN = 70
 _CPU_SPARE = 5
-"""Seconds of processor time between SIGXCPU and SIGKILL."""
+"""Seconds of CPU time between SIGXCPU and SIGKILL."""
 _MOST_STEPS, _MOST_SECONDS, _MOST_KB = 50, 5.0, 64 * 1024
-"""After this many steps, this much processor time or this much additional memory, a worker ends, because its limits are
+"""After this many steps, seconds of CPU time or kilobytes of additional memory, a worker ends, because its limits are
 meant for a single step."""
 _HARMLESS = {"rolecall", "jsonata", *sys.stdlib_module_names}
-"""Packages that a step may import and leave behind."""
+"""Packages that a step can import without making its worker unfit for another step."""
 _THREAD_PATIENCE = 1.0
 """Seconds to wait for the Python threads of a step that has ended."""
 
@@ -52,7 +53,7 @@ def main() -> None:
     entry = import_module(sys.argv[2])
     entry.warm_up()
     gc.collect()
-    gc.freeze()  # pages that the collector never visits stay shared with every worker
+    gc.freeze()  # pages that the collector never visits stay shared with all workers
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _Zygote(control, entry).run()
 
@@ -87,7 +88,7 @@ class _Zygote:
                 break
             if not data:
                 break  # the service is gone
-            # The service waits for each answer before its next order, so the files belong to this line.
+            # The service waits for each answer before it sends the next order, so the files belong to this line.
             *lines, unread = (unread + data).split(b"\n")
             for order in map(json.loads, lines):
                 if "signal" in order:
@@ -100,11 +101,11 @@ class _Zygote:
             self._reap(block=True)
 
     def _signal(self, pid: int, number: int) -> None:
-        if pid not in self._workers:  # it was reaped, so the process id may have been reused
+        if pid not in self._workers:  # the worker was reaped, so its process id might have been reused
             return
         try:
             os.killpg(pid, number)
-        except ProcessLookupError:  # it is not in its own process group yet
+        except ProcessLookupError:  # the worker is not in its own process group yet
             os.kill(pid, number)
 
     def _fork(self, limits: Mapping[str, int | None], line: int, output: int) -> None:
@@ -119,14 +120,15 @@ class _Zygote:
 
     def _reap(self, *, block: bool = False) -> None:
         for pid in list(self._workers):
-            # Until it is reaped its process id is not reused, so the rest of its group still belongs to it.
+            # Until the worker is reaped, its process id is not reused, so the rest of the process group still belongs
+            # to it.
             if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | (0 if block else os.WNOHANG)) is None:
                 continue
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
             _, status = os.waitpid(pid, 0)
             self._workers.discard(pid)
-            # End processes that workers have left behind, and those that they leave behind in turn.
+            # End the processes that workers have left behind, and then those that these leave behind in turn.
             deadline = time.monotonic() + _STRAY_PATIENCE
             while (strays := _children() - self._workers) and time.monotonic() < deadline:
                 for stray in strays:
@@ -149,8 +151,8 @@ class _Zygote:
     def _become_worker(
         self, limits: Mapping[str, int | None], line: int, output: int, parent: int
     ) -> NoReturn:
-        """Take steps in a session of its own, with output that the service reads, and limits that also apply to
-        every child."""
+        """Take steps in a session of its own, with output that the service reads, and with limits that also apply to
+        every child process."""
         code = _BROKEN
         try:
             signal.set_wakeup_fd(-1)
@@ -165,10 +167,10 @@ class _Zygote:
             os.close(output)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             memory, minutes = limits["memory_mb"], limits["cpu_minutes"]
-            # Not the address space, because V8 reserves far more of it than it ever uses.
+            # Limit the data, not the address space, because V8 reserves far more address space than it ever uses.
             if memory is not None:
                 _limit(resource.RLIMIT_DATA, memory * 1024 * 1024)
-            if minutes is not None:  # SIGXCPU, whose name gives the reason, comes shortly before SIGKILL
+            if minutes is not None:  # SIGXCPU, whose name gives the reason, arrives shortly before SIGKILL
                 _limit(resource.RLIMIT_CPU, minutes * 60, spare=_CPU_SPARE)
             if self._libc is not None:  # a worker that ignores every signal still ends with the zygote
                 self._libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -197,15 +199,15 @@ class _Zygote:
                     and used.ru_utime + used.ru_stime < _MOST_SECONDS
                     and used.ru_maxrss < memory + _MOST_KB
                 )
-                # Elsewhere, processes that a step leaves behind are not known to be its own.
+                # On other systems, processes that a step leaves behind cannot be recognized as its own.
                 if not (is_well and is_fresh and self._libc is not None and _is_clean(modules)):
                     return
                 os.write(line, b'["idle", null]\n')
 
 
 def _is_clean(modules: set[str]) -> bool:
-    """Whether a step left nothing in this process: no Python thread, no child, and no user code, which may have changed
-    anything. `modules` were imported before the step."""
+    """Return whether a step left nothing in this process: no Python thread, no child process, and no user code, which
+    might have changed anything. `modules` are the modules that were imported before the step."""
     deadline = time.monotonic() + _THREAD_PATIENCE
     for thread in threading.enumerate():
         if thread is not threading.main_thread():
@@ -214,7 +216,7 @@ def _is_clean(modules: set[str]) -> bool:
     if threading.active_count() > 1 or added - _HARMLESS:
         return False
     try:
-        while os.waitpid(-1, os.WNOHANG)[0]:  # a process of an agent, which outlived the agent
+        while os.waitpid(-1, os.WNOHANG)[0]:  # a process that an agent started and that outlived the agent
             pass
     except ChildProcessError:
         return True
@@ -222,7 +224,7 @@ def _is_clean(modules: set[str]) -> bool:
 
 
 def _children() -> set[int]:
-    """This process's children; empty if the system does not list them."""
+    """Return the ids of this process's children, or an empty set if the system does not list them."""
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
             return {int(pid) for pid in file.read().split()}

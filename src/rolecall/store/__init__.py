@@ -1,1 +1,1 @@
-"""The content-addressed store: `Store` has the verbs, a backend keeps the bytes."""
+"""The content-addressed store: `Store` provides the operations, and a backend keeps the bytes."""

@@ -1,4 +1,4 @@
-"""Write a file whole or not at all."""
+"""Write a file as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from contextlib import suppress
 
 
 def replace(path: str, data: bytes, *, mode: int | None = None, durable: bool = False) -> None:
-    """Replace a file atomically, or create it. It gets `mode`; with None, it keeps the one that it has. If `durable`,
-    its content is on disk when this returns."""
-    # A new file of a name that nobody can guess, because an agent may have put a link into the folder.
+    """Replace a file atomically, or create it. The file gets the permissions `mode`; if `mode` is None, an existing
+    file keeps its permissions. If `durable` is true, the content is on disk when this function returns."""
+    # Use a new file with a name that nobody can guess, because an agent might have put a link into the folder.
     draft = os.path.join(os.path.dirname(path), f".{os.urandom(8).hex()}.draft")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:

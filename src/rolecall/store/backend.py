@@ -1,15 +1,15 @@
-"""The narrow protocol that a store is built on, and the plain values that it uses.
+"""The narrow protocol on which a store is built, and the plain values that the protocol uses.
 
 A backend keeps bytes: nodes as records, refs that move by compare-and-swap, events in order. It knows nothing about
 schemas, hashes or payloads; `Store` handles those for all backends. Every write is one `Change`, applied as a whole or
 not at all, so a thread's new nodes, its head, its lease and its events become visible at the same instant.
 
-A ref without a target is a small fact rather than a pointer; a lease is one. It moves by compare-and-swap like any
-other, protects no nodes from garbage collection and has no history.
+A ref without a target is a small fact rather than a pointer; a lease is an example. Such a ref moves by
+compare-and-swap like any other, but it protects no nodes from garbage collection and has no history.
 """
 
-# No `from __future__ import annotations` here: it would turn every field of a NamedTuple into a string that is compiled
-# on import, and every command imports this module.
+# Do not use `from __future__ import annotations` here: it would turn every field of a NamedTuple into a string that is
+# compiled on import, and every command imports this module.
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -19,54 +19,55 @@ from rolecall.errors import Collision, Conflict, Damaged, Hint, NotFound, Storag
 from rolecall.store.canonical import JsonObject
 
 Durability = Literal["always", "heads", "never"]
-"""When a commit waits for the disk: always, when a ref moves, or never. A crash of the process never loses anything; a
-power failure can lose commits that did not wait."""
+"""When a commit waits for the disk: always, only when a ref moves, or never. A crash of the process never loses a
+commit; a power failure can lose commits that did not wait."""
 
 DURABILITIES: tuple[Durability, ...] = get_args(Durability)
 
 INDEX = "key/"
-"""Refs whose names begin so are an index: their state names a node under `step`, and they go when the node goes."""
+"""The prefix of the refs that form an index. The state of such a ref names a node under `step`; when that node is
+removed, so is the ref."""
 FRESH_MS = 1_000
-"""A node put again within this time counts as just put, without being written again."""
+"""Milliseconds within which a node that is put again counts as just put, without being written again."""
 
 
 class NodeRecord(NamedTuple):
-    """One node as stored."""
+    """A node as it is stored."""
 
     id: str
     type: str
     data: bytes
     """The canonical bytes of the payload."""
     created: int
-    """Milliseconds of the first put. Not part of the id."""
+    """When the node was first put, in milliseconds. The time is not part of the id."""
     refs: tuple[str, ...] | None
-    """The ids that the payload refers to; None if the backend does not keep them."""
+    """The ids to which the payload refers, or None if the backend does not keep them."""
     sha256: bytes | None
-    """SHA-256 of the bytes that the id was made from; None for a node that came without it."""
+    """The SHA-256 hash of the bytes from which the id was made, or None if the node came without a hash."""
 
 
 class Ref(NamedTuple):
-    """A name and what it points at now."""
+    """A name and the node at which it points now."""
 
     name: str
     target: str | None
     state: JsonObject
     version: int
-    """Counts the moves of this ref; a compare-and-swap compares it."""
+    """The number of moves of this ref, which a compare-and-swap compares."""
     updated: int
 
 
 class Move(NamedTuple):
-    """One compare-and-swap: it succeeds only if the ref is still at version `expected`."""
+    """A compare-and-swap, which succeeds only if the ref is still at version `expected`."""
 
     name: str
     expected: int
-    """The version that the caller saw; 0 if the ref must not exist yet."""
+    """The version that the caller saw, or 0 if the ref must not exist yet."""
     target: str | None = None
     state: JsonObject | None = None
-    """A small JSON object kept with the ref. If both target and state are None, the ref is removed."""
+    """A small JSON object kept with the ref. If both `target` and `state` are None, the ref is removed."""
     at: int | None = None
-    """The time of the move, if not now; used for copies."""
+    """The time of the move, or None for now. Copies keep the original time."""
 
     @property
     def removes(self) -> bool:
@@ -82,7 +83,7 @@ class Put(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """The state of a ref without a target, to be written whatever it was before."""
+    """A state to write to a ref without a target, whatever its state was before."""
 
     name: str
     state: JsonObject
@@ -102,7 +103,7 @@ class NewEvent(NamedTuple):
     kind: str
     body: JsonObject
     at: int | None = None
-    """The time of the event, if not now; used for copies."""
+    """The time of the event, or None for now. Copies keep the original time."""
 
 
 class StoredEvent(NamedTuple):
@@ -120,16 +121,16 @@ class Change(NamedTuple):
     moves: Sequence[Move] = ()
     events: Sequence[NewEvent] = ()
     types: Sequence[str] = ()
-    """Ids that must be stored at commit time: types of the new nodes that are not new themselves."""
+    """Ids that must be stored at commit time: the types of the new nodes, except types that are new themselves."""
     bumps: Sequence[str] = ()
-    """Names of refs whose version rises, whatever it is, while target and state stay. A ref that does not exist is
-    skipped. Two changes never conflict over a bump, and nobody who compares versions misses it."""
+    """Names of refs whose version is increased, whatever it is, without a change of target and state. A ref that does
+    not exist is skipped. Two changes never conflict over a bump, and anyone who compares versions notices it."""
     facts: Sequence[Fact] = ()
-    """Refs without a target. Two changes never conflict over a fact; the later one stays."""
+    """States for refs without a target. Two changes never conflict over a fact; the later one wins."""
 
 
 class Damage(NamedTuple):
-    """A stored item that cannot be read as a record at all."""
+    """A stored item that cannot be read as a record."""
 
     id: str
     reason: str
@@ -140,58 +141,60 @@ class Size(TypedDict):
 
     nodes: int
     bytes: int
-    """Of the nodes' payloads."""
+    """The total size of the nodes' payloads."""
     types: dict[str, int]
-    """How many nodes each type has, most first."""
+    """The number of nodes of each type, with the most frequent type first."""
     refs: int
     events: int
     disk: int
-    """Bytes on disk."""
+    """The number of bytes on disk."""
 
 
 class Backend(Protocol):
-    """Storage for a `Store`. One instance serves one thread of control.
+    """Storage for a `Store`. An instance must not be used from several threads at once.
 
-    Errors are those of `rolecall.errors`; driver exceptions never escape.
+    It raises only errors from `rolecall.errors`; driver exceptions never escape.
     """
 
     @property
     def address(self) -> str:
-        """Where the store is, without a password. The same for everybody on this machine who opens it."""
+        """Where the store is, without a password. It is the same for every process on this machine that opens the
+        store."""
 
     @property
     def clock(self) -> Callable[[], int] | None:
-        """The server's clock in milliseconds, which all machines share; None if all users are on this machine."""
+        """The server's clock in milliseconds, which all machines share, or None if all users are on this machine."""
 
     def commit(self, change: Change, *, now: int, durable: bool) -> list[Ref]:
         """Apply `change` as a whole or not at all, and return the moved refs in the order of the moves.
 
-        With `durable`, the change survives a power failure once this returns. A record whose id is stored with the same
-        bytes only has its put time refreshed; other bytes are a `Collision`. A move with the wrong version is a
-        `Conflict`, a type that is not stored is `NotFound`. `now` is the time in milliseconds.
+        If `durable` is true, the change survives a power failure once this method returns. If a record's id is stored
+        with the same bytes, only its put time is refreshed; if it is stored with other bytes, `Collision` is raised. A
+        move with the wrong version raises `Conflict`, and a type that is not stored raises `NotFound`. `now` is the
+        time in milliseconds.
         """
         ...
 
     def record(self, node: str) -> NodeRecord | None: ...
 
     def records(self, nodes: Sequence[str]) -> list[NodeRecord]:
-        """The stored records among `nodes`, in any order."""
+        """Return the stored records among `nodes`, in any order."""
         ...
 
     def find_stored(self, nodes: Sequence[str]) -> set[str]:
-        """The ids among `nodes` that are stored, without reading the records."""
+        """Return the ids among `nodes` that are stored, without reading the records."""
         ...
 
     def ids_with_prefix(self, prefix: str, limit: int) -> list[str]:
-        """At most `limit` ids that begin with `prefix`, sorted."""
+        """Return at most `limit` ids that begin with `prefix`, sorted."""
         ...
 
     def ids_of_type(self, type_id: str) -> Iterator[str]:
-        """Ids of one type, oldest first."""
+        """Yield the ids of the nodes of one type, oldest first."""
         ...
 
     def scan(self) -> Iterator[NodeRecord | Damage]:
-        """Every record, lazily, in bounded memory; one that cannot be read comes as a `Damage`."""
+        """Yield every record lazily, in bounded memory. Yield a `Damage` for a record that cannot be read."""
         ...
 
     def ref(self, name: str) -> Ref | None: ...
@@ -205,61 +208,63 @@ class Backend(Protocol):
         newest_first: bool = False,
         limit: int | None = None,
     ) -> list[Ref]:
-        """Refs sorted by name. `where` keeps those whose state has one of the given values for each key; `before`
-        starts after that name in the chosen direction, for paging."""
+        """Return refs sorted by name. `where` keeps those whose state has one of the given values for each key. For
+        paging, `before` starts after that name in the chosen direction."""
         ...
 
     def names(self, prefix: str = "", *, before: str | None = None, limit: int | None = None) -> list[str]:
-        """Names of refs, last first, without reading their states, which may be damaged. `before` starts below that
-        name."""
+        """Return the names of refs in descending order, without reading their states, which might be damaged. Only
+        names below `before` are returned."""
         ...
 
     def history(self, name: str) -> list[Moved]:
-        """The targets of a ref so far, oldest first."""
+        """Return the targets that a ref has had, oldest first."""
         ...
 
     def roots(self, since: int = 0) -> Iterator[Moved]:
-        """Every move of every ref that still matters, with a sequence number above `since`."""
+        """Yield every move of every existing ref, with a sequence number above `since`."""
         ...
 
     def events(
         self, stream: str | None = None, *, after: int = 0, limit: int | None = None
     ) -> list[StoredEvent]:
-        """Events in order, of one stream or of all, with a sequence number above `after`."""
+        """Return events in order, from one stream or from all, with sequence numbers above `after`."""
         ...
 
     def newest_event(self) -> int:
-        """The sequence number of the newest event, 0 before the first."""
+        """Return the sequence number of the newest event, or 0 if there is none."""
         ...
 
     def puts(self, after: int = 0) -> Iterator[Put]:
-        """The latest put of each node, in order, beyond position `after`."""
+        """Yield the latest put of each node, in order, starting after position `after`."""
         ...
 
     def position(self) -> tuple[int, int]:
-        """The current end positions of `puts` and `roots`; exact only inside `exclusive`."""
+        """Return the current end positions of `puts` and `roots`. They are exact only inside `exclusive`."""
         ...
 
     def exclusive(self) -> AbstractContextManager[None]:
-        """Keep all other processes from writing while this is open; reads inside see the latest state. For `delete`."""
+        """Keep all other processes from writing while this context is open. Reads inside it see the latest state.
+        Needed by `delete`."""
         ...
 
     def snapshot(self) -> AbstractContextManager[None]:
-        """Make reads inside see the store at one instant, whatever others write meanwhile. Do not write inside."""
+        """Make reads inside this context see the store at one instant, whatever others write meanwhile. Do not write
+        inside it."""
         ...
 
     def delete(self, nodes: Iterable[str]) -> int:
-        """Remove records and return how many existed. Only allowed inside `exclusive`."""
+        """Remove records, and return how many existed. This is allowed only inside `exclusive`."""
         ...
 
     def reindex(self, refs: Mapping[str, tuple[str, ...]] | None = None) -> None:
-        """Rebuild data that is derived from the records. `refs` replaces the stored references of some of them."""
+        """Rebuild the data that is derived from the records. `refs` replaces the stored references of some records."""
         ...
 
     def size(self) -> Size: ...
 
     def problems(self) -> Iterator[str]:
-        """Faults of the container itself, such as a malformed database page."""
+        """Yield faults of the container itself, such as a malformed database page."""
         ...
 
     def close(self) -> None: ...
@@ -269,7 +274,7 @@ _LATEST_MS = 8_640_000_000_000_000
 
 
 def is_time(value: object) -> bool:
-    """Whether `value` is a time in milliseconds within the range of JavaScript dates."""
+    """Return whether `value` is a time in milliseconds within the range of JavaScript dates."""
     return isinstance(value, int | float) and 0 <= value <= _LATEST_MS
 
 
@@ -293,7 +298,7 @@ def missing_type(type_id: str) -> NotFound:
 
 
 def require(types: Sequence[str], stored: set[str]) -> None:
-    """Refuse a change with a type that is not among the `stored` ones."""
+    """Raise `NotFound` if one of `types` is not among the `stored` ones."""
     for type_id in types:
         if type_id not in stored:
             raise missing_type(type_id)
@@ -316,7 +321,7 @@ def collision(record: NodeRecord, sha256: bytes | None) -> Collision:
 
 
 def stored_object(text: str, what: str) -> JsonObject:
-    """Parse the JSON object stored with a ref or an event; raise `Damaged` if it is anything else."""
+    """Parse the JSON object stored with a ref or an event. Raise `Damaged` if the text is anything else."""
     try:
         value = json.loads(text)
     except (TypeError, ValueError) as exc:

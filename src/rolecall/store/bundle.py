@@ -1,9 +1,9 @@
 """Export and import: copy from one backend to another.
 
-A bundle is a tar of the `files` layout, so you can unpack and inspect it, use it as a store, and read it with the
-predecessor; a folder works instead of a bundle in both directions. Nodes, refs with their history, and events keep
-their ids and times. An export reads the store as of one instant. Damaged and missing nodes are reported, and an import
-checks everything before it writes anything.
+A bundle is a tar archive of the `files` layout, so you can unpack and inspect it, use it as a store, and read it with
+the predecessor. A folder can take the place of a bundle in both directions. Nodes, refs with their history, and events
+keep their ids and times. An export reads the store as of one instant. Damaged and missing nodes are reported, and an
+import checks everything before it writes anything.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from rolecall.store.verify import Fault
 _BATCH = 500
 _SMALL = 64 * 1024 * 1024
 _MOST_RATIO = 100
-"""A bundle may unpack to this many bytes plus this multiple of its own size; a factor of ten is common."""
+"""A bundle can unpack to at most `_SMALL` bytes plus this multiple of its own size; a factor of ten is common."""
 _GZIP = b"\x1f\x8b"
 
 Progress = Callable[[int], None]
 AddFiles = Callable[[Store, str], Sequence[Fault]]
-"""(store of the bundle, its folder) -> what is missing."""
+"""Called with the bundle's store and its folder; returns what is missing."""
 TakeFiles = Callable[[str], object]
-"""(folder of the bundle)"""
+"""Called with the bundle's folder."""
 
 
 class Copied(NamedTuple):
     nodes: int
-    """Nodes copied, including those already present."""
+    """The number of nodes copied, including those that were already present."""
     refs: int
     events: int
     kept: tuple[str, ...]
-    """Refs and event streams that have diverged in the target and were left alone."""
+    """The refs and event streams that have diverged in the target and were left alone."""
     problems: tuple[Fault, ...]
-    """Things that were left out, or copied although something about them is odd."""
+    """Items that were left out, or that were copied although something about them is odd."""
 
 
 def export_to(
@@ -62,8 +62,9 @@ def export_to(
     progress: Progress = lambda _: None,
     add_files: AddFiles | None = None,
 ) -> Copied:
-    """Write a store to a bundle file or a folder: everything, only the nodes reachable from `nodes`, or `refs` with the
-    nodes reachable from them. `add_files` adds the files that belong to the copied nodes."""
+    """Write a store to a bundle file or a folder. Without `nodes` and `refs`, everything is written; otherwise only
+    what is reachable from `nodes`, or `refs` with the nodes reachable from them. `add_files` adds the files that belong
+    to the copied nodes."""
     if os.path.isdir(path) or path.endswith("/"):
         with Store(FilesBackend(path), now=store.now) as target:
             copied = _copy(store, target, nodes, refs, keep_going=keep_going, progress=progress)
@@ -74,7 +75,7 @@ def export_to(
     try:
         with scratch.folder(".rolecall-export-", os.path.dirname(os.path.abspath(path))) as place:
             with Store(FilesBackend(str(place / "store")), now=store.now) as target:
-                # Only the finished bundle must be durable, not the folder that it is packed from.
+                # Only the finished bundle must be durable, not the folder from which it is packed.
                 copied = _copy(
                     store, target, nodes, refs, keep_going=keep_going, progress=progress, durable=False
                 )
@@ -86,8 +87,8 @@ def export_to(
             with open(packed, "rb") as file:
                 os.fsync(file.fileno())
             try:
-                os.link(packed, path)  # never overwrites
-            except PermissionError:  # a file system without hard links
+                os.link(packed, path)  # a link never overwrites an existing file
+            except PermissionError:  # the file system has no hard links
                 os.rename(packed, path)
     except OSError as exc:
         raise StorageError(
@@ -105,8 +106,8 @@ def import_from(
     progress: Progress = lambda _: None,
     take_files: TakeFiles | None = None,
 ) -> Copied:
-    """Import a bundle or a folder. `repair` also replaces nodes that are damaged here. `take_files` takes over what
-    `add_files` added, before any node."""
+    """Import a bundle or a folder. With `repair`, also replace nodes that are damaged in `store`. `take_files` takes
+    over what `add_files` added, before any node is copied."""
     is_folder = os.path.isdir(path)
     with nullcontext(Path(path)) if is_folder else scratch.folder("rolecall-import-") as place:
         if not is_folder:
@@ -154,7 +155,7 @@ def _copy(
                 node=problems[0].node,
                 hint=Hint("Copy what is intact and name the rest", "keep_going"),
             )
-        if repair:  # replace nodes that are damaged here
+        if repair:  # replace nodes that are damaged in the target
             found = [problem.node for problem in _find_damage(target) if is_node_id(problem.node)]
             for node in sorted(source.backend.find_stored(found) - damaged):
                 record = _complete(source, source.record(node), problems)
@@ -162,7 +163,7 @@ def _copy(
                     target.backend.delete([node])
                     _add(target, [record])
         count = 0
-        # Types first, so that an interrupted copy has no node without its type.
+        # Copy types first, so that an interrupted copy has no node without its type.
         for schemas_first in (True, False):
             records = _records(source, nodes, damaged, problems)
             chosen = (r for r in records if (r.type in (META, r.id)) == schemas_first)
@@ -183,7 +184,7 @@ def _copy(
 
 @contextmanager
 def _note_damage(problems: list[Fault] | None, name: str = "") -> Iterator[None]:
-    """Add damage to `problems` under the name of the damaged item; without a list, raise it."""
+    """Add damage to `problems` under the name of the damaged item, or raise it if `problems` is None."""
     try:
         yield
     except Damaged as exc:
@@ -209,7 +210,7 @@ def _find_damage(source: Store) -> Iterator[Fault]:
 def _check_refs(
     source: Store, target: Store, problems: list[Fault], damaged: set[str], *, keep_going: bool
 ) -> None:
-    """Report damaged refs and events, and nodes that refs lead to, now or in their history, but neither side has."""
+    """Report damaged refs and events, and nodes that neither side has although a ref points or once pointed to them."""
     with _note_damage(problems):
         for name in reversed(source.backend.names()):
             with _note_damage(problems, name):
@@ -232,7 +233,7 @@ def _check_refs(
 def _records(
     source: Store, nodes: Sequence[str], damaged: set[str], problems: list[Fault]
 ) -> Iterator[NodeRecord]:
-    """The intact records to copy: all of them, or those reachable from `nodes`."""
+    """Yield the intact records to copy: all of them, or those reachable from `nodes`."""
     if not nodes:
         try:
             for item in source.backend.scan():
@@ -250,7 +251,7 @@ def _records(
 
 
 def _complete(source: Store, record: NodeRecord, problems: list[Fault]) -> NodeRecord:
-    """Fill in what the source may not have stored with a record: references and SHA-256."""
+    """Fill in the references and the SHA-256 hash of a record if the source has not stored them."""
     refs = record.refs
     if refs is None:
         try:
@@ -281,7 +282,7 @@ def _copy_refs(
     *,
     durable: bool,
 ) -> int:
-    """Copy refs that are new here; refs with a different target here stay unchanged."""
+    """Copy the refs that the target lacks. A ref that has a different target there stays unchanged."""
     count = 0
     draft = target.draft()
     with _note_damage(problems):
@@ -294,13 +295,13 @@ def _copy_refs(
                     version: Ref | None = None
                     for number, moved in enumerate(
                         source.history(name), 1
-                    ):  # so that older targets stay reachable
+                    ):  # copy the history, so that older targets stay reachable
                         draft.move(name, version, moved.target, {}, at=moved.at)
                         version = ref._replace(version=number)
                     draft.move(name, version, ref.target, ref.state, at=ref.updated)
                     count += 1
                 elif name.startswith(INDEX):
-                    continue  # both steps have the key, and either will do
+                    continue  # both steps have the key, and either of them is fine
                 elif present.target != ref.target or (ref.target is None and present.state != ref.state):
                     kept.append(name)
     draft.commit(durable=durable)
@@ -316,8 +317,8 @@ def _copy_events(
     *,
     durable: bool,
 ) -> int:
-    """Copy the events of each stream that are not here yet; a stream that has diverged here is left alone. None stands
-    for all streams."""
+    """Copy the events of each stream that the target lacks. A stream that has diverged there is left alone. A stream
+    None means all streams."""
     count = 0
     here: dict[str, deque[int]] = {}
     for event in _events(target):
@@ -367,7 +368,8 @@ def _unpack(path: str, folder: str) -> None:
                     if os.path.commonpath([folder, place]) != folder or not is_plain:
                         raise tarfile.ReadError(f"{member.name!r} is not a plain file within it")
                     tar.extract(member, folder, filter="data")
-                # A tar cut off between two files still reads as a shorter one; only its closing block is missing.
+                # A tar archive cut off between two files still reads as a shorter one; only its closing block is
+                # missing.
                 bounded.seek(tar.offset)
                 if bounded.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
                     raise tarfile.ReadError("it ends too early")
@@ -382,7 +384,7 @@ def _unpack(path: str, folder: str) -> None:
 
 
 class _Bounded:
-    """A file with a limit on its unpacked size, because a few compressed bytes can unpack to any number."""
+    """A file with a limit on its unpacked size, because a few compressed bytes can unpack to any amount."""
 
     def __init__(self, file: IO[bytes] | gzip.GzipFile, limit: int) -> None:
         self._file = file

@@ -1,9 +1,9 @@
-"""Canonical bytes of a JSON value, and back: the deterministic CBOR that ids are made from.
+"""The canonical bytes of a JSON value, and back: the deterministic CBOR encoding from which ids are made.
 
-The form is RFC 8949's core deterministic encoding, except that floats are never shortened. It must stay the same byte
-for byte because other programs share the format: numbers follow JavaScript (1.0 is the integer 1, an integer beyond
-2^53-1 is a float64, -0 is 0), strings are UTF-8 without normalisation, map keys sort by their encoded form. A value
-that would decode to a different one is refused, never adjusted.
+The form is the core deterministic encoding of RFC 8949, except that floats are never shortened. The form must stay the
+same byte for byte, because other programs share it. Numbers follow JavaScript: 1.0 is the integer 1, an integer beyond
+2^53-1 is a float64, and -0 is 0. Strings are UTF-8 without normalisation, and map keys are sorted by their encoded
+form. A value that would decode to a different value is refused, never adjusted.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from typing import Any, TypeAlias
 from rolecall.errors import Damaged, InvalidValue
 
 JsonObject: TypeAlias = Mapping[str, Any]
-"""A JSON object whose keys are not known here: the state of a ref, the body of an event, an agent's output, what a
-client or another program sends."""
+"""A JSON object whose keys are not known here, such as the state of a ref, the body of an event, an agent's output, or
+what a client or another program sends."""
 Schema: TypeAlias = dict[str, Any]
 """A JSON Schema."""
 
 MAX_DEPTH = 200
-"""How deep lists and objects may nest. Schema validation stops at 255, so this leaves some room."""
+"""How deep lists and objects can be nested. Schema validation stops at 255, so this leaves some room."""
 
 _SAFE_INTEGER = (1 << 53) - 1
 _FLOAT = struct.Struct(">d")
 
 
 def encode(value: Any) -> bytes:
-    """Return the canonical bytes of a JSON value; `InvalidValue` names the part that has none."""
+    """Return the canonical bytes of a JSON value. Raise `InvalidValue`, which names the part at fault, if the value has
+    none."""
     out = bytearray()
     try:
         _write(value, out, 0)
@@ -39,9 +40,10 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """Return the value of canonical bytes; raise `Damaged` if they are not exactly one value.
+    """Return the value that canonical bytes encode. Raise `Damaged` if the bytes are not exactly one value.
 
-    Other programs write values that this one does not: NaN is returned, and too deep nesting is an `InvalidValue`.
+    Other programs write values that this one does not write. NaN is returned; nesting that is too deep raises
+    `InvalidValue`.
     """
     value, end = decode_at(data, 0)
     if end != len(data):
@@ -53,7 +55,7 @@ def decode(data: bytes) -> Any:
 
 
 class _Refused(Exception):
-    """A value without a canonical form; each container adds its step to the path as the exception passes."""
+    """Raised for a value without a canonical form. Each container adds its step to the path as the exception passes."""
 
     def __init__(self, reason: str, hint: str = "") -> None:
         super().__init__(reason)
@@ -62,7 +64,7 @@ class _Refused(Exception):
         self.path: list[str | int] = []
 
     def place(self) -> str:
-        # A key may contain unprintable characters, so it is shown escaped.
+        # A key can contain unprintable characters, so show it escaped.
         steps = [ascii(step).strip("'") for step in reversed(self.path)]
         shown = steps if len(steps) <= 12 else [*steps[:6], "…", *steps[-3:]]
         return "/" + "/".join(shown) if steps else "the value"
@@ -91,7 +93,8 @@ def _write(value: Any, out: bytearray, depth: int) -> None:
             out.append(0xFB)
             out += _FLOAT.pack(value)
     elif isinstance(value, str):
-        # A subclass is written as the plain value it extends. Not str(value): an enum member's own __str__ is its name.
+        # Write a subclass as the plain value that it extends. `str(value)` would be wrong: an enum member's own
+        # `__str__` is its name.
         _write(str.__str__(value), out, depth)
     else:
         plain_kinds: tuple[Any, ...] = (int, float, dict, list)
@@ -116,7 +119,7 @@ def _write_container(value: dict[Any, Any] | list[Any] | tuple[Any, ...], out: b
                     raise _Refused("is a key that is not a string", "JSON objects have string keys only.")
                 text = _utf8(step)
                 keys.append((len(text), text, step))
-            # Sorting by length, then bytes, equals sorting by the encoded form, because the head carries the length.
+            # Sorting by length, then by bytes, equals sorting by the encoded form, because the head carries the length.
             keys.sort()
             _write_head(0xA0, len(keys), out)
             for length, text, step in keys:
@@ -143,9 +146,10 @@ def _write_integer(value: int, out: bytearray) -> None:
 
 
 def _float_of(value: int) -> float:
-    """The float that a large integer denotes; one that denotes none would change when read back and is refused.
+    """Return the float that a large integer denotes. Refuse an integer that denotes none, because it would change when
+    it is read back.
 
-    JavaScript writes 2^53 exactly and 123456789012345680000 rounded to its significant digits; each denotes one float.
+    JavaScript writes 2^53 exactly, and 123456789012345680000 rounded to its significant digits. Each denotes one float.
     """
     try:
         number = float(value)
@@ -194,12 +198,12 @@ def _utf8(text: str) -> bytes:
 
 
 _UNDEFINED = object()
-"""JavaScript's undefined: left out of objects, null elsewhere."""
+"""JavaScript's `undefined`, which is left out of objects and becomes null elsewhere."""
 _SIMPLE = {20: False, 21: True, 22: None, 23: _UNDEFINED}
 
 
 def decode_at(data: bytes, at: int, depth: int = 0) -> tuple[Any, int]:
-    """Return the value that begins at `at`, and the offset where it ends."""
+    """Return the value that begins at `at`, and the offset at which it ends."""
     value, at = _read(data, at, depth)
     return None if value is _UNDEFINED else value, at
 

@@ -1,4 +1,4 @@
-"""The time: from a monotonic clock, and as a timestamp for files."""
+"""The time: milliseconds of a monotonic clock, and timestamps for files."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import time
 
 
 def steady_ms() -> int:
-    """Milliseconds on a monotonic clock, the same for all processes of this host. It includes time spent asleep if the
-    system counts that."""
+    """Return the milliseconds of a monotonic clock, the same for all processes on this host. They include time spent
+    asleep if the system counts it."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime_ns(clock) // 1_000_000
 
 
 def timestamp() -> str:
-    """The current time as written in files: RFC 3339, UTC, milliseconds."""
+    """Return the current time as written in files: RFC 3339, UTC, with milliseconds."""
     seconds, rest = divmod(time.time_ns(), 1_000_000_000)
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest // 1_000_000:03d}Z"

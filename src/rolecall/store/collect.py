@@ -1,9 +1,9 @@
-"""Garbage collection: remove the nodes that nothing refers to, and only those.
+"""Garbage collection: remove the nodes to which nothing refers, and only those.
 
-The roots are every target that a ref has or had, every node put within the grace time (its ref may be about to follow)
-and the builtin types. Marking runs alongside writers. Before each batch of deletions all writers are blocked, and
-anything put or pointed at in the meantime is marked too, so a node that came back into use survives. If a node in use
-is damaged or missing, its references are unknown, and nothing is removed.
+The roots are every target that a ref has or had, every node put within the grace time (a ref to it might follow) and
+the builtin types. Marking runs alongside writers. Before each batch of deletions all writers are blocked, and
+everything that was put or pointed at in the meantime is marked, too, so a node that came back into use survives. If a
+node in use is damaged or missing, its references are unknown, and no node is removed.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ _BATCH = 2_000
 
 class Collection(NamedTuple):
     total: int
-    """Number of nodes before the collection."""
+    """The number of nodes before the collection."""
     reachable: int
     young: int
-    """Not reachable, but put within the grace time, or referenced by such a node."""
+    """The number of nodes that are not reachable, but were put within the grace time or are referenced by such a
+    node."""
     collected: int
-    """Removed, or removable in a dry run."""
+    """The number of nodes that were removed, or could be removed in a dry run."""
     dangling: tuple[Dangling, ...]
-    """Dangling references found on the way; the first hundred."""
+    """The first hundred dangling references that were found."""
     sample: tuple[str, ...]
-    """Some of the collected ids."""
+    """Some of the ids of the collected nodes."""
 
 
 def collect(store: Store, *, delete: bool, grace_ms: int = GRACE_MS, force: bool = False) -> Collection:
-    """Find nodes that nothing refers to and, with `delete`, remove them.
+    """Find the nodes to which nothing refers, and remove them if `delete` is true.
 
-    `force` deletes even if a node in use refers to one that is not stored.
+    With `force`, nodes are removed even if a node in use refers to a node that is not stored.
     """
     marks = _Marks(store)
     with store.backend.exclusive() if delete else nullcontext():
@@ -74,7 +75,7 @@ def collect(store: Store, *, delete: bool, grace_ms: int = GRACE_MS, force: bool
 
 
 def _remove_from_index(store: Store) -> None:
-    """Remove the refs of the index whose nodes are gone."""
+    """Remove the index refs whose nodes are gone."""
     last = None
     while page := store.refs(INDEX, before=last, limit=_BATCH):
         last = page[-1].name
@@ -83,12 +84,14 @@ def _remove_from_index(store: Store) -> None:
         for ref in page:
             if ref.state["step"] not in stored:
                 draft.move(ref.name, ref)
-        with suppress(Conflict):  # one of them names a newer node; the next collection removes the others
+        with suppress(
+            Conflict
+        ):  # one of these refs names a newer node; the next collection removes the others
             draft.commit(durable=False)
 
 
 def _explain_dangling(store: Store, dangling: Dangling, fault: str | None) -> Damaged:
-    """A missing node may have been lost, and its references with it."""
+    """Return the error for a missing node, which might have been lost, and its references with it."""
     referrer = f"node {dangling.referrer}"
     if not dangling.referrer:
         names = (moved.name for moved in store.backend.roots() if moved.target == dangling.id)
@@ -101,7 +104,7 @@ def _explain_dangling(store: Store, dangling: Dangling, fault: str | None) -> Da
 
 
 class _Marks:
-    """The nodes to keep: a set that is always closed under references and types."""
+    """The nodes to keep. The set is always closed under references and types."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -129,13 +132,14 @@ class _Marks:
                     elif len(self.dangling) < 100:
                         self.dangling.append(visit)
             except (Damaged, UsageError) as exc:
-                # The references of a damaged node are unknown, so nothing may be removed.
+                # The references of a damaged node are unknown, so no node can be removed.
                 raise Damaged(
                     f"nothing was collected: {exc.message}", node=getattr(exc, "node", ""), hint=exc.hint
                 ) from exc
 
     def catch_up(self) -> None:
-        """Mark nodes put or pointed at since the last call. Call it while writers are blocked."""
+        """Mark the nodes that were put or pointed at since the last call. Call this method while writers are
+        blocked."""
         puts, moves = self.position
         self.position = self._store.backend.position()
         self.add(moved.target for moved in self._store.backend.roots(moves))

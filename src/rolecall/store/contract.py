@@ -1,4 +1,4 @@
-"""The behaviour required of every backend, as a test suite that authors of backends can run.
+"""The behaviour that every backend must have, as a test suite that authors of backends can run.
 
 Subclass `StoreContract` in a pytest module and give it two fixtures:
 
@@ -52,7 +52,7 @@ TEN_MINUTES = 600_000
 
 
 class SteppedClock:
-    """A clock that moves only when told to."""
+    """A clock that moves only when it is told to."""
 
     def __init__(self, ms: int = 1_700_000_000_000) -> None:
         self.ms = ms
@@ -62,12 +62,12 @@ class SteppedClock:
 
 
 def damage(record: NodeRecord) -> NodeRecord:
-    """The record with a flipped bit, as left by a failing disk or a manual edit."""
+    """Return the record with one bit flipped, as a failing disk or a manual edit might leave it."""
     return record._replace(data=record.data[:-1] + bytes([record.data[-1] ^ 1]))
 
 
 def chain(store: Store, length: int) -> list[str]:
-    """Put linked nodes and return their ids, the newest first."""
+    """Put linked nodes and return their ids, newest first."""
     draft = store.draft()
     link = draft.put_schema(LINK)
     ids: list[str] = []
@@ -78,7 +78,7 @@ def chain(store: Store, length: int) -> list[str]:
 
 
 class StoreContract:
-    """The contract. Provide the fixture `backend`, and `reopen` if a second writer can exist."""
+    """The tests of the contract. Provide the fixture `backend`, and also `reopen` if a second writer can exist."""
 
     @pytest.fixture
     def reopen(self) -> Reopen:
@@ -268,7 +268,7 @@ class StoreContract:
         node = store.put_text("x")
         seen = store.move("r", None, node, {"a": 1})
         with Store(reopen()) as other:
-            for writer in (store, other, store):  # none of them has read the ref
+            for writer in (store, other, store):  # no writer has read the ref
                 draft = writer.draft()
                 draft.bump("r")
                 draft.bump("absent")
@@ -294,7 +294,7 @@ class StoreContract:
         self, store: Store, reopen: Reopen
     ) -> None:
         with Store(reopen()) as other:
-            for number, writer in enumerate((store, other, store), 1):  # none of them has read the ref
+            for number, writer in enumerate((store, other, store), 1):  # no writer has read the ref
                 draft = writer.draft()
                 draft.set_fact("key/a", {"step": str(number)})
                 draft.event("s", "k", {})
@@ -358,7 +358,7 @@ class StoreContract:
 
     @pytest.fixture
     def threads(self, store: Store) -> Store:
-        """Refs `thread/0` to `thread/5`, the even ones idle, and two others."""
+        """Create the refs `thread/0` to `thread/5`, the even ones idle, and two other refs."""
         draft = store.draft()
         for number in (3, 0, 5, 1, 4, 2):
             status = "running" if number % 2 else "idle"

@@ -1,4 +1,4 @@
-"""Single files of a folder store: read, write, replace, sync, with the system's errors translated into ours."""
+"""Read, write, replace and sync single files of a folder store, and translate the system's errors into ours."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def replace(path: Path, data: bytes, *, root: Path, sync: bool) -> None:
 
 
 def temporary_name() -> str:
-    """A name within the store folder that no other writer uses."""
+    """Return a path in the store folder that no other writer uses."""
     return f".tmp/{os.getpid()}-{next(_serial)}"
 
 
@@ -61,7 +61,7 @@ def sync(path: Path) -> None:
 
 
 def changed_ns(path: Path) -> int:
-    """When a file was last modified, in nanoseconds; 0 if it does not exist."""
+    """Return when a file was last modified, in nanoseconds, or 0 if the file does not exist."""
     try:
         return path.stat().st_mtime_ns
     except FileNotFoundError:
@@ -73,7 +73,7 @@ def json_text(value: Any) -> str:
 
 
 def parse(data: bytes, path: Path, make: Callable[..., Any]) -> Any:
-    """Make a value of the JSON object in `data`, which is a file of ours or a line of one."""
+    """Make a value from the JSON object in `data`, which is one of our files or a line of one."""
     try:
         return make(**json.loads(data))
     except (ValueError, TypeError) as exc:
@@ -88,7 +88,7 @@ def damaged_file(path: Path, reason: str) -> Damaged:
 
 
 def find_damage(look: Callable[[], object]) -> Iterator[str]:
-    """The message of the damage that `look` raises, if any."""
+    """Yield the message of the damage that `look` raises, if it raises any."""
     try:
         look()
     except Damaged as exc:
@@ -97,7 +97,7 @@ def find_damage(look: Callable[[], object]) -> Iterator[str]:
 
 @contextmanager
 def translate_errors(path: str) -> Iterator[None]:
-    """Translate the system's errors into ours: what happened, to which file, what to do."""
+    """Translate the system's errors into ours, which say what happened, to which file, and what to do."""
     try:
         yield
     except OSError as exc:

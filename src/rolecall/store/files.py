@@ -1,16 +1,16 @@
 """A store in a folder of plain files, in the layout of the predecessor's storage root.
 
-A folder written by the predecessor can be used here, and the predecessor can still read the threads in it: node files
-in `cas/`, the type index in `cas/_index/`, active threads in `threads.yaml`, ended ones in `history.jsonl`, workflow
-names in `registry.yaml` (or `workflows.yaml`, if that exists). Data that its layout has no place for is kept in
-`refs/`, `moves.jsonl`, `events.jsonl`, `counters.json` and `cas/_sha256/`.
+A folder written by the predecessor can be used here, and the predecessor can still read the threads in it. Node files
+are in `cas/`, the type index in `cas/_index/`, active threads in `threads.yaml`, ended threads in `history.jsonl`, and
+workflow names in `registry.yaml` (or `workflows.yaml`, if that exists). Data for which this layout has no place is kept
+in `refs/`, `moves.jsonl`, `events.jsonl`, `counters.json` and `cas/_sha256/`.
 
 A change takes effect once `journal.json` is in place; only then are the other files updated. Writers hold a kernel lock
-and finish the journal of a killed writer. Readers take no lock: they read the files as the journal says they will be,
-and retry if a writer interfered.
+and finish the journal of a killed writer. Readers take no lock: they read the files as they will be once the journal is
+carried out, and retry if a writer interfered.
 
-This module has the verbs, the lock and the order of a commit. `nodefile` has the nodes, `refview` and `reffile` the
-refs, `journal` a change in progress, `disk` single files.
+This module contains the backend's methods, the lock and the order of a commit. `nodefile` handles nodes, `refview` and
+`reffile` handle refs, `journal` handles a change in progress, and `disk` handles single files.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _LOOKS = 50
 
 
 class FilesBackend:
-    """A store in the folder `path`, created by the first write, so that an earlier failure leaves no trace.
-    `create=False` refuses to create one.
+    """A store in the folder `path`. The first write creates the folder, so that an earlier failure leaves no trace.
+    With `create=False`, a store that does not exist is an error.
 
-    `cas` names the node folder if it is not `cas/` within `path`; a `path` that is itself a node folder is a store
-    without refs. Both are read-only, because several store folders may share the nodes, and the lock of one does not
-    protect the others.
+    `cas` names the node folder if it is not `cas/` within `path`. A `path` that is itself a node folder is a store
+    without refs. In both cases the store is read-only, because several store folders might share the nodes, and the
+    lock of one does not protect the others.
     """
 
     clock: Callable[[], int] | None = None
@@ -113,7 +113,8 @@ class FilesBackend:
             try:
                 plan.carry_out(durable=durable)
             except OSError:
-                # The change has taken effect and readers see it; the next writer finishes it or reports why it cannot.
+                # The change has taken effect, and readers see it. The next writer carries it out, or reports why that
+                # is impossible.
                 return moved
             if not durable:
                 self._unsynced += [self._root / final for _, final in plan.nodes.values()]
@@ -122,11 +123,11 @@ class FilesBackend:
     def _decide(
         self, plan: Journal, fresh: list[NodeRecord], known: list[Path], *, now: int, durable: bool
     ) -> None:
-        """Write the new nodes to temporary files, then the journal, which makes the change take effect."""
+        """Write the new nodes to temporary files, and then the journal, which makes the change take effect."""
         assert self._lock is not None  # noqa: S101 - narrows the type
         if fresh or known:
-            # The modification time of a node file is its position among the puts, a microsecond apart. The lock file
-            # keeps the highest, because two puts may happen within one tick of the clock.
+            # The modification time of a node file is its position among the puts, which are a microsecond apart. The
+            # lock file keeps the highest position, because two puts can happen within one tick of the clock.
             stamp = max(now * 1_000_000, os.fstat(self._lock).st_mtime_ns // 1000 * 1000 + 1000)
             last = stamp + (len(fresh) + len(known) - 1) * 1000
             os.utime(self._lock, ns=(last, last))
@@ -140,8 +141,8 @@ class FilesBackend:
             write(temporary, node_bytes(record), sync=durable)
             os.utime(temporary, ns=(stamp, stamp))
             stamp += 1000
-        if durable:  # a ref may be about to point at nodes that were put without waiting
-            if len(self._unsynced) > _MANY_UNSYNCED:  # syncing each one separately takes milliseconds
+        if durable:  # a ref might be about to point at nodes that were put without waiting
+            if len(self._unsynced) > _MANY_UNSYNCED:  # syncing each file separately would take milliseconds
                 os.sync()
             else:
                 for path in self._unsynced:
@@ -169,7 +170,8 @@ class FilesBackend:
             yield
         finally:
             lock, self._lock = self._lock, None
-            # A forked child may hold the same open file, so closing it would not be enough to unlock.
+            # A forked child process might hold the same open file, so closing the file would not be enough to unlock
+            # it.
             fcntl.flock(lock, fcntl.LOCK_UN)
             os.close(lock)
 
@@ -180,7 +182,7 @@ class FilesBackend:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Block writers. As always, reads overlay the journal of a killed writer."""
+        """Block writers. As always, reads include the journal of a killed writer."""
         lock = self._root / ".lock"
         with _read_lock(lock) if lock.exists() else nullcontext():
             yield
@@ -232,7 +234,7 @@ class FilesBackend:
         with translate_errors(self.path):
             highest = max(self._nodes.latest_put(), max((at for _, at in self._nodes.times()), default=0))
             if self._lock is not None:
-                # A file from elsewhere may have a later time; new puts must come after it.
+                # A file from elsewhere might have a later time; new puts must come after it.
                 os.utime(self._lock, ns=(highest, highest))
             return highest, self._look(lambda view: view.counters.move)
 
@@ -281,7 +283,8 @@ class FilesBackend:
                 ref = view.ref(name)
                 if ref is None:
                     continue
-                # The workflow of a thread written by the predecessor is in its nodes, so the caller must check it.
+                # The workflow of a thread that the predecessor wrote is in the thread's nodes, so the caller must check
+                # it.
                 unsaid = {"name", "workflow"} - set(ref.state) if name.startswith("thread/") else set[str]()
                 if all(
                     key in unsaid or ref.state.get(key) in wanted for key, wanted in (where or {}).items()
@@ -344,11 +347,11 @@ class FilesBackend:
             yield from RefView(Journal(self._root)).problems()
 
     def close(self) -> None:
-        """Do nothing: no file stays open between calls."""
+        """Do nothing, because no file stays open between calls."""
 
 
 def _open_lock(path: Path) -> int:
-    """Open and lock the lock file, whose modification time is the last put's."""
+    """Open and lock the lock file. Its modification time is that of the last put."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         os.utime(file, ns=(0, 0))

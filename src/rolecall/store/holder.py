@@ -13,37 +13,37 @@ from typing import NotRequired, TypedDict
 from rolecall.store.canonical import JsonObject
 
 LEASE_MS = 60_000
-"""How long a lease lasts without renewal; another host has to wait this long."""
+"""Milliseconds that a lease lasts without renewal. Other hosts have to wait this long."""
 
 
 class Process(TypedDict):
-    """A process of a host; `born` is None if its start time is unknown."""
+    """A process on a host. `born` is None if the start time of the process is unknown."""
 
     host: str
     pid: int
     born: str | None
     token: NotRequired[str]
-    """Distinguishes two runs of one process."""
+    """Distinguishes two runs of the same process."""
 
 
 def me(token: str) -> Process:
-    """This process as a lease's holder; `token` distinguishes two runs of one process."""
+    """Return this process as the holder of a lease. `token` distinguishes two runs of the same process."""
     return {**_process_once(os.getpid()), "token": token}
 
 
 @lru_cache(1)
 def _process_once(pid: int) -> Process:
-    """Our own process, which stays the same as long as its id does."""
+    """Return our own process, which stays the same as long as its id does."""
     return process(pid)
 
 
 def process(pid: int) -> Process:
-    """Identify a process of this host uniquely, across restarts and reused process ids."""
+    """Identify a process on this host uniquely, even across reboots and reused process ids."""
     return {"host": _host(), "pid": pid, "born": _born(pid)}
 
 
 def is_alive(lease: JsonObject, *, now: int) -> bool:
-    """Whether the holder of a lease may still be at work."""
+    """Return whether the holder of a lease might still be at work."""
     if lease.get("host") != _host():
         return bool(now < lease.get("deadline", 0))
     pid = lease.get("pid", 0)
@@ -62,7 +62,7 @@ def name_of_host(process: JsonObject) -> str:
 
 
 def is_of_this_boot(lease: JsonObject) -> bool:
-    """Whether the holder of a lease was started since the last boot, as far as can be known."""
+    """Return whether the holder of a lease was started since the last boot, as far as that can be known."""
     theirs, ours = (str(host).split("/")[1:2] for host in (lease.get("host"), _host()))
     return not theirs or theirs == ours or "" in (*theirs, *ours)
 
@@ -72,8 +72,8 @@ def describe(lease: JsonObject) -> str:
 
 
 def _host() -> str:
-    """The host's name, boot id and process id namespace. A process id means nothing after a reboot or in another
-    container with the same host name."""
+    """Return the host's name, boot id and process id namespace. A process id means nothing after a reboot, or in
+    another container with the same host name."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()
@@ -84,12 +84,13 @@ def _host() -> str:
 
 
 def _born(pid: int) -> str | None:
-    """The start time of a process, in the system's own unit; None if unknown.
+    """Return the start time of a process, in the system's own unit, or None if it is unknown.
 
-    It is empty for a process that has ended but was not reaped by its parent."""
+    The start time is empty for a process that has ended but was not reaped by its parent.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            # The command's name may contain spaces and brackets, so count the fields after it.
+            # The command's name can contain spaces and parentheses, so count the fields after it.
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None

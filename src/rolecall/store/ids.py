@@ -1,7 +1,7 @@
-"""Nodes, and the ids of nodes and threads: Crockford base32, XXH64, time-ordered ids. Pure: no clock, no randomness.
+"""Nodes, and the ids of nodes and threads: Crockford base32, XXH64, and ids ordered by time. All functions are pure.
 
-A node id is the XXH64 of the type id's 13 characters and the payload's canonical bytes. A thread id has 26 characters,
-the first ten of which encode the time, so that sorting ids sorts threads.
+A node id is the XXH64 hash of the type id's 13 characters and the payload's canonical bytes. A thread id has 26
+characters, the first ten of which encode the time, so sorting ids sorts threads by age.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 NODE_ID_LENGTH = 13
 THREAD_ID_LENGTH = 26
 
-# Python's int(text, 32) uses the digits 0-9A-V, so decoding is one translate and one int().
+# Python's `int(text, 32)` uses the digits 0-9A-V, so decoding takes one `translate` and one `int`.
 _TO_BASE32 = str.maketrans(ALPHABET, "0123456789ABCDEFGHIJKLMNOPQRSTUV")
 _DIGITS = frozenset(ALPHABET)
 _PAIRS = [first + second for first in ALPHABET for second in ALPHABET]
 
-# Ids written by the predecessor have the 48 time bits shifted left by two. Read as a plain time, they are beyond this
-# point (the year 2109), and plain ids are below it.
+# Ids written by the predecessor have the 48 time bits shifted left by two. Read as a plain time, they are above this
+# limit (the year 2109), and plain ids are below it.
 _SHIFTED_FROM_MS = 1 << 42
 
 
@@ -40,13 +40,14 @@ class Node(NamedTuple):
 
 
 def node_id(type_id: str, data: bytes) -> str:
-    """The id of a node, which depends only on its type and the canonical bytes of its payload. The type of a node that
-    is its own type, such as the meta-schema, counts as empty."""
+    """Return the id of a node, which depends only on the node's type and the canonical bytes of its payload. For a node
+    that is its own type, such as the meta-schema, the type counts as empty."""
     return node_from_number(xxhash.xxh64_intdigest(type_id.encode("ascii") + data))
 
 
 def is_id_of(node: str, type_id: str, data: bytes) -> bool:
-    """Whether `node` is the id of these bytes, as a plain or as a self-typed node."""
+    """Return whether `node` is the id of these bytes, either as a node of this type or as a node that is its own
+    type."""
     prefix = b"" if node == type_id else type_id.encode("ascii", "replace")
     return node_from_number(xxhash.xxh64_intdigest(prefix + data)) == node
 
@@ -56,12 +57,12 @@ def is_node_id(text: str) -> bool:
 
 
 def node_number(node: str) -> int:
-    """A node id as an integer, which needs a third of the memory."""
+    """Return a node id as an integer, which needs a third of the memory."""
     return int(node.translate(_TO_BASE32), 32)
 
 
 def node_from_number(number: int) -> str:
-    # Two characters at a time, unrolled, because a walk over a million nodes spends its time here.
+    # Take two characters at a time, unrolled, because a walk over a million nodes spends its time here.
     return (
         ALPHABET[number >> 60]
         + _PAIRS[number >> 50 & 1023]
@@ -74,7 +75,7 @@ def node_from_number(number: int) -> str:
 
 
 def thread_id(ms: int, randomness: bytes) -> str:
-    """A thread id from a time in milliseconds and ten random bytes."""
+    """Return a thread id made from a time in milliseconds and ten random bytes."""
     if not 0 <= ms < _SHIFTED_FROM_MS or len(randomness) != 10:
         raise UsageError(f"a thread id needs a time below {_SHIFTED_FROM_MS} ms and 10 random bytes")
     number = (ms << 80) | int.from_bytes(randomness, "big")
@@ -82,8 +83,8 @@ def thread_id(ms: int, randomness: bytes) -> str:
 
 
 def member_id(ms: int, number: int, source: str) -> str:
-    """The id of a member of a group, which depends only on the group's time and `source` and on the member's number.
-    The ids of a group's members sort by number and begin with the same ten characters; their endings differ."""
+    """Return the id of a group's member, which depends only on the group's time and `source` and on the member's
+    number. The ids of a group's members sort by number and begin with the same ten characters; their endings differ."""
     digest = xxhash.xxh64_digest(f"{source}/{number}".encode("ascii"))
     return thread_id(ms, number.to_bytes(3, "big") + digest[:7])
 
@@ -93,7 +94,7 @@ def is_thread_id(text: str) -> bool:
 
 
 def thread_time(thread: str) -> int:
-    """The time in milliseconds in a thread id, in our form or the predecessor's shifted one."""
+    """Return the time, in milliseconds, encoded in a thread id, in our form or in the predecessor's shifted form."""
     if not is_thread_id(thread):
         raise UsageError(
             f"{thread!r} is not a thread id",

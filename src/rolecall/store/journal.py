@@ -1,7 +1,7 @@
 """The journal: a change to the files of a store folder, which takes effect once `journal.json` is in place.
 
-A change is planned, written, and then carried out, which can be repeated safely. `read` returns a file as it is after
-the change, so that planning sees its own writes, and readers see the change of a writer that was killed.
+A change is planned, written, and then carried out; carrying it out can be repeated safely. `Journal.read` returns a
+file as it is after the change, so planning sees its own writes, and readers see the change of a writer that was killed.
 """
 
 from __future__ import annotations
@@ -22,20 +22,22 @@ COUNTERS = "counters.json"
 
 @dataclass
 class Journal:
-    """A change to the files of the folder `root`; empty until something is planned. Files are named relative to it."""
+    """A change to the files of the folder `root`. It is empty until something is planned. Files are named relative to
+    `root`."""
 
     root: Path
     nodes: dict[str, list[str]] = field(default_factory=dict)
-    """Maps an id to the temporary file of the node and its final path."""
+    """For the id of each new node, the temporary file and the final path."""
     texts: dict[str, str | None] = field(default_factory=dict)
-    """New files as a whole; None removes one."""
+    """The new contents of whole files; None removes the file."""
     lines: dict[str, list[str]] = field(default_factory=dict)
     lengths: dict[str, int] = field(default_factory=dict)
-    """The lines to append to files that grow, and the length of those files before."""
+    """The lines to append to growing files (`lines`), and the previous lengths of those files."""
     forgotten: dict[str, list[list[str]]] = field(default_factory=dict)
-    """For files that grow, the fields and values whose lines are removed, the predecessor's lines too."""
+    """For growing files, fields with values. Lines with such a value in the field are removed, including the
+    predecessor's."""
     entries: dict[str, dict[str, str | None]] = field(default_factory=dict)
-    """For each YAML map that the predecessor writes too, the entries to set, or to remove if None."""
+    """For each YAML map that the predecessor also writes, the entries to set, or to remove if the value is None."""
 
     @property
     def is_empty(self) -> bool:
@@ -44,7 +46,8 @@ class Journal:
     # -- planning --
 
     def read(self, file: str) -> bytes | None:
-        """The content of a file after the change; the caller applies changes to single entries of maps."""
+        """Return the content of a file after the change. Changes to single entries of maps are not applied; the caller
+        applies them."""
         if file in self.texts:
             text = self.texts[file]
             return None if text is None else text.encode()
@@ -59,18 +62,18 @@ class Journal:
         return data[:length] + _complete(data[length:], added)
 
     def read_lines(self, file: str) -> Iterator[bytes]:
-        """The complete lines of a file; a last one without a newline was never finished."""
+        """Return the complete lines of a file. A last line without a newline was never finished."""
         return (line for line in (self.read(file) or b"").splitlines(keepends=True) if line.endswith(b"\n"))
 
     def append(self, file: str, line: str, *, shared: bool = False) -> None:
-        """Append a line to a file. `shared` means that the predecessor appends to it too."""
+        """Append a line to a file. With `shared`, the predecessor appends to the file, too."""
         if file not in self.lines:
             self.lengths[file], is_whole = _trim(self.root / file, shared=shared)
             self.lines[file] = [] if is_whole else [""]
         self.lines[file].append(line)
 
     def forget(self, file: str, field: str, value: str, *, shared: bool = False) -> None:
-        """Remove the lines that have a value in a field from a file that grows."""
+        """Remove from a growing file the lines that have this value in this field."""
         _trim(self.root / file, shared=shared)
         self.forgotten.setdefault(file, []).append([field, value])
         if file in self.lines:
@@ -85,7 +88,7 @@ class Journal:
     # -- taking effect --
 
     def write(self, *, durable: bool) -> None:
-        """Put the journal in place."""
+        """Put the journal in place, which makes the change take effect."""
         place, temporary = self.root / _JOURNAL, self.root / disk.temporary_name()
         plan = {key: value for key, value in vars(self).items() if key != "root"}
         disk.write(temporary, json_text(plan).encode(), sync=durable)
@@ -100,7 +103,7 @@ class Journal:
             raise
 
     def carry_out(self, *, durable: bool) -> None:
-        """Bring the files up to date. Doing this twice has no further effect."""
+        """Bring the files up to date. Doing so twice has no further effect."""
         touched = {self.root, self.root / "cas"}
         for file in self.lines.keys() - self.forgotten.keys():
             _append(self.root / file, self._join_lines(file), length=self.lengths[file], durable=durable)
@@ -131,11 +134,11 @@ class Journal:
 
 
 def read_journal(root: Path) -> Journal | None:
-    """The journal in force, if any."""
+    """Return the journal in force, or None if there is none."""
     path = root / _JOURNAL
     data = disk.read(path)
     # A durable journal was on disk before it got its name. If a power failure emptied the journal, its change was not
-    # durable, so it may be lost.
+    # durable, so it is acceptable to lose the change.
     if data is None or not data.strip(b"\0"):
         return None
     try:
@@ -145,12 +148,13 @@ def read_journal(root: Path) -> Journal | None:
 
 
 def instant(root: Path) -> tuple[bytes | None, bytes | None]:
-    """A value that changes whenever a change of refs takes effect or is finished."""
+    """Return a value that differs whenever a change to refs has taken effect or has been carried out."""
     return disk.read(root / _JOURNAL), disk.read(root / COUNTERS)
 
 
 def finish_journal(root: Path, *, first: bool) -> None:
-    """Carry out the journal of a killed writer; then, or if this is the `first` write, clean up."""
+    """Carry out the journal of a killed writer, if there is one. Clean up afterwards, or if this is the `first`
+    write."""
     journal = read_journal(root)
     if journal is not None:
         journal.carry_out(durable=True)
@@ -160,7 +164,7 @@ def finish_journal(root: Path, *, first: bool) -> None:
 
 
 def sweep(root: Path) -> None:
-    """Remove temporary files. With the lock held and no journal, nobody uses them."""
+    """Remove temporary files. While the lock is held and there is no journal, nobody uses them."""
     folder = root / ".tmp"
     if (root / _JOURNAL).exists() or not folder.is_dir():
         return
@@ -174,7 +178,7 @@ def sweep(root: Path) -> None:
 
 
 def _append(path: Path, text: bytes, *, length: int, durable: bool) -> None:
-    """Append to a file that was `length` bytes long, unless the text is already there."""
+    """Append to a file that was `length` bytes long, unless the text was already appended."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
@@ -189,8 +193,8 @@ def _append(path: Path, text: bytes, *, length: int, durable: bool) -> None:
 
 
 def _complete(since: bytes, text: bytes) -> bytes:
-    """What a file has since a text was to be appended, with the whole text: a writer that was killed may have written
-    some of it, and the predecessor other lines."""
+    """Return what must follow the original content of a file so that it contains the whole text. `since` is what was
+    written after that content: part of the text by a writer that was killed, or other lines by the predecessor."""
     if since.startswith(text):
         return since
     if text.startswith(since):
@@ -199,7 +203,8 @@ def _complete(since: bytes, text: bytes) -> bytes:
 
 
 def _has(line: bytes, field: str, value: str) -> bool:
-    """Whether a line is an object with this value; a line that is not ours may be anything."""
+    """Return whether a line is an object with this value in this field. A line that is not ours can contain
+    anything."""
     if value.encode() not in line:
         return False
     try:
@@ -209,8 +214,8 @@ def _has(line: bytes, field: str, value: str) -> bool:
 
 
 def _trim(path: Path, *, shared: bool) -> tuple[int, bool]:
-    """The length of a growing file, and whether its last line is complete. In a file that only we append to, a last
-    line without a newline was never finished and is cut off."""
+    """Return the length of a growing file, and whether its last line is complete. In a file to which only we append, a
+    last line without a newline was never finished, so it is cut off."""
     try:
         file = os.open(path, os.O_RDWR)
     except FileNotFoundError:

@@ -1,5 +1,5 @@
-"""Modules that are imported when they are first used: reading a thread starts no event loop, and checking a workflow
-opens no store. A module declares them at its top, beside the imports that a type checker reads:
+"""Modules that are imported when they are first used, so that, for example, reading a thread imports no event loop and
+checking a workflow imports no store. A module declares them at its top, next to the imports that a type checker reads:
 
     if TYPE_CHECKING:
         import shutil
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 
-TYPE_CHECKING = False  # hooks do without `typing`
+TYPE_CHECKING = False  # hooks do without `typing`, because importing it takes time
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
@@ -33,5 +33,5 @@ class Module:
 
 
 def import_later(table: Mapping[str, str]) -> dict[str, Module]:
-    """The modules of a table that has the names of modules by the package that they are in."""
+    """Return a `Module` for each module in a table. The table maps a package to the names of its modules."""
     return {name: Module(package + name) for package, names in table.items() for name in names.split()}

@@ -1,7 +1,7 @@
-"""Node files: their bytes and paths, and the two indexes beside them, of types and of SHA-256 hashes.
+"""Node files: their bytes and paths, and the two indexes next to them, one of types and one of SHA-256 hashes.
 
-A node is in the node folder or, in the newer layout, in `nodes/` within it; both are read. Reads include the journal,
-so a node is visible as soon as its change takes effect.
+A node is in the node folder or, in the newer layout, in `nodes/` within it; both places are read. Reads include the
+journal, so a node is visible as soon as its change takes effect.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TIMESTAMP = b"itimestamp"
 
 
 class NodeFolder:
-    """The nodes in `path`, including those that a journal in the store folder `root` is about to add."""
+    """The nodes in the folder `path`, including those that a journal in the store folder `root` is about to add."""
 
     def __init__(self, path: Path, *, root: Path) -> None:
         self.path = path
@@ -44,13 +44,13 @@ class NodeFolder:
         return self.path / f"{node}.bin", self._newer / f"{node}.bin"
 
     def _pending(self) -> dict[str, Path]:
-        """The nodes that a journal is about to put in place."""
+        """Return the nodes that a journal is about to put in place, with their temporary files."""
         journal = read_journal(self._root)
         nodes = journal.nodes if journal else {}
         return {node: self._root / temporary for node, (temporary, _) in nodes.items()}
 
     def _read(self, file: Path) -> bytes:
-        """An index file with the lines that a journal is about to append."""
+        """Return the content of an index file, including the lines that a journal is about to append."""
         if file.is_relative_to(self._root):
             journal = read_journal(self._root) or Journal(self._root)
             return journal.read(str(file.relative_to(self._root))) or b""
@@ -60,7 +60,7 @@ class NodeFolder:
         return bool(self.find(node) or node in self._pending() or self.find(node))
 
     def record(self, node: str) -> NodeRecord | None:
-        # A file may be missed once while a journal or the predecessor moves it into place, but not twice.
+        # While a journal or the predecessor moves a file into place, the file can be missed once, but not twice.
         for _ in range(2):
             path = self.find(node) or self._pending().get(node)
             if path is not None and (data := read(path)) is not None:
@@ -76,7 +76,7 @@ class NodeFolder:
             return None
 
     def of_type(self, type_id: str) -> Iterator[str]:
-        """Ids of one type, oldest first."""
+        """Yield the ids of the nodes of one type, oldest first."""
         if not self._index.is_dir():
             yield from (node for _, node in sorted(self._by_type().get(type_id, [])))
             return
@@ -86,14 +86,15 @@ class NodeFolder:
                 yield node
 
     def _list_indexed(self, type_id: str) -> Iterator[str]:
-        """The ids listed under a type in the index."""
+        """Yield the ids listed under a type in the index."""
         if type_id.encode() in self._read(self._index / "_meta").split():
             yield type_id
         words = self._read(self._index / type_id).decode("ascii", "replace").split()
         yield from filter(is_node_id, words)
 
     def _by_type(self) -> dict[str, list[tuple[int, str]]]:
-        """Time and id of the readable nodes of each type; self-typed nodes are also under `_meta`."""
+        """Return the times and ids of the readable nodes of each type. Nodes that are their own type are also listed
+        under `_meta`."""
         members: dict[str, list[tuple[int, str]]] = {}
         for item in self.scan(hashes=False):
             if isinstance(item, NodeRecord):  # a damaged node has no known type
@@ -103,7 +104,7 @@ class NodeFolder:
         return members
 
     def listing(self) -> Iterator[tuple[str, Path]]:
-        """Every node file, each id once, including those that a journal is about to put in place."""
+        """Yield every node file, each id once, including the files that a journal is about to put in place."""
         pending = self._pending()
         for folder in (self._newer, self.path):
             if not folder.is_dir():
@@ -118,11 +119,11 @@ class NodeFolder:
         yield from pending.items()
 
     def latest_put(self) -> int:
-        """The time of the latest put by a writer that took the lock, as kept by the lock file."""
+        """Return the time of the latest put by a writer that took the lock; the lock file keeps this time."""
         return changed_ns(self._root / ".lock")
 
     def scan(self, *, hashes: bool) -> Iterator[NodeRecord | Damage]:
-        """Every node, then those put meanwhile, which a directory listing in progress may miss."""
+        """Yield every node, then those put in the meantime, which a directory listing in progress can miss."""
         start = self.latest_put()
         young: set[str] = set()
         for node, path in self.listing():
@@ -136,7 +137,7 @@ class NodeFolder:
 
     def _load(self, node: str, path: Path, *, hashes: bool) -> Iterator[NodeRecord | Damage]:
         data = read(path)
-        if data is None:  # moved into place, or deleted
+        if data is None:  # the file was moved into place, or deleted
             path = self.find(node) or path
             data = read(path)
         if data is None:
@@ -149,14 +150,14 @@ class NodeFolder:
             yield record._replace(sha256=self._sha256(node)) if hashes else record
 
     def times(self) -> Iterator[tuple[str, int]]:
-        """When each node was last put, which is the modification time of its file."""
+        """Yield when each node was last put, which is the modification time of its file."""
         for node, path in self.listing():
             at = changed_ns(path) or changed_ns(self.find(node) or path)
             if at:
                 yield node, at
 
     def compare(self, records: Sequence[NodeRecord]) -> tuple[list[NodeRecord], list[Path]]:
-        """The new records, and the files of those already here with the same bytes."""
+        """Return the new records, and the files of the records that are already stored with the same bytes."""
         fresh: list[NodeRecord] = []
         known: list[Path] = []
         for record in {record.id: record for record in records}.values():
@@ -171,7 +172,7 @@ class NodeFolder:
         return fresh, known
 
     def plan(self, journal: Journal, fresh: Sequence[NodeRecord]) -> None:
-        """Plan the files and index lines of new nodes."""
+        """Plan the files and the index lines of new nodes."""
         if fresh and not self._index.is_dir():
             self.rebuild_index()
         folder = f"{_CAS}/nodes" if self._newer.is_dir() else _CAS
@@ -215,14 +216,14 @@ class NodeFolder:
     def problems(self) -> Iterator[str]:
         for folder in (self.path, self._newer):
             for name in sorted(os.listdir(folder)) if folder.is_dir() else ():
-                # The predecessor keeps its variables here, in files of its own.
+                # The predecessor keeps its variables in files of its own in this folder.
                 known = name.startswith(("_", "variables.db")) or (folder == self.path and name == "nodes")
                 if not known and _node_of(name) is None:
                     yield f"{folder / name}: not the name of a node file"
         if not self._index.is_dir():
             return
         for type_id, members in self._by_type().items():
-            # Read the index after the nodes, so that it includes a writer's new nodes.
+            # Read the index after the nodes, so that it includes the new nodes of a writer.
             listed = set(self._list_indexed(type_id))
             missed = [node for _, node in members if node not in listed and self.find(node)]
             if missed and type_id != "_meta":
@@ -233,7 +234,7 @@ class NodeFolder:
 
 
 def holds_nodes(folder: Path) -> bool:
-    """Whether `folder` is itself a node folder, without a store folder around it."""
+    """Return whether `folder` is itself a node folder, without a store folder around it."""
     if (folder / "_index").is_dir():
         return True
     places = [place for place in (folder, folder / "nodes") if place.is_dir()]
@@ -245,13 +246,13 @@ def _node_of(file: str) -> str | None:
 
 
 def node_bytes(record: NodeRecord) -> bytes:
-    """The deterministic CBOR of {type, payload, timestamp}; shorter keys come first."""
+    """Return the deterministic CBOR encoding of {type, payload, timestamp}, in which shorter keys come first."""
     head = _HEAD + record.type.encode() + _PAYLOAD
     return head + record.data + _TIMESTAMP + canonical.encode(record.created)
 
 
 def parse_node(data: bytes, path: Path, *, node: str) -> NodeRecord:
-    """Cut the record out of a node file, without decoding its payload."""
+    """Cut the record out of a node file without decoding the payload."""
     reason = "it does not begin like a node file" if data else "the file is empty"
     at = data.rfind(_TIMESTAMP)
     if data.startswith(_HEAD) and data[20:28] == _PAYLOAD and at >= 28:

@@ -1,6 +1,5 @@
-"""The files that hold refs: YAML maps and the history of ended threads, shared with the predecessor, and one file of
-our own per ref. This module knows their names and formats; `refview` combines them.
-"""
+"""The files that hold refs: YAML maps and the history of ended threads, which are shared with the predecessor, and one
+file of our own for each ref. This module knows the names and formats of these files; `refview` combines them."""
 
 from __future__ import annotations
 
@@ -26,19 +25,20 @@ THREADS = "threads.yaml"
 HISTORY = "history.jsonl"
 
 REASON = {"completed": "completed", "failed": "failed", "killed": "cancelled", "discarded": "cancelled"}
-"""Maps our status of an ended thread to the reason in its history line."""
+"""The reason that is written in a history line for each status of an ended thread."""
 STATUS = {"completed": "completed", "failed": "failed", "cancelled": "killed", None: "completed"}
 
 _ENTRY = re.compile(r'(?:"([\w@.$/-]+)"|([A-Za-z0-9][\w.$/-]*)): +(?:"([0-9A-Z]{13})"|([0-9A-Z]{13}))')
 
 
 def registry_file(root: Path) -> str:
-    """The file that maps workflow names; the predecessor has used both names."""
+    """Return the name of the file that maps workflow names to nodes. The predecessor has used two names for it."""
     return "workflows.yaml" if (root / "workflows.yaml").exists() else "registry.yaml"
 
 
 def read_map(path: Path) -> dict[str, str]:
-    """Read a flat YAML map from name to node id. Every scalar is text, because an id may look like a number."""
+    """Read a flat YAML map from names to node ids. Every scalar is read as text, because an id can look like a
+    number."""
     data = read(path)
     if data is None:
         return {}
@@ -56,7 +56,7 @@ def read_map(path: Path) -> dict[str, str]:
 
 
 def _parse_yaml_map(text: str, path: Path) -> dict[str, str]:
-    """Parse a map in any YAML that the predecessor or a person may have written; slow."""
+    """Parse a map in any YAML that the predecessor or a person might have written. This is slow."""
     try:
         top = yaml.compose(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
     except yaml.YAMLError as exc:
@@ -80,13 +80,13 @@ def edit_map(entries: Mapping[str, str], edits: Mapping[str, str | None]) -> dic
 
 
 def map_text(entries: Mapping[str, str]) -> str:
-    """Write YAML that any parser reads; JSON strings are valid YAML strings."""
+    """Return YAML that any parser reads. JSON strings are valid YAML strings."""
     lines = [f"{json.dumps(key)}: {json.dumps(value)}\n" for key, value in sorted(entries.items())]
     return "".join(lines) or "{}\n"
 
 
 class Ending(NamedTuple):
-    """A line of `history.jsonl`: how a thread ended."""
+    """A line of `history.jsonl`, which says how a thread ended."""
 
     thread: str
     workflow: str | None
@@ -96,7 +96,7 @@ class Ending(NamedTuple):
 
 
 def parse_ending(line: bytes) -> Ending | None:
-    """Parse a line of `history.jsonl`; None if it does not describe how a thread ended."""
+    """Parse a line of `history.jsonl`. Return None if the line does not say how a thread ended."""
     try:
         entry = json.loads(line)
         thread, head, at = entry["thread"], entry["head"], entry["completedAt"]
@@ -111,7 +111,7 @@ def parse_ending(line: bytes) -> Ending | None:
 
 
 def ref_file(name: str) -> str:
-    """The file of a ref, relative to the store folder."""
+    """Return the path of a ref's file, relative to the store folder."""
     segments = name.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in segments):
         raise UsageError(f"{name!r} is not a ref name", hint="Join non-empty segments by /.")
@@ -124,12 +124,12 @@ def _ref_folder(segments: list[str]) -> str:
 
 
 def ref_name(file: str) -> str:
-    """The ref of a file."""
+    """Return the name of the ref that a file contains."""
     return file.removeprefix("refs/").removesuffix(".json").replace("+/", "/")
 
 
 def ref_names(root: Path, prefix: str) -> Iterator[str]:
-    """Names of refs with their own file; only folders that match `prefix` are opened."""
+    """Yield the names of refs that have a file of their own. Only folders that match `prefix` are opened."""
     waiting = [_ref_folder([part for part in prefix.split("/")[:-1] if part])]
     while waiting:
         place = waiting.pop()

@@ -1,7 +1,7 @@
 """Combine the files of a store folder into refs and events, and plan changes to them.
 
-A thread or workflow is also listed in a file that the predecessor writes. If the two differ, that file is right about
-the target, and our own file about the rest. Nothing is written here.
+A thread or workflow is also listed in a file that the predecessor writes. If that file and our own differ, the
+predecessor's file is right about the target, and our own file about the rest. This module writes nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EVENTS = "events.jsonl"
 
 
 class _Counters(NamedTuple):
-    """The highest number of each kind so far; numbers are never used again."""
+    """The highest number of each kind so far. Numbers are never reused."""
 
     change: int = 0
     move: int = 0
@@ -40,11 +40,11 @@ class _OwnRef(NamedTuple):
     version: int
     updated: int
     pointed: bool = True
-    """Whether the ref has ever had a target, and so a history."""
+    """Whether the ref has ever had a target, and therefore has a history."""
 
 
 class RefView:
-    """The refs in the files with a journal applied: one in force, or a change being planned."""
+    """The refs in the files after a journal is applied, which is either in force or still being planned."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
@@ -73,7 +73,7 @@ class RefView:
         has_ended = file == THREADS and own is not None and own.state.get("status") in REASON
         if own is not None and own.target == target and not has_ended:
             return own
-        # The predecessor has moved it, or resumed an ended thread.
+        # The predecessor has moved the ref, or resumed an ended thread.
         state = dict(own.state) if own else {}
         if file == THREADS and (own is None or has_ended):
             state["status"] = "idle"
@@ -81,13 +81,15 @@ class RefView:
         return Ref(name, target, state, own.version + 1 if own else 1, changed_ms)
 
     def _apply_ending(self, name: str, own: Ref | None, thread: str) -> Ref | None:
-        """A ref according to its last history line, unless our own file already has that ending or is newer."""
+        """Return a ref according to its last history line, unless our own file already has that ending or is newer."""
         if thread not in self._endings():
             return own
         ending = self._endings()[thread][-1]
         if own is not None:
             is_known = own.state.get("status") in REASON and own.target == ending.head
-            if is_known or ending.completedAt < own.updated:  # resumed here after that line
+            if (
+                is_known or ending.completedAt < own.updated
+            ):  # the thread was resumed here after that line was written
                 return own
         state = {**(own.state if own else {}), "status": STATUS.get(ending.reason, "completed")}
         if ending.workflow is not None:
@@ -108,7 +110,7 @@ class RefView:
         return None if data is None else parse(data, self._root / file, _OwnRef)
 
     def _shared_place(self, name: str) -> tuple[str, str]:
-        """The file and key under which the predecessor keeps a ref, or empty strings."""
+        """Return the file and key under which the predecessor keeps a ref, or two empty strings."""
         kind, _, key = name.partition("/")
         if kind == "thread" and is_thread_id(key):
             return THREADS, key
@@ -124,7 +126,7 @@ class RefView:
         return self._maps[file]
 
     def names(self, prefix: str) -> set[str]:
-        """Names that may have a ref now."""
+        """Return the names that might have a ref now."""
         found = set(reffile.ref_names(self._root, prefix))
         found |= {reffile.ref_name(file) for file in self.journal.texts if file.startswith("refs/")}
         for kind, file in (("thread", THREADS), ("workflow", self._registry)):
@@ -152,7 +154,8 @@ class RefView:
         return found
 
     def find_unrecorded(self, names: Iterable[str] | None = None, since: int = 0) -> list[Moved]:
-        """Targets that another program gave to refs, reported as moves made just now, because they still matter."""
+        """Return the targets that another program gave to refs, as if they were moves made just now, because they still
+        matter."""
         wanted = self.names("thread/") | self.names("workflow/") if names is None else set(names)
         found = [ref for name in wanted if (ref := self.ref(name))]
         targets = {(ref.name, ref.target): ref.updated for ref in found if ref.target is not None}
@@ -190,7 +193,7 @@ class RefView:
             ref = self.ref(name) if file else None
             if ref is None or ref.target is None or (file == THREADS and ref.state.get("status") in REASON):
                 continue
-            if self._listed_target(file, key) is None:  # the predecessor may have overwritten the entry
+            if self._listed_target(file, key) is None:  # the predecessor might have overwritten the entry
                 yield f"{file}: {key} is missing; its next move puts it back"
 
     # -- planning --
@@ -210,12 +213,12 @@ class RefView:
         own = self._own(move.name)
         file, key = self._shared_place(move.name)
         self._count(change=1)
-        self._endings_by_thread = None  # the plan may change them
+        self._endings_by_thread = None  # the planned change can change them
         if move.removes:
             self.journal.texts[reffile.ref_file(ref.name)] = None
             if file:
                 self.journal.entries.setdefault(file, {})[key] = None
-            # A ref that never had a target, such as a lease, has no history to rewrite.
+            # A ref that never had a target, such as a lease, has no history to remove.
             if file or (own and own.pointed):
                 self.journal.forget(_MOVES, "name", ref.name)
                 if file == THREADS:
@@ -231,7 +234,7 @@ class RefView:
                 recorded = target
         self._put_own(ref, pointed=recorded is not None or bool(own and own.pointed))
 
-        if file:  # the predecessor lists it too
+        if file:  # the predecessor lists the ref, too
             status = ref.state.get("status")
             has_ended = file == THREADS and status in REASON
             self.journal.entries.setdefault(file, {})[key] = None if has_ended else ref.target

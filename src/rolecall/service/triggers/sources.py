@@ -1,7 +1,7 @@
-"""Look at a trigger's source: run a command or a sense in a child, or check files.
+"""Look at a trigger's source: run a command or a sense in a child process, or check files.
 
-The result is a value with a digest that reveals changes, or a signal, or the reason why there is neither. Children end
-within their time limit and leave nothing behind.
+The result is a value with a digest that reveals changes, or a signal, or the reason why there is neither. Child
+processes end within their time limit and leave no processes behind.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NAMED_FILES = 100
 _IGNORED = frozenset(
     {".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", ".tox", ".mypy_cache", ".pytest_cache", ".idea"}
 )  # fmt: skip
-"""Folders that are skipped unless a pattern names them; their changes are ignored too."""
+"""Folders that are skipped unless a pattern names them. Changes in them are ignored, too."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,15 @@ class SourceLook:
     """The result of looking at a source."""
 
     data: JsonObject | None = None
-    """The values that a prompt can use; None without a signal."""
+    """The values that a prompt can use, or None if there is no signal."""
     digest: str = ""
-    """The digest of the value seen; empty if every signal counts."""
+    """The digest of the value seen, or empty if every signal counts."""
     problem: str = ""
     """Why the look failed."""
     folders: frozenset[str] = frozenset()
-    """The folders that contain matching files, and the folders above them."""
+    """The folders that contain matching files, and all folders above those."""
     took: float = 0.0
-    """Seconds of processor time, measured only for files."""
+    """The CPU time used, in seconds. It is measured only for files."""
 
 
 # -- commands --
@@ -78,7 +78,7 @@ async def look_at_command(source: WatchedCommand, folder: str, env: Mapping[str,
 
 
 def sense_file(folder: str, name: str) -> str:
-    """`senses/NAME.py`, or `senses/NAME/index.py` if only that exists."""
+    """Return the path of `senses/NAME.py`, or of `senses/NAME/index.py` if only that file exists."""
     flat, nested = (os.path.join(folder, FOLDER, *parts) for parts in ([f"{name}.py"], [name, "index.py"]))
     return nested if os.path.isfile(nested) and not os.path.isfile(flat) else flat
 
@@ -95,7 +95,7 @@ class SenseAnswer(NamedTuple):
     signal: JsonObject | None = None
     error: str = ""
     line: int = 1
-    """The line of the error."""
+    """The line of the sense's file in which the error occurred."""
 
 
 async def call_sense(
@@ -107,7 +107,7 @@ async def call_sense(
     is_called: bool = True,
     sandbox: Sandbox | None = None,
 ) -> SenseAnswer:
-    """Run a sense; without `is_called` the file is only loaded."""
+    """Run a sense. If `is_called` is false, only load its file."""
     if not os.path.isfile(path):
         return SenseAnswer(error=f"the file {path} does not exist")
     try:
@@ -115,7 +115,7 @@ async def call_sense(
     except UsageError as error:
         return SenseAnswer(error=error.message)
     ended = await process.run(
-        # -P: a file of the project must not shadow a module that is imported.
+        # With -P, a file in the project cannot shadow an imported module.
         [sys.executable, "-P", "-m", "rolecall.service.triggers.sensechild"],
         cwd=Path(folder),
         env={**env, "PYTHONDONTWRITEBYTECODE": "1"},
@@ -137,7 +137,7 @@ async def call_sense(
 
 
 def look_at_files(source: WatchedFiles, folder: str, *, since_ms: int) -> SourceLook:
-    """Check the files as they are now, and name those changed at `since_ms` or later."""
+    """Check the files as they are now, and list those that changed at `since_ms` or later."""
     began, since = time.thread_time(), since_ms * 1_000_000
     stamps: dict[str, tuple[int, int]] = {}
     changed: list[str] = []
@@ -148,10 +148,10 @@ def look_at_files(source: WatchedFiles, folder: str, *, since_ms: int) -> Source
                 changed.append(path)
     except UsageError as error:
         return SourceLook(problem=error.message)
-    except OSError as error:  # a file that cannot be read now is not gone
+    except OSError as error:  # a file that cannot be read now might still exist
         return SourceLook(problem=f"{error.filename}: {error.strerror}")
     digest = hashlib.sha256(json.dumps(dict(sorted(stamps.items()))).encode()).hexdigest()[:32]
-    # A prompt is text, but a file name may not be valid UTF-8.
+    # A prompt is text, but a file name is not always valid UTF-8.
     named = [os.fsencode(path).decode("utf-8", "replace") for path in sorted(changed)[:_NAMED_FILES]]
     places = {os.path.dirname(path) for path in stamps}
     folders = places.union(str(above) for place in places for above in PurePath(place).parents)
@@ -159,14 +159,14 @@ def look_at_files(source: WatchedFiles, folder: str, *, since_ms: int) -> Source
 
 
 def _walk(folder: str, patterns: Sequence[str], since: int) -> Iterator[tuple[str, os.stat_result, bool]]:
-    """Every matching file below the folders that the patterns begin with, and whether its folder was moved here at
-    `since`, in nanoseconds, or later: then the folder's inode changed and its contents did not."""
+    """Yield every matching file below the folders with which the patterns begin, and whether the file's folder was
+    moved here at `since` (in nanoseconds) or later. Such a move changes the folder's inode, but not its contents."""
     fits, count = glob_test(*patterns), 0
     moved: set[str] = set()
     for root in roots(folder, patterns):
 
         def check(error: OSError, root: str = root) -> None:
-            """Ignore a folder that is gone, and one below the root that we may not read."""
+            """Ignore a folder that is gone, and a folder below the root that this process is not allowed to read."""
             is_theirs = isinstance(error, PermissionError) and error.filename != root
             if not isinstance(error, FileNotFoundError) and not is_theirs:
                 raise error
@@ -183,7 +183,7 @@ def _walk(folder: str, patterns: Sequence[str], since: int) -> Iterator[tuple[st
             for name in files:
                 path = os.path.relpath(os.path.join(place, name), folder)
                 if fits(path):
-                    with suppress(OSError):  # just removed, or a broken link
+                    with suppress(OSError):  # the file was just removed, or is a broken link
                         yield path, os.stat(os.path.join(place, name)), place in moved
 
 
@@ -192,10 +192,11 @@ def _is_ignored(name: str, patterns: Sequence[str]) -> bool:
 
 
 def concerns(path: str, folder: str, patterns: tuple[str, ...], known: Collection[str]) -> bool:
-    """Whether a change of `path` may affect matching files. `known` are the folders of the files seen before.
+    """Return whether a change of `path` can affect matching files. `known` contains the folders of the files seen
+    before.
 
-    If a folder appears or disappears with files in it, or fills before it is watched, the kernel reports only the
-    folder's name.
+    If a folder with files appears or disappears, or fills up before it is watched, the kernel reports only the folder's
+    name.
     """
     seen = os.path.relpath(path, folder)
     if glob_test(*patterns)(seen):
@@ -205,7 +206,7 @@ def concerns(path: str, folder: str, patterns: tuple[str, ...], known: Collectio
 
 
 def roots(folder: str, patterns: Sequence[str]) -> list[str]:
-    """The folders to look at for these patterns, none of them inside another."""
+    """Return the folders in which to look for files that match the patterns. No returned folder is inside another."""
     found: set[str] = set()
     for pattern in patterns:
         place = folder

@@ -1,4 +1,4 @@
-"""Triggers, which start threads automatically: their values, and how a project writes them.
+"""Triggers, which start threads automatically: their values, and how a project's file defines them.
 
     workflows:
       review-code:
@@ -9,8 +9,8 @@
           moved:   {command: [git, rev-parse, origin/main], every: 5m, prompt: "Review {{output}}."}
           flaky:   {sense: flaky_tests, every: 1h, prompt: "Look at {{test}}."}
 
-A trigger has a source of signals, a schedule if the source must be polled, and rules for handling a signal. These are
-plain values; `trigger_form.py` reads them.
+A trigger consists of a source of signals, a schedule if the source must be polled, and rules for handling a signal. The
+classes here are plain values; `trigger_form.py` reads them from the file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 LONGEST = 366 * 86400.0
 
 ALWAYS = ("trigger", "workflow", "project", "at")
-"""The values that every prompt can use."""
+"""The names of the values that every prompt can use."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Clock:
     """A source whose signal is the schedule itself."""
 
     names: ClassVar[tuple[str, ...] | None] = ("scheduled",)
-    """The values that a prompt can use besides `ALWAYS`; None if they depend on the signal."""
+    """The names of the values that a prompt can use in addition to `ALWAYS`, or None if they depend on the signal."""
 
     def __str__(self) -> str:
         return ""
@@ -77,7 +77,8 @@ class WatchedCommand:
     argv: tuple[str, ...]
     timeout: float = 60.0
     sandbox: Sandbox | None = None
-    """What it may reach; None: it writes the project's folder and sees no secrets, where that can be enforced."""
+    """What the command can access. With None, it can write to the project's folder and sees no secrets, where that can
+    be enforced."""
     names: ClassVar[tuple[str, ...] | None] = ("output", "scheduled")
 
     def __str__(self) -> str:
@@ -91,7 +92,7 @@ class Sense:
     name: str
     timeout: float = 60.0
     sandbox: Sandbox | None = None
-    """As that of a command."""
+    """What the sense can access, as in `WatchedCommand`."""
     names: ClassVar[tuple[str, ...] | None] = None
 
     def __str__(self) -> str:
@@ -104,7 +105,8 @@ class Hook:
 
     secret_env: str
     signature: str = ""
-    """The header with the HMAC-SHA256 of the body; if empty, the secret itself comes as a bearer token."""
+    """The name of the header that contains the HMAC-SHA256 of the body. If empty, the secret itself is sent as a bearer
+    token."""
     names: ClassVar[tuple[str, ...] | None] = ("body", "headers", "query")
 
     def __str__(self) -> str:
@@ -120,35 +122,36 @@ Source = Clock | WatchedFiles | WatchedCommand | Sense | Hook
 class Trigger:
     workflow: str
     name: str
-    """Unique among the triggers of its workflow."""
+    """The name of the trigger, unique among the triggers of its workflow."""
     source: Source
     schedule: Schedule | None
-    """When to look at the source; None if it reports signals by itself."""
+    """When to look at the source, or None if the source reports signals by itself."""
     prompt: str
-    """A template over the signal; empty only for a sense whose signal brings its own prompt."""
+    """A template for the prompt, rendered with the signal. It is empty only for a sense whose signals contain a
+    prompt."""
     dedupe: str = ""
-    """A template: only the first signal with the same text starts a thread."""
+    """A template. Of the signals for which it renders to the same text, only the first starts a thread."""
     cooldown: float = 0.0
-    """Seconds after starting a thread during which no other is started."""
+    """How many seconds after the start of a thread no other thread is started."""
 
     @property
     def id(self) -> str:
         return f"{self.workflow}/{self.name}"
 
     def describe(self) -> str:
-        """Describe in one line what will happen."""
+        """Describe in one line what the trigger does."""
         parts = [str(part) for part in (self.source, self.schedule) if part is not None and str(part)]
         parts += [f"at most every {show_duration(self.cooldown)}"] if self.cooldown else []
         return ", ".join(parts)
 
 
 def hook_path(trigger: Trigger) -> str:
-    """The path at which a hook is called."""
+    """Return the path at which a hook is called."""
     return f"/hooks/{trigger.id}"
 
 
 def parse_duration(text: Any) -> float | None:
-    """Parse a duration such as `15m` into seconds; None if it is not one."""
+    """Parse a duration such as `15m` into seconds. Return None if the text is not a duration."""
     match = DURATION.fullmatch(text) if isinstance(text, str) else None
     return float(match[1]) * _SECONDS[match[2]] if match else None
 

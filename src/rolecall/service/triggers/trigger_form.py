@@ -1,4 +1,4 @@
-"""The forms in which a project writes its triggers; they report every problem at once."""
+"""The forms of the triggers in a project's file. They report every problem at once."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ KEYS = _FIELDS.keys
 
 
 class TriggerForm(Form[Trigger]):
-    """A trigger, at the path `…/WORKFLOW/triggers/NAME`. A trigger with a problem is left out."""
+    """The form of a trigger, at the path `…/WORKFLOW/triggers/NAME`. A trigger with a problem is left out."""
 
     def read(self, value: Any, at: At) -> Trigger | Unreadable:
         before = len(at.reading.wrong)
@@ -172,7 +172,7 @@ TRIGGERS = MapOf(
 
 
 def _read_source(written: Collection[str], given: Mapping[str, Any], at: At) -> Source | None:
-    """The source that a trigger names; None if a problem with it was reported."""
+    """Return the source that a trigger names, or None if a problem with the source was reported."""
     found = [key for key in ("files", "command", "http", "sense") if key in written]
     if len(found) > 1:
         (at / found[1]).report(f"a trigger has one source, and this one has {' and '.join(found)}")
