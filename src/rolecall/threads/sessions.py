@@ -1,9 +1,9 @@
-"""Decides whether a role's agent continues an earlier session, and provides a memory for agents without one.
+"""Decide whether a role's agent continues an earlier session, and provide a memory for agents that have no sessions.
 
-The role's `resume` decides: `ephemeral` (the default) begins a new session each time; `bounded` resumes unless files of
-the role's last turn have changed since; `persistent` always resumes. An interrupted attempt is always resumed. A fork
-resumes a session of its source only as a copy. A thread can be started with roles that begin in a session of an earlier
-thread.
+The role's `resume` decides: `ephemeral`, the default, begins a new session each time; `bounded` resumes the session
+unless files of the role's last turn have changed since then; `persistent` always resumes it. The session of an
+interrupted attempt is always resumed. A fork resumes a session of its source only as a copy. A thread can be started
+with roles that begin in a session of an earlier thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from rolecall.threads.state import AttemptNote, ThreadState, read_thread
 from rolecall.threads.thread import Step
 
 LOOK_BACK = 200
-"""How many steps back to look for a session; an older one no longer fits what the thread is about."""
+"""The number of steps to look back for a session. A session older than that no longer fits the thread's current
+work."""
 REREAD = "Others may have worked here since your last turn: read the files again before you change anything."
 
 
@@ -31,18 +32,18 @@ class SessionChoice(NamedTuple):
     reason: str
     session: str | None = None
     since: int | None = None
-    """The number of the role's last step in the session; the prompt shows only later steps. None: it shows all."""
+    """The number of the role's last step in the session; the prompt shows only later steps. If None, it shows all."""
     is_fork: bool = False
     total: Usage | None = None
 
 
 class Fork(NamedTuple):
-    """The point at which a thread was forked from another one."""
+    """The point at which a thread was forked from another thread."""
 
     at: str
-    """The last step that they share."""
+    """The last step that both threads share."""
     went_on: frozenset[str] | None
-    """Sessions that the other thread has used since then; None if that is unknown."""
+    """The sessions that the other thread has used since the fork, or None if they are unknown."""
 
 
 class Origin(NamedTuple):
@@ -50,17 +51,18 @@ class Origin(NamedTuple):
 
     thread: str = ""
     step: Step | None = None
-    """None if it has left the store."""
+    """The step, or None if it is no longer in the store."""
     tier: str = ""
-    """`bounded`: resume only if the files of that step are unchanged; `persistent`: always resume."""
+    """`bounded` resumes the session only if the files of that step are unchanged; `persistent` always resumes it."""
     why: str = ""
-    """The reason for resuming it, if it is not the tier."""
+    """The reason for resuming the session, if the tier is not the reason."""
     refusal: str = ""
-    """Why the role begins in a new session although an earlier one was requested."""
+    """Why the role begins in a new session although an earlier session was requested."""
 
 
 def origin_of(store: Store, state: ThreadState, role: str) -> Origin | None:
-    """The session in which a role begins, from the thread's state, or None if it begins in a new one."""
+    """Return the session in which the thread's state says that a role begins, or None if the role begins in a new
+    one."""
     told = state.sessions.get(role)
     if not told:
         return None
@@ -71,13 +73,13 @@ def origin_of(store: Store, state: ThreadState, role: str) -> Origin | None:
 
 
 def fork_of(store: Store, state: ThreadState) -> Fork | None:
-    """Fork details from the thread's state, or None if it is not a fork."""
+    """Return where a thread was forked, according to its state, or None if the thread is not a fork."""
     at = state.forked_from
     return Fork(at, _sessions_since(store, state.forked_thread, at)) if at else None
 
 
 def _sessions_since(store: Store, name: str | None, at: str) -> frozenset[str] | None:
-    """The sessions that a thread has used after the step `at`; None if that is unknown."""
+    """Return the sessions that a thread has used after the step `at`, or None if they are unknown."""
     source = read_thread(store, name) if name else None
     used: set[str] = set()
     for step in islice(thread.Chain(store, source.head), LOOK_BACK) if source else ():
@@ -100,8 +102,8 @@ def decide(
     interrupted: AttemptNote | None = None,
     lost: frozenset[str] = frozenset(),
 ) -> SessionChoice:
-    """Choose the session for an agent that can resume. `steps` are the thread's, newest first; `interrupted` is the
-    note of an earlier attempt at this step; `lost` are sessions that the agent no longer knows."""
+    """Choose the session for an agent that can resume sessions. `steps` are the thread's steps, newest first.
+    `interrupted` is the note of an earlier attempt at this step. `lost` are sessions that the agent no longer knows."""
     if interrupted and interrupted.by == agent and interrupted.session and interrupted.session not in lost:
         total = usage_of(interrupted.session_total)
         return SessionChoice("resumed: the attempt before was interrupted", interrupted.session, total=total)
@@ -115,7 +117,7 @@ def decide(
         if step.role != role or step.agent != agent:
             continue
         asked, shared = step, fork if is_fork else None
-        if step.reused is not None:  # its session belongs to the thread of the reused step
+        if step.reused is not None:  # the session belongs to the thread of the reused step
             asked = step.origin or step
             shared = Fork(asked.id, _sessions_since(step.store, step.reused.thread, asked.id))
         if session := asked.payload.get("session"):
@@ -132,7 +134,8 @@ def decide(
 
 
 def _begin_in(origin: Origin, agent: str, workdir: str, lost: frozenset[str]) -> SessionChoice:
-    """Begin in a session of an earlier thread. It knows nothing about this thread, so the prompt is complete."""
+    """Begin in a session of an earlier thread. That session knows nothing about this thread, so the prompt is
+    complete."""
     if origin.refusal:
         return SessionChoice(f"new: {origin.refusal}")
     step = origin.step
@@ -153,7 +156,7 @@ def _find_obstacle(
     step: Step, session: str, tier: str, workdir: str, fork: Fork | None, can_fork: bool
 ) -> str | None:
     """Return the reason why the session of a step cannot be resumed, or None."""
-    if step.payload["cwd"] != workdir:  # agents keep sessions per folder, and some would work in the old one
+    if step.payload["cwd"] != workdir:  # a session belongs to its folder, where some agents would work
         return f"the session belongs to {step.payload['cwd']}"
     if fork is not None and not can_fork:
         return "the session belongs to another thread"
@@ -161,7 +164,7 @@ def _find_obstacle(
         return "another thread has gone on in the session"
     if tier != "bounded":
         return None
-    # Compare the files' own times, because not every agent reports its changes.
+    # Compare the modification times of the files, because not every agent reports its changes.
     files = files_of(step)
     if not files:
         return "bounded, and it is not known which files the last turn was about"
@@ -176,7 +179,8 @@ def _find_obstacle(
 
 
 def files_of(step: Step) -> set[str]:
-    """The files that a step touched, including its failed attempts, because a correction does not touch them again."""
+    """Return the files that a step and its failed attempts touched. Attempts count, because a correction does not touch
+    the files again."""
     files = set(step.detail.get("files", ()))
     for attempt in step.attempts():
         if attempt.get("detail"):
@@ -189,7 +193,7 @@ def usage_of(record: Mapping[str, Any] | None) -> Usage | None:
 
 
 class StoredMemory:
-    """A session as a chain of nodes under the ref `session/<id>`, which survives a crash."""
+    """Sessions stored as chains of nodes under the refs `session/<id>`, which survive a crash."""
 
     def __init__(self, store: Store, mask: Mask) -> None:
         self._store = store
@@ -211,4 +215,4 @@ class StoredMemory:
         draft = self._store.draft()
         fields = {"prev": ref.target if ref else None, "text": self._mask.text(text)}
         draft.move(name, ref, draft.put_as(thread.SESSION_SCHEMA, fields))
-        draft.commit(durable=False)  # survives a crash of the process; the step's commit waits for the disk
+        draft.commit(durable=False)  # survives a crash of the process, and the disk need not be awaited

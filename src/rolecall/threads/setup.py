@@ -1,4 +1,5 @@
-"""The parts an engine needs. All are passed in, so the engine never reads the environment or knows a provider."""
+"""The parts that an engine needs. All parts are passed in, so the engine never reads the environment and knows no
+provider."""
 
 from __future__ import annotations
 
@@ -22,22 +23,22 @@ if TYPE_CHECKING:
     from rolecall.agents.sandbox import Layers
 
 HUMAN = "human"
-"""The agent name that stands for a person."""
+"""The name of the agent that represents a person."""
 
 
 def is_unpaid(agent: str) -> bool:
-    """Whether a step was played by a person, a Python function or a command, so that it has cost nothing."""
+    """Return whether a step was played by a person, a Python function or a command, none of which cost anything."""
     return agent == HUMAN or agent.startswith(("python:", RUN))
 
 
 Casting = Callable[[Playbook, str], "Cast"]
-"""(playbook, role) -> the agent that plays it."""
+"""Takes a playbook and a role; returns the agent that plays the role."""
 Watch = Callable[[str, Mapping[str, Any]], None]
-"""Called with (kind, body) of each event as it happens."""
+"""Receives the kind and the body of each event as it happens."""
 Extract = Callable[
     [str, Mapping[str, Any], Mapping[str, Any] | None], Awaitable[tuple[Mapping[str, Any], Mapping[str, Any]]]
 ]
-"""(answer, schema, the role's overrides) -> (output, usage); raises ExtractError."""
+"""Takes an answer, a schema and the role's overrides; returns the output and the usage, or raises `ExtractError`."""
 
 
 class Cast(NamedTuple):
@@ -46,18 +47,18 @@ class Cast(NamedTuple):
     name: str
     agent: protocol.Agent
     has_effects: bool = False
-    """Whether its work has effects outside its folder, so that it must be asked every time."""
+    """Whether the agent's work has effects outside its folder, so that the agent must be asked every time."""
 
 
 class Recalled(NamedTuple):
-    """Passages from the repository for the agent, and remarks about the search for people."""
+    """Passages from the repository for the agent, and remarks about the search for readers of the step."""
 
     text: str
     notes: Sequence[str] = ()
 
 
 Recaller = Callable[[Recall, str, str], Awaitable[Recalled]]
-"""(the role's settings, question, folder) -> passages from the repository; raises UsageError."""
+"""Takes the role's settings, a question and a folder; returns passages from the repository, or raises `UsageError`."""
 
 
 async def no_knowledge(_wanted: Recall, _question: str, _folder: str) -> Recalled:
@@ -74,15 +75,15 @@ async def close_nothing() -> None:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)  # which saves a millisecond of every start
 class Setup:
-    """What the engine works with: the store, the agents and the world around them."""
+    """Everything that the engine works with: the store, the agents and the environment."""
 
     store: Store = field(kw_only=False)
     playbook: Callable[[str], Playbook]
-    """Loads a playbook by the id of its stored workflow."""
+    """Loads the playbook of a workflow from the id of the stored workflow."""
     cast: Casting
     stand_in: Casting | None = None
-    """Like `cast`, for the stand-in of the role's agent; None if roles have no stand-ins, even if the workflow names
-    one."""
+    """Like `cast`, but returns the stand-in for the role's agent. If None, no role has a stand-in, even if the workflow
+    names one."""
     extract: Extract
     """Asks a model to find the output in an answer whose frontmatter cannot be parsed."""
     can_extract: Callable[[StoredRole], bool]
@@ -92,39 +93,40 @@ class Setup:
     environment: Mapping[str, str]
     mask: Mask
     bind: Callable[[Playbook], Mapping[str, Any]] = lambda _book: {}
-    """Binds agents to the roles of a new child thread, for roles that are played by a workflow."""
+    """Binds agents to the roles of a new child thread, if a workflow plays a role."""
     keeps_agents: bool = True
     """Whether a thread uses the agents that were bound when it started."""
     find_workflow: Callable[[str, str], str] = no_workflows
-    """(name, folder) -> the id of the stored workflow, for roles that are played by a workflow."""
+    """Takes the name of a workflow that plays a role, and a folder; returns the id of the stored workflow."""
     trees: Trees | None = None
-    """Records the files of each step; None records none."""
+    """Records the files of each step; if None, no files are recorded."""
     work: str | None = None
-    """Where those threads' own folders are created."""
+    """The folder in which members' and child threads' own folders are created."""
     recall: Recaller = no_knowledge
-    """Finds passages about a task in the repository, for roles that want them."""
+    """Finds passages about a task in the repository, for roles that want such passages."""
     close: Callable[[], Awaitable[None]] = close_nothing
     """Closes connections that agents keep open between steps."""
     watch: Watch = lambda _kind, _body: None
     layers: Callable[[], Layers] = no_layers
-    """What this machine can enforce, for roles with a sandbox."""
+    """Returns the sandbox layers that this machine can enforce, for roles with a sandbox."""
     private: tuple[str, ...] = ()
-    """Rolecall's own folders and files, with the store and keys, which agents in a sandbox do not see."""
+    """Rolecall's own folders and files, including the store and keys, which are hidden from agents in a sandbox."""
     cache: str | None = None
-    """The folder that caches the versions of agents' programs; without it, versions are not looked up."""
+    """The folder that caches the versions of agents' programs; if None, versions are not looked up."""
     shares_process: bool = False
-    """Whether this process also runs other threads, so that killing one must not end the process."""
+    """Whether this process also runs other threads, so that killing one thread must not end the process."""
     queues_members: bool = False
-    """Whether the members of a group are queued for the service instead of run here."""
+    """Whether the members of a group are queued for the service instead of running in this process."""
     lease_ms: int = holder.LEASE_MS
-    """How long a lease lasts unless it is renewed."""
+    """How long a lease lasts without renewal, in milliseconds."""
 
     def restrictions_of(self, role: StoredRole) -> tuple[str, ...]:
-        """The restrictions of the role and of our own process."""
+        """Return the restrictions of the role and of our own process."""
         inherited = filter(None, self.environment.get(capabilities.VARIABLE, "").split(","))
         return tuple(dict.fromkeys((*inherited, *capabilities.restrictions(role.capabilities))))
 
     def environment_of(self, role: StoredRole) -> dict[str, str]:
-        """Our environment plus the restrictions of a role, which our own commands obey."""
+        """Return our environment with the restrictions of a role added; Rolecall's own commands obey these
+        restrictions."""
         words = self.restrictions_of(role)
         return {**self.environment, **({capabilities.VARIABLE: ",".join(words)} if words else {})}

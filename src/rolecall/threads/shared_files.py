@@ -1,12 +1,14 @@
 """The files in a thread's own folder, sent through the store so that any machine can take the thread's next step.
 
-The ref `files/<thread>/<kind>` leads to the packs that make up the folder as the thread last left it; its state has the
-tree, the commit of its branch, and the id and host of that copy. A file beside each copy, its mark, has the id of the
-copy. A machine whose copy is not the one that the ref names fetches the files, and names its own copy in the ref. So
-only the machine with the newest copy uses, merges or removes it. Only what a step has recorded is replaced: if a
-person, or a role whose process died, has changed an older copy, the fetch fails.
+The ref `files/<thread>/<kind>` leads to the packs that make up the folder as the thread last left it. The state of the
+ref contains the folder's tree, the commit of its branch, and the id and host of the newest copy. Next to each copy, a
+file called its mark contains the id of that copy. A machine whose copy is not the one named in the ref fetches the
+files and then names its own copy in the ref. Only the machine with the newest copy therefore uses, merges or removes
+it. Only recorded files are replaced: if a person, or a role whose process died, has changed an older copy, the fetch
+fails.
 
-A thread whose files are too large, or were not recorded, stays on its machine from then on, and the ref says why.
+If a thread's files are too large or were not recorded, the thread stays on its machine from then on, and the ref says
+why.
 """
 
 from __future__ import annotations
@@ -36,20 +38,20 @@ from rolecall.threads.state import FirstFiles, WorkFolder, files_name, read_note
 from rolecall.threads.thread import FILES_SCHEMA
 
 MOST_BYTES = 32 * 1024**2
-"""The most bytes that a step sends."""
+"""The maximum number of bytes that a step sends."""
 _CHUNK = 192 * 1024
-"""Bytes in one node."""
+"""The number of bytes in one node."""
 _BATCH = 16
-"""Nodes in one transaction."""
+"""The number of nodes in one transaction."""
 _RESTART = 20
-"""After so many sends, the next one has all differences from the folder's beginning, so that it does not depend on
-earlier ones."""
+"""The number of sends after which the next send contains all differences from the folder's first files, so that it does
+not depend on earlier sends."""
 _MOST_AT_RESTART = 4 * 1024**2
-"""The most bytes of such a send; with more, it still depends on earlier sends."""
+"""The maximum number of bytes of such a send. If it would be larger, the send still depends on earlier sends."""
 
 
 class SentFiles(NamedTuple):
-    """The next move of the ref."""
+    """The next move of the folder's ref."""
 
     target: str | None
     state: JsonObject
@@ -58,20 +60,20 @@ class SentFiles(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Why the thread stays on its machine; empty if it does not."""
+        """Why the thread stays on its machine, or empty if it does not have to."""
         return str(self.state.get("reason", ""))
 
 
 class Fetched(NamedTuple):
-    """Records that the folder was made with files from another machine. The ref keeps this for a process that takes
-    over the step."""
+    """A record that the folder was made, or updated, with files from another machine. The ref keeps this record for a
+    process that takes over the step."""
 
     text: str = ""
-    """What the step says about it; empty if nothing was fetched for it."""
+    """The remark for the step, or empty if nothing was fetched for this step."""
     head: str = ""
     """The head that the step extends."""
     note: int = 0
-    """The version of the note of an attempt on that machine, whose changes are lost."""
+    """The version of the note that an attempt on the other machine wrote; the changes of that attempt are lost."""
 
 
 class SharedFolder:
@@ -94,9 +96,9 @@ class SharedFolder:
     # -- sending --
 
     async def send(self, snapshot: Snapshot | None, workdir: str) -> SentFiles | None:
-        """Store what other machines need to recreate the folder; None if they already have it, or if the thread stays
-        on this machine anyway. The `snapshot` of the work folder does not cover the whole folder if a role works in a
-        part of it, or elsewhere."""
+        """Store what other machines need to recreate the folder. Return None if they already have it, or if the thread
+        stays on this machine anyway. `snapshot` covers the work folder, which is not the whole folder if a role works
+        in a part of it or elsewhere."""
         known = self._ref.state if self._ref else {}
         if "reason" in known or (self._ref is None and self._trees is None):
             return None
@@ -140,10 +142,11 @@ class SharedFolder:
         return SentFiles(None, {"reason": reason, **self._name_copy()})
 
     def _name_copy(self) -> dict[str, str]:
-        """This machine's copy of the folder, as the state of the ref names it."""
+        """Describe this machine's copy of the folder as the state of the ref does."""
         mark = workfolder.read_mark(self._folder.path)
         if "copy" not in mark:
-            # Marked before the ref names it, so that even after a crash the ref never names a missing copy.
+            # The mark is written before the ref names the copy, so that even after a crash the ref never names a
+            # missing copy.
             mark = {"copy": os.urandom(8).hex()}
             self._write_mark(mark)
         return {"copy": mark["copy"], "host": holder.name_of_host(holder.process(os.getpid()))}
@@ -151,7 +154,7 @@ class SharedFolder:
     def _pack_next(
         self, trees: Trees, snapshot: Snapshot, head: str, known: JsonObject
     ) -> tuple[tuple[bytes, bytes], bool]:
-        """The packs of the next send, and whether they are independent of earlier packs."""
+        """Return the packs of the next send, and whether they are independent of earlier packs."""
         if not known:
             return self._pack(trees, snapshot, head, {}, MOST_BYTES), True
         if known.get("more", 0) % _RESTART == _RESTART - 1:
@@ -162,7 +165,8 @@ class SharedFolder:
     def _pack(
         self, trees: Trees, snapshot: Snapshot, head: str, known: JsonObject, most: int
     ) -> tuple[bytes, bytes]:
-        """The parts of the tree and of the commits up to `head` that machines with the `known` objects lack."""
+        """Return two packs: the parts of the tree, and of the commits up to `head`, that machines with the `known`
+        objects lack."""
         ours = os.path.join(trees.place, snapshot.repository)
         known_commits = [*filter(None, (self._folder.base, known.get("head")))]
         commits = b""
@@ -189,7 +193,7 @@ class SharedFolder:
         draft.move(self._name, self._ref, sent.target, sent.state)
 
     def mark(self, ref: Ref) -> None:
-        """Note beside the folder that it matches the moved ref."""
+        """Record in the folder's mark that the folder matches the moved ref."""
         self._ref, state = ref, ref.state
         self._write_mark({"copy": state["copy"], **_describe(state.get("tree", ""), state.get("head", ""))})
 
@@ -199,9 +203,10 @@ class SharedFolder:
     # -- fetching --
 
     async def fetch(self, head: str, note: int) -> Fetched:
-        """Bring the folder to the state that the thread left on another machine, for the step that extends `head`;
-        `note` is the version of its attempt's note. Raise UsageError if that fails, or if something in the folder would
-        be lost. Git works in a thread, because the lease has to be renewed meanwhile."""
+        """Bring the folder to the state in which the thread left it on another machine, for the step that extends
+        `head`. `note` is the version of the note of that step's attempt. Raise `UsageError` if this fails, or if
+        something in the folder would be lost. Git runs in another operating-system thread, because the lease must be
+        renewed meanwhile."""
         ref, path, trees = self._ref, self._folder.path, self._trees
         if ref is None:
             return Fetched()
@@ -230,7 +235,7 @@ class SharedFolder:
                 size += sum(map(len, packs))
             await asyncio.to_thread(self._bring, ref, sent, trees, mark, is_there=is_there)
         except (OSError, RolecallError) as error:
-            self._store.ref(self._name)  # raises if the server is unreachable: the step is taken later
+            self._store.ref(self._name)  # raises if the server is unreachable: retry later
             raise UsageError(
                 f"the files of the thread cannot be fetched from another machine to {path}: {error}",
                 hint="Fix that, then resume the thread.",
@@ -246,7 +251,7 @@ class SharedFolder:
         return fetched
 
     def _read_sent(self, ref: Ref) -> Iterator[JsonObject]:
-        """What was sent, newest first."""
+        """Yield the sends, newest first."""
         node = ref.target
         while node is not None:
             entry = self._store.get(node).payload
@@ -254,7 +259,7 @@ class SharedFolder:
             node = entry.get("previous")
 
     def _find_missing(self, ref: Ref, sent: Sequence[JsonObject], trees: Trees) -> list[JsonObject]:
-        """The newest of the sends, as far as their objects are not here."""
+        """Return the newest sends, back to the first whose objects are already on this machine."""
         source, repository = self._folder.source, ref.state["repository"]
         trees.prepare(source, repository)
         missing = []
@@ -267,7 +272,7 @@ class SharedFolder:
         return missing
 
     def _read_packs(self, entry: JsonObject) -> tuple[bytes, bytes]:
-        """The commits and the objects of a send."""
+        """Return the commits and the objects of a send."""
         commits, objects = (
             b"".join(b64decode(self._store.get(part).payload) for part in entry[name])
             for name in ("commits", "objects")
@@ -275,9 +280,9 @@ class SharedFolder:
         return commits, objects
 
     def _receive(self, ref: Ref, packs: tuple[bytes, bytes], trees: Trees) -> None:
-        """Take over the objects of a send."""
+        """Add the objects of a send to the repositories on this machine."""
         commits, objects = packs
-        if commits:  # of the thread's branch in the user's repository
+        if commits:  # the commits of the thread's branch go into the user's repository
             tree_pack.read_pack(self._folder.source, commits)
         if objects:
             ours = os.path.join(trees.place, ref.state["repository"])
@@ -287,7 +292,7 @@ class SharedFolder:
     def _bring(
         self, ref: Ref, sent: Sequence[JsonObject], trees: Trees, mark: Mapping[str, str], *, is_there: bool
     ) -> None:
-        """Make the folder, or bring it up to date, from objects that are here."""
+        """Make the folder, or bring it up to date, from objects that are on this machine."""
         state = ref.state
         mark_taken(os.path.join(trees.place, state["repository"]), state["tree"])
         tree = self._check_files(mark, sent, trees) if is_there else ""
@@ -301,18 +306,18 @@ class SharedFolder:
             git.run(self._folder.path, "reset", "--quiet", "--mixed", state["head"])
 
     def _check_place(self) -> None:
-        """Raise UsageError if git would treat the folder as part of another repository."""
+        """Raise `UsageError` if git would treat the folder as part of another repository."""
         path = self._folder.path
         is_worktree = os.path.exists(os.path.join(path, ".git"))
         if find_top(path) != os.path.realpath(path) or (self._folder.branch and not is_worktree):
             raise UsageError("it is not the thread's; keep what you need of it elsewhere, and remove it")
 
     def _check_files(self, mark: Mapping[str, str], sent: Sequence[JsonObject], trees: Trees) -> str:
-        """The tree of an older folder. Raise UsageError if no step has recorded it."""
+        """Return the tree of an older folder. Raise `UsageError` if no step has recorded that tree."""
         path, source = self._folder.path, self._folder.source
         found = trees.take(path, source=source)
         known = {mark.get("tree"), mark.get("from"), *(entry["tree"] for entry in sent)}
-        if mark.get("from") and found.tree not in known:  # a process died while updating it
+        if mark.get("from") and found.tree not in known:  # a process died while updating the folder
             before, after = (Snapshot(mark[name], found.repository) for name in ("from", "to"))
             trees.advance(before, after, path, source=source, is_begun=True)
             found = trees.take(path, source=source)
@@ -323,7 +328,7 @@ class SharedFolder:
         return found.tree
 
     def _check_branch(self, mark: Mapping[str, str], sent: Sequence[JsonObject]) -> None:
-        """Raise UsageError if this would lose commits that neither a step nor another branch has."""
+        """Raise `UsageError` if fetching would lose commits that neither a step nor another branch contains."""
         path, source, branch = self._folder.path, self._folder.source, self._folder.branch
         if not branch:
             return
@@ -362,8 +367,8 @@ def _describe(tree: str, head: str) -> dict[str, str]:
 async def fetch_files(
     store: Store, loaded: LoadedThread, role: str, trees: Trees | None
 ) -> tuple[SharedFolder | None, Fetched]:
-    """The thread's own folder in which a role works, if other machines may need it, with the files of the machine that
-    took the last step. Members of a group stay on the machine that merges their work."""
+    """Return the thread's own folder in which a role works, if other machines may need that folder. First fetch the
+    files from the machine that took the last step. Members of a group stay on the machine that merges their work."""
     if not store.is_shared or loaded.chain.start.member is not None:
         return None, Fetched()
     workdir = loaded.workdir_of(role)

@@ -1,8 +1,8 @@
-"""What steps used, by local day, workflow, role and agent.
+"""The usage of steps, by local day, workflow, role and agent.
 
-A step is counted once, in the thread that took it: a fork does not count the steps it shares, and a step that another
-thread played is counted there. Failed attempts are counted with the step that followed, or, before there is one, for
-the role whose turn it is. Counts stay in memory, so a second look reads only new steps.
+A step is counted once, in the thread that took it. A fork does not count the steps that it shares, and a step played by
+another thread is counted in that thread. Failed attempts are counted with the step that followed or, until there is
+one, for the role whose turn it is. The counts stay in memory, so a second count reads only new steps.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ GROUPINGS = ("day", "workflow", "role", "agent", "thread")
 
 
 class Account(NamedTuple):
-    """What amounts are grouped by."""
+    """The attributes by which amounts are grouped."""
 
     day: str
-    """Empty for usage before the counted time."""
+    """The local day, or empty for usage before the counted time."""
     workflow: str
     role: str
     agent: str
@@ -43,12 +43,12 @@ class Account(NamedTuple):
 class Amount:
     steps: int = 0
     attempts: int = 0
-    """Attempts that failed."""
+    """The number of failed attempts."""
     tokens: int = 0
     cost: float = 0.0
-    """Dollars, as agents reported them."""
+    """The cost in dollars, as reported by agents."""
     unpriced: int = 0
-    """Steps and attempts that used tokens and reported no cost."""
+    """The number of steps and attempts that used tokens but reported no cost."""
     unpriced_tokens: int = 0
     minutes: float = 0.0
 
@@ -64,18 +64,19 @@ class Amount:
 
 @dataclass
 class Spent:
-    """The usage of one day, workflow, role, agent or thread, or of all."""
+    """The usage of one day, workflow, role, agent or thread, or the total."""
 
     name: str
     title: str = ""
     threads: int = 0
-    """Threads that somebody started; those that play a role of another are not counted."""
+    """The number of threads that somebody started. Threads that play a role of another thread are not counted."""
     completed: int = 0
     amount: Amount = field(default_factory=Amount)
     estimated: float = 0.0
-    """Dollars for steps that reported no cost, at the price of the same agent's other tokens."""
+    """The estimated cost, in dollars, of steps and attempts that reported no cost. The estimate uses the average price
+    of the agent's other tokens."""
     unknown: int = 0
-    """Steps and attempts whose cost is not reported and cannot be estimated."""
+    """The number of steps and attempts whose cost was not reported and cannot be estimated."""
 
     @property
     def spent(self) -> float:
@@ -102,29 +103,29 @@ class _Known:
     workflow: str = ""
     title: str = ""
     parent: str = ""
-    """The thread whose role it plays or whose member it is; empty if somebody started it."""
+    """The thread whose role this thread plays, or whose member it is; empty if somebody started this thread."""
     is_completed: bool = False
     amounts: dict[Account, Amount] = field(default_factory=dict)
-    """The usage of its steps, with the attempts before them."""
+    """The usage of the thread's steps, including the failed attempts before each step."""
     pending: dict[Account, Amount] = field(default_factory=dict)
     """The usage of failed attempts after the last step."""
 
 
 class Ledger:
-    """Amounts of all threads of a store. The first count reads all threads, later ones only those that have recorded an
-    event since. Usage before `since` (in milliseconds) only serves to find prices."""
+    """The amounts of all threads in a store. The first count reads all threads; a later count reads only threads that
+    have recorded an event since. Usage before `since`, in milliseconds, is counted only to find prices."""
 
     def __init__(self, since: int = 0) -> None:
         self._since = since
         self._known: dict[str, _Known] = {}
         self._waiting: deque[str] | None = None
-        """Threads to look at, the newest first; None before the first look."""
+        """The threads to look at, newest first; None before the first look."""
         self._position = 0
         """The number of the last event that was considered."""
 
     def read(self, store: Store, *, since: int, seconds: float) -> dict[str, Any]:
-        """The amounts of threads that moved after `since`, in milliseconds. Counting stops after `seconds`; the reply
-        then says how many threads are left, and the next call continues."""
+        """Return the amounts of threads that moved after `since`, in milliseconds. Counting stops after `seconds`
+        seconds; the reply then says how many threads are left, and the next call continues."""
         until = monotonic() + seconds
         waiting = self._note_changes(store)
         while waiting and monotonic() < until:
@@ -152,8 +153,9 @@ class Ledger:
         }
 
     def summarize(self, *, by: str) -> SpendingSummary:
-        """The usage so far for each day, workflow, role, agent or thread (`by`), the most expensive first, days in
-        order. The usage of a thread that plays a role counts for the thread that somebody started and its workflow."""
+        """Return the usage so far for each day, workflow, role, agent or thread, as chosen by `by`. Sort days by date,
+        and anything else by cost, the highest first. Usage of a thread that plays a role counts for the thread that
+        somebody started, and for the workflow of that thread."""
         rates, total, groups = self._price_tokens(), Spent("all"), dict[str, Spent]()
         for ident, one in self._known.items():
             started = ident
@@ -182,7 +184,7 @@ class Ledger:
         return SpendingSummary(total, rows)
 
     def _price_tokens(self) -> dict[str, float]:
-        """Dollars for a token of each agent, from its steps and attempts that reported a cost."""
+        """Return the price of a token in dollars for each agent, from its steps and attempts that reported a cost."""
         sums: dict[str, Amount] = {}
         for one in self._known.values():
             for account, amount in (*one.amounts.items(), *one.pending.items()):
@@ -205,7 +207,7 @@ class Ledger:
         return self._waiting
 
     def _count(self, store: Store, ref: ThreadRef, known: _Known) -> None:
-        """Add the steps that came since the thread was last counted, and recount the attempts after the last one."""
+        """Count the steps taken since the thread was last counted, and recount the attempts after the last step."""
         note, known.pending = read_note(store, ref.id), {}
         head, known.head = (
             known.head,

@@ -1,7 +1,7 @@
-"""The state of a thread as one typed value. Only this module reads it from the thread's ref and writes it back.
+"""The state of a thread as one typed value. Only this module reads the state from the thread's ref and writes it back.
 
-A thread is the ref `thread/<id>`: its target is the head of the chain, its state holds the facts needed for a listing.
-On the command line's read path.
+A thread is the ref `thread/<id>`: its target is the head of the chain, and its state contains the facts needed for a
+listing. This module is on the command line's read path.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,14 +19,14 @@ from rolecall.store.store import Draft, Store
 if TYPE_CHECKING:
     from rolecall.settings import notify
 else:
-    notify = Module("rolecall.settings.notify")  # only for threads that end or wait
+    notify = Module("rolecall.settings.notify")  # needed only for threads that end or wait
 
 GROUP = "group"
-"""The agent of a step that joins the members of a group."""
+"""The agent of a step that joins the results of a group's members."""
 _LONGEST_REASON = 2_000
-"""How much of a reason a notification repeats."""
+"""The maximum number of characters of a reason that a notification repeats."""
 LONG_WAIT_MS = 1_800_000
-"""A person is notified of a thread that waits this long for the end of a limit."""
+"""The shortest wait for the end of a usage limit, in milliseconds, about which a person is notified."""
 
 
 class Status(StrEnum):
@@ -34,16 +34,16 @@ class Status(StrEnum):
     IDLE = "idle"
     RUNNING = "running"
     WAITING = "waiting"
-    """It waits for the members of its group and holds no process."""
+    """The thread waits for the members of its group, without a process."""
     SUSPENDED = "suspended"
     COMPLETED = "completed"
     FAILED = "failed"
     KILLED = "killed"
     DISCARDED = "discarded"
     CRASHED = "crashed"
-    """Shown, never stored: the status is running, but the process that ran it is gone."""
+    """Shown but never stored: the stored status is running, but the process that ran the thread is gone."""
     DAMAGED = "damaged"
-    """Shown, never stored: the thread's ref or head cannot be read."""
+    """Shown but never stored: the thread's ref or head cannot be read."""
 
 
 STATUSES = tuple(status for status in Status if status not in (Status.CRASHED, Status.DAMAGED))
@@ -51,7 +51,7 @@ ENDED = (Status.COMPLETED, Status.FAILED, Status.KILLED, Status.DISCARDED)
 
 
 class QueuePlace(NamedTuple):
-    """The service's data about a thread that it runs."""
+    """The service's data about a thread that the service runs."""
 
     priority: int
     queued_at: int
@@ -68,7 +68,7 @@ class Onward(NamedTuple):
 
     code: str
     limit: str = ""
-    """The limit to raise, as KEY=AMOUNT."""
+    """The limit to raise, in the form KEY=AMOUNT."""
 
     def dump(self) -> dict[str, str]:
         return {"code": self.code} | ({"limit": self.limit} if self.limit else {})
@@ -80,7 +80,7 @@ class FirstFiles(NamedTuple):
     tree: str
     repository: str
     place: str
-    """The folder of Rolecall's repositories, one of which has it."""
+    """The folder of Rolecall's repositories, one of which contains the snapshot."""
 
 
 class WorkFolder(NamedTuple):
@@ -88,22 +88,22 @@ class WorkFolder(NamedTuple):
 
     path: str
     cwd: str
-    """The folder inside it where roles work."""
+    """The folder within this folder where roles work."""
     source: str
-    """The folder it was made from."""
+    """The folder from which this folder was made."""
     branch: str = ""
-    """The branch of a worktree; empty for a copy or a plain folder."""
+    """The branch of a worktree, or empty for a copy or a plain folder."""
     base: str = ""
     """The first commit of a worktree."""
     origin: str = ""
-    """The folder of the thread that was forked, stored as `from`."""
+    """The corresponding folder of the thread that was forked, stored as `from`."""
     omitted: int = 0
-    """How many uncommitted changes of `source` a worktree does not include."""
+    """The number of uncommitted changes in `source` that a worktree does not include."""
     files: FirstFiles | None = None
     is_removed: bool = False
-    """Whether a person removed it, stored as `removed`."""
+    """Whether a person removed this folder, stored as `removed`."""
     set_aside: Mapping[str, Any] = {}
-    """Why its work could not be merged: `branch`, `reason` and `conflict`."""
+    """Why the work in this folder could not be merged: `branch`, `reason` and `conflict`."""
 
     def dump(self) -> JsonObject:
         stored = {_STORED_AS.get(key, key): value for key, value in self._asdict().items() if value}
@@ -128,11 +128,12 @@ def raise_limit(limit: str) -> Onward:
 
 
 class ThreadState(NamedTuple):
-    """The facts about a thread that are known without reading its chain. Immutable: `_replace` makes a new state."""
+    """The facts about a thread that are known without reading its chain. A state is immutable; `_replace` makes a new
+    state."""
 
     status: Status = Status.IDLE
     workflow: NodeId = NodeId("")
-    """The workflow version it follows; empty, like `name`, in a ref that only uwf has written."""
+    """The version of the workflow that the thread follows. Empty, like `name`, in a ref that only uwf has written."""
     name: str = ""
     """The name of the workflow."""
     title: str = ""
@@ -141,42 +142,43 @@ class ThreadState(NamedTuple):
     """The role whose turn it is."""
     steps: int | None = None
     folders: Mapping[str, WorkFolder] = {}
-    """Its own folders by kind."""
+    """The thread's own folders, by kind."""
     agent: str | None = None
     """The agent that plays every role."""
     agents: Mapping[str, JsonObject] = {}
     """The agent of each role, as it was bound when the thread started."""
     parent: ThreadId | None = None
-    """The thread that has the role this one plays."""
+    """The thread with the role that this thread plays, or of whose group it is a member."""
     member: int | None = None
-    """Its number among the members of the parent's group."""
+    """The thread's number among the members of the parent's group."""
     sessions: Mapping[str, Mapping[str, str]] = {}
-    """The earlier session in which a role begins, by role."""
+    """The earlier session in which each of these roles begins."""
     forked_from: NodeId | None = None
     forked_thread: ThreadId | None = None
     limits: Mapping[str, float] = {}
     reuse: bool | None = None
-    """Whether finished steps with the same key are reused: True if the workflow allows it, False never, None if the
-    workflow asks for it."""
+    """Whether finished steps with the same key are reused. If True, they are, unless the workflow forbids it; if False,
+    never; if None, the workflow decides."""
     eval: str = ""
-    """The evaluation run that it belongs to."""
+    """The evaluation run that the thread belongs to."""
     repeat: int | None = None
-    """How many times the evaluation asked the same question before, in other threads; None if never."""
+    """The number of times that the evaluation asked the same question before, in other threads; None if never."""
     service: QueuePlace | None = None
     reason: str = ""
-    """Why it is suspended, failed, killed or discarded."""
+    """Why the thread is suspended, failed, killed or discarded, or what it waits for."""
     onward: Onward | None = None
-    """What continues a suspended thread; None if a person's answer does."""
+    """What continues a suspended thread, or None if a person's answer does."""
     asks: str = ""
-    """The thread that plays the role, if this thread is suspended because the other waits for a person."""
+    """The thread that plays the role, if this thread is suspended because that thread waits for a person."""
     until: int | None = None
-    """When the thread continues, if its agent has reached a limit of its provider; nobody asks the agent before."""
+    """The time at which the thread continues, if its agent has reached a usage limit of its provider. Nobody asks the
+    agent before that time."""
     lease: Mapping[str, Any] = {}
-    """The process that runs it, as `store/holder.py` describes it."""
+    """The process that runs the thread, as described by `store/holder.py`."""
     ended_at: int | None = None
-    """When the thread ended, if it was imported after that."""
+    """When the thread ended, if it was imported after its end."""
     imported: int | None = None
-    """The version of the ref that an import from uwf wrote."""
+    """The version of the thread's ref that an import from uwf wrote."""
     other: Mapping[str, Any] = {}
     """Fields that another program or version wrote."""
 
@@ -186,19 +188,19 @@ class ThreadState(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """Whether the thread has ended or waits for a person."""
+        """Whether the thread has ended or is suspended."""
         return self.status in ENDED or self.status == Status.SUSPENDED
 
     @property
     def waits_for_person(self) -> bool:
-        """Whether a role, or a thread that plays it, has asked for a person, rather than failed."""
+        """Whether a role, or a thread that plays the role, has asked for a person, rather than failed."""
         return self.status == Status.SUSPENDED and (bool(self.asks) or self.onward is None)
 
     @property
     def news(self) -> str:
-        """The event to notify people of when a thread reaches this state; empty without one. A thread that plays a role
-        of another, or is a member of a group, sends no notification of its end, and its parent does not repeat its
-        questions. Killed threads and threads of evaluations send none."""
+        """The event about which people are notified when a thread reaches this state, or empty if there is none. A
+        thread that plays a role of another thread, or is a member of a group, sends no notification of its end, and its
+        parent does not repeat its questions. Killed threads and threads of evaluations send no notifications."""
         if self.eval:
             return ""
         if self.until is not None:
@@ -209,13 +211,13 @@ class ThreadState(NamedTuple):
         return self.status.value if is_told else ""
 
     def move_to(self, status: Status, **fields: Any) -> "ThreadState":
-        """The state after a change of status, without the lease and other fields that no longer apply."""
+        """Return the state after a change of status, without the lease and other fields that no longer apply."""
         return self._replace(status=status, lease={}, reason="", onward=None, asks="", until=None)._replace(
             **fields
         )
 
     def dump(self) -> dict[str, Any]:
-        """The stored form of the state: fields without a value are left out."""
+        """Return the stored form of the state, without fields that have no value."""
         fields = {key: value for key, value in self._asdict().items() if value not in (None, "", {})}
         fields |= {"status": self.status.value} | fields.pop("other", {})
         nested = {"service": self.service, "onward": self.onward}
@@ -271,18 +273,18 @@ def load(ref: Ref) -> ThreadRef:
 
 
 class AttemptNote(NamedTuple):
-    """The record of an attempt while it is under way. A process that takes over the thread after a crash continues
-    from it."""
+    """The record of an attempt that is under way. A process that takes over the thread after a crash continues from
+    this record."""
 
     head: str = ""
     """The head that the step extends."""
     role: str = ""
     agent: str = ""
-    """The agent that is being asked; empty if none is."""
+    """The agent that is being asked, or empty if no agent is."""
     by: str = ""
     """The agent that owns the session."""
     run: str = ""
-    """Marks the processes that the attempt starts."""
+    """The run id that marks the processes started by the attempt."""
     runs: Sequence[str] = ()
     since: int | None = None
     """The number of the role's last step in the session; earlier steps are not shown again."""
@@ -305,7 +307,8 @@ class AttemptNote(NamedTuple):
     step: str = ""
     """The id of the step that an external agent put into the store."""
     reused: Mapping[str, str] = {}
-    """The finished step that is being taken over, and its thread: the files are between those it found and left."""
+    """The finished step that is being taken over, and its thread. While this field is set, the files in the folder may
+    be partly those that the finished step found and partly those that it left."""
     sandbox: Mapping[str, Any] = {}
     """The sandbox of the agent's processes, as `sandboxing.describe_use` stores it."""
     unread: bool = False
@@ -346,23 +349,24 @@ def read_thread(store: Store, thread: str) -> ThreadRef | None:
 
 
 def group_name(thread: str) -> str:
-    """The ref of the group that a thread plays now. Its target is the roster, and its version rises whenever one of
-    the members ends or is suspended."""
+    """Return the name of the ref of the group that a thread is playing now. The ref's target is the roster, and its
+    version rises whenever a member ends or is suspended."""
     return f"group/{thread}"
 
 
 def files_name(thread: str, kind: str) -> str:
-    """The ref of the newest files in a thread's own folder of this kind, for other machines."""
+    """Return the name of the ref of the newest files in a thread's own folder of this kind, for other machines."""
     return f"files/{thread}/{kind}"
 
 
 def check_run(thread: str) -> str:
-    """Marks the processes of the command that checks a group's merges."""
+    """Return the run id that marks the processes of the command that checks a group's merges."""
     return f"{thread}-check"
 
 
 def read_members(store: Store, parent: str) -> Iterator[ThreadRef]:
-    """The members of the group that a thread plays now, in the order of their numbers; only those that were started."""
+    """Yield the members of the group that a thread is playing now, in the order of their numbers. Members that have not
+    been started are left out."""
     group = store.ref(group_name(parent))
     if group is None or group.target is None:
         return
@@ -378,9 +382,9 @@ def read_threads(store: Store, *, where: Mapping[str, Sequence[str]] | None = No
 
 
 def move(draft: Draft, seen: ThreadRef, state: ThreadState, *, head: str | None = None) -> None:
-    """Add a thread's new state, and its new head if given, to a draft. The commit raises Conflict if the thread has
-    moved since it was `seen`. The group of a member that ends or is suspended learns of it in the same commit, and a
-    person after it."""
+    """Add a thread's new state and, if given, its new head to a draft. The commit raises `Conflict` if the thread has
+    moved since it was `seen`. If a member ends or is suspended, its group learns of it in the same commit, and people
+    are notified after the commit."""
     draft.move(seen.ref.name, seen.ref, head or seen.head, state.dump())
     if not draft.store.is_temporary and _is_news(draft.store, seen, state, head or seen.head):
         draft.then(partial(_notify, seen.ref.name))
@@ -389,14 +393,14 @@ def move(draft: Draft, seen: ThreadRef, state: ThreadState, *, head: str | None 
 
 
 def _is_news(store: Store, seen: ThreadRef, state: ThreadState, head: str) -> bool:
-    """Whether a thread ends, starts to wait for a person, or starts a long wait for a limit to end. Members of a group
-    reach the same limit, so only the first one to wait counts."""
+    """Return whether a thread ends, starts to wait for a person, or starts a long wait for a usage limit to end.
+    Members of a group reach the same limit, so only the first member to wait counts."""
     if state.until is not None:
         if state.until == seen.state.until or state.until - store.now() < LONG_WAIT_MS:
             return False
         siblings = read_members(store, state.parent) if state.member and state.parent else ()
         return not any(one.state.until for one in siblings if one.id != seen.id)
-    if state.status == seen.state.status:  # an ended thread whose folders change, or the next question
+    if state.status == seen.state.status:  # changed folders, or the next question
         return state.status == Status.SUSPENDED and head != seen.head
     return state.is_over
 

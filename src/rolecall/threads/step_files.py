@@ -25,14 +25,14 @@ from rolecall.threads.views import View
 class Left(NamedTuple):
     files: Snapshot
     step: Step | None
-    """The step that left them; None for the files before the first step or of an attempt."""
+    """The step that left the files, or None for the files before the first step or those of a failed attempt."""
     attempt: str = ""
-    """The id of the failed attempt that left them."""
+    """The id of the failed attempt that left the files."""
 
 
 def find_left(store: Store, ref: ThreadRef, at: str | None = None) -> Left:
-    """The files after the step `at`: a number, an id, `start`, or the id of a failed attempt; by default the last. A
-    step without an agent changes none."""
+    """Return the files after `at`, which is the number or the id of a step, `start`, the id of a failed attempt or, for
+    the last step, None. A step without an agent changes no files."""
     if (attempt := _find_attempt(store, ref, at)) is not None:
         return Left(_tree_of(attempt).left, None, attempt.id)
     node, _ = views.step_named(store, ref.id, at or None)
@@ -48,7 +48,8 @@ def find_left(store: Store, ref: ThreadRef, at: str | None = None) -> Left:
 
 
 def _find_attempt(store: Store, ref: ThreadRef, at: str | None) -> Node | None:
-    """The failed attempt of the thread that `at` names with at least four characters of its id."""
+    """Return the thread's failed attempt whose id begins with the text `at`, which must have at least four
+    characters."""
     if not at or len(at) < 4 or at == "start":
         return None
     note = read_note(store, ref.id)
@@ -102,12 +103,12 @@ def check_out(store: Store, trees: Trees, ref: ThreadRef, folder: str, at: str |
 
 
 class Excerpt(NamedTuple):
-    """Which part of a patch to return."""
+    """The part of a patch to return."""
 
     path: str | None = None
-    """Only this file."""
+    """Return only the changes of this file."""
     lines: int | None = None
-    """Only the first files, up to this many changed lines."""
+    """Return only the first files, up to this total number of changed lines."""
 
 
 _WHOLE = Excerpt()
@@ -122,8 +123,9 @@ def compare(
     role: str | None = None,
     excerpt: Excerpt = _WHOLE,
 ) -> list[View]:
-    """What the thread changed, or what changed after step `A` up to step `B` if `at` is `A..B`, or what one step or one
-    failed attempt changed. With `role`, what each step of that role changed."""
+    """Return what the thread changed. If `at` is `A..B`, return what changed after step `A` up to step `B`; if `at`
+    names a single step or failed attempt, return what that step or attempt changed. With `role`, return what each step
+    of that role changed."""
     part = partial(_part, trees, excerpt)
     first, dots, last = (at or "..").partition("..")
     if dots and role is None:
@@ -156,8 +158,8 @@ def compare(
 def add_diffs(
     store: Store, trees: Trees, steps: Iterable[View], warn: Callable[[str], object], *, mask: Mask
 ) -> Iterator[View]:
-    """The steps or failed attempts of a report, each with the diff of its files. `warn` is called with what is not on
-    this machine."""
+    """Yield the steps or failed attempts of a report, each with the diff of its files. Call `warn` with a description
+    of any changes that are not on this machine."""
     for step in steps:
         attempts = list(add_diffs(store, trees, step.get("attempts") or (), warn, mask=mask))
         node, diff = store.get(step["hash"]), ""
@@ -174,7 +176,7 @@ def add_diffs(
 def compare_threads(
     store: Store, trees: Trees, one: ThreadRef, other: ThreadRef, excerpt: Excerpt = _WHOLE
 ) -> list[View]:
-    """How the final files of two threads differ."""
+    """Return how the final files of two threads differ."""
     return [_part(trees, excerpt, find_left(store, one).files, find_left(store, other).files)]
 
 
@@ -199,10 +201,10 @@ def _part(trees: Trees, excerpt: Excerpt, found: Snapshot, left: Snapshot, step:
 
 
 class FileVersions(NamedTuple):
-    """A file as a step found it and as it left it; None if it did not exist."""
+    """A file as a step found it and as the step left it; None where the file did not exist."""
 
     path: str
-    """The absolute path."""
+    """The absolute path of the file."""
     before: str | None
     after: str | None
 
@@ -210,7 +212,8 @@ class FileVersions(NamedTuple):
 def read_versions(
     trees: Trees, step: Step, folder: str, *, most: int, longest: int
 ) -> Iterator[FileVersions]:
-    """The first text files that a step changed in the work tree around `folder`, up to `longest` bytes each."""
+    """Yield the first `most` text files that a step changed in the work tree around `folder`, without those larger than
+    `longest` bytes."""
     if step.tree is None:
         return
     top = find_top(folder)
@@ -238,12 +241,12 @@ def trace_lines(
     lines: tuple[int, int] | None = None,
     at: str | None = None,
 ) -> View:
-    """Each line of a file after a step, with the step or the failed attempt that wrote it. A line of a member of a
-    group, or of a thread that played the role, is traced to the step of that thread."""
+    """Return each line of a file after a step, with the step or the failed attempt that wrote the line. If a member of
+    a group, or a thread that played the role, wrote the line, name the step of that thread."""
     left = find_left(store, ref, at)
     history = _History(store)
     newest = history.follow(ref, Chain(store, views.step_named(store, ref.id, at)[0]))
-    if newest is None:  # before the first step
+    if newest is None:  # the files before the first step
         newest = history.add(left.files, [], None)
     found = blame.blame(trees, history.states, newest, path, lines)
     told, known = [], dict[str, View]()
@@ -266,7 +269,7 @@ def trace_lines(
 
 class _Writer(NamedTuple):
     kind: str
-    """`step` or `attempt`."""
+    """Either `step` or `attempt`."""
     id: str
     thread: str
     number: int | None
@@ -274,7 +277,7 @@ class _Writer(NamedTuple):
 
 
 class _History:
-    """The states of a thread's files, oldest first, and the step that made each; None if no step did."""
+    """The states of a thread's files, oldest first, and the step or attempt that made each state; None if none did."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -284,8 +287,8 @@ class _History:
         """The newest state of each tree."""
 
     def follow(self, ref: ThreadRef, chain: Chain, last: int | None = None) -> int | None:
-        """Add the states of a thread's chain after the state `last`, and return the place of the newest. Without
-        `last`, a member's states begin after its parent's."""
+        """Add the states of a thread's chain after the state `last`, and return the place of the newest state. If
+        `last` is None, a member's states begin after those of its parent."""
         member = chain.start.member
         if last is None and member and ref.state.parent:
             parent = read_thread(self._store, ref.state.parent)
@@ -321,7 +324,8 @@ class _History:
 
 
 def _players(store: Store, step: Step) -> Iterator[ThreadRef]:
-    """The threads that did the work of a step: members of a group that are done, or a workflow that played the role."""
+    """Yield the threads that did the work of a step: the members of a group that are done, or the thread of a workflow
+    that played the role."""
     ids = list(step.payload.get("children") or ())
     if step.agent == GROUP:
         ids = [member["id"] for member in step.output.get("members") or () if member["status"] == "done"]

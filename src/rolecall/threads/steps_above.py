@@ -18,23 +18,24 @@ else:
     condition = Module("rolecall.workflow.condition")
 
 _LEFT_OUT = "(a list whose items are given to members, one to each)"
-"""Members of a group do not see the list of items: the question to one member must not depend on the others."""
+"""The text shown instead of the list of items. Members of a group do not see the list, because the question to one
+member must not depend on the other items."""
 
 
 class StepsAbove:
-    """The steps before a group, as its members see them. They are read once for all members that this process runs, and
-    only as far as needed. The list that `each` names is left out; if `each` is an expression, so are all lists in the
-    fields that it uses."""
+    """The steps before a group, as the group's members see them. The steps are read once for all members that this
+    process runs, and only as far as needed. The list that `each` names is left out. If `each` is an expression, all
+    lists in the fields that it uses are left out."""
 
     def __init__(self, chain: Chain, each: str | None) -> None:
         self._unread = (step for step in chain if step.role != FORK)
         self._read: list[tuple[str, ShownStep]] = []
         self._left_out = condition.output_fields(each) if each else ()
         self._place = 0
-        """How many steps of roles were read; `each` does not see the steps of people."""
+        """The number of steps of roles that were read; `each` does not see the steps of people."""
 
     def __iter__(self) -> Iterator[tuple[str, ShownStep]]:
-        """Each step with its id, newest first."""
+        """Yield each step with its id, newest first."""
         for place in count():
             if place == len(self._read):
                 step = next(self._unread, None)
@@ -57,7 +58,7 @@ def read_above(store: Store, head: str, each: str | None) -> StepsAbove:
 
 
 def _leave_out_list(value: Any, path: tuple[str, ...] | None) -> Any:
-    """The value without the list at a path, or without any list below it if the path is None."""
+    """Return the value without the list at `path` or, if `path` is None, without any list below it."""
     if isinstance(value, list):
         return _LEFT_OUT
     if not isinstance(value, dict):

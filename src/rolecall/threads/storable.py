@@ -1,4 +1,4 @@
-"""Turns the reply of an adapter, which may be third-party code, into values that can be stored."""
+"""Turn the reply of an adapter, which can be third-party code, into values that can be stored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rolecall.agents import protocol
 
 
 def describe_reply(given: protocol.Reply) -> dict[str, Any]:
-    """The agent's turns, files and ending; empty if it did nothing but answer."""
+    """Return the agent's turns, files and ending, or an empty mapping if the agent did nothing but answer."""
     ending = given.ending if given.ending != "completed" else ""
     said = drop_empty({"files": list(given.files), "reason": given.reason, "ending": ending})
     turns = [describe_turn(turn) for turn in given.turns]
