@@ -1,8 +1,8 @@
 """The command line: the table of commands, and how a module declares its commands.
 
-`rolecall/__main__.py` is the process around them, `parser.py` runs a command. A noun's module is imported only when it
-is used: a command that reads one node should take little longer than starting Python. Exit codes: 0 success, 1 a
-negative answer, 2 wrong usage, 3 not found, 4 damaged, 5 refused by the disk, the server or another process.
+`rolecall/__main__.py` sets up the process, and `parser.py` runs a command. The module of a noun is imported only when
+the noun is used: a command that reads one node should take little longer than starting Python. Exit codes: 0 success, 1
+a negative answer, 2 wrong usage, 3 not found, 4 damaged, 5 refused by the disk, the server or another process.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ NOUNS = {
     "help": ("rolecall.cli.help", "explain a command"),
     "version": ("rolecall.cli.help", "print the version"),
 }
-"""Every noun with its module, loaded on demand, and its line in the help."""
+"""Every noun with its module, which is imported on demand, and its line in the help."""
 
 SCREEN = {
     "start": {
@@ -80,7 +80,8 @@ SCREEN = {
     },
     "set up": {"doctor": "what is installed, and what to fix"},
 }
-"""The commands of `rolecall --help`, which fits a terminal of 24 lines; `rolecall help all` lists the others."""
+"""The commands shown by `rolecall --help`, which must fit a terminal of 24 lines. `rolecall help all` lists all
+commands."""
 
 MODULES = {
     "workflow": {
@@ -109,7 +110,8 @@ MODULES = {
         "rolecall.cli.cas_care": ("reindex", "verify", "gc", "export", "import"),
     },
 }
-"""Nouns with several modules, and the verbs of each, so that reading a thread does not load what running one needs."""
+"""For nouns with several modules, the verbs of each module. A command that reads a thread therefore does not import the
+code that runs threads."""
 
 OLD_OPTIONS = {
     "serve": {"--limit": "--at-once"},
@@ -118,7 +120,7 @@ OLD_OPTIONS = {
     "cas walk": {"--limit": "--max"},
     "knowledge query": {"--limit": "--max"},
 }
-"""Renamed options. The old name works in this version, with a note on standard error."""
+"""Renamed options. In this version the old names still work, with a note on standard error."""
 
 DESCRIPTION = "Runs teams of coding agents through workflows that cannot lose work."
 EXAMPLES = "rolecall init\nrolecall run hello -p 'A haiku about the sea'"
@@ -137,7 +139,7 @@ class CommandResult:
 
 
 class Verb:
-    """A command: its name, its line in the help, examples, arguments, and the function that implements it."""
+    """A command: its name, its line in the help, its examples and arguments, and the function that implements it."""
 
     def __init__(
         self,
@@ -159,7 +161,8 @@ class Verb:
 def verb(
     name: str, help: str, examples: str, *arguments: Argument, has_reply: bool = True
 ) -> Callable[[Callable[[Namespace], CommandResult | int | None]], Verb]:
-    """Declare the decorated function as the command `name`. It returns a value to print, an exit code, or nothing.
+    """Declare the decorated function as the command `name`. The function returns a value to print, an exit code, or
+    None.
 
     The command accepts --format and --json unless `has_reply` is False.
     """
@@ -167,7 +170,7 @@ def verb(
 
 
 def argument(names: str, metavar: str | None, help: str | None, **options: Any) -> Argument:
-    """Declare an argument by its name or names, with further options of `ArgumentParser.add_argument`."""
+    """Declare an argument by its name or names. `options` are passed on to `ArgumentParser.add_argument`."""
     return lambda parser: parser.add_argument(*names.split(), metavar=metavar, help=help, **options)
 
 

@@ -41,7 +41,7 @@ _NOT_ALONE = {
     "workflow": "A workflow is tried by a thread: `rolecall thread start NAME -p TASK`.",
     "external": "It adds a step to a thread, so it is tried by one: `rolecall thread start NAME -p TASK`.",
 }
-"""Adapters that work only within a thread."""
+"""Adapters that can be used only within a thread, with what to do instead."""
 
 
 def named_agent(settings: Settings, name: str, env: Mapping[str, str]) -> Cast:
@@ -51,7 +51,7 @@ def named_agent(settings: Settings, name: str, env: Mapping[str, str]) -> Cast:
 
 
 def agents_table(findings: Iterable[AgentFinding]) -> str:
-    """The state of each agent, and what a person has to do before it can be used."""
+    """Format the state of each agent, and what a person has to do before the agent can be used."""
     rows = []
     for found in findings:
         fix = hints.word(found.troubles[0].fix) if found.troubles else ""
@@ -72,7 +72,7 @@ def agents_table(findings: Iterable[AgentFinding]) -> str:
 )
 def list_agents(options: Namespace) -> CommandResult:
     known: dict[str, Any] = {cast.name: cast.agent for cast in (*known_agents(), *preset_agents())}
-    known |= dict.fromkeys(sorted(agents.SPOKEN))  # they need the name of a program or a script
+    known |= dict.fromkeys(sorted(agents.SPOKEN))  # adapters that need the name of a program or a script
     for name in options.agents:
         if name not in known:
             agents.resolve(name)  # raises an error that lists the adapters
@@ -189,10 +189,10 @@ def test(options: Namespace) -> CommandResult | int:
 async def _try(
     options: Namespace, cast: Cast, env: Mapping[str, str], mask: Mask
 ) -> tuple[dict[str, Any], bool]:
-    """Return the agent's reply or failure in the same form, and whether a signal stopped it."""
+    """Return whether a signal stopped the agent, and before that its reply or failure, both in the same form."""
 
     class Live(View):
-        """Shows the agent's messages and actions while it runs."""
+        """A view of the agent's messages and actions while the agent runs."""
 
         def event(self, kind: str, body: JsonObject) -> None:
             shown = str(body.get("text", "")).strip() if kind == "text" else gist(kind, body)

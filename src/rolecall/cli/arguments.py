@@ -1,4 +1,5 @@
-"""Arguments shared by several commands, and the next command to type. Used for reading, so it imports little."""
+"""Arguments shared by several commands, and the next command to type. Commands that only read use this module, so it
+imports little."""
 
 from __future__ import annotations
 
@@ -29,12 +30,13 @@ else:
 
 
 def describe_person() -> dict[str, str]:
-    """Who answers on the command line, for the record: the account, unless an agent's step runs the command."""
+    """Return who answers on the command line, for the record: the person's account, or only the door if an agent's step
+    runs the command."""
     return {"door": "cli"} if config.plays_role() else {"person": config.user_name(), "door": "cli"}
 
 
 def parse_agent(text: str) -> str:
-    """Complete the name of an agent that is relative to this folder."""
+    """Return the name of an agent, in which the path of a script is made absolute."""
     return casting.agent_from(os.getcwd(), text)
 
 
@@ -56,7 +58,8 @@ def parse_limit(text: str, kinds: Collection[str] = LIMITS) -> tuple[str, float]
 
 
 def parse_time(text: str) -> int:
-    """Parse a time as milliseconds: an age, `all`, or a date with or without a time (local by default)."""
+    """Parse a time and return it in milliseconds. The text is an age, `all`, or a date with or without a time of day;
+    the date is local by default."""
     if text == "all":
         return 0
     units = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
@@ -71,7 +74,7 @@ def parse_time(text: str) -> int:
 
 
 TIMES = "30m, 24h, 7d, 2w, or a local date or time such as 2026-01-31"
-"""What `parse_time` takes, for the help."""
+"""The forms that `parse_time` accepts, for help texts."""
 WORKFLOW = argument("workflow", "WORKFLOW", "its name, the path of its file, or its id")
 THREAD = argument(
     "thread",
@@ -103,7 +106,7 @@ REUSE = either(
 
 
 def wants_reuse(options: Namespace) -> bool | None:
-    """Whether `REUSE` asks for reuse; None if it does not say."""
+    """Return whether the options in `REUSE` ask for reuse, or None if neither option is given."""
     return True if options.reuse else False if options.fresh else None
 
 
@@ -116,8 +119,8 @@ def in_this_store(options: Namespace, command: str) -> str:
 
 
 def omit_latest(rolecall: Rolecall, command: str) -> str:
-    """Leave the id of this folder's latest thread out of a command for a person to type. Logs keep it, because they are
-    read elsewhere and later."""
+    """Remove the id of this folder's latest thread from a command that a person is about to type. If standard error is
+    not a terminal, keep the id, because logs are read elsewhere and later."""
     if not sys.stderr.isatty() or (latest := rolecall.latest_thread()) is None:
         return command
     return command.replace(f" {latest.id}", "")
@@ -125,15 +128,16 @@ def omit_latest(rolecall: Rolecall, command: str) -> str:
 
 @contextmanager
 def open_thread(options: Namespace, *, ask: str = "", is_waiting: bool = False) -> Iterator[Thread]:
-    """Open the store, which must exist, and find the thread that the command names, as `find_thread` does."""
+    """Open the store, which must exist, and find the thread of the command as `find_thread` does."""
     with Rolecall(options.store, create=False) as rolecall:
         yield find_thread(rolecall, options.thread, ask=ask, is_waiting=is_waiting)
 
 
 def find_thread(rolecall: Rolecall, name: str | None, *, ask: str = "", is_waiting: bool = False) -> Thread:
-    """Find a thread by its name; without one, take the latest of this folder, or the latest that `is_waiting` if one
-    is, and say which it is. `ask` is why a thread that was not named needs a person's yes."""
-    if name is not None:  # an empty variable of a shell is a mistake
+    """Find a thread by its name. Without a name, choose this folder's latest thread and tell the person which thread
+    that is; with `is_waiting`, prefer the latest thread that waits for a person. If `ask` is given, a thread that was
+    not named needs the person's confirmation; `ask` is the reason."""
+    if name is not None:  # an empty name, such as an unset shell variable, is a mistake
         return rolecall.thread(name)
     thread = (rolecall.latest_thread(is_waiting=True) if is_waiting else None) or rolecall.latest_thread()
     if thread is None:

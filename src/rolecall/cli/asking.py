@@ -1,4 +1,5 @@
-"""Questions to a person at a terminal. They are printed on standard error; standard output has only the result."""
+"""Questions to a person at a terminal. The questions are printed on standard error, because standard output contains
+only the result."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ def can_ask() -> bool:
 
 
 def ask(question: str, check: Callable[[str], T], *, mark: str = ":") -> T:
-    """Return the answer parsed by `check`; if it is refused, explain why and ask again."""
+    """Return the answer parsed by `check`. If `check` refuses the answer, explain why and ask again."""
     while True:
         sys.stderr.write(printable(f"{question}{mark} "))
         sys.stderr.flush()
@@ -40,8 +41,8 @@ def ask_choice(question: str, choices: Sequence[str], *, is_required: bool) -> i
 def ask_choice(
     question: str, choices: Sequence[str], *, is_required: bool = False, default: int | None = None
 ) -> int | None:
-    """Return the index of the choice, given by number or first word; without an answer the default, or None if it was
-    skipped."""
+    """Return the index of the chosen item, which a person gives by its number or its first word. If the answer is empty
+    and not required, return `default`."""
     tell("\n".join([question, *(f"{number:3}) {choice}" for number, choice in enumerate(choices, 1))]))
 
     def check(text: str) -> int | None:
@@ -60,8 +61,8 @@ def ask_choice(
 
 
 def confirm(question: str, otherwise: str, *, problem: str = "", default: bool = False) -> bool:
-    """Ask for y or n; an empty answer is the default. Without a terminal, raise an error: the `problem`, by default the
-    question, and the advice `otherwise`."""
+    """Ask a yes-or-no question; an empty answer selects the default. Without a terminal, raise an error whose message
+    is `problem` (or the question, if no `problem` is given) and whose hint is `otherwise`."""
     if not can_ask():
         raise UsageError(
             problem or f"{question} Nobody can be asked without a terminal.",
@@ -78,7 +79,7 @@ def confirm(question: str, otherwise: str, *, problem: str = "", default: bool =
 
 
 def ask_text(question: str, *, is_required: bool) -> str:
-    """Return the lines before the first empty one."""
+    """Return the lines that are typed before the first empty line."""
     tell(f"{question} ({'' if is_required else 'optional; '}end it with an empty line):")
     while True:
         lines: list[str] = []

@@ -37,7 +37,8 @@ def _type_id(store: Store, text: str) -> str:
 
 
 def _read_data(argument: str) -> Any:
-    """Parse JSON given as an argument, as `-` or `@FILE`, or by the plain name of a file or a pipe."""
+    """Parse an argument that is JSON, or that names where the JSON is: `-`, `@FILE`, or the plain name of a file or a
+    pipe."""
     is_file = os.path.exists(argument) and not os.path.isdir(argument)
     is_marked = argument == "-" or argument.startswith("@")
     return parse_json(read_file(argument) if is_file and not is_marked else read_input(argument))
@@ -136,7 +137,7 @@ def walk(options: Namespace) -> None:
                 else:
                     found.append(visit)
         except Damaged as error:
-            damage = error  # reported after the reply
+            damage = error  # raised after the reply has been printed
     show(options, {"hashes": found, **({"dangling": dangling} if dangling else {})}, "\n".join(found))
     if format_of(options) == "text":
         for one in dangling:

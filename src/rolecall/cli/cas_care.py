@@ -1,4 +1,5 @@
-"""`rolecall cas`: check, clean, export and import the store, which needs more than reading a node does."""
+"""The commands of `rolecall cas` that check, clean, export and import the store. They import more than a command that
+reads a node."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def verify_store(options: Namespace) -> CommandResult:
             try:
                 problems += kept_files.verify(store)
             except Damaged:
-                if not problems:  # otherwise it is named already
+                if not problems:  # otherwise the damage has been reported already
                     raise
     progress.clear()
     verdict = plural(len(problems), "problem") if problems else "ok"

@@ -1,7 +1,7 @@
-"""`rolecall ci run`: run a workflow in a job of GitHub Actions or GitLab CI.
+"""`rolecall ci run`: run a workflow in a GitHub Actions or GitLab CI job.
 
-Exit codes: 0 if there was nothing to do, the thread is completed, or it waits for a person's answer, so that the job is
-green; otherwise those of `thread run`.
+The exit code is 0, so that the job succeeds, if there was nothing to do, the thread is completed, or the thread waits
+for a person's answer. Otherwise the exit codes are those of `thread run`.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ from rolecall.settings import forge
 )
 def run(options: Namespace) -> CommandResult:
     job = forge.read_job()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a job that is cancelled is saved first
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a cancelled job saves its work before it ends
     is_text = format_of(options) == "text"
-    if job.forge == "github":  # no line that an agent or a stranger wrote is a command to the runner
+    if job.forge == "github":  # otherwise the runner would carry out commands in text by agents and strangers
         say(f"::stop-commands::{os.urandom(16).hex()}", sys.stderr)
 
     def tell(line: str) -> None:

@@ -1,7 +1,7 @@
-"""`rolecall completion`: print a script with which a shell completes our commands.
+"""`rolecall completion`: print a script with which a shell completes Rolecall's commands.
 
-The scripts call the program to complete the current workflows, agents and threads: given the words typed so far, this
-command prints candidates for the last one.
+To complete workflows, agents and threads, the scripts call this command with the words typed so far. It then prints
+candidates for the last word.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 _MOST_THREADS = 200
 
 Candidate = tuple[str, str]
-"""A candidate for a word, and its description."""
+"""A candidate for a word, with its description."""
 
 
 @verb(
@@ -88,7 +88,7 @@ def complete(options: Namespace) -> None:
 
 
 def _lines(shell: str, words: list[str]) -> Iterator[str]:
-    """Yield the candidates in the form the shell's script reads."""
+    """Yield the candidates in the form that the shell's script reads."""
     before = ""
     if shell == "bash":
         # Bash splits `--agent=acp:x` into five words and replaces only the part after the colon.
@@ -166,7 +166,7 @@ def _values(action: Action, typed: str) -> Iterator[Candidate]:
             length = rolecall.short_id_length()
             for entry in entries:
                 ident = entry["thread"]
-                is_begun = typed and ident.startswith(typed)  # then the whole id
+                is_begun = typed and ident.startswith(typed)  # if so, complete the whole id
                 yield ident if is_begun else ident[-length:], f"{entry['status']} · {entry['title'] or ''}"
     elif action.dest == "agent":
         presets = (f"acp:{name}" for name in acp_presets.PRESETS)

@@ -1,4 +1,4 @@
-"""`rolecall config`: read and change `config.yaml` in the home."""
+"""`rolecall config`: read and change `config.yaml` in Rolecall's home."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _look_up(path: settings.Path) -> Any:
 
 
 def _as_typed(value: Any) -> str:
-    """Return a value as `config set` reads it, and a section as YAML."""
+    """Return a value in the form that `config set` reads, and a section as YAML."""
     if isinstance(value, dict):
         return dump_yaml(value).rstrip()
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

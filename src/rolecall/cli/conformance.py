@@ -1,4 +1,4 @@
-"""`rolecall conformance`: run fixtures against our tools and hooks, and report each case by its test_id."""
+"""`rolecall conformance`: run fixtures against Rolecall's tools and hooks, and report each case by its `test_id`."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _BY = ("day", "workflow", "role", "agent", "thread")
 _MOST = 40
-"""How many rows are shown as text; JSON has all."""
+"""How many rows the text output shows; JSON contains all rows."""
 
 
 @verb(

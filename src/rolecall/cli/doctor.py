@@ -60,7 +60,7 @@ def doctor(options: Namespace) -> CommandResult:
     mask = Mask(())
     try:
         settings, place, mask = config.load(), DoctorPlace(config.environment(), Path.cwd()), config.mask()
-    except RolecallError:  # the checks report it; without a configuration the roles' agents are unknown
+    except RolecallError:  # one of the checks reports the error; the agents of the roles remain unknown
         diagnosis = Diagnosis(tuple(checks), (), {})
     else:
         checks.append(machine.check_sandbox(find_layers(config.cache_folder(), again=True), place.env))
@@ -79,8 +79,8 @@ def doctor(options: Namespace) -> CommandResult:
 def _diagnose(
     options: Namespace, rolecall: Rolecall, settings: Settings, place: DoctorPlace, checks: list[Check]
 ) -> tuple[Diagnosis, dict[str, bool], list[AgentFinding]]:
-    """Return the diagnosis, whether each known agent outside it is installed and, if an agent is wanted and none is
-    ready, what to do for each."""
+    """Return the diagnosis, which known agents outside the diagnosis are installed, and what to do for each agent that
+    is not ready. The last is empty if any agent is ready or no agent is needed."""
 
     def load(name: str) -> Playbook:
         return rolecall.look_up(name if has_store else rolecall.find_file(name))
@@ -89,12 +89,12 @@ def _diagnose(
         return casting.cast(settings, book, role, environment=place.env)
 
     has_store = False
-    with suppress(RolecallError):  # its check reports why it cannot be opened
+    with suppress(RolecallError):  # the check of the store reports why it cannot be opened
         has_store = rolecall.store_if_any is not None
     books = [load(name) for name in options.workflows]
     if not books:
         for path in rolecall.workflow_files():
-            try:  # its agents are not asked for their versions, nor its endpoints with a key
+            try:  # the agents and endpoints of a workflow that is not allowed are not contacted
                 check_trust(path)
             except RolecallError as error:
                 checks.append(Check("workflow", "warning", error.message, error.hint))

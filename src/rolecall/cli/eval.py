@@ -1,7 +1,8 @@
 """`rolecall eval`: try variants of a workflow on a suite of tasks, and judge the results.
 
-Exit codes of `eval run` beyond those of every command: 6 some threads could not run or be judged, 7 a limit of the run
-is used up, 130 interrupted. The next `eval run` continues in all three cases.
+`eval run` has three exit codes beyond those of every command: 6 if some threads could not be run or judged, 7 if a
+limit of the run is used up, and 130 if the run was interrupted. In all three cases the next `eval run` continues the
+run.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ SELECTION: tuple[Argument, ...] = (
     flag("--new", "begin a new run even if an earlier one is unfinished"),
     flag("--stop-early", "start no further threads once the answer is clear"),
 )
-"""The options of commands that run a suite."""
+"""The options shared by commands that run a suite."""
 
 
 # -- run --
@@ -113,7 +114,7 @@ def run(options: Namespace) -> int:
 
 
 def follow(options: Namespace, plan: EvalPlan, play: Callable[..., Awaitable[Played]]) -> tuple[Played, bool]:
-    """Run a plan and show its progress; also returns whether it was interrupted."""
+    """Run a plan and show its progress. Return the result of `play`, and whether the run was interrupted."""
     is_text = format_of(options) == "text"
     if is_text:
         _tell_plan(plan, is_compared=bool(getattr(options, "against", None)))
@@ -136,8 +137,8 @@ def follow(options: Namespace, plan: EvalPlan, play: Callable[..., Awaitable[Pla
 
 
 def end(options: Namespace, command: str, report: Report, is_stopped: bool) -> int:
-    """Say how to continue a run that is not finished, and return the exit code for it; 0 if it is. Without a command,
-    the same one continues it."""
+    """Say how to continue an unfinished run, and return its exit code; for a finished run, return 0. If `command` is
+    empty, tell the person to repeat the same command."""
     counts = report.counts
     if report.is_early or not counts["open"] + counts["infrastructure"]:
         return 0
@@ -178,7 +179,7 @@ def _tell_plan(plan: EvalPlan, *, is_compared: bool) -> None:
 
 
 class CellLines(View):
-    """Prints a line for each finished thread, and on a terminal the state of the run below them."""
+    """A view that prints a line for each finished thread and, on a terminal, the state of the run below these lines."""
 
     def __init__(self, threads: int, counts: dict[str, int]) -> None:
         self._threads = threads
@@ -231,7 +232,8 @@ def _cell_line(body: JsonObject, done: int, threads: int) -> str:
 
 
 def _short_end(reason: str, limit: int) -> str:
-    """Who says so, and the end of what it says: programs report the problem last."""
+    """Shorten a reason of the form `SPEAKER: TEXT` by cutting the beginning of the text, because programs report the
+    problem last."""
     line = " ".join(reason.split())
     if len(line) <= limit:
         return line
@@ -307,7 +309,7 @@ def _percent_of(report: Report) -> str:
 
 
 def describe(report: Report, *, with_cells: bool = False) -> str:
-    """A run as text: its figures, a table of variants that fits 80 columns, and what went wrong."""
+    """Format a run as text: its figures, a table of variants that fits 80 columns, and what went wrong."""
     counts = report.counts
     told = [f"{count} {name}" for name, count in counts.items() if count]
     lines = [f"{report.name} · {report.id} · {report.status}: {', '.join(told)}"]
@@ -318,7 +320,7 @@ def describe(report: Report, *, with_cells: bool = False) -> str:
     summaries = report.summarize()
     rows = [_row(summary) for summary in summaries]
     headings = ["variant", "pass", "95 %", f"pass@{k}", f"pass^{k}", "score", "cost", "infra"]
-    if k == 1:  # both are the pass rate
+    if k == 1:  # pass@1 and pass^1 are both the pass rate
         rows = [[*row[:3], *row[5:]] for row in rows]
         headings = [*headings[:3], *headings[5:]]
     lines += ["", table(rows, headings, ("infra",), whole=headings[1:])]
@@ -376,7 +378,7 @@ def _row(summary: Summary) -> list[Any]:
 
 
 def _amounts_row(summary: Summary) -> list[str]:
-    """What a thread with a verdict and a pass have used on average."""
+    """Return a table row with the average use per thread with a verdict, and per pass."""
     return [
         summary.variant,
         *(

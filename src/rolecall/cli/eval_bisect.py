@@ -95,7 +95,7 @@ def bisect(options: Namespace) -> int:
 
 
 class Looks(View):
-    """Prints a line for each answer about a version."""
+    """A view that prints a line for each answer about a version."""
 
     def event(self, kind: str, body: JsonObject) -> None:
         if kind == "bisect":

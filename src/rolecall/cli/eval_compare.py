@@ -1,4 +1,5 @@
-"""`rolecall eval compare` and `eval gate`: is one variant better than another, and may it replace it?"""
+"""`rolecall eval compare` and `eval gate`: is one variant better than another, and is it good enough to replace the
+other?"""
 
 from __future__ import annotations
 
@@ -158,7 +159,7 @@ def experiment(options: Namespace) -> int:
 
 
 def describe(comparisons: Sequence[Comparison]) -> str:
-    """Comparisons as text that fits 80 columns."""
+    """Format comparisons as text that fits 80 columns."""
     return "\n\n".join("\n".join(_describe(one)) for one in comparisons)
 
 
@@ -201,7 +202,7 @@ def _describe(found: Comparison) -> Iterator[str]:
 
 
 def _word_rows(rows: list[tuple[str, ...]]) -> str:
-    """The rows as a table; where the terminal is too narrow, the intervals stand below their values."""
+    """Format the rows as a table. If the terminal is too narrow, each interval is printed below its value."""
     headings = ("", "base", "variant", "difference (95 %)", "p")
     text = table(rows, headings, whole=headings)
     if max(map(len, text.split("\n"))) <= columns_of_terminal():

@@ -1,4 +1,4 @@
-"""`rolecall fleet`: show the machines that share a database, their work, and what is waiting."""
+"""`rolecall fleet`: show the machines that share a database, the threads they run, and the threads that wait."""
 
 from __future__ import annotations
 

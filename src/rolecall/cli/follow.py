@@ -1,4 +1,4 @@
-"""Follow threads that the service runs, or run them here one at a time."""
+"""Follow threads that the service runs, or run threads in this process one at a time."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rolecall.service import control
 from rolecall.settings import config
 
 _PATIENCE = 1.0
-"""Seconds between checks of the store when no message arrives."""
+"""Seconds between checks of the store if no message arrives."""
 _SERVICE_CHECK = 5.0
-"""Seconds between checks for a service while none is connected."""
+"""Seconds between checks for a service while this process is not connected to one."""
 
 
 def follow(options: Namespace, thread: Thread) -> int:
-    """Show a thread that the service runs until it ends or waits for a person; return the exit code."""
+    """Show a thread that the service runs, until the thread ends or waits for a person. Return the exit code."""
     step, is_cancelled = _watch(options, thread, view_of(options, thread, has_events=True, is_served=True))
     if is_cancelled and thread.state.status not in (*CODES, "completed"):
         is_served = control.is_served(config.home(), options.store, thread.rolecall.store)
@@ -36,8 +36,8 @@ def follow(options: Namespace, thread: Thread) -> int:
 
 
 def follow_each(options: Namespace, threads: Iterable[Thread], count: int, *, is_served: bool) -> int:
-    """Follow threads one at a time and show how each ended. If no service runs them, `threads` starts each thread when
-    it is taken, after the previous one has ended."""
+    """Follow threads one at a time and show how each one ended. If no service runs the threads, iterating over
+    `threads` starts each thread after the previous one has ended."""
     codes = []
     last_line = LastLine()
     for place, thread in enumerate(threads):
@@ -56,8 +56,8 @@ def follow_each(options: Namespace, threads: Iterable[Thread], count: int, *, is
 
 
 def _watch(options: Namespace, thread: Thread, view: View) -> tuple[str | None, bool]:
-    """Show a thread's events until it ends or waits for a person; return its last step, and whether a signal stopped us
-    first."""
+    """Show a thread's events until the thread ends or waits for a person. Return the id of its last step, and whether a
+    signal stopped the command before that."""
 
     async def watch(stopped: Stopped) -> str | None:
         step, events = None, thread.tail(members=view.shows_members)
@@ -83,8 +83,8 @@ def _watch(options: Namespace, thread: Thread, view: View) -> tuple[str | None, 
 
 
 class _Bell:
-    """Waits up to a second for the service to announce a new event of a thread, and reports when no service is left to
-    run the thread."""
+    """A connection to the service that announces new events of a thread. `wait` waits up to a second for an
+    announcement, and tells the person when no service is left to run the thread."""
 
     def __init__(self, ident: str, is_served: Callable[[], bool]) -> None:
         self._ident = ident
@@ -107,7 +107,7 @@ class _Bell:
             await self._connect()
         if self._reader is not None:
             self._is_alone = False
-        elif monotonic() >= self._check_at:  # a fleet's machines are elsewhere, so no connection would break
+        elif monotonic() >= self._check_at:  # other machines of a fleet have no connection that could break
             self._check_at = monotonic() + _SERVICE_CHECK
             if self._is_served():
                 self._is_alone = False

@@ -1,4 +1,4 @@
-"""How a forecast is shown: `workflow try` and `run --dry`."""
+"""Format forecasts for `workflow try` and `run --dry`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from rolecall.threads.report import money, saved_text
 
 
 def view(forecast: Forecast) -> dict[str, Any]:
-    """A forecast for one thread: a range or null for each amount, and from how many past calls it is made."""
+    """Return the forecast for one thread as JSON: a range or null for each amount, and the number of past calls behind
+    the forecast."""
     ranges = {amount: one.range and one.range._asdict() for amount, one in add_up([forecast]).items()}
     return {**ranges, "past": 0 if forecast == NOTHING else len(forecast.rests)}
 
 
 def view_sums(sums: Mapping[str, Sum]) -> dict[str, Any]:
-    """The sums of several forecasts; `unknown` is for how many threads an amount is not known."""
+    """Return the sums of several forecasts as JSON. For each amount, `unknown` is the number of threads without a
+    forecast."""
     return {
         amount: {
             **(one.range._asdict() if one.range else dict.fromkeys(Range._fields)),
@@ -29,7 +31,8 @@ def view_sums(sums: Mapping[str, Sum]) -> dict[str, Any]:
 
 
 def word(sums: Mapping[str, Sum]) -> str:
-    """What the rest may use, in words: the cost or, if they are known of more threads, the tokens."""
+    """Describe in words what the remaining steps might use. The amount is the cost or, if they are known for more
+    threads, the tokens."""
     amount = min(("cost", "tokens"), key=lambda amount: sums[amount].unknown)
     found, unknown = sums[amount]
     if found is None:

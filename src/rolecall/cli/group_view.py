@@ -1,4 +1,4 @@
-"""Shows the members of a group while a thread runs: a line of counts, and a line for each member at work."""
+"""Show the members of a group while a thread runs: a line of counts, and a line for each member at work."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from rolecall.threads.thread import LIMITS, sum_amounts
 _TITLE = 24
 _AGENT = 16
 _MOST_FAILURES = 5
-"""How many failed members are printed as lines of their own."""
+"""How many failed members get a line of their own."""
 _BAR = 8
 _PATHS = ("file_path", "path", "notebook_path", "filePath", "target_file")
-"""The argument that has the file, in the tools of different agents."""
+"""The names that different agents' tools give to the argument with a file's path."""
 _FATES = ("done", "failed", "stopped", "waits", "short")
 
 
 def unwrap(kind: str, body: JsonObject) -> tuple[str, JsonObject]:
-    """The event of the innermost member inside a `member` event; any other event as it is."""
+    """Return the kind and body of the innermost event in a `member` event. Return any other event unchanged."""
     while kind == "member":
         kind, body = body["kind"], body["body"]
     return kind, body
 
 
 class Amounts(NamedTuple):
-    """Tokens and dollars, as far as agents have reported them."""
+    """Tokens and dollars, as far as agents have reported amounts."""
 
     tokens: int = 0
     cost: float = 0.0
@@ -63,19 +63,19 @@ class _Member:
     used: Amounts = field(default_factory=Amounts)
     latest: str = ""
     folders: Sequence[str] | None = None
-    """Its work folders, once they have been looked up."""
+    """The member's work folders, or None until they have been looked up."""
 
     def of_limits(self) -> dict[str, float]:
-        """What it has used, in the units of limits."""
+        """Return what the member has used, in the units of limits."""
         minutes = (time.monotonic() - self.since) / 60
         return {"tokens": self.used.tokens, "cost": self.used.cost, "minutes": minutes}
 
 
 class GroupBlock:
-    """The state of a group, from the events of its members."""
+    """The state of a group, computed from the events of its members."""
 
     def __init__(self, role: str, count: int, *, is_served: bool = False) -> None:
-        """If `is_served`, the service decides when a member that was started runs."""
+        """With `is_served`, the service decides when a started member runs."""
         self.role = role
         self._count = count
         self._at_work = "started" if is_served else "running"
@@ -85,18 +85,18 @@ class GroupBlock:
         self._tally: Counter[str] = Counter()
         self._used = Amounts()
         self._ended: dict[int, Mapping[str, float]] = {}
-        """What each member that is over has used, in the units of limits."""
+        """What each member that has ended has used, in the units of limits."""
         self._told = 0
 
     def event(self, body: JsonObject) -> str:
-        """Process an event of a member. Return a line that stays on the screen if the member has failed or waits."""
+        """Process an event of a member. If the member has failed or waits, return a line that stays on the screen."""
         number, kind = body["number"], body["kind"]
         if kind == "over":
             return self._end(number, body["body"])
         if number in self._fates:
             if kind not in ("started", "resumed", "step_started"):
                 return ""
-            self._tally[self._fates.pop(number)] -= 1  # it goes on
+            self._tally[self._fates.pop(number)] -= 1  # the member continues
             self._ended.pop(number, None)
         member = self._working.setdefault(number, _Member(str(body["thread"])))
         about = body["body"]
@@ -131,7 +131,7 @@ class GroupBlock:
         return self._tell(number, reason.removeprefix(f"{self.role}: "))
 
     def merge(self, kind: str, body: JsonObject) -> str:
-        """Count a member whose files were merged or set aside. Return a line about one that was set aside."""
+        """Count a member whose files were merged or set aside. If they were set aside, return a line that says so."""
         self._tally[kind] += 1
         return (
             self._tell(body["number"], f"set aside: {body['reason']}") if kind == "member_set_aside" else ""
@@ -142,11 +142,11 @@ class GroupBlock:
         return f"{sign} {self.role} {number}/{self._count}: {words}" if self._told <= _MOST_FAILURES else ""
 
     def of_limits(self) -> dict[str, float]:
-        """What its members have used, in the units of limits."""
+        """Return what the members have used, in the units of limits."""
         return sum_amounts([*self._ended.values(), *(one.of_limits() for one in self._working.values())])
 
     def lines(self, thread: Thread, height: int) -> list[str]:
-        """At most `height` lines: the counts, then those at work that began first."""
+        """Return at most `height` lines: the counts, then a line for each member at work, lowest numbers first."""
         tally, working = self._tally, len(self._working)
         numbers = {
             "failed": tally["failed"],
@@ -172,7 +172,7 @@ class GroupBlock:
         return [head, *rows]
 
     def _row(self, thread: Thread, number: int, member: _Member) -> str:
-        # Another process may have started it.
+        # If another process started the member, its title, agent and folders are not known yet.
         if member.folders is None or not (member.title and member.agent):
             known = thread.rolecall.thread_if_any(member.thread)
             bound = next(iter(known.state.agents.values()), {"name": " "}) if known else {"name": " "}
@@ -196,7 +196,7 @@ class GroupBlock:
 
 
 def work_folders(thread: Thread) -> list[str]:
-    """Where a thread works."""
+    """Return the folders in which a thread works."""
     state = thread.state
     return [*filter(None, (*(folder.cwd for folder in state.folders.values()), state.cwd))]
 
@@ -205,7 +205,8 @@ def work_folders(thread: Thread) -> list[str]:
 
 
 def limits_line(used: Mapping[str, float], limits: Mapping[str, float]) -> str:
-    """How much of each limit of a thread is used, as bars; nothing if it has no limits."""
+    """Return bars that show how much of each limit of a thread is used. The line is empty if the thread has no
+    limits."""
     bars = []
     for key in LIMITS:
         if not (most := limits.get(key)):

@@ -1,4 +1,4 @@
-"""How the CLI words a hint: with the command or option that carries it out."""
+"""The wording of hints on the command line: each hint names the command or option that carries it out."""
 
 from __future__ import annotations
 
@@ -100,11 +100,12 @@ _PHRASES = {
     "verify_node": "rolecall cas verify {node}",
     "verify_store": "rolecall cas verify",
 }
-"""A command, to which arguments it does not name are added as options, or a phrase with commands in backticks."""
+"""For each hint code, either a command or a phrase with commands in backticks. Hint arguments that a command does not
+mention are appended as options."""
 
 
 def word(hint: str) -> str:
-    """Word a hint for the command line; plain advice is unchanged."""
+    """Return a hint worded for the command line. Plain advice is returned unchanged."""
     if not isinstance(hint, Hint):
         return hint
     if hint.code == "set_default_agent":
@@ -118,22 +119,22 @@ def word(hint: str) -> str:
 
 
 def word_problem(problem: Problem) -> Problem:
-    """Word a problem's hint for the command line."""
+    """Return a problem whose hint is worded for the command line."""
     return problem._replace(hint=word(problem.hint))
 
 
 def view_problem(problem: Problem) -> JsonObject:
-    """A problem as replies have it."""
+    """Return a problem in the form used in replies."""
     return {**problem._asdict(), "line": problem.line or None, "column": problem.column or None}
 
 
 def phrase(hint: Hint) -> str:
-    """Return the command in backticks, or the option to add."""
+    """Return the hint's command in backticks, or its phrase unchanged."""
     return f"`{command(hint)}`" if _PHRASES[hint.code].startswith("rolecall ") else command(hint)
 
 
 def command(hint: str) -> str:
-    """Return the command to type; a text that is already a command is unchanged."""
+    """Return the command to type. A text that is already a command is returned unchanged."""
     if not isinstance(hint, Hint):
         return hint
     template = _PHRASES[hint.code]

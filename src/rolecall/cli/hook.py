@@ -1,9 +1,10 @@
-"""`rolecall hook HOST EVENT`: run by hosts at their events, with JSON on standard input; hosts read the answer.
+"""`rolecall hook HOST EVENT`: answer an event of a host. Hosts run the command with JSON on standard input and read the
+answer.
 
-An error must not block the host: the hook exits with 1 and reports it on standard error, and the next session or
-message repeats the report. It never exits with 2, which hosts interpret as a refusal. Arguments are parsed without
-argparse, and `hook_answer` is imported only inside a project, because hosts run this at every tool call in every
-folder.
+An error must not block the host. The hook therefore exits with 1 and reports the error on standard error, and the next
+session or message repeats the report. An error never leads to exit code 2, which hosts interpret as a refusal.
+Arguments are parsed without argparse, and `hook_answer` is imported only inside a project, because hosts run this
+command at every tool call in every folder.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ else:
 _BEGINNINGS = frozenset((
     "session_start", "user_message", "SessionStart", "UserPromptSubmit", "session.created", "chat.message",
 ))  # fmt: skip
-"""Host events that can make a repository a project: the start of a session, or a message with a tag."""
+"""Host events that can turn a repository into a project: the start of a session, or a message with a tag."""
 _USAGE = "usage: rolecall hook HOST EVENT [--project DIR] [--harness NAME] [--host-key FILE] < event.json"
 _OPTIONS = {"--project": "project", "--harness": "harness", "--host-key": "key"}
 
@@ -67,13 +68,13 @@ def hook(options: Namespace) -> int:
 
 
 def run_directly(args: list[str]) -> NoReturn:
-    """Run the command without argparse. All data has been written at the end, so the process exits immediately: the
-    interpreter's cleanup takes longer than most gates need to decide."""
+    """Run the command without argparse, and exit at once. All data has been written by then, and the interpreter's own
+    cleanup takes longer than most gates need to decide."""
     code = _run(args)
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except OSError:  # the reader is gone
+        except OSError:  # nobody reads the output any more
             code = 1
     os._exit(code)
 
@@ -86,7 +87,7 @@ def _run(args: list[str]) -> int:
     project = words.project if os.path.isdir(words.project) else ""
     try:
         payload = _read_payload()
-        if words.project and not project:  # continuing would let every edit pass unchecked
+        if words.project and not project:  # without this error, every edit would pass unchecked
             raise UsageError(
                 f"the folder {words.project!r} does not exist, so nothing is checked",
                 hint="If the project was moved, run `rolecall install` where it is now.",
@@ -127,7 +128,7 @@ def _read_payload() -> Payload:
     data = sys.stdin.buffer.read()
     try:
         payload = json.loads(data)
-        if b"\\ud" in data.lower():  # half a pair is not a character, but failing would let the tool pass
+        if b"\\ud" in data.lower():  # a lone surrogate is replaced: an error would let the tool call pass
             text = json.dumps(payload, ensure_ascii=False)
             payload = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     except (ValueError, RecursionError) as exc:
@@ -138,10 +139,11 @@ def _read_payload() -> Payload:
 
 
 def _repositories(host: str, payload: Payload) -> Iterator[str]:
-    """Find the repositories around the session's possible folders, except the home.
+    """Yield the repositories around the folders in which the session might run, except the user's home.
 
-    Hosts start hooks in the session's folder; the `cwd` they send may be that of a single command. Claude Code starts
-    them in the last command's folder, perhaps in a nested repository, and names the session's folder in a variable.
+    Hosts start hooks in the session's folder, and the `cwd` that they send can be the folder of a single command.
+    Claude Code instead starts hooks in the folder of the last command, perhaps in a nested repository, and names the
+    session's folder in an environment variable.
     """
     sent = payload.get("cwd")
     folders = [sent] if isinstance(sent, str) and os.path.isabs(sent) else []

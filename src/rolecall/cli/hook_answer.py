@@ -1,7 +1,7 @@
-"""Answers events for `rolecall hook`, in a project or where one can be created.
+"""Answer events for `rolecall hook`, in a project or where a project can be created.
 
-Most modules are imported only for the events that need them, because hosts run hooks at every tool call and each must
-be fast.
+Most modules are imported only for the events that need them: hosts run a hook at every tool call, so each hook must be
+fast.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ else:
     traceback = Module("traceback")
 
 _LONGEST_WAIT = 5.0
-"""Seconds to wait for a lock; hosts allow a hook 10."""
+"""Seconds to wait for a lock. Hosts stop a hook after 10 seconds."""
 
 
 def answer(host: str, name: str, payload: Payload, project: str, *, harness: str, key: str) -> int:
-    """Handle the event that the host calls `name`, and print the answer in the host's form."""
+    """Handle the event that the host calls `name`, and print the answer in the form that the host expects."""
     if name == THREAD_END:
         return _wait_for_threads(host, payload, project, key)
     events = _events_of(host)
@@ -66,16 +66,17 @@ def answer(host: str, name: str, payload: Payload, project: str, *, harness: str
         return 0
     kit = _load_kit(host, harness, event)
     if not isinstance(event, PreToolUse):  # PreToolUse writes nothing, so it needs no lock
-        if kit.restrictions:  # an agent must not invent events from its own shell
+        if kit.restrictions:  # an agent must not be able to invent events in its own shell
             command = f"rolecall hook {host} {name}"
             capabilities.check_host(kit.restrictions, command, is_host=config.is_host_key(key))
-        # Limited, because the host would eventually kill us without an explanation.
+        # The wait is limited, because the host would eventually kill this process without an explanation.
         state_file.patience_ends.set(time.monotonic() + _LONGEST_WAIT)
     return _write(events.output(name, lifecycle.handle(project, event, kit, project_paths.now())))
 
 
 def _wait_for_threads(host: str, payload: Payload, project: str, key: str) -> int:
-    """Wait for threads that a tool call handed over; the exit code 2 wakes the model with the text."""
+    """Wait for threads that a tool call handed over. Exit code 2 tells the host to wake the model with the printed
+    text."""
     if config.run():
         return 0
     command = f"rolecall hook {host} {THREAD_END}"
@@ -85,8 +86,8 @@ def _wait_for_threads(host: str, payload: Payload, project: str, key: str) -> in
 
 
 def answer_outside(host: str, name: str, payload: Payload, repository: str, *, harness: str, key: str) -> int:
-    """Make the repository a project if a session begins in it or a message has a tag. Elsewhere, answer a tag by saying
-    what is missing."""
+    """Turn the repository into a project if a session begins in it or a message has a tag. If that is not possible,
+    answer a tag by saying what is missing."""
     events = _events_of(host)
     event = events.event(name, payload)
     has_tag = isinstance(event, UserMessage) and _has_tag(host, event.text)
@@ -124,7 +125,7 @@ def _load_kit(host: str, harness: str, event: Event) -> Kit:
     elif isinstance(event, UserMessage):
         needs_kit, has_tags = True, on_message.may_ask(event.text)
     elif isinstance(event, PostToolUse):
-        needs_kit, has_tags = bool(event.call.skill), True  # a called skill may set a mode
+        needs_kit, has_tags = bool(event.call.skill), True  # a skill that was called can set a mode
     else:
         needs_kit, has_tags = True, False
     kit = hook_context.load(host, with_tags=has_tags) if needs_kit else Kit()
@@ -135,7 +136,7 @@ def _load_kit(host: str, harness: str, event: Event) -> Kit:
         mask=lambda: config.mask(kit.secrets),
         thresholds=lambda: memory.configured_thresholds(),
     )
-    if isinstance(event, (PreToolUse, PostToolUse, SubagentComplete)):  # these do not record a session
+    if isinstance(event, (PreToolUse, PostToolUse, SubagentComplete)):  # events that do not record a session
         return kit
     return kit._replace(process=sessions.host_process())
 
@@ -148,7 +149,7 @@ def _write(output: Output) -> int:
 
 
 def report_failure(host: str, name: str, exc: Exception, *, project: str, harness: str) -> None:
-    """Print an error, and record it so that it is repeated where a person sees it."""
+    """Print an error, and record it so that it is repeated in a place where a person sees it."""
     is_own = isinstance(exc, RolecallError)
     text = f"{type(exc).__name__}: {exc}"
     if isinstance(exc, RolecallError):

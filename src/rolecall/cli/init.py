@@ -1,4 +1,4 @@
-"""`rolecall init`: make a project and end with a command that runs. Nothing is ever overwritten."""
+"""`rolecall init`: create a project, and end by printing a command that runs. No file is ever overwritten."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ _FIXED = {
     "writer": "---\\ntext: Hello from Rolecall.\\n---\\nThis answer is always the same.\\n",
     "reader": "---\\n$status: good\\nadvice: none\\n---\\nIt says hello.\\n",
 }
-"""Fixed answers for the example's roles if no agent is installed, given by `printf` as the agent."""
+"""Fixed answers for the roles of the example, which `printf` gives in place of an agent if no agent is installed."""
 
 SENSE = '''\
 """An example of a sense: a trigger with `sense: disk_space` calls it and starts a thread when it returns a signal."""
@@ -107,12 +107,12 @@ FIRST_TASK = "A haiku about the sea"
 
 
 class FirstRun(NamedTuple):
-    """What the project begins with."""
+    """The agent, workflow and task with which the project begins."""
 
     agent: str | None
-    """The agent that plays the roles; None if none is ready."""
+    """The agent that plays the roles, or None if no agent is ready."""
     workflow: str
-    """The example, or a workflow of the gallery."""
+    """The name of the example or of a workflow in the gallery."""
     task: str
 
     def command(self, default: str | None) -> str:
@@ -193,8 +193,8 @@ def init(options: Namespace) -> CommandResult:
 
 
 def _choose(options: Namespace, ready: list[str], default: str | None) -> FirstRun:
-    """Take agent, workflow and task from the options, or ask on a terminal. If no agent is ready, ask nothing: only the
-    example runs without one."""
+    """Take the agent, workflow and task from the options, or ask for them on a terminal. If no agent is ready, ask
+    nothing, because only the example runs without an agent."""
     agent = options.agent or default or next(iter(ready), None)
     workflow = options.workflow or HELLO
     names = [HELLO, *gallery.names()]
@@ -241,7 +241,8 @@ def _refuse_unplayable(folder: str, start: FirstRun) -> None:
 
 
 def _write(folder: str, name: str, text: str) -> bool:
-    """Write a new file; return False if it exists, or if the example exists in another form."""
+    """Write a new file. Return False if the file exists, or if a workflow with the example's name exists in another
+    place or format."""
     path = os.path.join(folder, name)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     others = [path]
@@ -256,7 +257,7 @@ def _write(folder: str, name: str, text: str) -> bool:
 
 
 def _ignore(folder: str) -> bool:
-    """Add missing lines to `.gitignore`; return whether there were any."""
+    """Add missing lines to `.gitignore`, and return whether any lines were missing."""
     path = os.path.join(folder, ".gitignore")
     if os.path.lexists(path) and not os.path.isfile(path):
         raise UsageError(f"{path} is not a file")

@@ -1,4 +1,4 @@
-"""`rolecall install` and `uninstall`: write a host's configuration for Rolecall, and remove it."""
+"""`rolecall install` and `uninstall`: write the host configuration that uses Rolecall, and remove it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,8 @@ def install(options: Namespace) -> CommandResult:
     exclusion = _plan_exclusion(options, setup, changes, list({piece.path: None for piece in wiring.pieces}))
     changes += [exclusion] if exclusion else []
     if not options.dry_run:
-        # Only hosts know this name. The file contains it, so that no other file can pass for the key.
+        # Only hosts know the key, which is the name of the file. The file also contains the key, so that no other
+        # file can pass for it.
         os.makedirs(os.path.dirname(setup.key), mode=0o700, exist_ok=True)
         with open(setup.key, "w", encoding="utf-8") as file:
             file.write(os.path.basename(setup.key))
@@ -109,7 +110,8 @@ def install(options: Namespace) -> CommandResult:
     *_HOST,
 )
 def uninstall(options: Namespace) -> CommandResult:
-    # Entries are recognised by their form, so our own catalogue suffices, even if the configuration is unreadable.
+    # Entries are recognised by their form, so the built-in catalogue is enough, even if the configuration is
+    # unreadable.
     setup = _setup_for(options, catalog.load(), {})
     plan = plan_removal(wiring_of(options.host, setup), force=options.force)
     changes = [change for change in plan if change.state != "same"]
@@ -125,7 +127,7 @@ def uninstall(options: Namespace) -> CommandResult:
 def _plan_exclusion(
     options: Namespace, setup: HostSetup, changes: list[FileChange], paths: list[str]
 ) -> FileChange | None:
-    """Return the change of `.git/info/exclude` if an option, an earlier installation or the user asks for it."""
+    """Return the change to `.git/info/exclude` if an option, an earlier installation or the user asks for it."""
     file = git_exclude.find(setup.project) if setup.scope == "project" else None
     if file is None:
         if options.exclude:
@@ -152,7 +154,8 @@ def _make(options: Namespace, setup: HostSetup, changes: list[FileChange]) -> No
 
 
 def _other_scope(host: str, setup: HostSetup) -> str:
-    """Return the options of the other scope (the user, or the project around here) if hooks are installed there."""
+    """Return the options that select the other scope, if hooks are installed there. The other scope is that of the
+    user, or that of the project around the working directory."""
     folder = root_around(os.getcwd()) or "" if setup.scope == "user" else ""
     if setup.scope == "user" and not folder:
         return ""
@@ -174,7 +177,7 @@ def _setup_for(options: Namespace, agents: catalog.Catalog, known: settings.Sett
         # Hosts see the folder with links resolved.
         project = os.path.realpath(choose(options.project or None))
         setup = setup._replace(scope="project", project=project)
-    if setup.project == os.path.realpath(setup.home):  # its files are those of the user scope
+    if setup.project == os.path.realpath(setup.home):  # here, project files and user files are the same
         raise UsageError(f"{setup.project} is your home, not a project", hint="Install with --user.")
     for path in (*setup.command, setup.project, config.home()):
         try:
@@ -185,7 +188,8 @@ def _setup_for(options: Namespace, agents: catalog.Catalog, known: settings.Sett
 
 
 def setups_here() -> list[HostSetup]:
-    """Return every installation that applies to this folder: for the project around it, the folder, and the user."""
+    """Return every installation that applies to this folder: those of the project around it, of the folder itself, and
+    of the user."""
     user = _user_setup(catalog.load(config.catalog_folder()), config.load())
     home = os.path.realpath(user.home)
     folders = dict.fromkeys((root_around(os.getcwd()), os.getcwd()))
@@ -199,7 +203,7 @@ def _user_setup(agents: catalog.Catalog, known: settings.Settings) -> HostSetup:
 
 
 def own_command() -> tuple[str, ...]:
-    """Return the command that starts this Rolecall from anywhere: its script, or Python with its module."""
+    """Return a command that starts this Rolecall from any folder: its script, or Python with the module."""
     for program in (sys.argv[0], sys.executable):
         script = os.path.join(os.path.dirname(os.path.abspath(program)), "rolecall")
         if not os.path.isfile(script) or not os.access(script, os.X_OK):

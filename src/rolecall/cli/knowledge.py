@@ -37,19 +37,19 @@ else:
     server = Module("rolecall.knowledge.serve")
 
 _MOST_LINES = 12
-"""The most lines of a passage shown on a terminal."""
+"""How many lines of a passage are shown on a terminal."""
 _REPO = argument("--repo", "PATH", "the repository (default: the one around this folder)")
 _SCOPE = either(_REPO, flag("-g --global", "all repositories that were indexed", dest="everywhere"))
 
 
 @cache
 def _note(line: str) -> None:
-    """Print a message on standard error, but only once."""
+    """Print a message on standard error; a repeated message is printed only once."""
     tell(f"note: {_in_one_line(line)}")
 
 
 def _in_one_line(text: str) -> str:
-    """Escape a path's line breaks and unprintable characters."""
+    """Escape the line breaks and unprintable characters in a path."""
     return printable(text).replace("\n", "\\u000a")
 
 
@@ -175,7 +175,7 @@ def query(options: Namespace) -> int:
 
 
 def _body(result: dict[str, Any]) -> list[str]:
-    """Return the lines of a passage with the most words of the question, and mark those words."""
+    """Return the lines of a passage that contain the most words of the question, with these words marked."""
     begin, end = paint("|", "bold").split("|") if has_color(sys.stdout) else ("«", "»")
     marked: list[str] = []
     at = 0

@@ -1,4 +1,5 @@
-"""`rolecall lead`: talk with the Lead in a terminal, or say one thing to it in a pipe. A conversation is a thread."""
+"""`rolecall lead`: talk with the Lead in a terminal, or send it one message through a pipe. A conversation is a
+thread."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ COMMANDS = {
     "/quit": "leave; the conversation can be continued (Ctrl-D)",
 }
 _SHORTEST_ID = 6
-"""How many characters of a thread's id `/answer` needs, so that it takes no answer for one; lists show so many."""
+"""How many characters of a thread's id `/answer` requires, so that a shorter word counts as part of the answer. Lists
+show ids of this length."""
 _KEYS = """\
 Enter sends, Alt-Enter or Ctrl-J begins a new line, Tab completes, ↑ and Ctrl-R find what you wrote before.
 Ctrl-C stops the Lead's turn; an empty line then lets it continue. Ctrl-D leaves."""
@@ -71,7 +73,7 @@ def lead(options: Namespace) -> CommandResult | int:
 
 
 def _find(options: Namespace, rolecall: Rolecall) -> Thread | None:
-    """The conversation to take up, or None for a new one."""
+    """Return the conversation to continue, or None to begin a new one."""
     if options.thread:
         thread = rolecall.thread(options.thread)
         if thread.state.name != "lead":
@@ -92,18 +94,18 @@ def _find(options: Namespace, rolecall: Rolecall) -> Thread | None:
 
 
 def _speak(options: Namespace, rolecall: Rolecall, thread: Thread | None, text: str) -> Thread:
-    """Say something in a conversation, or begin one with it."""
+    """Send a message to a conversation, or begin a conversation with the message."""
     if thread is None:
         return rolecall.talk(text, agent=options.agent, limits=dict(options.limit))
     if options.limit:
         thread.resume(limits=dict(options.limit), is_run_here=True)
     if (thread.summary().get("pending") or {}).get("answered"):
-        _take_turn(options, thread, View(), steps=1)  # an answer that has arrived is kept
+        _take_turn(options, thread, View(), steps=1)  # commits an answer that has arrived
     return thread.say(text, is_run_here=True)
 
 
 def _take_turn(options: Namespace, thread: Thread, view: View, *, steps: int | None = None) -> int:
-    """Let the Lead answer; return the number of the signal that stopped it, or 0."""
+    """Let the Lead answer. Return the number of the signal that stopped the Lead, or 0."""
 
     if thread.state.status in (*ENDED, Status.SUSPENDED):
         return 0
@@ -117,7 +119,8 @@ def _take_turn(options: Namespace, thread: Thread, view: View, *, steps: int | N
 
 
 def _explain(thread: Thread) -> str:
-    """Why nobody answers although it is not the person's turn; empty if it is."""
+    """Return why nobody answers although it is not the person's turn. Empty if it is the person's turn or the thread is
+    completed."""
     return "" if thread.role == "user" or thread.status == "completed" else thread.reason
 
 
@@ -151,7 +154,7 @@ def _say_once(options: Namespace, rolecall: Rolecall, thread: Thread | None) -> 
 
 
 class LeadConversation:
-    """A person and the Lead take turns until the person leaves."""
+    """A conversation in which a person and the Lead take turns until the person leaves."""
 
     def __init__(self, options: Namespace, rolecall: Rolecall, thread: Thread | None) -> None:
         without = "In a pipe it works without: echo 'What is left?' | rolecall lead"
@@ -174,7 +177,7 @@ class LeadConversation:
                     "You talk with the Lead of this project. /help explains keys, tags and commands.", "dim"
                 )
             )
-            try:  # before the person writes to a missing agent; /board and /answer work without one
+            try:  # report a missing agent before the person writes; /board and /answer work without an agent
                 lead_book = self._rolecall.load_workflow("lead").playbook
                 for _, error in self._rolecall.missing_agents(lead_book, self._options.agent):
                     report(error)
@@ -207,7 +210,7 @@ class LeadConversation:
                 return self._leave()
 
     def _turn(self, said: str) -> bool:
-        """Send a message, or let a stopped turn continue; return whether the conversation continues."""
+        """Send a message, or let a stopped turn continue. Return whether the conversation continues."""
         number = 0
         try:
             if said:
@@ -226,7 +229,7 @@ class LeadConversation:
         return number in (0, signal.SIGINT)
 
     def _explain_stop(self, thread: Thread) -> None:
-        """Say why the Lead has not finished its turn, and how it can."""
+        """Say why the Lead has not finished its turn, and how the turn can be finished."""
         self._is_stopped = thread.role == "lead"
         if thread.status == "completed":
             say(paint(fold("This conversation has ended; your next message begins another."), "dim"))
@@ -243,7 +246,8 @@ class LeadConversation:
         say("")
 
     def _answer(self, words: str) -> None:
-        """Answer a thread that waits for a person, and run it; without words, show what it asks."""
+        """Answer a thread that waits for a person, and run the thread. If no answer is given, show what the thread
+        asks."""
         waiting = {str(one["thread"]): one for one in self._board.list_waiting()}
         first = words.partition(" ")[0].upper()
         is_id = len(first) >= _SHORTEST_ID

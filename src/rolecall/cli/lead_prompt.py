@@ -1,4 +1,5 @@
-"""The line on which a person writes to the Lead, by prompt_toolkit. Only `rolecall lead` on a terminal imports it."""
+"""The prompt at which a person writes to the Lead, built with prompt_toolkit. Only `rolecall lead` on a terminal
+imports this module."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ _STYLE = Style.from_dict({"bottom-toolbar": "noreverse ansibrightblack", "mark":
 
 
 class WordCompleter(Completer):
-    """Completes tags at the start of a line and commands at the start of the text."""
+    """A completer for tags at the start of a line and for commands at the start of the text."""
 
     def __init__(self, known: Mapping[str, str]) -> None:
         self._known = known
@@ -43,9 +44,9 @@ class MaskedHistory(FileHistory):
 def make_prompt(
     known: Mapping[str, str], board: Callable[[], list[str]], news: Callable[[], list[str]]
 ) -> Callable[[], str]:
-    """Return a function that reads one message. `known` are words to complete, with what they do; `board` has the lines
-    to show below, `news` what to print above. It raises KeyboardInterrupt for Ctrl-C and EOFError for Ctrl-D on an
-    empty line."""
+    """Return a function that reads one message. `known` maps words that can be completed to descriptions; `board`
+    returns the lines to show below the prompt, and `news` the lines to print above it. The returned function raises
+    KeyboardInterrupt for Ctrl-C, and EOFError for Ctrl-D on an empty line."""
     keys = KeyBindings()
 
     @keys.add("enter")
@@ -65,7 +66,9 @@ def make_prompt(
 
     path = os.path.join(config.home(), _HISTORY)
     os.makedirs(config.home(), exist_ok=True)
-    os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))  # what people write is their own
+    os.close(
+        os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    )  # only the person may read the history
     session: PromptSession[str] = PromptSession(
         FormattedText([("class:mark", "› ")]),
         multiline=True,

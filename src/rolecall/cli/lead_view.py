@@ -1,4 +1,4 @@
-"""What a person sees of a conversation with the Lead: its answer as it arrives, what it does, and what else runs."""
+"""Show a conversation with the Lead: the Lead's answer as it arrives, what the Lead does, and what else is running."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from rolecall.threads.report import local_time, money
 from rolecall.threads.setup import HUMAN
 
 _WIDEST = 100
-"""Longer lines are hard to read."""
+"""The maximum line width, because longer lines are hard to read."""
 _AT_WORK = ("running", "queued", "waiting")
 _MOST_THREADS = 4
 _MOST_LOOKED_AT = 300
-"""How many of the newest threads of the store the board looks at."""
+"""How many of the store's newest threads the board examines."""
 _STALE = 1.0
 """Seconds after which the board reads the store again."""
 _SHOWN_AGAIN = 6
-"""How many messages are shown when a conversation is taken up again."""
+"""How many messages are shown when a person continues a conversation."""
 
 
 class Markdown:
-    """Folds Markdown to the width of the terminal, line by line as it arrives."""
+    """A formatter that folds Markdown to the width of the terminal, line by line as the lines arrive."""
 
     def __init__(self) -> None:
         self._fence = ""
 
     def fold(self, line: str) -> str:
-        """A line as it is printed: headings are bold, code is as it is."""
+        """Return a line in the form in which it is printed: headings are bold, and code is unchanged."""
         stripped = line.strip()
         if stripped.startswith(("```", "~~~")):
             self._fence = (
@@ -52,7 +52,8 @@ class Markdown:
 
 
 def fold(line: str, hang: int = 0) -> str:
-    """Fold a line at its words; what continues a list item is indented like its text, or by `hang` columns."""
+    """Fold a line between words. Continuation lines are indented by `hang` columns or, in a list item, like the item's
+    text."""
     text = line.lstrip()
     mark = text.partition(" ")[0] if text[:1] in "-*>+" or text.partition(".")[0].isdecimal() else ""
     indent = " " * (hang or len(line) - len(text) + (len(mark) + 1 if mark else 0))
@@ -64,17 +65,17 @@ def fold(line: str, hang: int = 0) -> str:
 
 
 def fold_lines(text: str) -> str:
-    """Fold each line of a text; what continues a line is indented by two columns more."""
+    """Fold each line of a text. Continuation lines are indented by two columns more than the line itself."""
     return "\n".join(fold(line, len(line) - len(line.lstrip()) + 2) for line in text.split("\n"))
 
 
 class Board:
-    """What runs in the project: threads, the tasks of the cycle, what waits for a person, and what it costs."""
+    """The activity in a project: running threads, the tasks of the cycle, what waits for a person, and the costs."""
 
     def __init__(self, rolecall: Rolecall, thread: Thread | None = None) -> None:
         self._rolecall = rolecall
         self.thread = thread
-        """The conversation."""
+        """The thread of this conversation, or None if it has not begun."""
         self._place = repository.root_around(os.path.realpath(rolecall.folder)) or os.path.realpath(
             rolecall.folder
         )
@@ -84,7 +85,8 @@ class Board:
         self._news: list[str] = []
 
     def lines(self) -> list[str]:
-        """The threads at work, a line for each, and one for the rest; read again after a second."""
+        """Return a line for each thread at work, and one line that summarizes the rest. The store is read at most once
+        a second."""
         if time.monotonic() - self._read_at > _STALE:
             try:
                 at_work, waiting = self._list_threads()
@@ -97,18 +99,19 @@ class Board:
                 if self.thread is not None and (cost := self.thread.totals().get("cost")):
                     rest.append(f"this conversation {money(cost)}")
                 self._known = [*at_work[:_MOST_THREADS], *fold(" · ".join(rest)).splitlines()]
-            except RolecallError as error:  # a busy or damaged store must not end a conversation
+            except RolecallError as error:  # a busy or damaged store must not end the conversation
                 self._known = [f"the board cannot be read: {error.message}"]
             self._read_at = time.monotonic()
         return self._known
 
     def take_news(self) -> list[str]:
-        """What has ended or has begun to wait for a person since the last call."""
+        """Return a line for each thread that has ended or started to wait for a person since the last call."""
         news, self._news = self._news, []
         return news
 
     def list_all(self) -> list[str]:
-        """Everything at work, what waits for a person and how to answer it, and the tasks of the cycle."""
+        """Return everything that is at work, what waits for a person and how to answer it, and the tasks of the
+        cycle."""
         at_work, waiting = self._list_threads()
         signs = {"completed": "✓", "in_progress": "●"}
         tasks = [f"{signs.get(one['status'], '○')} {one['id']} {one['title']}" for one in self._list_tasks()]
@@ -124,11 +127,13 @@ class Board:
         return shown or ["nothing runs, and nothing waits for you"]
 
     def list_waiting(self) -> list[JsonObject]:
-        """The threads of this project that wait for a person, newest first, as `Thread.entry` describes them."""
+        """Return the threads of this project that wait for a person, newest first, in the form that `Thread.entry`
+        returns."""
         return self._list_threads()[1]
 
     def _list_threads(self) -> tuple[list[str], list[JsonObject]]:
-        """Lines for the threads at work in this project, and those that wait for a person; makes news of the rest."""
+        """Return a line for each thread at work in this project, and the threads that wait for a person. Threads that
+        were at work at the last call and no longer are become news."""
         left = iter(range(_MOST_LOOKED_AT))
         statuses = (*_AT_WORK, "suspended", "crashed")
         at_work, waiting, ids = list[str](), list[JsonObject](), set[str]()
@@ -160,19 +165,20 @@ class Board:
     def _list_tasks(self) -> list[JsonObject]:
         if not os.path.isdir(os.path.join(self._place, ".nexus")):
             return []
-        with suppress(RolecallError):  # the Lead hears about files that cannot be read
+        with suppress(RolecallError):  # the Lead is told about files that cannot be read
             return list(self._rolecall.project().tasks().get("tasks", ()))
         return []
 
 
 def _word_continuation(entry: JsonObject) -> str:
-    """What to type here, or in a shell, to continue a thread."""
+    """Return what to type here, or in a shell, to continue a thread."""
     is_answered_here = entry["continue"].code in ("answer_thread", "resume_thread")
     return f"/answer {entry['thread']}" if is_answered_here else word_command(entry["continue"])
 
 
 class LeadView(View):
-    """Shows one turn of the Lead; on a terminal, below it, what is being written, who works and the board."""
+    """A view of one turn of the Lead. On a terminal, the text being written, the agent at work and the board are shown
+    below the turn."""
 
     def __init__(self, thread: Thread, board: Board) -> None:
         self._board = board
@@ -184,9 +190,10 @@ class LeadView(View):
         self._since = time.monotonic()
         self._usage: JsonObject = {}
         self._is_apart = True
-        """Whether the next text begins a paragraph of its own."""
+        """Whether the next text begins a new paragraph."""
         self._failure = ""
-        """A failed attempt, which is shown if another one follows: otherwise the thread says why it stopped."""
+        """The error of a failed attempt, which is shown only if the turn continues. If the turn ends, the thread says
+        why it stopped."""
 
     def event(self, kind: str, body: JsonObject) -> None:
         if self._failure and kind in ("text", "tool_call", "step"):
@@ -231,7 +238,7 @@ class LeadView(View):
         self._is_apart = True
 
     def _finish(self, body: JsonObject) -> None:
-        """Print what an agent that does not stream has answered, and what the turn has used."""
+        """Print the answer of an agent that does not stream, and what the turn has used."""
         self._end_paragraph()
         step = self._thread.rolecall.find_step(body["step"])
         if step.agent == HUMAN or step.role.startswith("$"):
@@ -268,7 +275,8 @@ class LeadView(View):
 
 
 def messages(thread: Thread) -> Iterator[tuple[bool, str]]:
-    """What was said in a conversation, oldest first, and whether a person said it."""
+    """Yield the messages of a conversation, oldest first. Each message comes after a flag that says whether a person
+    wrote it."""
     yield True, own_words(thread.prompt)
     for step in thread.steps:
         if step.role == "$PERSON":
@@ -280,7 +288,7 @@ def messages(thread: Thread) -> Iterator[tuple[bool, str]]:
 
 
 def show_history(thread: Thread, *, is_whole: bool = False) -> None:
-    """Print what was said before, by default the last of it."""
+    """Print the last messages of a conversation or, with `is_whole`, all of them."""
     said = [(is_person, text.strip()) for is_person, text in messages(thread) if text.strip()]
     shown = said if is_whole else said[-_SHOWN_AGAIN:]
     if len(shown) < len(said):

@@ -1,4 +1,5 @@
-"""`rolecall memory` and `rule`: lessons and rules of a project, notes in its `.nexus/memory/` and `.nexus/rules/`."""
+"""`rolecall memory` and `rule`: the lessons and rules of a project, which are notes in `.nexus/memory/` and
+`.nexus/rules/`."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from rolecall.nexus.memory import NoteOverlap
 from rolecall.nexus.note_name import CATEGORIES
 
 _MOST_CHARACTERS = 200
-"""The longest text that is repeated in a command to type."""
+"""The length of the longest text that is repeated in a suggested command."""
 
 
 @verb(
@@ -55,7 +56,7 @@ def add(options: Namespace) -> CommandResult:
 
 
 def _command(options: Namespace, *words: str) -> str:
-    """Return the next command to type, with this command's project."""
+    """Return the next command to type, with the --project option of this command."""
     return join(["rolecall", *words, *(["--project", options.project] if options.project else [])])
 
 

@@ -55,7 +55,7 @@ def _copy(source: str, name: str) -> CommandResult:
                     hint=f"Give the copy another name: `rolecall new my-{name} --from {source}`.",
                 )
         workflow = rolecall.define(str(gallery.path_of(source))).workflow
-    # The file does not name the configured agent, so it follows the configuration; only judges get another one.
+    # The file does not name the configured agent, so that it follows the configuration. Only judges get another agent.
     default, roles, left_open = (
         settings.get("defaultAgent"),
         open_roles(workflow, {}),
@@ -86,14 +86,14 @@ def _copy(source: str, name: str) -> CommandResult:
 
 
 def _explain(chosen: Mapping[str, AgentChoice]) -> Iterator[str]:
-    """Say which agent plays which roles, and why."""
+    """Yield which agent plays which roles, and why."""
     for one in dict.fromkeys(chosen.values()):
         why = "judges the work of the other" if one.is_second else "is ready here"
         yield f"  {one.agent} {why}, and plays {', '.join(role for role in chosen if chosen[role] == one)}"
 
 
 def _name_agents(text: str, chosen: Mapping[str, AgentChoice]) -> str:
-    """Add an `agent` to roles in the text of a gallery workflow, all of which are laid out the same way."""
+    """Add an `agent` key to roles in the text of a gallery workflow. All gallery workflows have the same layout."""
     for role, one in chosen.items():
         text = re.sub(
             rf"^  {re.escape(role)}:\n", rf"\g<0>    agent: {one.agent}\n", text, count=1, flags=re.M

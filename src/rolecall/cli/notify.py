@@ -1,4 +1,5 @@
-"""`rolecall notify` sends a trial notification. Run as a module, this sends the one on standard input."""
+"""`rolecall notify`: send a trial notification. Run with `python -m`, this module sends the notification on standard
+input."""
 
 from __future__ import annotations
 
@@ -23,9 +24,9 @@ from rolecall.settings.direct_http import open_address
 from rolecall.threads.report import local_time
 
 _SECONDS = 30.0
-"""How long a command, or the reply of a webhook, may take."""
+"""How long a command or a webhook's reply is allowed to take."""
 _PAUSES = (1.0, 5.0)
-"""Seconds before a webhook that could not be reached is tried again."""
+"""Seconds to wait before each further attempt to reach a webhook."""
 _LINE = 200
 
 
@@ -58,7 +59,7 @@ def notify(_options: Namespace) -> CommandResult:
 
 
 def main() -> None:
-    """Send the notification on standard input, and log what goes wrong."""
+    """Send the notification that is on standard input, and log what goes wrong."""
     message = json.load(sys.stdin)
     for way, problem in send(notifications.settings(), message):
         if problem:
@@ -66,8 +67,8 @@ def main() -> None:
 
 
 def send(settings: Mapping[str, Any], message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Send a notification every way that the configuration names; yield each with the problem, empty if there is
-    none."""
+    """Send a notification in every way that the configuration names. Yield the name of each way with its problem, which
+    is empty if there was none."""
     full = _complete(settings, message)
     if words := settings.get("command"):
         yield "command", _run([_fill(str(word), full) for word in words], json.dumps(full))
@@ -78,7 +79,8 @@ def send(settings: Mapping[str, Any], message: Mapping[str, Any]) -> Iterator[tu
 
 
 def _complete(settings: Mapping[str, Any], message: Mapping[str, Any]) -> dict[str, Any]:
-    """The message with a line of text, the address of the thread's page if there is one, and the command."""
+    """Return the message with three more fields: a line of text, the address of the thread's page (if a page is
+    running), and the next command."""
     thread, onward = str(message.get("thread", "")), message.get("onward") or {}
     code = onward.get("code") or ("answer_thread" if message["event"] == "waits" else "show_thread")
     hint = Hint("", code, thread=thread, limit=onward.get("limit", ""))
@@ -99,14 +101,14 @@ def _complete(settings: Mapping[str, Any], message: Mapping[str, Any]) -> dict[s
 
 
 def _fill(word: str, message: Mapping[str, Any]) -> str:
-    """A word of the command, with the fields that it names in braces filled in."""
+    """Return a word of the command in which fields named in braces are replaced by their values."""
     fields = {**message, "address": message["page"] or message["command"]}
 
     def fill(found: re.Match[str]) -> str:
         value = fields.get(found[1], found[0])
         return "" if value is None else str(value)
 
-    return re.sub(r"\{(\w+)\}", fill, word)  # in one pass, because a value may have braces, too
+    return re.sub(r"\{(\w+)\}", fill, word)  # in one pass, because a value can contain braces
 
 
 def _run(words: Sequence[str], text: str) -> str:
@@ -122,7 +124,8 @@ def _run(words: Sequence[str], text: str) -> str:
 
 
 def _post(address: str, text: str) -> str:
-    """Send a message to a webhook. The problem does not repeat the address, which may be a secret."""
+    """Send a message to a webhook, and return the problem. The problem does not repeat the address, which can be a
+    secret."""
     if not address.startswith(("https://", "http://")):
         return "does not begin with http:// or https://"
     asked = request.Request(  # noqa: S310 -- checked above

@@ -30,7 +30,8 @@ _PREDECESSORS = ("workflow", "thread", "step", "cas", "config", "log", "setup")
 """The commands of the original `uwf`, before it became another name for `rolecall`."""
 
 _OWN_WORDS = ("doctor", "fleet", "init", "install", "serve", "setup", "trigger", "uninstall", "validate")
-"""Commands that print only our own text, so that every command in it is a suggestion to the user."""
+"""Commands whose output contains only Rolecall's own words, so that every command in the output is a suggestion to the
+user."""
 
 
 def FORMAT(parser: ArgumentParser) -> None:
@@ -60,14 +61,15 @@ def under_this_name(text: str) -> str:
 
 
 def format_of(options: Namespace) -> str:
-    """Return the requested format, by default text; as `uwf`, the predecessor's commands print JSON in a pipe."""
+    """Return the requested output format. The default is text, except that the predecessor's commands print JSON when
+    they run as `uwf` and standard output is not a terminal."""
     if options.format is None and program() == "uwf" and options.verb.name.split()[0] in _PREDECESSORS:
         return "text" if sys.stdout.isatty() else "json"
     return options.format or "text"
 
 
 def show(options: Namespace, value: Any, text: str | Callable[[], str] | None = None) -> None:
-    """Print a result; `text` is the form for a terminal, indented JSON if None."""
+    """Print a result. `text` is its form for people; without it, people see indented JSON."""
     kind = format_of(options)
     if kind == "json":
         try:
@@ -95,7 +97,7 @@ def dump_yaml(value: Any) -> str:
 def show_record(
     options: Namespace, record: Mapping[str, Any], text: str | Callable[[], str] | None = None
 ) -> None:
-    """Print one of several results immediately."""
+    """Print one of several results as soon as it is known."""
     if format_of(options) == "yaml":
         print("---")
     show(options, dict(record), text)
@@ -176,8 +178,8 @@ def _render(text: str, stream: TextIO) -> str:
 
 def _translate(text: str, table: Mapping[int, str]) -> str:
     text = text.translate(table)
-    # Joiners belong between letters of some scripts and parts of an emoji, and a variation selector after one
-    # character. Elsewhere, or repeated, they can hide something.
+    # Joiners are legitimate between letters of some scripts and between the parts of an emoji, and a variation
+    # selector after a character. In other places, or repeated, these characters can hide something.
     return text if text.isascii() else re.sub(_STRAY, lambda found: _escape(ord(found[0])), text)
 
 
@@ -222,9 +224,9 @@ _COLORED = _Characters(
 
 
 _LEAST_ROOM = 20
-"""The least width of a table's last column as long as another column can be left out."""
+"""The minimum width of a table's last column. Before the column becomes narrower, other columns are left out."""
 _WHOLE = ("id", "thread", "step", "hash", "role", "type", "trigger", "status", "state", "to do")
-"""Columns that are never shortened, because users type their values or look for them first."""
+"""Columns that are never shortened, because users type their values or look at them first."""
 
 
 def table(
@@ -235,10 +237,13 @@ def table(
     *,
     folds: bool = False,
 ) -> str:
-    """Format aligned columns that fit the terminal, or whole ones if there is none. Numbers are right-aligned, with
-    thousands separators unless they are ids. If they do not fit or the last becomes too narrow, columns in `spared` are
-    left out; then the widest are shortened, except those in `whole`. Those in `spared` are also left out if they are
-    empty. If the table `folds`, the last column continues on the next line instead."""
+    """Format rows as aligned columns that fit the terminal; without a terminal, the width is unlimited. Numbers are
+    right-aligned and, unless they are ids, have thousands separators.
+
+    If the columns do not fit, or the last column becomes too narrow, the columns in `spared` are left out one by one.
+    After that the widest columns are shortened, except those in `whole`. A column in `spared` is also left out if it is
+    empty. With `folds`, the last column continues on the next line instead of being shortened.
+    """
     empty = [at for at, name in enumerate(headings) if name in spared and all(row[at] == "" for row in rows)]
     if empty:
         rows = [[cell for at, cell in enumerate(row) if at not in empty] for row in rows]
@@ -293,7 +298,8 @@ def _cell(value: Any, heading: str) -> str:
 
 
 def _fit(widths: list[int], kept: list[int], least: Mapping[int, int], room: int) -> list[int]:
-    """Return the widths of the kept columns; those with a least width shrink, widest first, until all fit."""
+    """Return the widths of the kept columns. Columns with an entry in `least` shrink, the widest first, until all
+    columns fit."""
     widths = list(widths)
     for at in least:
         widths[at] = min(widths[at], room)
@@ -325,7 +331,8 @@ def fold(text: str, cells: int) -> list[str]:
 
 
 def _cut_apart(texts: list[str], cells: int) -> list[str]:
-    """Shorten texts at the end or, if they would then look the same, in the middle of the part they share."""
+    """Shorten texts at the end. Texts that would then look the same are shortened in the middle of the part they
+    share."""
     cut = {text: _shorten(text, cells) for text in texts}
     groups: dict[str, list[str]] = {}
     for text, shortened in cut.items():
@@ -344,7 +351,8 @@ def _cut_apart(texts: list[str], cells: int) -> list[str]:
 
 
 def columns_of_terminal(*, elsewhere: int = 80) -> int:
-    """Return the line width in cells: the terminal's, or what COLUMNS says or `elsewhere` if there is no terminal."""
+    """Return the line width in cells. Without a terminal, return the value of COLUMNS or, if that is not set,
+    `elsewhere`."""
     try:
         return os.get_terminal_size(1).columns or 80
     except (OSError, ValueError):
@@ -352,7 +360,8 @@ def columns_of_terminal(*, elsewhere: int = 80) -> int:
 
 
 def _cells(text: str) -> int:
-    """Return the width of a text in terminal cells: letters of some scripts take two, marks and colours none."""
+    """Return the width of a text in terminal cells. Letters of some scripts take two cells; combining marks and colour
+    marks take none."""
     return len(text) if text.isascii() else sum(map(_letter_cells, text))
 
 
@@ -363,7 +372,7 @@ def _letter_cells(letter: str) -> int:
 
 
 def _cut(text: str, cells: int) -> str:
-    """Return as much of a line as fits into a number of terminal cells."""
+    """Return the longest beginning of a line that fits into a number of terminal cells."""
     if text.isascii():
         return text[:cells]
     for at, letter in enumerate(text):
@@ -383,7 +392,7 @@ def plural(count: int, what: str) -> str:
 
 
 class LastLine:
-    """The terminal's last line, or lines, which show the current activity; does nothing without a terminal."""
+    """The lines at the bottom of a terminal that show the current activity. Without a terminal, nothing is shown."""
 
     def __init__(self) -> None:
         self._out = sys.stderr if sys.stderr.isatty() else None
@@ -391,7 +400,7 @@ class LastLine:
 
     @property
     def height(self) -> int:
-        """How many lines can be drawn so that all of them stay visible; 0 without a terminal."""
+        """How many lines can be drawn so that all of them stay visible. 0 without a terminal."""
         if not self._out:
             return 0
         try:
@@ -458,7 +467,8 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def read_input(argument: str) -> str:
-    """Return the text an argument stands for: `-` is standard input, `@FILE` a file, anything else itself."""
+    """Return the text that an argument denotes: standard input for `-`, the contents of a file for `@FILE`, otherwise
+    the argument itself."""
     if argument == "-":
         return _decode(sys.stdin.buffer.read(), "standard input")
     return read_file(argument[1:]) if argument.startswith("@") else argument
@@ -479,7 +489,7 @@ def read_file(path: str) -> str:
 
 
 def write_file(path: str, data: bytes, *, is_new: bool = False, hint: str = "Name a new file.") -> None:
-    """Write a file whole or not at all; if it `is_new`, one that exists is an error with this hint."""
+    """Write a file completely or not at all. With `is_new`, raise an error with `hint` if the file exists."""
     if is_new and os.path.lexists(path):
         raise UsageError(f"{path} exists", hint=hint)
     target = os.path.realpath(path)

@@ -1,4 +1,4 @@
-"""Finds a command, parses its options, runs it, and turns errors into exit codes."""
+"""Find a command, parse its options, run it, and turn errors into exit codes."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ UWF_NAMES = {
     "step": "`rolecall thread steps THREAD` and `rolecall thread step-details STEP` show steps.",
     "log": "`rolecall thread watch THREAD` shows the events of a thread, `rolecall serve logs` the log of the service.",
 }
-"""Commands of uwf and words that beginners try, with the advice for somebody who types one."""
+"""Commands of uwf, and words that beginners try, each with advice for a person who types it."""
 
 _MOST_EXAMPLES = 3
-"""The most examples below the verbs of a noun; each verb's own help has the others."""
+"""The maximum number of examples in the help of a noun. The help of each verb shows all of its examples."""
 
 
 def run(args: list[str]) -> int:
-    """Run the command that the words name, and return its exit code."""
+    """Run the command given by `args`, and return its exit code."""
     if args in (["--help"], ["-h"]):
         output.say(output.under_this_name(help_screen()))
         return 0
@@ -87,8 +87,8 @@ def run(args: list[str]) -> int:
 
 
 def _perform(options: Namespace) -> CommandResult | int | None:
-    """Run a command. If it would start a workflow of a pack that nobody has looked at, show what that may do, ask, and
-    run the command again; nothing has happened by then."""
+    """Run a command. If the command would start a workflow from a pack that nobody has allowed yet, show what the
+    workflow may do, ask for permission, and run the command again. The first attempt has had no effect by then."""
     while True:
         try:
             chosen: Verb = options.verb
@@ -111,7 +111,7 @@ def report(error: RolecallError) -> int:
 
 
 def help_screen() -> str:
-    """The commands that most people use, in groups."""
+    """Return the commands that most people use, in groups."""
     lines = [f"usage: {program()} COMMAND ...", "", DESCRIPTION, ""]
     for group, commands in SCREEN.items():
         known = [name for name in commands if name.split()[0] in NOUNS]
@@ -125,7 +125,8 @@ def help_screen() -> str:
 
 
 def verbs_of(noun: str, word: str = "") -> dict[str, Verb]:
-    """Return a noun's verbs, by name without the noun. `word` limits this to the module with such a verb."""
+    """Return the verbs of a noun by their names, which do not include the noun. If one of the noun's modules has a verb
+    that begins with `word`, only that module is imported."""
     modules = MODULES.get(noun) or {NOUNS[noun][0]: ()}
     found: dict[str, Verb] = {}
     for name in [name for name, words in modules.items() if word in words] or modules:
@@ -140,7 +141,8 @@ def verbs_of(noun: str, word: str = "") -> dict[str, Verb]:
 
 
 def _parse(args: list[str]) -> Namespace:
-    """Parse a command's options. Only its own parser is built, unless its name is incomplete or misspelt."""
+    """Parse the options of a command. Only the parser of that command is built, unless the command's name is incomplete
+    or misspelt."""
     if args and args[0] in NOUNS:
         verbs = verbs_of(args[0], "".join(args[1:2]))
         for words in (2, 1, 0):
@@ -203,7 +205,7 @@ def _parse_verb(chosen: Verb, args: list[str]) -> Namespace:
             )
     positionals = [action for action in parser._actions if not action.option_strings]
     if len(positionals) > 1 and any(one.nargs == "?" for one in positionals):
-        # The other parser takes one of two words wrongly, or not at all, when an option is between them.
+        # `parse_args` misplaces or refuses one of two positional arguments if an option comes between them.
         return parser.parse_intermixed_args(args)
     return parser.parse_args(args)
 
@@ -228,7 +230,8 @@ def verb_parser(chosen: Verb, *, add_help: bool = True) -> ArgumentParser:
 
 
 def build_parser(only: str = "") -> ArgumentParser:
-    """Build the parser with all commands, for help and completion; nouns other than `only` get just their names."""
+    """Build the parser with all commands, for help and completion. If `only` is given, all other nouns are added
+    without their verbs."""
     parser = Parser(
         prog=program(), description=DESCRIPTION, epilog=_epilog(EXAMPLES), formatter_class=Formatter
     )
@@ -262,7 +265,8 @@ def _add_verbs(parser: ArgumentParser, verbs: dict[str, Verb]) -> None:
 def _add_command(
     parent: Any, name: str, line: str, description: str, verbs: dict[str, Verb], parents: list[ArgumentParser]
 ) -> ArgumentParser:
-    """Add a command below `parent`, with the examples of its only verb, or the first example of each verb."""
+    """Add a command below `parent`. Its help shows all examples if there is one verb, otherwise the first example of
+    each verb."""
     examples = [one.examples for one in verbs.values()]
     if len(examples) > 1:
         examples = [text.splitlines()[0] for text in examples][:_MOST_EXAMPLES]
@@ -278,7 +282,7 @@ def _add_command(
 
 
 class Parser(ArgumentParser):
-    """Raises our errors, and shows the current program name in its help."""
+    """An argument parser that raises Rolecall's errors and shows the current program name in its help."""
 
     def format_help(self) -> str:
         return output.under_this_name(super().format_help())
@@ -298,8 +302,8 @@ class Parser(ArgumentParser):
 
 
 class Formatter(RawDescriptionHelpFormatter):
-    """Keeps line breaks. Argparse creates a formatter for every argument, and its own way to find the terminal's width
-    imports the compression modules."""
+    """A help formatter that keeps line breaks. Its width is given, because argparse creates a formatter for every
+    argument, and argparse's own way to find the terminal's width imports the compression modules."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=min(output.columns_of_terminal(), 120) - 2)

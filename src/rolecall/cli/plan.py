@@ -10,7 +10,7 @@ from rolecall.cli.project import PROJECT, look, project_of
 from rolecall.errors import UsageError
 
 _MOST_CHARACTERS = 300
-"""The most characters shown of a replaced decision."""
+"""How many characters of a replaced decision are shown."""
 _ISSUE = argument("issue_id", "ID", "the issue", type=int)
 
 

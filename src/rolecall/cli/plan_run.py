@@ -1,7 +1,7 @@
 """`rolecall plan run`: let agents carry out the tasks of the cycle.
 
-Exit codes beyond those of every command: 6 a task failed or can never start, 7 a task waits for a person, 130
-interrupted. Tasks left for the lead do not count as failures.
+The command has three exit codes beyond those of every command: 6 if a task failed or can never start, 7 if a task waits
+for a person, and 130 if the run was interrupted. Tasks left for the lead do not count as failures.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ FAILED, WAITING, INTERRUPTED = 6, 7, 130
 
 
 class CastRole(NamedTuple):
-    """A role with the agent that plays it, or the reason why no agent can."""
+    """A role with the agent that plays it, or with the reason why no agent can."""
 
     book: Playbook
     role: str
     agent: str = ""
     model: str = ""
-    """The model for the role's tier."""
+    """The model of the role's tier."""
     problem: RolecallError | None = None
 
     def __str__(self) -> str:
@@ -122,7 +122,7 @@ def run(options: Namespace) -> int:
     if options.dry_run:
         try:
             found = Rolecall(options.store, create=False)
-        except NotFound:  # the first run creates it
+        except NotFound:  # the first run creates the store
             found = None
         with found or nullcontext():
             board, jobs = _look(options, project, found, agents)
@@ -140,12 +140,12 @@ def run(options: Namespace) -> int:
 def _look(
     options: Namespace, project: Project, rolecall: Rolecall | None, agents: catalog.Catalog
 ) -> tuple[TaskBoard, list[TaskJob]]:
-    """Return the state of the tasks, and the tasks to run; nothing is written."""
+    """Return the state of the tasks, and the tasks to run, without writing anything."""
 
     def assign_tasks(tasks: Sequence[JsonObject]) -> Assigned:
         return assign(
             tasks, agents, tree=ProjectFiles(project.folder)
-        )  # read again each time, because tasks add files
+        )  # the files are read again each time, because tasks add files
 
     board = TaskBoard(project, rolecall, assign_tasks, only=frozenset(options.task) if options.task else None)
     board.look()
@@ -161,7 +161,7 @@ def _look(
 def _cast(
     board: TaskBoard, jobs: Sequence[TaskJob], agents: catalog.Catalog, override: str | None
 ) -> Iterator[CastRole]:
-    """Yield the agent for each role that may be needed, or why no agent can play it, each once."""
+    """Yield each role that might be needed, once, with its agent or the reason why no agent can play it."""
     settings, seen = config.load(), set()
     overrides = (settings.get("agentOverrides") or {}).get(taskflow.NAME) or {}
     for job in jobs:
@@ -173,7 +173,7 @@ def _cast(
             seen.add((role, chosen))
             try:
                 if not (chosen or overrides.get(role) or settings.get("defaultAgent")):
-                    # The engine's error would suggest editing the role's file, which does not exist.
+                    # The engine's error would suggest editing the role's file, but this role has no file.
                     raise UsageError(
                         "no agent is named",
                         hint="Set one for all (`rolecall config set defaultAgent NAME`), or use --agent.",
@@ -190,7 +190,8 @@ def _cast(
 
 
 def _refuse_gaps(parts: Iterable[CastRole], override: str | None) -> None:
-    """Raise one error for all roles that no agent can play, and name agents that can."""
+    """If there are roles that no agent can play, raise one error for all of them. The error names agents that can play
+    them."""
     missing = [part for part in parts if part.problem]
     if not missing:
         return
@@ -216,7 +217,7 @@ def _hints(missing: Sequence[CastRole]) -> list[str]:
 
 
 def _propose(missing: Sequence[CastRole]) -> str:
-    """Name the configured and installed agents that can play all of these roles."""
+    """Return a sentence that names the configured and installed agents that can play all of these roles."""
     settings, able = config.load(), []
     adapters = (name for name in ADAPTERS if name not in SPOKEN)
     for name in dict.fromkeys((*(settings.get("agents") or {}), *adapters)):
@@ -249,7 +250,7 @@ def _run_tasks(
     mask = config.mask()
 
     def crew_of(agent: str | None) -> Crew:
-        """Return the crew for an agent that threads started with; a crew keeps connections between steps."""
+        """Return the crew for the agent with which threads were started. A crew keeps its connections between steps."""
         if agent not in crews:
             crews[agent] = rolecall.crew(agent=agent, tiers=tiers)
         return crews[agent]

@@ -1,6 +1,6 @@
-"""The output of `plan run`: progress lines, the result, and the preview of a dry run.
+"""Format the output of `plan run`: progress lines, the result, and the preview of a dry run.
 
-Commands are shown ready to type, with this run's project and store.
+Suggested commands include the project and store of the run, so they can be typed as shown.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 DEFAULT_AT_ONCE = 3
 _LONGEST_REASON = 200
-"""The most characters of a task's reason in a progress line."""
+"""How many characters of a task's reason a progress line shows."""
 
 
 # -- what to type next --
@@ -46,7 +46,7 @@ def repeat_command(options: Namespace) -> str:
 
 
 def _here(options: Namespace, command: str) -> str:
-    """Return the next command to type, with this run's project and store."""
+    """Return the next command to type, including this run's project and store."""
     command = hints.command(command)
     is_of_thread = command.startswith("rolecall thread ")
     return in_this_store(options, command if is_of_thread else _in_project(options, command))
@@ -58,7 +58,7 @@ def _in_project(options: Namespace, command: str) -> str:
 
 
 def with_command(options: Namespace, body: JsonObject) -> JsonObject:
-    """Return `body` with its command ready to type."""
+    """Return `body` with its command completed, so that it can be typed as shown."""
     return {**body, "command": _here(options, body["command"])} if body.get("command") else dict(body)
 
 
@@ -66,7 +66,7 @@ def with_command(options: Namespace, body: JsonObject) -> JsonObject:
 
 
 class TaskLines(View):
-    """Prints a line for everything that ends, with its task, and below them a line for the current activity."""
+    """A view that prints a line for each task that ends and, below these lines, the current activity."""
 
     def __init__(self, rolecall: Rolecall) -> None:
         self._rolecall = rolecall
@@ -74,7 +74,7 @@ class TaskLines(View):
         self._now: dict[Any, tuple[str, float]] = {}
         """The current role of each running task, and when it started."""
         self._latest: dict[Any, str] = {}
-        """The last message of each task, the newest last."""
+        """The last message of each task; the task with the newest message comes last."""
 
     def event(self, kind: str, body: JsonObject) -> None:
         task = body.get("task")
@@ -140,7 +140,7 @@ class TaskLines(View):
 def show_rows(
     options: Namespace, board: TaskBoard, rows: Sequence[Row], mask: Mask, *, id_length: int
 ) -> None:
-    """Print the result; `id_length` is the number of characters at the end of a thread's id that the table shows."""
+    """Print the result. The table shows the last `id_length` characters of each thread's id."""
     if format_of(options) == "yaml":
         print("---")
     is_done = all(task["status"] == "completed" for task in board.tasks.values())
@@ -161,7 +161,7 @@ def _result(
         "tokens": [row.tokens or "" for row in rows],
         "cost $": [f"{row.cost:.4f}".rstrip("0").rstrip(".") if row.cost else "" for row in rows],
         "thread": [row.thread[-id_length:] for row in rows],
-        "title": [mask.text(row.title) for row in rows],  # before the table shortens them
+        "title": [mask.text(row.title) for row in rows],  # masked before the table shortens the titles
     }
     filled = {name: cells for name, cells in columns.items() if any(cell != "" for cell in cells)}
     if rows:
@@ -195,8 +195,8 @@ def _result(
 def show_outlook(
     options: Namespace, board: TaskBoard, agents: Mapping[str, str], hints: Iterable[str] = ()
 ) -> None:
-    """Print the preview; `agents` maps each role to its agent or to a reason why none can play it; `hints` advise on
-    that."""
+    """Print the preview. `agents` maps each role to its agent, or to the reason why no agent can play the role; `hints`
+    say what to do about such roles."""
     state = board.standing()
     words = {number: left.word for number, left in state.left.items()}
     ahead = outlook(state.wants, done=state.done, limit=options.at_once, others=words)

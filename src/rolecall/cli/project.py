@@ -1,4 +1,4 @@
-"""Shared by commands on a project: find it, and read the texts that are given to it."""
+"""Helpers for commands on a project: find the project, and read the texts given to a command."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def project_of(options: Namespace) -> Project:
 
 
 def look(read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Call a verb that reads before one that writes; return an empty reply if a file is damaged, because the writing
-    one reports that and keeps a copy."""
+    """Call a verb that reads, before another verb writes. If a file is damaged, return an empty reply, because the verb
+    that writes will report the damage and keep a copy."""
     try:
         return read()
     except Damaged:
@@ -42,7 +42,8 @@ def read_text(options: Namespace) -> str:
 
 
 def reply_text(options: Namespace, text: str) -> CommandResult | None:
-    """Print a note unchanged, even in a pipe, where agents read it; JSON or YAML only on request."""
+    """Print a note unchanged, even into a pipe, where agents read it. Return JSON or YAML only if that format was
+    requested."""
     if options.format not in (None, "text"):
         return CommandResult({"name": options.name, "text": text})
     sys.stdout.write(printable(text) if sys.stdout.isatty() else text)

@@ -1,4 +1,5 @@
-"""`rolecall prove`: which prompts, agents, checks and people a commit comes from, and whether that can be checked."""
+"""`rolecall prove`: show from which prompts, agents, checks and people a commit comes, and whether that can be
+verified."""
 
 from __future__ import annotations
 
@@ -98,7 +99,7 @@ def _step_lines(step: ProvenStep) -> list[str]:
         + (f" · taken over from {step.reused}" if step.reused else "")
     ]
     if step.prompt_seal:
-        text = step.prompt or ""  # it says first what to deliver, and then what the role is for
+        text = step.prompt or ""  # a prompt says first what to deliver, and then what the role is for
         found = re.search(r"^# Your role: .*\n(?:\s*## Goal\n)?", text, re.MULTILINE)
         lines.append(f"  prompt   {_first_line(text[found.end() :] if found else step.prompt)}")
     if step.restrictions or step.sandbox:

@@ -1,5 +1,5 @@
-"""`rolecall run` and `rolecall try`: start threads of a workflow and follow them, through the service if one is running
-here, otherwise in this process. Output and exit codes are those of `thread run`."""
+"""`rolecall run` and `rolecall try`: start threads of a workflow and follow them. If the service is running here, it
+runs the threads; otherwise this process does. Output and exit codes are those of `thread run`."""
 
 from __future__ import annotations
 
@@ -92,7 +92,8 @@ def try_workflow(options: Namespace) -> int:
 
 
 def _name_agents(loaded: LoadedWorkflow) -> LoadedWorkflow:
-    """Give agents that are ready here to the roles for which neither the workflow nor the configuration names one."""
+    """Assign agents that are ready here to the roles for which neither the workflow nor the configuration names an
+    agent."""
     workflow = loaded.playbook.workflow
     roles = choose.open_roles(workflow, config.load()) if workflow.python is None else []
     if not roles:
@@ -189,7 +190,7 @@ def _read_tasks(options: Namespace, workflow: str) -> list[RunTask]:
             raise UsageError("the task is empty", hint="Say what to do: -p 'The login page is blank'.")
         return [replace(default, prompt=prompt)]
     tasks = []
-    # Not splitlines, which also splits at other characters that a text may contain.
+    # `splitlines` would also split at other characters that a text can contain.
     for number, line in enumerate(read_file(options.each).removeprefix("\ufeff").split("\n"), 1):
         if line.strip():
             tasks.append(_parse_task(line.strip(), f"{options.each}:{number}", default))
@@ -199,13 +200,14 @@ def _read_tasks(options: Namespace, workflow: str) -> list[RunTask]:
 
 
 def _parse_task(line: str, place: str, default: RunTask) -> RunTask:
-    """Parse a line: a prompt, a JSON object with one, or a JSON string, which may contain line breaks."""
+    """Parse a line. It is a prompt, a JSON object that contains a prompt, or a prompt as a JSON string, which can
+    contain line breaks."""
     given: Any = {"prompt": line}
     if line[0] in '{"':
         try:
             given = json.loads(line)
         except ValueError as error:
-            if line[0] == "{":  # otherwise it is a prompt that starts with a quotation
+            if line[0] == "{":  # otherwise the line is a prompt that starts with a quotation
                 raise UsageError(f"{place} begins like JSON but is not JSON: {error}") from error
     given = {"prompt": given} if isinstance(given, str) else given
     if unknown := [key for key in given if key not in _KEYS]:
@@ -221,7 +223,7 @@ def _parse_task(line: str, place: str, default: RunTask) -> RunTask:
         raise UsageError(f"{place} has the priority {priority!r}", hint="A priority is a number from 0 to 9.")
     task = RunTask(prompt, os.path.abspath(os.path.join(default.cwd, os.path.expanduser(folder))), priority)
 
-    # Report anything that would prevent a thread before starting any.
+    # Report anything that would prevent a thread from starting, before any thread is started.
     if not task.prompt.strip():
         raise UsageError(f"{place} has an empty prompt", hint="Say what to do.")
     if not os.path.isdir(task.cwd):
@@ -252,12 +254,13 @@ class Starter:
             reuse=wants_reuse(self.options),
             priority=task.priority if self.is_queued else None,
         )
-        self.loaded = self.loaded._replace(id=thread.state.workflow)  # it is stored once for all threads
+        self.loaded = self.loaded._replace(id=thread.state.workflow)  # later threads use the stored workflow
         tell_omitted(thread)
         return thread
 
     def start_all(self, tasks: list[RunTask]) -> list[Thread]:
-        """Queue all threads. If that fails midway, report how many were queued, because those will run."""
+        """Queue all threads. If an error interrupts this, report how many threads have been queued, because those will
+        run."""
         threads: list[Thread] = []
         try:
             for task in tasks:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rolecall.service.fleet import serving as fleet
 else:
     fleet = Module("rolecall.service.fleet.serving")
-    serving = Module("rolecall.service.serving")  # --detach does without
+    serving = Module("rolecall.service.serving")  # not needed for --detach
 
 _FOR_FLEET = ("machine", "slots", "lease")
 
@@ -87,7 +87,7 @@ def _fleet(parser: ArgumentParser) -> None:
 )
 def serve(options: Namespace) -> CommandResult | int:
     folder = os.path.abspath(options.project or os.getcwd())
-    project = project_file.load(folder).require()  # report its problems here, not in a log
+    project = project_file.load(folder).require()  # reports problems of the file here, not in a log
     if problem := project_file.unread(folder):
         tell(str(problem))
     url = _database(options)
@@ -95,7 +95,7 @@ def serve(options: Namespace) -> CommandResult | int:
         return _detach(options, project, url)
 
     def adjust(policy: ServicePolicy) -> ServicePolicy:
-        """Apply the command line's overrides to the project's policy."""
+        """Return the project's policy with the overrides from the command line."""
         if options.at_once:
             policy = replace(policy, limit=options.at_once)
         if options.concurrency:
@@ -174,14 +174,14 @@ def _detach(options: Namespace, project: ProjectFile, url: str | None) -> Comman
         raise control.unwritable(home, error) from error
     taken = _check_port(project)
     read, write = os.pipe()
-    # -P, so that a file in the project cannot replace an imported module.
+    # With -P, no file in the project can replace an imported module.
     words = [sys.executable, "-P", "-m", "rolecall", "serve", "--ready-fd", str(write)]
     words += [] if options.database is None else ["--database"]
     words += [] if options.web is None else ["--web", str(options.web)]
     for name in ("project", "at_once", "concurrency", *_FOR_FLEET):
         if value := getattr(options, name):
             words += [f"--{name.replace('_', '-')}", str(value)]
-    # Passed in the environment: an address may contain a password, and every user can see command lines.
+    # The address is passed in the environment: it can contain a password, and every user can see command lines.
     address = url or options.store
     with errors:
         child = subprocess.Popen(  # noqa: S603 -- our own program
@@ -201,7 +201,7 @@ def _detach(options: Namespace, project: ProjectFile, url: str | None) -> Comman
         with open(control.errors_path(home), encoding="utf-8", errors="replace") as said:
             tell(said.read().strip())
         return child.returncode or 1
-    child.returncode = 0  # the service outlives us on purpose, so nothing waits for it
+    child.returncode = 0  # the service is meant to outlive this process, so nothing waits for it
     if taken:
         warn(taken)
     triggers = [f"{one.id}: {one.describe()}" for one in project.triggers]
@@ -211,7 +211,8 @@ def _detach(options: Namespace, project: ProjectFile, url: str | None) -> Comman
 
 
 def _check_port(project: ProjectFile) -> str:
-    """Explain why the service cannot listen for the project's hooks; empty if it can or has no hooks."""
+    """Return why the service cannot listen for the project's hooks. Empty if it can listen or the project has no
+    hooks."""
     if not any(isinstance(one.source, Hook) for one in project.triggers):
         return ""
     host, port = project.hooks.host, project.hooks.port

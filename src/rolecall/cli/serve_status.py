@@ -1,4 +1,4 @@
-"""`rolecall serve status`, `stop` and `logs`: commands for the service running in this home."""
+"""`rolecall serve status`, `stop` and `logs`: commands for the service that runs in this home."""
 
 from __future__ import annotations
 
@@ -91,10 +91,11 @@ def _print_lines(options: Namespace, lines: list[str]) -> None:
 
 
 def _follow(options: Namespace, file: IO[str], path: str) -> None:
-    """Print new lines until interrupted, even through restarts of the service; a killed service writes no last line."""
+    """Print new lines until interrupted, even when the service is restarted. Also say when no service is running,
+    because a killed service writes no last line."""
     was_running = True
     while True:
-        # Check both before reading the file to its end, so that nothing is missed.
+        # Check for a running service and a rotated log before reading the log to its end, so that no line is missed.
         is_running, is_current = control.held_by(config.home()) is not None, False
         with suppress(FileNotFoundError):
             is_current = os.stat(path).st_ino == os.fstat(file.fileno()).st_ino
@@ -103,7 +104,7 @@ def _follow(options: Namespace, file: IO[str], path: str) -> None:
             tell("no service is running; waiting for the next one")
         was_running = is_running
         if not is_current:
-            with suppress(FileNotFoundError):  # it is being rotated
+            with suppress(FileNotFoundError):  # the log is being rotated
                 new = _open(path)
                 file.close()
                 file = new

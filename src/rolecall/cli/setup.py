@@ -1,6 +1,7 @@
 """`rolecall setup`: write the first configuration, from flags or by asking at a terminal.
 
-A key is stored in the home's `.env`, which only its owner can read; `config.yaml` only names the variable.
+A key is stored in the `.env` file of Rolecall's home, which only the owner can read. `config.yaml` contains only the
+name of the environment variable.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ BASE_URLS = {
 }
 
 MODEL = "default"
-"""The model's alias in the configuration."""
+"""The alias of the model in the configuration."""
 
 _PROVIDER_FLAGS = ("provider", "base_url", "model", "api_key")
 _AGENTS = (*ADAPTERS, "human")
@@ -39,10 +40,10 @@ class Answers(NamedTuple):
     provider: str | None
     base_url: str | None
     api_key: str | None
-    """None keeps the current key; an empty string means that none is needed."""
+    """The key to store. None keeps the current key; an empty string means that no key is needed."""
     model: str | None
     agent: str | None
-    """None keeps the current agent; an empty string removes it."""
+    """The default agent. None keeps the current agent; an empty string removes it."""
 
 
 @verb(
@@ -101,7 +102,7 @@ def _has_key(settings: Settings, environment: dict[str, str], provider: str) -> 
 
 
 def _variable(provider: str) -> str:
-    """Return the variable for a provider's key."""
+    """Return the name of the environment variable for a provider's key."""
     name = "".join(character if character.isalnum() else "_" for character in provider.upper())
     return f"{name}_API_KEY" if name[:1].isalpha() else f"_{name}_API_KEY"
 
@@ -128,7 +129,7 @@ def _from_flags(options: Namespace, settings: Settings, environment: dict[str, s
 
 
 def _ask(settings: Settings, environment: dict[str, str], programs: list[dict[str, str]]) -> Answers:
-    """Ask for the settings, checking each answer immediately and asking again if it is wrong."""
+    """Ask for the settings. Each answer is checked immediately, and a wrong answer is asked for again."""
     for one in programs:
         tell(f"found {one['program']} ({one['path']}): adapter {one['adapter']}")
     offered = settings.get("defaultAgent") or next((one["adapter"] for one in programs), "")
@@ -177,7 +178,7 @@ def _ask_needed(question: str, default: str, key: Key) -> str:
 
 
 def _check(answers: Answers, settings: Settings) -> None:
-    """Refuse invalid answers before anything is written."""
+    """Raise an error if an answer is invalid, before anything is written."""
     if answers.agent:
         _check_agent(answers.agent, settings)
     if answers.provider is None:
@@ -224,7 +225,7 @@ def _write(answers: Answers, settings: Settings) -> Settings:
             unset += [key, named]
         elif answers.api_key or not (entry.get("apiKey") or entry.get("apiKeyEnv")):
             values[named] = _variable(answers.provider)
-            unset.append(key)  # otherwise it would take precedence
+            unset.append(key)  # an old setting would take precedence
     file, env_path = config.config_path(), os.path.join(config.home(), ".env")
     if answers.api_key:
         variable, secret = _variable(str(answers.provider)), answers.api_key

@@ -1,4 +1,5 @@
-"""`rolecall` alone and `rolecall status`: the project, what waits for a person, what runs, and the next commands."""
+"""`rolecall` alone and `rolecall status`: show the project, what waits for a person, what runs, and the next
+commands."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from rolecall.service import control
 from rolecall.settings import config, repository
 
 _MOST = 4
-"""How many threads of a kind are listed, so that everything fits on a screen."""
+"""How many threads of each kind are listed, so that the status fits on a screen."""
 _ORDER = ("crashed", "damaged", "suspended", "waiting", "idle", "running", "queued")
 
 
@@ -72,22 +73,23 @@ def status(options: Namespace) -> CommandResult:
 
 
 def _waits_for_evaluation(rolecall: Rolecall, entry: Entry) -> bool:
-    """Whether a thread stopped that continues with the evaluation it belongs to."""
+    """Whether a thread has stopped, but will continue together with its evaluation."""
     state = rolecall.thread(entry["thread"]).state
     is_stopped = entry["status"] in ("suspended", "crashed", "idle")
     return is_stopped and bool(state.eval) and not state.waits_for_person
 
 
 def _waits_for_service(rolecall: Rolecall, entry: Entry) -> bool:
-    """Whether the service takes a thread up when it starts: one that is queued, or was interrupted by its end."""
+    """Whether the service will continue a thread when the service starts. Such a thread is queued, or was interrupted
+    when the service ended."""
     if entry["status"] == "idle":
         return rolecall.thread(entry["thread"]).state.service is not None
     return bool(entry["status"] == "queued")
 
 
 def _waits_for_person(rolecall: Rolecall, entry: Entry) -> bool:
-    """Whether nothing happens to a thread until a person acts. A thread whose agent has reached a limit waits for a
-    time, and one whose group is at work waits for its members."""
+    """Whether a thread makes no progress until a person acts. A thread whose agent has reached a limit waits for a time
+    instead, and a thread whose group is at work waits for its members."""
     if entry["status"] == "waiting":
         return rolecall.thread(entry["thread"]).needs_person
     if entry["status"] == "running" or _waits_for_service(rolecall, entry):
@@ -96,13 +98,14 @@ def _waits_for_person(rolecall: Rolecall, entry: Entry) -> bool:
 
 
 def _has_unanswered(rolecall: Rolecall, entry: Entry) -> bool:
-    """Whether a thread waits for members that wait for a person."""
+    """Whether a thread waits for members, some of which wait for a person."""
     group = rolecall.thread(entry["thread"]).current_group() if entry["status"] == "waiting" else None
     return any(member["status"] == "waiting" for member in group["members"]) if group else False
 
 
 def _name_folders(rolecall: Rolecall, entries: list[Entry]) -> list[Entry]:
-    """Let the titles of threads of other folders begin with their folder's name, as far as they are listed."""
+    """Return the entries that will be listed. The title of a thread from another folder is prefixed with the name of
+    that folder."""
     here = os.path.realpath(rolecall.folder)
     here = repository.root_around(here) or here
     named = []
@@ -131,7 +134,8 @@ def _next_commands(
     *,
     has_service: bool,
 ) -> dict[str, str]:
-    """The three most useful commands, each with what it does: the first continues what cannot continue by itself."""
+    """Return the three most useful commands, each with its purpose. The first one continues a thread that cannot
+    continue without a person."""
     found: dict[str, str] = {}
     for entry in threads:
         if not has_service and _waits_for_service(rolecall, entry):

@@ -15,7 +15,7 @@ from rolecall.store.canonical import JsonObject
 
 _MOST_TASKS = 20
 _LONG = ("context", "approach", "acceptance", "risk")
-"""Fields that may come from a file or standard input."""
+"""Fields whose text can be read from a file or standard input."""
 
 
 # -- tasks --

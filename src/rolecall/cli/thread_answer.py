@@ -1,4 +1,5 @@
-"""`rolecall thread answer`: show a person the question and take the answer, a role's output or a text for an agent."""
+"""`rolecall thread answer`: show a person the question and take the answer, which is either a role's output or a text
+for an agent."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from rolecall.workflow.reply import Shape
 from rolecall.workflow.route import Next
 
 _MOST_LINES = 20
-"""The most lines shown of the previous answer."""
+"""How many lines of the previous answer are shown."""
 _EMPTY_NAME = (
     "Your shell replaces $status by the value of a variable, which is empty. "
     "Write status=…, or use single quotes: '$status=…'."
@@ -86,7 +87,8 @@ def _can_ask(options: Namespace) -> bool:
 
 
 def _send_text(options: Namespace, thread: Thread, question: Question) -> bool:
-    """Give the role the text it waits for. Return False if no answer was given and no terminal can ask for it."""
+    """Give the role the text for which it waits. Return False if no answer was given and there is no terminal to ask
+    for one."""
     if options.output is not None or options.field:
         raise UsageError(
             f"thread {thread.id} waits for a text, not for fields: {thread.reason}",
@@ -119,7 +121,7 @@ def _send_text(options: Namespace, thread: Thread, question: Question) -> bool:
 
 
 def _play_role(options: Namespace, thread: Thread, question: Question) -> bool:
-    """Take the step of the next role. Return False if no answer was given and no terminal can ask for it."""
+    """Take the step of the next role. Return False if no answer was given and there is no terminal to ask for one."""
     due, role = question.due, question.role
     is_asking = options.output is None and not options.field and options.body is None
     if not is_asking or due is None or role is None or thread.has_ended:
@@ -157,7 +159,8 @@ def _read_output(options: Namespace, schema: JsonObject) -> JsonObject:
 
 
 def _parse_value(text: str) -> Any:
-    """Parse a text as JSON, or return it unchanged if it is not JSON; the schema validates it in either case."""
+    """Parse a text as JSON, or return the text unchanged if it is not JSON. The schema validates the value in either
+    case."""
     try:
         return parse_json(text)
     except UsageError:
@@ -165,7 +168,8 @@ def _parse_value(text: str) -> Any:
 
 
 def _ask_output(schema: JsonObject) -> JsonObject:
-    """Ask for the fields one by one and check each; ask for all again if they do not fit together."""
+    """Ask for the fields one by one and check each value. If the values do not fit together, ask for all fields
+    again."""
     whole = Shape(schema)
     while True:
         form, output = schema, dict[str, Any]()
@@ -187,7 +191,7 @@ def _ask_output(schema: JsonObject) -> JsonObject:
 
 
 def _ask_field(name: str, item: JsonObject, schema: JsonObject, *, is_required: bool) -> Any:
-    """Ask for the value of a field; return None if the person skips it."""
+    """Ask for the value of a field, and return None if the person skips the field."""
     if "const" in item:
         return item["const"]
     shown = name.lstrip("$")
@@ -279,7 +283,7 @@ def _show_question(
 
 
 def _example_command(options: Namespace, ident: str, schema: JsonObject) -> str:
-    # The store sorts names, but a person decides the status first.
+    # The store sorts the fields by name, but a person decides about the status first.
     example = dict(sorted(example_output(schema).items(), key=lambda field: field[0] not in STATUS_KEYS))
     words = [f"rolecall thread answer {ident}"]
     for name, value in example.items():

@@ -1,5 +1,5 @@
-"""`rolecall thread export`, `checkout`, `blame`, `folder` and `import`: reports of threads, the files of their steps,
-their own work folders, threads of uwf."""
+"""`rolecall thread export`, `checkout`, `blame`, `folder` and `import`: reports on threads, the files of their steps,
+the work folders of threads, and threads of uwf."""
 
 from __future__ import annotations
 
@@ -110,7 +110,8 @@ def blame(options: Namespace) -> CommandResult:
 
 
 def _blame_text(found: JsonObject) -> str:
-    """The lines, each behind its step, then the prompts of these steps: whole if there is one, else one line each."""
+    """Format the lines, each preceded by its step, followed by the prompts of these steps. The prompt of a single step
+    is complete; otherwise each prompt has one line."""
     lines, steps = found["lines"], found["steps"]
     names: dict[str, str] = {}
     for ident, step in steps.items():

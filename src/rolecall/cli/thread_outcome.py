@@ -1,6 +1,7 @@
-"""Reports a thread's outcome: its state, its result, an exit code, and the command that continues it.
+"""Report the outcome of a thread: its state, its result, an exit code, and the command that continues the thread.
 
-Exit codes beyond those of every command: 6 failed, 7 suspended or waiting, 8 killed, 9 discarded, 130 interrupted.
+There are further exit codes beyond those of every command: 6 for a failed thread, 7 suspended or waiting, 8 killed, 9
+discarded, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rolecall.threads.report import joined_text, local_time, money, reuse_total
 from rolecall.threads.state import ENDED
 
 CODES = {"failed": 6, "suspended": 7, "waiting": 7, "killed": 8, "discarded": 9}
-"""Exit codes by a thread's final status; 0 for all others."""
+"""Exit codes by the final status of a thread. A status that is not listed has the exit code 0."""
 CRASHED = 5
 INTERRUPTED = 130
 INTERRUPTION = "interrupted"
@@ -44,7 +45,8 @@ def show_state(
     is_after_events: bool = False,
     is_brief: bool = False,
 ) -> None:
-    """Print the state of a thread, and its result if it has ended. `is_brief` omits the result from text output."""
+    """Print the state of a thread, and its result if the thread has ended. With `is_brief`, text output omits the
+    result."""
     state, status = thread.state, thread.status
     has_ended = status in ENDED
     shown: dict[str, Any] = {
@@ -85,7 +87,7 @@ def show_state(
 
 
 def _result(options: Namespace, thread: Thread) -> dict[str, Any] | None:
-    """Return the result of an ended thread, with the commands that read and merge it."""
+    """Return the result of an ended thread, with the commands that show and merge the result."""
     found = thread.result()
     if found is None:
         return None
@@ -117,7 +119,7 @@ def _result_text(options: Namespace, thread: Thread, result: JsonObject) -> str:
     lines += [f"  … {len(body) - _MOST_LINES} more lines"] if body[_MOST_LINES:] else []
 
     usage, changes = result["usage"], _count_lines(thread)
-    # Of its own folders, what differs at the end is known; a fork names what it changed since it began.
+    # For a thread with its own folders, the difference at the end is known. A fork lists what changed since the fork.
     files = result["files"] if thread.state.folders or not changes else list(changes)
     if not thread.state.forked_from:
         files = [f"{path}{changes.get(path, '')}" for path in files]
@@ -138,20 +140,20 @@ def _result_text(options: Namespace, thread: Thread, result: JsonObject) -> str:
         "used": ", ".join(used),
         "reused": reuse_total(usage.get("saved")),
         **{name: omit_latest(thread.rolecall, command) for name, command in commands.items()},
-        "merge it": result["merge"] or "",  # with its id: another thread may be the latest when it is typed
+        "merge it": result["merge"] or "",  # keeps the id: by then another thread can be the latest
     }
     return "\n".join(["", "", *lines, "", *(f"{name}: {value}" for name, value in facts.items() if value)])
 
 
 def _count_lines(thread: Thread) -> dict[str, str]:
-    """The files that the thread changed, with the lines that it added and removed in the end."""
+    """Return the files that the thread changed, with the numbers of lines that it added and removed in total."""
     if not thread.file_changes(newest=_MOST_STEPS):
         return {}
     try:
         (whole,) = thread.diff_files(lines=0)
-    except RolecallError:  # they are not recorded, or not on this machine
+    except RolecallError:  # the files are not recorded, or not on this machine
         return {}
-    # A file whose lines cannot be counted, such as a compiled one, is named alone.
+    # A file whose lines cannot be counted, such as a binary file, is listed without numbers.
     return {
         change["path"]: f" +{change['added']:,} -{change['removed']:,}" if change["added"] is not None else ""
         for change in whole["changes"]
@@ -166,8 +168,8 @@ def tell_continuation(
     instead: str | None = None,
     is_served: bool = False,
 ) -> None:
-    """Print the last line: the exact command that continues the thread, or follows it if the service runs it now.
-    Before it are those that answer members of a group who wait for a person."""
+    """Print the last line: the exact command that continues the thread or, if the service is running the thread,
+    follows it. If members of a group wait for a person, the commands that answer them are printed first."""
     onward = Hint("Follow it", "watch_thread", thread=thread.id) if is_served else thread.continuation
     command = instead or hints.command(onward or "")
     if not command:

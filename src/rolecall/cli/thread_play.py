@@ -44,15 +44,15 @@ T = TypeVar("T")
 
 _REFRESH = 0.2
 _AGENT_LENGTH = 24
-"""The most characters shown of an agent's name, which may be a long command."""
+"""How many characters of an agent's name are shown, because the name can be a long command."""
 
 
 def play(options: Namespace, thread: Thread, *, steps: int | None, is_run: bool) -> int:
-    """Take steps, show them, and print how to continue; return the exit code."""
+    """Take steps, show them, and print how to continue the thread. Return the exit code."""
     status = thread.state.status
     step, is_cancelled = None, False
-    # A suspended thread has no step to take, and the exit code tells why. Asking for a single step of an ended thread
-    # is wrong usage, which the engine reports.
+    # A suspended thread cannot take a step, and the exit code says so. Asking an ended thread for a single step is
+    # wrong usage, which the engine reports.
     if status != "suspended" and not (is_run and status in ENDED):
         try:
             view = view_of(options, thread, has_events=is_run)
@@ -68,7 +68,7 @@ def play(options: Namespace, thread: Thread, *, steps: int | None, is_run: bool)
 
 
 def leave(options: Namespace, thread: Thread, *, step: str | None, is_run: bool, is_cancelled: bool) -> int:
-    """Show the thread's state and how to continue it; return the exit code."""
+    """Show the thread's state and how to continue the thread. Return the exit code."""
     status = thread.state.status
     is_interrupted = is_cancelled and status not in CODES and status != "completed"
     reason = INTERRUPTION if is_interrupted else ""
@@ -79,7 +79,8 @@ def leave(options: Namespace, thread: Thread, *, step: str | None, is_run: bool,
 
 
 def _other_command(options: Namespace, thread: Thread, error: RolecallError) -> str | None:
-    """Return the command that continues the thread if repeating this one would fail again; None if it may succeed."""
+    """Return a different command that continues the thread if repeating the current command would fail again. Return
+    None if a repetition might succeed."""
     if isinstance(error, FileChanged):
         return f"rolecall thread fork {thread.id} --keep-files --workflow {quote(error.place)}"
     if isinstance(error, FileGone):
@@ -92,7 +93,7 @@ def _other_command(options: Namespace, thread: Thread, error: RolecallError) -> 
 def take_steps(
     options: Namespace, thread: Thread, view: View, *, steps: int | None, is_run: bool
 ) -> tuple[str | None, bool]:
-    """Take steps; return the last step taken, and whether a signal stopped the run."""
+    """Take steps. Return the id of the last step taken, and whether a signal stopped the run."""
 
     step, stopped = run_attended(
         view,
@@ -107,7 +108,7 @@ def take_steps(
 
 
 class View:
-    """Shows the events of a run; this base class shows nothing."""
+    """A view of the events of a run. This base class shows nothing."""
 
     shows_members = False
 
@@ -115,14 +116,15 @@ class View:
         pass
 
     def tick(self) -> None:
-        """Called every fifth of a second."""
+        """Refresh the view; called five times a second."""
 
     def close(self) -> None:
         pass
 
 
 class EventRecords(View):
-    """Prints each event as a record immediately, with the fields of `head` added; only those of `kinds`, if given."""
+    """A view that prints each event immediately as a record, to which the fields of `head` are added. If `kinds` is
+    given, only events of these kinds are printed."""
 
     shows_members = True
 
@@ -135,15 +137,15 @@ class EventRecords(View):
         if self._kinds and kind not in self._kinds:
             return
         head: dict[str, Any] = {**self._head}
-        while kind == "member":  # shown as an event of the member's own thread
+        while kind == "member":  # print the event as one of the member's own thread
             head = {"thread": body["thread"], "parent": head.get("thread"), "member": body["number"]}
             kind, body = body["kind"], body["body"]
         show_record(self._options, {"event": kind, **head, **body})
 
 
 class StepLines(View):
-    """Prints a line per finished step, and on a terminal below them the current activity: who is asked, what it does
-    now, and how much of the limits is used, or a block for a group."""
+    """A view that prints a line for each finished step. On a terminal, the current activity is shown below: who is
+    asked, what the agent is doing, and how much of the limits is used, or the block of a group."""
 
     shows_members = True
 
@@ -159,9 +161,10 @@ class StepLines(View):
         self._limits: Mapping[str, float] = {}
         self._group: GroupBlock | None = None
         self._until: int | None = None
-        """When the thread continues, while its agent has reached a limit."""
+        """When the thread continues, if its agent has reached a limit."""
         self._failure = ""
-        """A failed attempt that has not been shown yet, because a following suspension also reports it."""
+        """A failed attempt that is not shown yet, because it is reported only once if the thread is then suspended for
+        the same reason."""
 
     def event(self, kind: str, body: JsonObject) -> None:
         if (
@@ -251,7 +254,8 @@ def view_of(options: Namespace, thread: Thread, *, has_events: bool, is_served: 
 
 
 def step_line(step: Step) -> str:
-    """Describe a finished step: number, role, status, and its duration and tokens or where it was reused from."""
+    """Describe a finished step: its number, role and status, then its duration and tokens or the origin of a reused
+    step."""
     if step.reused is not None:
         told = [step.role, status_of(step.output) or "", *reused_text(step.reused._asdict())]
         return f"✓ {step.number} " + " · ".join(filter(None, told))
@@ -272,21 +276,21 @@ def step_line(step: Step) -> str:
 
 
 class Stopped:
-    """Whether and how the run was asked to stop; the engine checks `cancel`."""
+    """Whether and how the run was asked to stop. The engine checks `cancel`."""
 
     def __init__(self, view: View) -> None:
         self.cancel = asyncio.Event()
         self._error: OSError | None = None
-        """Why nothing can be printed any more."""
+        """Why output can no longer be printed."""
         self.number = 0
-        """The signal that asked the run to stop."""
+        """The number of the signal that asked the run to stop, or 0."""
         self._loop = asyncio.get_running_loop()
         self._view = view
         self._children: dict[str, int] = {}
-        """The processes started, by run, because several threads may be running."""
+        """The processes that were started, by run, because several threads can be running."""
 
     def watch(self, kind: str, body: JsonObject) -> None:
-        """Pass an event on to the view. If it cannot be printed, ask the run to stop."""
+        """Pass an event on to the view. If the view cannot print, ask the run to stop."""
         inner, about = unwrap(kind, body)
         if inner == "process":
             self._children[str(about["run"])] = int(about["pid"])
@@ -303,7 +307,7 @@ class Stopped:
             raise self._error
 
     def on_signal(self, number: int, _frame: object) -> None:
-        """Ask the agent to stop and the engine to record that; kill everything at the second signal."""
+        """Ask the agent to stop and the engine to record the interruption. At the second signal, kill everything."""
         if self.number:
             for run, leader in self._children.items():
                 for pid in survivors(run, leader):
@@ -316,8 +320,8 @@ class Stopped:
 
 @asynccontextmanager
 async def attend(view: View) -> AsyncIterator[Stopped]:
-    """Show a run, and stop it on Ctrl-C, SIGTERM or a closed terminal. If nothing could be printed any more, raise why
-    at its end."""
+    """Show a run, and stop it on Ctrl-C, SIGTERM or a closed terminal. If output could no longer be printed, raise the
+    reason at the end of the run."""
     stopped = Stopped(view)
 
     async def refresh() -> None:
@@ -327,7 +331,7 @@ async def attend(view: View) -> AsyncIterator[Stopped]:
                 await asyncio.sleep(_REFRESH)
 
     task = asyncio.create_task(refresh())
-    # Not the loop's own signal handlers, which would not run while code blocks the loop.
+    # The signal handlers of the event loop would not run while code blocks the loop.
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     handled = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}
     for number in handled:
@@ -344,7 +348,8 @@ async def attend(view: View) -> AsyncIterator[Stopped]:
 
 
 def run_attended(view: View, play: Callable[[Stopped], Awaitable[T]]) -> tuple[T, Stopped]:
-    """Run what `play` returns in an event loop, attended by `view`; return its result, and how it was stopped."""
+    """Run the awaitable that `play` returns in a new event loop, attended by `view`. Return its result, and how it was
+    stopped."""
 
     async def run() -> tuple[T, Stopped]:
         async with attend(view) as stopped:

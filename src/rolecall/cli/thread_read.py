@@ -1,6 +1,6 @@
-"""`rolecall thread`, the verbs that read: show, list, steps, read, step-details, diff, why.
+"""The verbs of `rolecall thread` that read: show, list, steps, read, step-details, diff, why.
 
-People and scripts call these often, so this module imports very little.
+People and scripts call these verbs often, so this module imports very little.
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ from rolecall.threads.state import ENDED, GROUP, Status
 
 _PAGE = 50
 _FILES_OF = 20
-"""How many of the newest steps `thread show` lists with their files, so that long threads are shown as fast."""
+"""The number of newest steps whose files `thread show` lists, so that long threads are shown as quickly as short
+ones."""
 _CHECK_LINES = 10
-"""How much of the output of a failed check `thread show` repeats."""
+"""How many of the last output lines of a failed check `thread show` repeats."""
 _ACTIVE = frozenset(set(Status) - set(ENDED))
 
 Entry = dict[str, Any]
-"""A thread as `thread list --json` prints it."""
+"""A thread in the form that `thread list --json` prints."""
 
 
 @verb(
@@ -75,7 +76,7 @@ def show_thread(options: Namespace) -> CommandResult:
 
 
 def with_command(options: Namespace, entry: Entry) -> Entry:
-    """Return an entry with this command's store in the command that continues the thread."""
+    """Return an entry in which the command that continues the thread names the store of the current command."""
     command = entry["continue"]
     return {**entry, "continue": in_this_store(options, command)} if command else entry
 
@@ -118,7 +119,7 @@ def _card_text(card: JsonObject, groups: Iterable[JsonObject]) -> str:
             first, *others = report.changes_text(step, report.BRIEF_CHANGES)
             files += [(step["number"], step["role"], first), *(("", "", line) for line in others)]
         lines += ["", table(files, ("", "role", "files"))]
-    # The card lists the newest attempt first; people read them in chronological order.
+    # The card lists the newest attempt first, but people read attempts in chronological order.
     lines += [
         f"failed attempt of {one['role']}: {short(one['error'], 200)}" for one in reversed(card["attempts"])
     ]
@@ -143,7 +144,8 @@ def _card_text(card: JsonObject, groups: Iterable[JsonObject]) -> str:
 
 
 def _set_aside_lines(role: str, member: JsonObject) -> Iterator[str]:
-    """Why the work of a member was not merged: the files that conflict, or the end of what the check printed."""
+    """Yield the reason why the work of a member was not merged: the conflicting files, or the end of the check's
+    output."""
     yield f"set aside: {role} {member['number']} ({member['id']}): {member.get('reason') or ''}"
     conflict = member.get("conflict") or {}
     for file in conflict.get("files") or ():
@@ -167,9 +169,9 @@ def _group_text(group: JsonObject) -> str:
 class ThreadListing(NamedTuple):
     entries: list[Entry]
     now: int = 0
-    """The current time of the store's clock."""
+    """The current time according to the store's clock."""
     id_length: int = 26
-    """How many characters at the end of an id are shown."""
+    """How many characters at the end of each id are shown."""
 
     def text(self) -> str:
         rows = []
@@ -196,7 +198,8 @@ class ThreadListing(NamedTuple):
 
 
 def _below_parents(entries: list[Entry]) -> Iterator[Entry]:
-    """The entries, with members below their threads in the order of their numbers, if those threads are listed."""
+    """Yield the entries, with the members of a listed thread directly below that thread, in the order of their
+    numbers."""
     listed = {entry["thread"] for entry in entries}
     below: dict[str, list[Entry]] = {}
     for entry in reversed(entries):
@@ -238,7 +241,7 @@ def _ago(ms: int) -> str:
     STORE,
 )
 def list_threads(options: Namespace) -> CommandResult | None:
-    if options.watch:  # on a terminal the list is drawn again, elsewhere printed again whenever it changes
+    if options.watch:  # on a terminal the list is redrawn; otherwise it is printed again whenever it changes
         is_drawn = sys.stdout.isatty() and format_of(options) == "text"
         before = None
         with suppress(KeyboardInterrupt):
@@ -262,7 +265,8 @@ def list_threads(options: Namespace) -> CommandResult | None:
 
 
 def _look(options: Namespace) -> tuple[ThreadListing, str]:
-    """Return the requested threads (one more than shown if there are more), and the list as text."""
+    """Return the requested threads, and the list as text. If there are more threads than the list shows, one further
+    thread is returned."""
     words = [word.strip() for word in (options.status or "").split(",") if word.strip()]
     wanted: set[str] = set() if words else set(_ACTIVE)
     for word in words:
@@ -303,8 +307,8 @@ def active_threads(options: Namespace, rolecall: Rolecall) -> ThreadListing:
 
 
 def first_command(rolecall: Rolecall, preferred: str = "") -> str:
-    """Return the command that starts a thread: of the workflow `preferred`, else of the first one whose agents are all
-    available."""
+    """Return the command that starts a thread of the workflow `preferred` or, if that workflow does not exist here, of
+    the first workflow whose agents are all available."""
     if name := preferred if preferred in rolecall.workflows() else rolecall.first_ready_workflow():
         return f"rolecall run {name} -p 'What to do'"
     if rolecall.workflows():
@@ -346,7 +350,7 @@ def list_steps(options: Namespace) -> CommandResult:
 
 
 def _fields_text(output: Any) -> str:
-    """Format an output in one line, without its status, which has its own column."""
+    """Format an output on one line, without the status, which has its own column."""
     if not isinstance(output, Mapping):
         return json.dumps(output, ensure_ascii=False)
     return ", ".join(
@@ -445,7 +449,7 @@ def compare_threads(options: Namespace) -> CommandResult:
 
 
 def _patch_text(parts: Iterable[JsonObject]) -> str:
-    """The patches, each below the step that it belongs to; programs that apply patches skip such lines."""
+    """Join the patches, each below a heading that names its step. Programs that apply patches skip such headings."""
     shown = []
     for part in parts:
         if part["changes"]:

@@ -1,6 +1,6 @@
-"""`rolecall thread`: the verbs that create, run and control a thread.
+"""The verbs of `rolecall thread` that create, run and control a thread.
 
-If a thread stops before its end, the last line on standard error is the command that continues it.
+If a thread stops before its end, the last line on standard error is the command that continues the thread.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def start(options: Namespace) -> None:
     with Rolecall(options.store) as rolecall:
         loaded = rolecall.load_workflow(options.workflow, warn=print_problem)
         tell_of_settings(loaded.playbook, options.agent)
-        # A problem with an agent that was not named here matters only at a later step.
+        # A problem with an agent that the command does not name matters only at a later step.
         if not options.agent and (missing := rolecall.missing_agents(loaded.playbook)):
             lines = [f"{paint('warning:', 'yellow')} {role}: {error.message}" for role, error in missing]
             advice = dict.fromkeys(f"  {hints.word(error.hint)}" for _, error in missing if error.hint)
@@ -148,7 +148,7 @@ def fork(options: Namespace) -> None:
 
 
 def _show_new_thread(options: Namespace, thread: Thread, shown: JsonObject, label: str) -> None:
-    """Print only the id on standard output, for scripts, and the next command on standard error."""
+    """Print only the id on standard output, for scripts. Print the next command on standard error."""
     tell_omitted(thread)
     show(options, shown, thread.id)
     if format_of(options) == "text" and (onward := thread.continuation):
@@ -161,7 +161,8 @@ def print_problem(problem: Problem) -> None:
 
 
 def tell_omitted(thread: Thread) -> None:
-    """Say how many uncommitted changes a new thread's own folder lacks, because people look for them there."""
+    """Say how many uncommitted changes are missing in a new thread's own folder, because people will look for these
+    changes there."""
     for folder in thread.state.folders.values():
         if count := folder.omitted:
             whose = printable(folder.origin or folder.source)
@@ -172,13 +173,13 @@ def tell_omitted(thread: Thread) -> None:
 
 @cache
 def _note_once(note: str) -> None:
-    """Print a message once: similar roles and threads have the same message."""
+    """Print a message once, because similar roles and threads lead to the same message."""
     tell(note)
 
 
 def tell_of_settings(book: Playbook, override: str | None) -> None:
-    """Tell what is wrong with the configuration, and which built-in adapter plays a role that it assigns to a uwf
-    agent."""
+    """Report problems in the configuration. Also say which built-in adapter plays a role that the configuration assigns
+    to a uwf agent."""
     settings = config.load()
     for problem in shape_problems(settings):
         _note_once(f"note: {config.config_path()}: {problem}")
@@ -286,7 +287,7 @@ def watch(options: Namespace) -> int:
     seen, has_explained = 0, False
     with open_thread(options) as thread:
         while True:
-            status = thread.status  # before the events, which then include what led to it
+            status = thread.status  # read before the events, so that they include everything that led to it
             is_stopped = status == "crashed" or thread.needs_person
             for event in thread.events(after=seen):
                 seen = event.seq

@@ -1,4 +1,4 @@
-"""`rolecall trace`: threads as OpenTelemetry traces."""
+"""`rolecall trace`: export threads as OpenTelemetry traces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rolecall.settings.settings import value_from
 def _parse_address(text: str) -> str:
     try:
         return str(value_from(text, ("traces", "otlp")))
-    except UsageError:  # it is about the configuration
+    except UsageError:  # its message is about the configuration
         raise ArgumentTypeError("the address must begin with http:// or https://") from None
 
 
@@ -48,7 +48,7 @@ def export(options: Namespace) -> CommandResult | int:
             raise UsageError("name threads or give --since, not both")
         if options.since is None:
             threads = [find_thread(rolecall, name) for name in options.threads or [None]]
-        else:  # those that play a role of another are part of its trace
+        else:  # a thread that plays a role of another thread is part of that thread's trace
             threads = [one for one in rolecall.threads(since=options.since) if not one.state.parent]
         if options.kind:
             for request in rolecall.encode_traces(threads, content=options.content):

@@ -1,4 +1,4 @@
-"""`rolecall trigger`: list the triggers of a project, fire one manually, pause and resume it."""
+"""`rolecall trigger`: list the triggers of a project, fire a trigger manually, and pause and resume a trigger."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rolecall.checks import agents
     from rolecall.service import project_file
     from rolecall.workflow import document, draw, yaml
-else:  # listing needs none of these
+else:  # listing workflows needs none of these modules
     agents = Module("rolecall.checks.agents")
     document = Module("rolecall.workflow.document")
     draw = Module("rolecall.workflow.draw")
@@ -29,7 +29,7 @@ else:  # listing needs none of these
     yaml = Module("rolecall.workflow.yaml")
 
 LOCAL = "(local)"
-"""Shown instead of an id for a workflow that is a file of the project."""
+"""The text shown in place of an id for a workflow that is a file of the project."""
 
 _PICTURES = {".svg": "svg", ".mmd": "mermaid", ".mermaid": "mermaid", ".md": "mermaid"}
 _WORKFLOW = argument("workflow", "WORKFLOW", "an id, a path, or a name here or in the registry")
@@ -87,7 +87,7 @@ def show_workflow(options: Namespace) -> CommandResult | None:
         "hash": node.id,
         "name": workflow.name,
         "type": node.type,
-        # JSON shows it as stored; other formats are for people and show the schemas in full.
+        # JSON shows the payload as it is stored. The other formats are for people and show the schemas in full.
         "payload": node.payload if format_of(options) == "json" else document.to_document(workflow),
         "timestamp": node.created or None,
         "origin": "gallery" if gallery.has_file(path) else "local" if path else "global",
@@ -160,7 +160,7 @@ def validate(options: Namespace) -> CommandResult:
 
 
 class _Report(NamedTuple):
-    """What is known about a workflow, as the reply names it."""
+    """What is known about a workflow, with the field names of the reply."""
 
     file: str
     name: str | None
@@ -305,7 +305,8 @@ def compare(options: Namespace) -> CommandResult:
 
 
 def _choose_two(rolecall: Rolecall, options: Namespace) -> tuple[WorkflowDefinition, WorkflowDefinition]:
-    """Return the two workflows to compare, the older first: both by name, or one and the registered version."""
+    """Return the two workflows to compare, the older one first. They are the two that the person named, or the one that
+    was named and its registered version."""
     first = rolecall.define(options.first)
     if options.second is not None:
         return first, rolecall.define(options.second)

@@ -1,4 +1,4 @@
-"""`rolecall workflow add`, `outdated`, `update` and `trust`: workflows of other folders and repositories."""
+"""`rolecall workflow add`, `outdated`, `update` and `trust`: use workflows from other folders and repositories."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def update(options: Namespace) -> CommandResult | int:
         for one in left:
             tell(f"{paint('left unchanged:', 'yellow')} {one.name}, {_explain(one)}")
         if chosen:
-            for one in chosen:  # their next run shows what they may do then
+            for one in chosen:  # the next run of an updated workflow shows what it may do
                 assert one.offered is not None  # noqa: S101 - it can be updated
                 at = f", commit {one.new_pin.commit[:12]}" if one.new_pin.commit else ""
                 tell(f"{one.name}: {one.new_pin.origin}{at}")
@@ -150,7 +150,7 @@ def trust(options: Namespace) -> CommandResult | int:
 
 
 def ask_for_trust(path: str) -> bool:
-    """Show what a workflow may do, ask whether it may run, and return the answer."""
+    """Show what a workflow may do, and return whether a person allows it to run."""
     with reader() as rolecall:
         return isinstance(_trust(rolecall, path, is_asked=True), CommandResult)
 
@@ -159,7 +159,7 @@ def _trust(rolecall: Rolecall, name: str, *, is_asked: bool) -> CommandResult | 
     powers, of_packs = rolecall.powers(name), dict[str, Powers]()
     for one in powers:
         if one.pin:
-            of_packs.setdefault(one.content, one)  # the first of its files is the main one
+            of_packs.setdefault(one.content, one)  # the first file with this content is the main file
     if not of_packs:
         raise UsageError(f"{name} does not come from a pack, so it needs no permission")
     for one in powers:
@@ -178,7 +178,7 @@ def _trust(rolecall: Rolecall, name: str, *, is_asked: bool) -> CommandResult | 
 
 
 def word_powers(powers: Powers) -> str:
-    """Say everything that a workflow may do: a person decides by it."""
+    """Describe everything that a workflow may do, so that a person can decide whether to allow it."""
     width = min(columns_of_terminal(), 100)
     lines = [_head(powers)]
     rows = powers.explain()

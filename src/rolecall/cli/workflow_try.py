@@ -1,4 +1,4 @@
-"""`rolecall workflow try`: what an edited workflow would have done with recorded threads."""
+"""`rolecall workflow try`: show what an edited workflow would have done with recorded threads."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _view(trial: Trial) -> dict[str, Any]:
 
 
 def _word(trials: list[Trial], id_length: int) -> str:
-    """A line for each way in which threads differ, the most frequent first."""
+    """Return a line for each way in which threads would differ, the most frequent way first."""
     alike: dict[tuple[str | None, str], list[Trial]] = {}
     for trial in trials:
         if trial.difference:
