@@ -1,4 +1,4 @@
-"""Follows the recorded events of a thread and of the members of its groups."""
+"""Follow the recorded events of a thread and of the members of its groups."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rolecall.threads.thread import read_roster
 _PAGE = 500
 
 Told = tuple[int, str, Mapping[str, Any]]
-"""An event: its place among all events of the store, its kind and its body."""
+"""An event: its position among all events of the store, its kind and its body."""
 
 
 def follow_events(
     store: Store, thread: str, *, members: bool
 ) -> Iterator[tuple[str, Mapping[str, Any]] | None]:
-    """The kind and body of each recorded event from the first on, and None each time no more have arrived. With
-    `members`, events of the members of a group come as the kind `member`."""
+    """Yield the kind and the body of each recorded event, beginning with the first. Yield None whenever no new events
+    have arrived. With `members`, events of group members are yielded as events of the kind `member`."""
     after, group = 0, None
     while True:
         own = store.events(thread, after=after, limit=_PAGE)
@@ -30,7 +30,7 @@ def follow_events(
         for event in own:
             after = event.seq
             told.append((event.seq, event.kind, event.body))
-            if event.kind == "group":  # what follows is read together with the events of its members
+            if event.kind == "group":  # the events after this one are read together with those of the members
                 break
         if group is not None:
             told += group.read()
@@ -45,29 +45,30 @@ def follow_events(
 
 
 class _Members:
-    """The events of a group's members. Each look costs what the unfinished members cost, not the group or the store."""
+    """The events of a group's members. The cost of a look depends on the number of unfinished members, not on the size
+    of the group or the store."""
 
     def __init__(self, store: Store, parent: str, roster: str) -> None:
         self._store = store
         self._parent = parent
         self._roster = read_roster(store, roster)
         self._next = 1
-        """The lowest number not started yet."""
+        """The lowest number of a member that has not been started yet."""
         self._open: dict[int, int] = {}
-        """By number, where the read events end."""
+        """The sequence number of the last event that was read of each unfinished member, by the member's number."""
 
     def _id(self, number: int) -> str:
         return member_id(self._roster.at, number, f"{self._parent}/{self._roster.id}")
 
     def read(self) -> Iterator[Told]:
-        """The events since the last call, in the order of the members."""
+        """Yield the events since the last call, member by member."""
         while self._next <= self._roster.size and read_thread(self._store, self._id(self._next)):
             self._open[self._next] = 0
             self._next += 1
         for number, after in list(self._open.items()):
             ident = self._id(number)
             events = self._store.events(ident, after=after)
-            # Read after the events, so that the state is not older than they are.
+            # The state is read after the events, so that it is not older than they are.
             ref = read_thread(self._store, ident) if events else None
             if ref is None:
                 continue

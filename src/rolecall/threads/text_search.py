@@ -1,4 +1,4 @@
-"""Searches the texts of threads, newest thread first, for as long as the caller allows."""
+"""Search the texts of threads, newest thread first, for as long as the caller allows."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from rolecall.threads.thread import Chain
 from rolecall.threads.views import View
 
 _AROUND = 120
-"""Characters shown on each side of what was found."""
+"""The number of characters shown on each side of a match."""
 
 
 class SearchPage(NamedTuple):
     found: Sequence[View] = ()
-    """The entries of threads, each with the passage that was found as `hit`."""
+    """The entries of the threads that were found, each with the matching passage as `hit`."""
     searched: int = 0
-    """How many threads were searched."""
+    """The number of threads that were searched."""
     until: int | None = None
-    """When the newest thread that was not searched was started; None at the end."""
+    """When the newest thread that was not searched was started, or None if all were searched."""
     next: str | None = None
-    """The thread after which the search continues; None at the end."""
+    """The thread after which the search continues, or None if all were searched."""
 
 
 def search(
     store: Store, text: str, *, asked: listing.Filter, after: str | None, limit: int, seconds: float
 ) -> SearchPage:
-    """Threads whose task or answers contain all words of `text`, with the first passage of each, until `limit` are
-    found or `seconds` have passed."""
+    """Find threads whose task, or one of whose answers, contains all words of `text`, with the first such passage of
+    each thread. Stop when `limit` threads are found or `seconds` have passed."""
     words = text.lower().split()
     until, count, last = monotonic() + seconds, 0, after
     found: list[View] = []

@@ -1,14 +1,15 @@
-"""The parts of a thread: start, steps and attempts, and a lazy view over their chain.
+"""The parts of a thread: start, steps and attempts, and a lazy view of their chain.
 
 Starts and steps are nodes of the types that uwf writes, so in a shared folder each program can read the other's
-threads. Fields of a step that uwf does not have (number, totals, session, attempts) are in its `detail`.
+threads. Fields of a step that uwf does not know, such as the number, totals, session and attempts, are in the step's
+`detail`.
 
-A thread is one ref, `thread/<id>`. It points at the newest node of the chain, and its state holds the facts needed for
-a listing: status, next role, the process that runs it. Everything else is in the chain: each step names the one before
-it, so a fork is another ref to the same nodes and nothing is ever rewritten.
+A thread is one ref, `thread/<id>`. The ref points to the newest node of the chain, and its state contains the facts
+needed for a listing: the status, the next role and the process that runs the thread. Everything else is in the chain.
+Each step names the step before it, so a fork is another ref to the same nodes, and nothing is ever rewritten.
 
-Two kinds of steps are not taken by roles: `$PERSON` is a person's message to a suspended thread, `$FORK` marks where a
-fork continues with another workflow or prompt. On the command line's read path.
+Two kinds of steps are not taken by roles: `$PERSON` is a person's message to a suspended thread, and `$FORK` marks the
+place where a fork continues with another workflow or prompt. This module is on the command line's read path.
 """
 
 import os
@@ -42,7 +43,7 @@ PERSON = "$PERSON"
 FORK = "$FORK"
 
 SHORTEST_PART = 3
-"""The least number of characters that can stand for a thread's id."""
+"""The minimum number of characters with which a part of a thread's id can name the thread."""
 _SHORT = 6
 
 # -- node types --
@@ -56,7 +57,7 @@ _LIMITS = {"type": "object", "additionalProperties": {"type": "number"}}
 
 
 def make_type(title: str, required: Schema, optional: Schema | None = None) -> Schema:
-    """The type of a node with these fields and no others."""
+    """Return the type of a node with these fields and no others."""
     return {
         "title": title,
         "type": "object",
@@ -67,12 +68,12 @@ def make_type(title: str, required: Schema, optional: Schema | None = None) -> S
 
 
 def _extend(schema: Schema, added: tuple[str, Schema]) -> Schema:
-    """The next version of a type, which has one more field."""
+    """Return the next version of a type, which has one more field."""
     return {**schema, "properties": {**schema["properties"], added[0]: added[1]}}
 
 
 def find_type(versions: Sequence[Schema], fields: JsonObject) -> Schema:
-    """The oldest version of a type that has all the fields, because a node's id also depends on its type."""
+    """Return the oldest version of a type that has all the fields, because a node's id also depends on its type."""
     fitting = (one for one in versions if fields.keys() <= one["properties"].keys())
     return next(fitting, versions[-1])
 
@@ -102,7 +103,7 @@ STEP_SCHEMA: Schema = {
     "additionalProperties": False,
 }
 OLDER_START_SCHEMA = make_type("rolecall.start", _START, {"forked_from": _REF, "limits": _LIMITS})
-"""The type of older starts. Older steps have their own type as well; both can still be read."""
+"""The type of older starts. Older steps also have a type of their own. Both types can still be read."""
 ANSWER_SCHEMA = make_type("rolecall.answer", {"role": {"const": "assistant"}, "content": _TEXT})
 RECORD_SCHEMA = make_type(
     "rolecall.record",
@@ -122,22 +123,22 @@ RECORD_SCHEMA = make_type(
         "limits": _LIMITS,
     },
 )
-"""The `detail` of our steps. `turns` has the answer, where uwf looks for it; `work` records the agent's actions;
-`given` is the step from an agent that knows only uwf's fields."""
+"""The `detail` of a step written by Rolecall. `turns` contains the answer, where uwf looks for it; `work` records the
+agent's actions; `given` is the original step of an agent that knows only uwf's fields."""
 _BY = {"type": "object", "additionalProperties": _TEXT}
 _SANDBOX = make_type("rolecall.sandbox", {"rules": _TEXT}, {"enforced": {"type": "array", "items": _TEXT}})
 _ADDED_TO_RECORDS: dict[str, Schema] = {
     "group": _REF,  # the roster, for a step that joins a group
     "tree": _OBJECT,  # the files that the role found and left, as `files/snapshot.py` stores them
     "parts": _OBJECT,  # the parts of the step's key, as `key.py` stores them
-    "reused": _OBJECT,  # the step that it was taken over from, which it does not link, because it may be deleted
-    "by": _BY,  # the person who took the step, and where from
+    "reused": _OBJECT,  # the reused step, which is not linked because it may be deleted
+    "by": _BY,  # the person who took the step, and the door that the person used
     "sandbox": _SANDBOX,  # the rules of the role's sandbox, and how they were enforced
 }
 RECORD_SCHEMAS = tuple(accumulate(_ADDED_TO_RECORDS.items(), _extend, initial=RECORD_SCHEMA))
-"""Every type of a step's `detail`, oldest first."""
+"""All types of a step's `detail`, oldest first."""
 TREE_SCHEMA = make_type("rolecall.tree", {"tree": _OBJECT})
-"""Recorded files that are named by something other than a step, such as a task of an evaluation."""
+"""The type of recorded files that are named by something other than a step, such as a task of an evaluation."""
 ATTEMPT_SCHEMA = make_type(
     "rolecall.attempt",
     {"start": _REF, "head": _REF, "role": _TEXT, "agent": _TEXT, "started_at": _INTEGER, "cwd": _TEXT},
@@ -174,8 +175,8 @@ DETAIL_SCHEMA = make_type(
         "notes": {"type": "array", "items": _TEXT},
     },
 )
-# The files of a thread's own folder, for other machines: packs of git objects that those before them do not have, each
-# cut into texts in base64.
+# The files of a thread's own folder, for other machines. They are stored as packs of git objects that earlier packs do
+# not contain; each pack is cut into texts in base64.
 FILES_SCHEMA = make_type(
     "rolecall.files",
     {"tree": _TEXT, "objects": {"type": "array", "items": _REF}, "commits": {"type": "array", "items": _REF}},
@@ -201,9 +202,10 @@ PERSON_SCHEMA = make_type(
     "rolecall.person", {"reason": _TEXT, "answer": _TEXT, "role": _TEXT}, {"prompt": _TEXT, "location": _TEXT}
 )
 BY_PERSON_SCHEMA = _extend(PERSON_SCHEMA, ("by", _BY))
-"""A person's message, with who it was and where from."""
-# A group's roster is stored before its first member starts, so the list cannot change. What all members share is in the
-# roster and not in their starts, and the list is a node of its own, because a member reads only its own item.
+"""A person's message, with the person who wrote it and the door that the person used."""
+# A group's roster is stored before its first member starts, so the list cannot change. Everything that all members
+# share is in the roster and not in their starts. The list is a node of its own, because a member reads only its own
+# item.
 ITEMS_SCHEMA: Schema = {"title": "rolecall.items", "type": "array"}
 ROSTER_SCHEMA = make_type(
     "rolecall.group",
@@ -225,45 +227,46 @@ MEMBER_SCHEMA = make_type(
         },
     },
 )
-"""The start of a member. Its `prompt` is empty unless a fork changed it: the task is that of the thread above."""
+"""The start of a member. Its `prompt` is empty unless a fork changed the prompt; the task is that of the parent
+thread."""
 FORK_SCHEMA = make_type("rolecall.fork", {"from": _TEXT})
 SUSPENSION_SCHEMA = make_type("rolecall.suspension", {"$status": {"const": "$SUSPEND"}, "reason": _TEXT})
 ERROR_SCHEMA = make_type("rolecall.error", {"$status": {"const": "$ERROR"}, "reason": _TEXT})
-"""The output of a step whose answer could not be read, for a moderator to decide what happens next."""
+"""The output of a step whose answer could not be read. A moderator decides what happens next."""
 
 
 # -- names and refs --
 
 
 def session_name(session: str) -> str:
-    """The ref of a session in the store, for agents without a memory of their own."""
+    """Return the name of the ref of a session, which is stored for agents without a memory of their own."""
     return f"session/{session}"
 
 
 def queue_name(workflow: str, thread: str, *, priority: int, at: int) -> str:
-    """The ref of a thread in the service's queue; the names sort in the order of admission."""
+    """Return the name of the ref of a thread in the service's queue. These names sort in the order of admission."""
     return f"queue/{workflow}/{9 - priority}{at:013}{thread}"
 
 
 def slot_name(workflow: str, thread: str) -> str:
-    """The ref of an admitted thread; it exists until the thread ends or waits for a person."""
+    """Return the name of the ref of an admitted thread. This ref exists until the thread ends or waits for a person."""
     return f"slot/{workflow}/{thread}"
 
 
 def queue_name_of(ident: str, state: ThreadState) -> str:
-    """The ref of a thread's place in the queue."""
+    """Return the name of the ref of a thread's place in the queue."""
     place = state.service or QueuePlace(0, 0)
     return queue_name(state.name, ident, priority=place.priority, at=place.queued_at)
 
 
 def queue_entry(state: ThreadState, entry: JsonObject) -> dict[str, Any]:
-    """What the queue knows about a thread besides its place: `entry`, and what follows from the thread's state."""
+    """Return what the queue stores about a thread besides its place: `entry`, and facts from the thread's state."""
     known = {"member": bool(state.member), "until": state.until}
     return {**entry, **{key: value for key, value in known.items() if value}}
 
 
 def in_service(store: Store, ref: ThreadRef) -> list[Ref]:
-    """The queue and slot refs that a thread has in the service."""
+    """Return the refs of a thread's queue place and slot in the service."""
     if ref.state.service is None:
         return []
     names = (queue_name_of(ref.id, ref.state), slot_name(ref.state.name, ref.id))
@@ -274,8 +277,8 @@ _latest = (0, 0)
 
 
 def new_thread_id(now: int, randomness: Callable[[int], bytes] = os.urandom) -> str:
-    """Create a unique thread id. Ids that one process creates within a millisecond sort in the order of creation, so
-    threads that are queued together are admitted in that order."""
+    """Create a unique thread id. Ids that a process creates within the same millisecond sort in the order of creation,
+    so threads that are queued together are admitted in that order."""
     global _latest
     number = int.from_bytes(randomness(10), "big")
     if _latest[0] == now:
@@ -285,7 +288,7 @@ def new_thread_id(now: int, randomness: Callable[[int], bytes] = os.urandom) -> 
 
 
 def find(store: Store, text: str) -> ThreadRef:
-    """Find a thread by its id, or by a unique ending or part of its id."""
+    """Find a thread by its id, by a unique ending of its id, or by any unique part of its id."""
     wanted = text.upper()
     if is_thread_id(wanted) and (ref := read_thread(store, wanted)):
         return with_facts(store, ref)
@@ -306,21 +309,21 @@ def find(store: Store, text: str) -> ThreadRef:
 
 
 def short_id_length(store: Store) -> int:
-    """How many final characters of an id are enough to distinguish all threads in the store, at least six."""
+    """Return how many final characters of an id are enough to distinguish all threads in the store, at least six."""
     names = store.backend.names("thread/")
     lengths = range(_SHORT, 26)
     return next((length for length in lengths if len({name[-length:] for name in names}) == len(names)), 26)
 
 
 def with_facts(store: Store, ref: ThreadRef) -> ThreadRef:
-    """The ref, with facts that uwf does not store, taken from the chain."""
+    """Return the ref with the facts that uwf does not store, taken from the chain."""
     if ref.state.name:
         return ref
     try:
         facts = facts_of(store, Chain(store, ref.head))
         return load(ref.ref._replace(state={**facts, **ref.ref.state}))
     except RolecallError:
-        return ref  # reading its nodes reports the problem
+        return ref  # reading the thread's nodes reports the problem
 
 
 def facts_of(store: Store, chain: "Chain") -> dict[str, Any]:
@@ -336,7 +339,7 @@ def facts_of(store: Store, chain: "Chain") -> dict[str, Any]:
 
 
 def title_of(prompt: str) -> str:
-    """The first line of a task, which may be a heading in Markdown."""
+    """Return the first line of a task, which may be a Markdown heading, as a title."""
     line = next((line.strip() for line in prompt.splitlines() if line.strip()), "")
     mark, _, rest = line.partition(" ")
     line = rest.strip() or line if set(mark) == {"#"} else line
@@ -344,7 +347,7 @@ def title_of(prompt: str) -> str:
 
 
 def continuation(ref: ThreadRef, *, is_held: bool = False) -> Hint | None:
-    """A hint to continue a thread, or to watch it while another process runs it; None if it has ended."""
+    """Return a hint to continue a thread, or to watch it while another process runs it. Return None if it has ended."""
     if ref.state.has_ended:
         return None
     is_served = ref.state.status == Status.WAITING and ref.state.service is not None
@@ -364,29 +367,29 @@ def continuation(ref: ThreadRef, *, is_held: bool = False) -> Hint | None:
 
 
 class Roster(NamedTuple):
-    """What the members of a group share."""
+    """The data that the members of a group share."""
 
     id: str
     role: str
     """The role that the group plays."""
     size: int
-    """How many members it has."""
+    """The number of members."""
     above: str
-    """The head of the parent's chain when the group began."""
+    """The head of the parent's chain at the time the group began."""
     prompt: str
     location: str | None
     at: int
     items: str | None
-    """The node of the list, if the group has one."""
+    """The node of the list of items, if the group has a list."""
 
 
 class Member(NamedTuple):
-    """What makes a thread a member of a group."""
+    """The data that makes a thread a member of a group."""
 
     group: Roster
     number: int
     role: str
-    """The role that it plays: the group's, or one of a team."""
+    """The role that the member plays: the role of the group, or a role of a team."""
     item: Any
 
 
@@ -414,7 +417,7 @@ def read_roster(store: Store, node: str) -> Roster:
 
 
 class Chain:
-    """A thread's steps, newest first, read from the store on demand."""
+    """The steps of a thread, newest first, read from the store on demand."""
 
     def __init__(self, store: Store, head: str) -> None:
         self._store = store
@@ -442,18 +445,18 @@ class Chain:
 
     @property
     def last(self) -> "Step | None":
-        """The newest step; None if there is only the start."""
+        """The newest step, or None if there is only the start."""
         return Step(self._store, self._head) if self._head else None
 
     @property
     def number(self) -> int:
-        """The number of its newest step. A member counts on from the steps above it."""
+        """The number of the chain's newest step. The steps of a member continue the numbers of the steps above it."""
         if self.last is not None:
             return self.last.number
         return Chain(self._store, self.start.member.group.above).number if self.start.member else 0
 
     def with_above(self) -> "Iterator[Step]":
-        """Its steps and, for a member, the steps of the parent before the group, newest first."""
+        """Yield the chain's steps and, for a member, the steps of the parent before the group, newest first."""
         yield from self
         if self.start.member is not None:
             yield from Chain(self._store, self.start.member.group.above)
@@ -467,18 +470,18 @@ class Chain:
 
 
 class Reused(NamedTuple):
-    """The finished step from which a step was taken over."""
+    """The finished step that a step was taken over from."""
 
     step: str
-    """The step whose agent was asked, even if it was taken over from one that was reused itself."""
+    """The step whose agent was asked, even if the step was taken over from a step that was itself reused."""
     thread: str
-    """The thread of that step."""
+    """The thread in which the agent was asked."""
     saved: Mapping[str, Any] = {}
-    """What that step had used."""
+    """The usage of the step whose agent was asked."""
 
 
 class Step:
-    """One step of a chain; the nodes it refers to are read on demand."""
+    """One step of a chain. The nodes that the step refers to are read on demand."""
 
     def __init__(self, store: Store, node: Node) -> None:
         if not isinstance(node.payload, dict) or "role" not in node.payload or "prev" not in node.payload:
@@ -496,16 +499,16 @@ class Step:
 
     @property
     def payload(self) -> dict[str, Any]:
-        """All its fields under our names, including those in its detail."""
+        """All fields of the step under Rolecall's names, including those in its detail."""
         if self._payload is None:
-            # Usually the output and the previous step are read next.
+            # The output and the previous step are usually read next.
             self.store.fetch(self.stored.get(key) for key in ("detail", "output", "prev"))
             self._payload = _fields_of(self.store, self._node)
         return self._payload
 
     @property
     def number(self) -> int:
-        """Its position in the chain. The predecessor's steps have no number, so they are counted."""
+        """The position of the step in the chain. The predecessor's steps store no number, so they are counted."""
         return int(self.payload["number"]) or sum(1 for _ in Chain(self.store, self.id))
 
     @property
@@ -526,17 +529,17 @@ class Step:
 
     @property
     def past(self) -> "ShownStep":
-        """The step as the prompts of later ones show it."""
+        """The step as the prompts of later steps show it."""
         return prompt.ShownStep(self.number, self.role, self.output, self.body, self.agent)
 
     @property
     def is_ours(self) -> bool:
-        """Whether this program wrote the step, or an agent that uses its library."""
+        """Whether Rolecall wrote the step, or an agent that uses Rolecall's library."""
         return bool(self.payload["number"])
 
     @property
     def detail_id(self) -> str | None:
-        """The id of its detail node; only older steps may have none."""
+        """The id of the step's detail node, which only an older step may lack."""
         return self.stored.get("detail")
 
     @property
@@ -551,42 +554,42 @@ class Step:
             return self._text("body")
         if "raw" in self.payload or "body_at" in self.payload:
             return self.raw[self.payload.get("body_at", 0) :]
-        # The predecessor stored only the conversation; its last message is the answer.
+        # The predecessor stored only the conversation, whose last message is the answer.
         spoken = [turn["text"] for turn in self.turns if turn["role"] == "assistant" and turn["text"]]
         return str(spoken[-1]) if spoken else ""
 
     @property
     def turns(self) -> list[dict[str, Any]]:
-        """The conversation with the agent: role, text and tool calls of each turn."""
+        """The conversation with the agent, with the role, text and tool calls of each turn."""
         return turns_of(self.store, self.payload.get("detail"))
 
     @property
     def detail(self) -> JsonObject:
-        """Details of the agent's work: files, ending, remarks."""
+        """Details of the agent's work, such as files, ending and remarks."""
         node = self.payload.get("detail")
         kept = self.store.get(node).payload if node else None
         return kept if isinstance(kept, dict) else {}
 
     @property
     def tree(self) -> StepTree | None:
-        """The files that its role found and left, if they were recorded."""
+        """The files that the step's role found and left, if they were recorded."""
         return load_tree(self.payload.get("tree"))
 
     @property
     def parts(self) -> Parts | None:
-        """The parts of its key, if they were recorded."""
+        """The parts of the step's key, if they were recorded."""
         stored, tree = self.payload.get("parts"), self.payload.get("tree") or {}
         return load_parts(stored, tree.get("found", "")) if stored else None
 
     @property
     def reused(self) -> Reused | None:
-        """Where it was taken over from, if nobody was asked."""
+        """The step that this step was taken over from, if nobody was asked."""
         found = self.payload.get("reused")
         return Reused(**found) if found else None
 
     @property
     def saved(self) -> dict[str, float]:
-        """What reuse saved in it, or in the threads that played its role, in the units of limits."""
+        """The amounts that reuse saved in this step, or in the threads that played its role, in the units of limits."""
         total, before = self.payload["totals"].get("saved", {}), self.payload["prev"]
         if total and before:
             known = Step(self.store, self.store.follow(before)).payload["totals"].get("saved", {})
@@ -595,13 +598,13 @@ class Step:
 
     @property
     def origin(self) -> "Step | None":
-        """The step that it was taken over from, if that is still in the store."""
+        """The step that this step was taken over from, if that step is still in the store."""
         reused = self.reused
         is_there = reused is not None and self.store.has(reused.step)
         return Step(self.store, self.store.get(reused.step)) if reused and is_there else None
 
     def attempts(self) -> "Iterator[JsonObject]":
-        """The record of each failed attempt before the step, newest first."""
+        """Return the records of the failed attempts before the step, newest first."""
         return (attempt.payload for attempt in read_attempts(self.store, self.payload.get("attempt")))
 
     @property
@@ -620,7 +623,7 @@ class Step:
 
 
 def read_attempts(store: Store, newest: str | None) -> Iterator[Node]:
-    """A failed attempt and those before it at the same step, newest first."""
+    """Yield a failed attempt and the attempts before it at the same step, newest first."""
     while newest is not None:
         attempt = store.get(newest)
         yield attempt
@@ -628,7 +631,7 @@ def read_attempts(store: Store, newest: str | None) -> Iterator[Node]:
 
 
 def turns_of(store: Store, detail: str | None) -> list[dict[str, Any]]:
-    """The turns of a detail node; the predecessor stores each turn as a node, with other field names."""
+    """Return the turns of a detail node. The predecessor stores each turn as a node with other field names."""
     kept = store.get(detail).payload if detail else None
     if isinstance(kept, str):  # the whole conversation as one text
         return [{"role": "assistant", "text": kept, "tool_calls": []}]
@@ -653,7 +656,7 @@ def turns_of(store: Store, detail: str | None) -> list[dict[str, Any]]:
 
 
 def prompt_text(store: Store, node: str) -> str:
-    """The full text of a prompt that was stored in parts."""
+    """Return the full text of a prompt that was stored in parts."""
     payload = store.get(node).payload
     if isinstance(payload, str):
         return payload
@@ -678,7 +681,7 @@ _OUR_NAMES = {
 
 
 def put_step(draft: Draft, fields: JsonObject) -> str:
-    """Add a step to a draft. `fields` use our names; `raw` is the text of the answer."""
+    """Add a step to a draft. `fields` use Rolecall's names; `raw` is the text of the answer."""
     record = {key: value for key, value in fields.items() if key not in ("raw", "detail")}
     step = {
         name: record.pop(_OUR_NAMES.get(name, name))
@@ -700,7 +703,8 @@ def _record_types() -> frozenset[str]:
 
 
 def _fields_of(store: Store, node: Node) -> dict[str, Any]:
-    """The fields of a step under our names, read from our current form, an older one, or uwf's."""
+    """Return the fields of a step under Rolecall's names. The step can be in the current form, an older form or
+    uwf's."""
     if "number" in node.payload:
         return dict(node.payload)
     fields: dict[str, Any] = {
@@ -731,7 +735,7 @@ LIMITS = ("steps", "turns", "tokens", "cost", "minutes")
 
 
 def count_usage(usage: JsonObject | None, *, ms: int, steps: int = 1) -> dict[str, float]:
-    """The usage of one agent call in the units of limits."""
+    """Return the usage of one agent call in the units of limits."""
     usage = usage or {}
     tokens = (usage.get("input_tokens") or 0) + (usage.get("output_tokens") or 0)
     used = {
@@ -746,8 +750,8 @@ def count_usage(usage: JsonObject | None, *, ms: int, steps: int = 1) -> dict[st
 def add_totals(
     totals: JsonObject, role: str, used: Mapping[str, float], saved: Mapping[str, float] | None = None
 ) -> dict[str, Any]:
-    """The totals of the thread and the role after one more call. `members` is how many of the steps were taken by
-    members of groups, beyond the steps that joined them; `saved` is what steps had used that were reused."""
+    """Return the totals of the thread and the role after one more call. `members` is the number of steps that members
+    of groups took, in addition to the steps that joined their results. `saved` is the usage that reused steps had."""
     roles = dict(totals.get("roles", {}))
     roles[role] = _sum(roles.get(role, {}), used)
     members = totals.get("members", 0) + used.get("members", 0)
@@ -756,7 +760,7 @@ def add_totals(
 
 
 def add_attempts(totals: JsonObject, attempts: Iterable[JsonObject]) -> dict[str, Any]:
-    """The totals with failed attempts that no step has counted."""
+    """Return the totals including failed attempts that no step has counted."""
     found = dict(totals)
     for attempt in attempts:
         ms = attempt.get("completed_at", attempt["started_at"]) - attempt["started_at"]
@@ -765,7 +769,7 @@ def add_attempts(totals: JsonObject, attempts: Iterable[JsonObject]) -> dict[str
 
 
 def saved_in(store: Store, ref: ThreadRef) -> Mapping[str, float]:
-    """What a thread has saved by reusing steps."""
+    """Return the amounts that a thread has saved by reusing steps."""
     last = Chain(store, ref.head).last
     found: Mapping[str, float] = last.payload["totals"].get("saved", {}) if last else {}
     return found
@@ -784,5 +788,5 @@ def _sum(one: JsonObject, other: Mapping[str, float]) -> dict[str, float]:
 
 
 def over_limit(limits: Mapping[str, float], used: JsonObject) -> str | None:
-    """The limit that has been reached, or None if another step is allowed."""
+    """Return the limit that has been reached, or None if another step is allowed."""
     return next((key for key in LIMITS if key in limits and used.get(key, 0) >= limits[key]), None)

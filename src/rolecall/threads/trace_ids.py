@@ -1,8 +1,8 @@
-"""The ids of traces and spans, which follow from ids that are known before an agent is asked.
+"""The ids of traces and spans, which are derived from ids that are known before an agent is asked.
 
-An agent's process can therefore be told its span, and exporting a thread twice gives the same spans. A trace is
-everything that a thread has done, with the threads that play its roles. A span is one attempt at a step: it is
-identified by the thread, the head that the step extends, and the failed attempt before it.
+An agent's process can therefore be told its span, and exporting a thread twice gives the same spans. A trace contains
+everything that a thread has done, and the threads that play its roles. A span is one attempt at a step. The span is
+identified by the thread, the head that the step extends, and the previous failed attempt.
 """
 
 import xxhash
@@ -12,7 +12,8 @@ from rolecall.threads.state import read_thread
 
 
 def trace_id(store: Store, thread: str, parent: str | None) -> str:
-    """The id of the trace of a thread: that of the thread at the top, whose role it plays."""
+    """Return the id of a thread's trace. A thread that plays a role belongs to the trace of the topmost thread above
+    it."""
     while parent:
         above = read_thread(store, parent)
         thread, parent = parent, above.state.parent if above else None
@@ -20,25 +21,25 @@ def trace_id(store: Store, thread: str, parent: str | None) -> str:
 
 
 def thread_span(thread: str) -> str:
-    """The span of a whole thread."""
+    """Return the span of a whole thread."""
     return xxhash.xxh3_64_hexdigest(f"thread/{thread}".encode())
 
 
 def attempt_span(thread: str, head: str, previous: str | None) -> str:
-    """The span of an attempt, failed or not, after the node `head` and the failed attempt `previous`."""
+    """Return the span of an attempt, failed or not, after the node `head` and the failed attempt `previous`."""
     return xxhash.xxh3_64_hexdigest(f"attempt/{thread}/{head}/{previous or ''}".encode())
 
 
 def group_span(thread: str, roster: str) -> str:
-    """The span of a group, which its members know from their roster."""
+    """Return the span of a group. The group's members can compute the same span from their roster."""
     return xxhash.xxh3_64_hexdigest(f"group/{thread}/{roster}".encode())
 
 
 def part_span(span: str, part: str) -> str:
-    """The span of a part of an attempt, such as the third tool call."""
+    """Return the span of a part of an attempt, such as the third tool call."""
     return xxhash.xxh3_64_hexdigest(f"part/{span}/{part}".encode())
 
 
 def traceparent(trace: str, span: str) -> str:
-    """A span in the form of the W3C's Trace Context."""
+    """Return a span in the form of the W3C Trace Context."""
     return f"00-{trace}-{span}-01"

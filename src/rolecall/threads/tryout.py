@@ -1,9 +1,10 @@
-"""Walks recorded threads through an edited workflow, without asking any agent.
+"""Walk recorded threads through an edited workflow, without asking any agent.
 
-Routing and prompts are pure, so as long as nothing that a step depends on has changed, its recorded output is what the
-edited workflow would get. The walk ends at the first step that would be asked something else, or where the thread would
-take another way. Each version of the workflow is compared with the edited one once for all its threads, and equal parts
-are not evaluated. Nothing is written, and only the functions of the edited workflow can be called.
+Routing and prompts are pure. As long as nothing that a step depends on has changed, its recorded output is therefore
+the output that the edited workflow would get. The walk ends at the first step that would be asked something else, or
+where the thread would take another route. Each version of the workflow is compared with the edited workflow once for
+all its threads, and equal parts are not evaluated. Nothing is written, and only the functions of the edited workflow
+can be called.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ else:
 
 Kind = Literal["route", "role", "restrictions", "sandbox", "agent", "prompt", "folder", "group", "limit"]
 _OF_GROUP = ("roles", "join", "on_failure", "merge", "check")
-"""The fields that decide how the results of a group's members are joined; the number that run at once and the deadline
-do not."""
+"""The fields that decide how the results of a group's members are joined. The deadline and the number of members that
+run at once do not affect the results."""
 
 
 class StepChange(NamedTuple):
@@ -59,7 +60,7 @@ class StepChange(NamedTuple):
 
     kind: Kind
     parts: tuple[str, ...] = ()
-    """The fields of the role or of the group, or the parts of the prompt."""
+    """The changed fields of the role or of the group, or the changed parts of the prompt."""
     was: str = ""
     now: str = ""
 
@@ -83,34 +84,34 @@ class Divergence(NamedTuple):
     """The first step at which a thread would continue differently."""
 
     step: int
-    """Its number, or the last step's number plus one if all steps are the same."""
+    """The number of that step, or the last step's number plus one if all steps are the same."""
     role: str | None
-    """The role that took the step; None after the last step."""
+    """The role that took the step, or None after the last step."""
     changes: tuple[StepChange, ...]
     asks: str | None
-    """The role that would be asked first; None if the thread would end or stop here."""
+    """The role that would be asked first, or None if the thread would end or stop here."""
 
     def __str__(self) -> str:
         return "; ".join(map(str, self.changes))
 
 
 class Trial(NamedTuple):
-    """What the edited workflow would do with one recorded thread."""
+    """The actions that the edited workflow would take with one recorded thread."""
 
     thread: str
     title: str
     status: str
     steps: int
     difference: Divergence | None = None
-    """None if the thread would not differ."""
+    """The first difference, or None if the thread would be the same."""
     forecast: Forecast = NOTHING
-    """What the remaining steps may use, beginning with the first difference."""
+    """The amounts that the remaining steps might use, beginning at the first difference."""
     problem: str = ""
-    """Why the thread cannot be walked."""
+    """Why the thread cannot be walked, or empty if it can."""
 
 
 class Tryout:
-    """An edited workflow, and what is known of the versions that recorded threads had."""
+    """An edited workflow, compared with the versions of the workflow that recorded threads followed."""
 
     def __init__(self, store: Store, new: Playbook) -> None:
         self._store = store
@@ -119,7 +120,7 @@ class Tryout:
         self._histories: dict[str, PastThreads] = {}
 
     def walk(self, refs: Iterable[ThreadRef]) -> Iterator[Trial]:
-        """The trial of each thread. A thread that cannot be read has a `problem`."""
+        """Yield the trial of each thread. The trial of a thread that cannot be read has a `problem`."""
         for ref in refs:
             state = ref.state
             trial = Trial(ref.id, state.title, state.status.value, state.steps or 0)
@@ -133,7 +134,7 @@ class Tryout:
             yield trial._replace(difference=found, forecast=forecast)
 
     def _forecast(self, ref: ThreadRef, found: Divergence, turns: Mapping[str, int]) -> Forecast:
-        """What the rest may use; `turns` is how often each role has had its turn before."""
+        """Return a forecast for the rest of the thread. `turns` counts the earlier turns of each role."""
         if found.asks is None:
             return NOTHING
         if any(change.kind == "agent" for change in found.changes):
@@ -144,7 +145,8 @@ class Tryout:
         return self._histories[name].rest_from(found.asks, turns[found.asks] + 1)
 
     def _find_difference(self, ref: ThreadRef, turns: Counter[str]) -> Divergence | None:
-        """The first difference of a thread; `turns` counts the turns of roles before it."""
+        """Return the first difference of a thread, or None. Count the turns of roles before the difference in
+        `turns`."""
         if self._edit_of(ref.state.workflow).is_none and not ref.state.forked_from:
             return None
         chain = Chain(self._store, ref.head)
@@ -173,12 +175,12 @@ class Tryout:
 
     @cached_property
     def _bound(self) -> Mapping[str, Any]:
-        """The agents that a thread of the edited workflow would start with."""
+        """The agents with which a thread of the edited workflow would start."""
         return casting.binder()(self._new)
 
 
 class Edit:
-    """The differences between a version of a workflow and the edited one. Results of comparisons are kept."""
+    """The differences between a version of a workflow and the edited workflow. Results of comparisons are kept."""
 
     def __init__(self, old: StoredWorkflow, new: Playbook) -> None:
         self.old = Playbook(old)
@@ -188,11 +190,11 @@ class Edit:
 
     @cached_property
     def is_none(self) -> bool:
-        """Whether nothing differs."""
+        """Whether the two workflows are equal."""
         return self.new.workflow.python is None and self.old.workflow == self.new.workflow
 
     def routes_alike(self, source: str) -> bool:
-        """Whether the same edges lead from a role, under the same conditions."""
+        """Return whether the same edges lead from a role, under the same conditions."""
         if source not in self._routes:
             old, new = self.old.workflow, self.new.workflow
             edges = new.graph.get(source, ())
@@ -207,7 +209,7 @@ class Edit:
         return self._routes[source]
 
     def changes_of(self, role: str) -> tuple[StepChange, ...]:
-        """The differences in the definition of a role, and of the roles of a team."""
+        """Return the differences in the definition of a role and, for a team, of the team's roles."""
         if role not in self._roles:
             self._roles[role] = tuple(self._compare_role(role))
         return self._roles[role]
@@ -245,7 +247,7 @@ class Edit:
 
     @cached_property
     def _has_same_code(self) -> bool:
-        """Whether both are made from the same files, which are not run for this."""
+        """Whether both workflows are made from the same files. The files are not run to find out."""
         places = [book.workflow.python or "" for book in (self.old, self.new)]
         code = [versions.digest(place) for place in places]
         return code[0] == code[1] != ""
@@ -263,12 +265,12 @@ def _expression(workflow: StoredWorkflow, condition: str) -> str | None:
 def _field(workflow: StoredWorkflow, role: str, name: str) -> Any:
     value = getattr(workflow.roles[role], name)
     if name == "schema" and value.get("title") == f"{workflow.name}.{role}":
-        return {key: inner for key, inner in value.items() if key != "title"}  # it follows from the names
+        return {key: inner for key, inner in value.items() if key != "title"}  # made from the names
     return value
 
 
 class StepPlace:
-    """A thread after one of its steps, with the version of the workflow that it had there."""
+    """A thread after one of its steps, with the version of the workflow that the thread followed at that point."""
 
     def __init__(self, store: Store, ref: ThreadRef, head: str, edit: Edit) -> None:
         self._store = store
@@ -277,8 +279,8 @@ class StepPlace:
         self._edit = edit
 
     def compare(self, step: Step, source: str, number: int, bound: Mapping[str, Any]) -> Divergence | None:
-        """Compare the step that follows with what the edited workflow would do after `source`; `bound` are its agents
-        by role."""
+        """Compare the step that follows with what the edited workflow would do after `source`. `bound` maps roles to
+        the agents of the edited workflow."""
         new, role = self._edit.new.workflow, step.role
         changes: list[StepChange] = []
         if role not in new.roles or not self._edit.routes_alike(source):
@@ -287,13 +289,13 @@ class StepPlace:
             old = self._edit.old.workflow
             has_location = any(edge.location for edge in old.graph.get(source, ()))
             if old.python is None and (now != was or has_location):
-                # The recorded prompt is masked and lacks the folder.
+                # The recorded prompt is masked, and the folder was not recorded with it.
                 computed = next_of(self._old)
                 was = computed if isinstance(computed, Next) and computed.role == role else was
             if not isinstance(now, Next) or now.role != role:
                 return self._take_other_way(was, now, number, role)
             changes += _compare_calls(was, now)
-        if role not in self._edit.old.workflow.roles:  # a step that another program has put
+        if role not in self._edit.old.workflow.roles:  # another program has put this step into the store
             return Divergence(number, role, (StepChange("role", ("definition",)),), role)
 
         changes += self._edit.changes_of(role)
@@ -307,10 +309,10 @@ class StepPlace:
         return Divergence(number, role, tuple(changes), role) if changes else None
 
     def compare_end(self, source: str, number: int) -> Divergence | None:
-        """Compare where the thread goes after its last step."""
+        """Compare where the thread and the edited workflow go after the thread's last step."""
         is_code = self._edit.old.workflow.python is not None
         if self._edit.routes_alike(source) or (is_code and self._ref.state.status != Status.COMPLETED):
-            return None  # in the second case only its code can tell
+            return None  # in the second case, only the workflow's code could decide
         was: Route = Ended() if is_code else next_of(self._old)
         now = next_of(self._new)
         if isinstance(was, Next) and isinstance(now, Next) and was.role == now.role:
@@ -336,7 +338,7 @@ class StepPlace:
         return Divergence(number, role, (change,), now.role if isinstance(now, Next) else None)
 
     def _compare_agents(self, step: Step, bound: Mapping[str, Any]) -> Iterator[StepChange]:
-        """An agent that the workflow names differently may be the same one, under another name."""
+        """Compare the agents of the step's role. Two different names can belong to the same agent."""
         state, new = self._ref.state, self._edit.new.workflow
         for name in member_roles(new, step.role):
             if name not in self._edit.old.workflow.roles:
@@ -356,7 +358,7 @@ class StepPlace:
                 )
 
     def _compare_lists(self, step: Step) -> Iterator[StepChange]:
-        """The list of a group is evaluated again if its expression differs."""
+        """Evaluate the list of a group again if its expression differs, and compare the two lists."""
         old, new = (book.workflow.roles[step.role].group for book in (self._edit.old, self._edit.new))
         if old is None or new is None or old.each == new.each:
             return
@@ -386,7 +388,7 @@ def _compare_calls(was: Next, now: Next) -> Iterator[StepChange]:
 
 
 def _name_route(way: Route) -> str:
-    """The next role or the ending; a thread that is stuck has a reason."""
+    """Return the next role or the ending, or the reason why the thread is stuck."""
     match way:
         case Next():
             return way.role
@@ -417,8 +419,8 @@ def _enumerate(words: Iterable[str]) -> str:
 
 
 def read_recorded(store: Store, workflow: str, *, since: int = 0) -> Iterator[ThreadRef]:
-    """The threads of a workflow by its name, oldest first, that began at `since` or later; members of groups are part
-    of their threads."""
+    """Yield the threads of a workflow, given by its name, that began at `since` or later, oldest first. Leave out
+    members of groups, because they are part of their parent threads."""
     for ref in store.refs("thread/", where={"name": [workflow]}):
         if not ref.state.get("member") and thread_time(ref.name.removeprefix("thread/")) >= since:
             yield load(ref)

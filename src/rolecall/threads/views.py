@@ -1,7 +1,7 @@
 """Threads and their steps as plain JSON values, for every front door.
 
-Summaries are read from the thread's ref and its newest nodes, so they cost the same for one step as for a thousand. On
-the command line's read path: modules that only some views need are imported inside them.
+Summaries are read from a thread's ref and its newest nodes, so their cost does not depend on the number of steps. This
+module is on the command line's read path, so modules that only some views need are imported when they are first used.
 """
 
 from collections import Counter
@@ -41,7 +41,7 @@ View = dict[str, Any]
 
 
 def entry(store: Store, ref: ThreadRef) -> View:
-    """The summary of a thread from its ref alone."""
+    """Return the summary of a thread, read from its ref alone."""
     state, status = ref.state, status_of(store, ref)
     if not state.name and (known := thread.with_facts(store, ref).state).cwd is not None:  # written by uwf
         state = known._replace(role=known.role or role_due(store, ref, Chain(store, ref.head)))
@@ -66,8 +66,8 @@ def entry(store: Store, ref: ThreadRef) -> View:
 
 
 def totals(store: Store, ref: ThreadRef) -> View:
-    """What a thread has used, and whether it `hasMembers`, from its newest step alone; empty if it has no step or
-    cannot be read."""
+    """Return the amounts that a thread has used, and whether it `hasMembers`, read from its newest step alone. Return
+    an empty mapping if the thread has no step or cannot be read."""
     with suppress(NotFound, Damaged, UsageError):
         last = Chain(store, ref.head).last
         known = last.payload["totals"] if last else {}
@@ -79,19 +79,19 @@ def totals(store: Store, ref: ThreadRef) -> View:
 
 
 def describe_damage(known: View, error: RolecallError) -> View:
-    """The entry of a thread whose newest nodes cannot be read."""
+    """Return the entry of a thread whose newest nodes cannot be read."""
     return {**known, "status": Status.DAMAGED.value, "reason": error.message, "continue": None}
 
 
 def status_of(store: Store, ref: ThreadRef) -> Status:
-    """The status of a thread; `crashed` if it is stored as `running` but its process is gone."""
+    """Return the status of a thread, or `crashed` if the thread is stored as `running` but its process is gone."""
     if ref.state.status != Status.RUNNING:
         return ref.state.status
     return Status.RUNNING if holder.is_alive(ref.state.lease, now=store.now()) else Status.CRASHED
 
 
 def card(store: Store, ref: ThreadRef) -> View:
-    """The description and state of a thread, from its ref and its newest nodes alone."""
+    """Return the description and state of a thread, read from its ref and its newest nodes alone."""
     try:
         chain = Chain(store, ref.head)
         start, last = chain.start, chain.last
@@ -99,7 +99,7 @@ def card(store: Store, ref: ThreadRef) -> View:
     except (NotFound, Damaged) as error:
         return describe_damage(entry(store, ref), error) | {"done": False, "background": None}
 
-    # Failed attempts that no step links to yet, and the current attempt.
+    # Include failed attempts that no step links to yet, and the current attempt.
     known = read_note(store, ref.id)
     pending: View | None = None
     if known is not None and known.note.agent:
@@ -141,7 +141,7 @@ def card(store: Store, ref: ThreadRef) -> View:
 
 
 def groups(store: Store, ref: ThreadRef, newest: int | None = None) -> list[View]:
-    """The groups of a thread with every member, oldest first; the last one may be at work."""
+    """Return the groups of a thread with all their members, oldest group first. The last group may still be at work."""
     found = [
         {"role": step.role, "step": number, **step.output}
         for step, number in islice(number_steps(ref, Chain(store, ref.head)), newest)
@@ -151,7 +151,7 @@ def groups(store: Store, ref: ThreadRef, newest: int | None = None) -> list[View
 
 
 def current_group(store: Store, ref: ThreadRef) -> View | None:
-    """The group that a thread plays now, with the members that have been started."""
+    """Return the group that a thread is playing now, with the members that have been started, or None."""
     held = store.ref(group_name(ref.id))
     if held is None:
         return None
@@ -168,7 +168,7 @@ def current_group(store: Store, ref: ThreadRef) -> View | None:
 
 
 def needs_person(store: Store, ref: ThreadRef) -> bool:
-    """Whether the thread needs a person: it is suspended, or waits only for suspended members."""
+    """Return whether the thread needs a person: it is suspended, or waits only for suspended members."""
     if ref.state.status != Status.WAITING:
         return ref.state.status == Status.SUSPENDED
     held = store.ref(group_name(ref.id))
@@ -186,7 +186,8 @@ _FATES = {
     **dict.fromkeys((Status.KILLED, Status.DISCARDED), "stopped"),
     **dict.fromkeys((Status.QUEUED, Status.IDLE, Status.CRASHED, Status.WAITING), "open"),
 }
-"""The outcome of a member, by its status; a suspended member waits for a person or has failed."""
+"""The outcome of a member, derived from its status. A suspended member counts as either waiting for a person or
+failed."""
 
 
 def _count(group: View) -> View:
@@ -197,20 +198,20 @@ def _count(group: View) -> View:
 
 
 def role_of(store: Store, ref: ThreadRef) -> str | None:
-    """The next role, or the role that waits for a person; None if the thread has ended."""
+    """Return the next role, or the role that waits for a person. Return None if the thread has ended."""
     if ref.state.has_ended:
         return None
     return ref.state.role or role_due(store, ref, Chain(store, ref.head))
 
 
 def asking_role(head: Any) -> str | None:
-    """The role that suspended the thread, from the payload of its head."""
+    """Return the role that suspended the thread, read from the payload of the thread's head."""
     role = head.get("role") if isinstance(head, dict) else None
     return role if isinstance(role, str) and not role.startswith("$") else None
 
 
 def role_due(store: Store, ref: ThreadRef, chain: Chain) -> str | None:
-    """The next role if the ref does not name it: after an import, or while a person is asked."""
+    """Return the next role if the ref does not name it, as after an import or while a person is asked."""
     if ref.state.status == Status.SUSPENDED and chain.last is not None:
         return asking_role(chain.last.payload)
     if ref.state.status not in (Status.IDLE, Status.QUEUED):
@@ -227,12 +228,12 @@ def role_due(store: Store, ref: ThreadRef, chain: Chain) -> str | None:
 def head_number(ref: ThreadRef, chain: Chain) -> int:
     if chain.last is None:
         return 0
-    # The predecessor's steps have no number; the import counted them.
+    # The predecessor's steps store no number; the import counted them.
     return int(chain.last.payload["number"] or ref.state.steps or chain.last.number)
 
 
 def number_steps(ref: ThreadRef, chain: Chain) -> Iterator[tuple[Step, int]]:
-    """Each step with its number, newest first."""
+    """Yield each step with its number, newest first."""
     number = head_number(ref, chain)
     for step in chain:
         yield step, number
@@ -266,7 +267,8 @@ def step_entry(step: Step, number: int) -> View:
 
 
 def _changes_in(fields: Mapping[str, Any]) -> View:
-    """The files that a step or an attempt changed, and how many more there are; empty if they were not recorded."""
+    """Return the files that a step or an attempt changed, and how many more there are. Return an empty mapping if its
+    files were not recorded."""
     tree = load_tree(fields.get("tree"))
     if tree is None:
         return {}
@@ -274,7 +276,7 @@ def _changes_in(fields: Mapping[str, Any]) -> View:
 
 
 def file_changes(store: Store, ref: ThreadRef, newest: int | None = None) -> list[View]:
-    """The files that each of the `newest` steps changed, oldest first, as far as the steps can be read."""
+    """Return the files changed by each of the `newest` steps, oldest step first, as far as the steps can be read."""
     found = []
     with suppress(NotFound, Damaged):
         for step, number in islice(number_steps(ref, Chain(store, ref.head)), newest):
@@ -290,8 +292,9 @@ def _status_in(output: Any) -> str | None:
 
 
 def step_page(store: Store, ref: ThreadRef, *, before: str | None = None, limit: int) -> View:
-    """The newest `limit` steps, newest first, or those before the step `before`, each with its failed attempts. Reads
-    only these steps, however long the thread is; `before` in the reply is None after the first step."""
+    """Return the newest `limit` steps, or those before the step `before`, newest first, each with its failed
+    attempts. Only these steps are read, however long the thread is. In the reply, `before` is None if no earlier
+    steps are left."""
     chain = Chain(store, before or ref.head)
     start = chain.start.id
     number = Step(store, store.get(before)).number if before else head_number(ref, chain)
@@ -306,8 +309,8 @@ def step_page(store: Store, ref: ThreadRef, *, before: str | None = None, limit:
 
 
 def step_named(store: Store, text: str, at: str | None = None) -> tuple[str, ThreadRef | None]:
-    """The node that `STEP`, `THREAD` or `THREAD#N` names; a thread alone means its head. `at` replaces `#N` and may
-    also be an id or `start`."""
+    """Return the node that `STEP`, `THREAD` or `THREAD#N` names; a thread without a number means its head. `at`
+    replaces `#N`, and can also be an id or `start`."""
     name, _, number = text.partition("#")
     if not is_thread_id(name.upper()) and not number and at is None:
         try:
@@ -331,7 +334,7 @@ def step_named(store: Store, text: str, at: str | None = None) -> tuple[str, Thr
 
 
 def details_named(store: Store, text: str) -> View:
-    """Everything about the step or the failed attempt that `text` names."""
+    """Return everything about the step or the failed attempt that `text` names."""
     node = store.get(step_named(store, text)[0])
     if not isinstance(node.payload, dict) or "role" not in node.payload or "start" not in node.payload:
         raise UsageError(
@@ -345,7 +348,7 @@ def details_named(store: Store, text: str) -> View:
 
 
 def details(store: Store, step: Step, number: int) -> View:
-    """Everything about a step, including the nodes it refers to."""
+    """Return everything about a step, including the nodes that the step refers to."""
     payload = step.payload
     return {
         **step_entry(step, number),
@@ -361,7 +364,7 @@ def details(store: Store, step: Step, number: int) -> View:
 
 
 def _origins(store: Store, step: Step, *, with_texts: bool) -> View:
-    """What led to a step: the edge's prompt, its failed attempts, and who played the role."""
+    """Return what led to a step: the edge's prompt, the failed attempts, and who played the role."""
     payload = step.payload
     return {
         "edgePrompt": payload.get("edge_prompt", ""),
@@ -372,7 +375,8 @@ def _origins(store: Store, step: Step, *, with_texts: bool) -> View:
 
 
 def _detail(store: Store, node: str | None) -> View:
-    """Details of the agent's work; the predecessor may have stored a text or another value here."""
+    """Return details of the agent's work. The predecessor may have stored a text or another value instead of an
+    object."""
     kept = store.get(node).payload if node else {}
     if not isinstance(kept, dict):
         kept = {} if isinstance(kept, str) else {"notes": [str(kept)]}
@@ -381,7 +385,7 @@ def _detail(store: Store, node: str | None) -> View:
 
 
 def attempts_from(store: Store, node: str | None, *, with_texts: bool) -> Iterator[View]:
-    """A failed attempt and those before it, newest first."""
+    """Yield a failed attempt and the attempts before it, newest first."""
     while node is not None:
         payload = store.get(node).payload
         completed = payload.get("completed_at", payload["started_at"])
@@ -408,8 +412,8 @@ def attempts_from(store: Store, node: str | None, *, with_texts: bool) -> Iterat
 
 
 def result(store: Store, ref: ThreadRef) -> View | None:
-    """The result of a thread: its last answer, the files its agents reported, and its usage. None if no role has
-    answered yet."""
+    """Return the result of a thread: its last answer, the files that its agents reported, and its usage. Return None if
+    no role has answered yet."""
     steps = [step for step in Chain(store, ref.head) if not step.role.startswith("$")]
     if not steps:
         return None
@@ -427,7 +431,7 @@ def result(store: Store, ref: ThreadRef) -> View | None:
 
 
 def gather(store: Store, ref: ThreadRef) -> tuple[View, list[View]]:
-    """A thread's card and all its steps in full, oldest first, for a report."""
+    """Return a thread's card and all its steps in full, oldest first, for a report."""
     chain, known = Chain(store, ref.head), read_note(store, ref.id)
     attempts = list(attempts_from(store, known.attempt if known else None, with_texts=True))
     whole = card(store, ref) | {"prompt": chain.start.prompt, "attempts": attempts}
@@ -447,12 +451,12 @@ def read(
     with_members: bool = False,
     phrase: Callable[[Hint], str] = Hint.call,
 ) -> View:
-    """A thread as Markdown of at most `quota` characters: the newest steps that fit, oldest first, but at least one.
-    `before` omits a step and all later ones; `with_members` shows the members of groups in full; `phrase` words the
-    hint on how to read more."""
+    """Render a thread as Markdown of at most `quota` characters. Show the newest steps that fit, oldest first, but at
+    least one step. Leave out the step `before` and all later steps. `with_members` shows the members of groups in full.
+    `phrase` words the hint on how to read more."""
     chain = Chain(store, ref.head)
     steps = number_steps(ref, chain)
-    # The steps of a member are numbered on from those of the thread above it.
+    # The steps of a member continue the numbers of the steps of the parent thread.
     member = chain.start.member
     above = Chain(store, member.group.above).last if member else None
     first = above.number + 1 if above else 1
@@ -511,7 +515,7 @@ def read(
 
 
 def _skip_to(store: Store, steps: Iterator[tuple[Step, int]], wanted: str, ref: ThreadRef) -> None:
-    """Advance past the step that `wanted` names by id, id prefix or number."""
+    """Advance past the step that `wanted` names by id, by the beginning of its id, or by number."""
     if wanted.lstrip("#").isdecimal() and len(wanted) < NODE_ID_LENGTH:
         found = any(number == int(wanted.lstrip("#")) for _, number in steps)
     else:
@@ -525,8 +529,8 @@ def _skip_to(store: Store, steps: Iterator[tuple[Step, int]], wanted: str, ref: 
 
 
 def _brief(store: Store, step: Step, number: int, roles: dict[str, Mapping[str, Any]]) -> View:
-    """A step as `read` shows it, with the goal of its role in the workflow of that step. `roles` caches the roles of
-    workflows that were read."""
+    """Return a step as `read` shows it, with the goal of the step's role in the workflow that the step followed.
+    `roles` caches the roles of workflows that have been read."""
     start = step.payload["start"]
     if start not in roles:
         try:
@@ -546,7 +550,7 @@ def _brief(store: Store, step: Step, number: int, roles: dict[str, Mapping[str, 
 
 
 def difference(store: Store, one: ThreadRef, other: ThreadRef) -> View:
-    """The last step that two threads share, and the differences after it, step by step."""
+    """Return the last step that two threads share, and the differences after that step, step by step."""
 
     def compare(ours: str, theirs: str) -> list[str]:
         if ours == theirs:

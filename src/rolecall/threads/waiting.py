@@ -1,7 +1,7 @@
-"""Threads whose agent has reached a limit of its provider: they wait until the time in their state.
+"""Threads whose agent has reached a usage limit of its provider. They wait until the time in their state.
 
-No process is needed for that, so a wait survives crashes and restarts. A run in this process sleeps here before the
-next step; the service keeps the thread in its queue.
+A waiting thread needs no process, so the wait survives crashes and restarts. A run in this process sleeps here before
+the next step; the service keeps the thread in its queue.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from rolecall.threads.setup import Setup
 from rolecall.threads.state import Status, ThreadRef, move, read_thread
 
 LIMITED = "limited"
-"""The event of a thread that begins to wait for a limit to end."""
+"""The event of a thread that begins to wait for a usage limit to end."""
 _SHORTEST_MS, _LONGEST_MS = 250, 3_600_000
 _GLANCE = 1.0
-"""Seconds between two looks at the clock and at the thread, which somebody may have killed or resumed. A single long
-sleep would overrun if the computer sleeps, too."""
+"""The number of seconds between two looks at the clock and at the thread, which somebody may have killed or resumed. A
+single long sleep would last too long if the computer slept as well."""
 
 
 def find_limit_of(store: Store, error: RolecallError) -> Limit | None:
-    """The limit that an agent's provider has reported, or for a role that another workflow plays, the one that its
-    thread waits for. Only the message of an `api_failure` is read, because texts of agents and commands may mention
-    limits, too."""
+    """Return the limit that an agent's provider has reported. For a role that another workflow plays, return the limit
+    that the other workflow's thread waits for. Only the message of an `api_failure` is read, because texts of agents
+    and commands can mention limits, too."""
     if not isinstance(error, AgentError):
         return None
     if error.ending == "suspended" and error.session:
@@ -39,8 +39,8 @@ def find_limit_of(store: Store, error: RolecallError) -> Limit | None:
 
 
 def begin(setup: Setup, ref: ThreadRef, attempt: Attempt, until: int, reason: str) -> Outcome:
-    """Let the thread wait until the limit ends. An agent that keeps reporting limits is asked less and less often, down
-    to once an hour, regardless of the times that it names."""
+    """Let the thread wait until the limit ends. An agent that keeps reporting limits is asked at longer and longer
+    intervals, up to one hour, even if the times that it reports are earlier."""
     store = setup.store
     pause = min(_SHORTEST_MS * 2 ** (attempt.tries - 1), _LONGEST_MS)
     until, reason = max(until, store.now() + pause), setup.mask.text(reason)
@@ -54,7 +54,7 @@ def begin(setup: Setup, ref: ThreadRef, attempt: Attempt, until: int, reason: st
 
 
 async def wait(setup: Setup, outcome: Outcome, cancel: Cancel) -> bool:
-    """Sleep until the thread may continue, or until somebody has moved it. Return False if we were cancelled first."""
+    """Sleep until the thread can continue, or until somebody has moved it. Return False if `cancel` is set first."""
     about = {"role": outcome.role, "until": outcome.until, "reason": outcome.reason}
     setup.watch("waits", about)
     while not cancel.is_set():

@@ -1,4 +1,4 @@
-"""Explains why a step was reused or not: it compares the parts of its key with those of the nearest earlier step."""
+"""Explain why a step was reused or not, by comparing the parts of its key with those of the nearest earlier step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rolecall.workflow.route import status_of
 
 _MOST_THREADS = 200
 _MOST_STEPS = 50
-"""How many threads of the same workflow are looked at, newest first, and how many steps of each."""
+"""The maximum number of steps that are read of each earlier thread of the workflow."""
 _MOST_FILES = 5
 _WORDS = {
     "task": "the task",
@@ -41,8 +41,9 @@ class _Near(NamedTuple):
 
 
 def explain(store: Store, trees: Trees, ref: ThreadRef, at: str | None = None) -> View:
-    """Why a step (a number or an id; by default the last) was reused or not. `text` says it in words; `part` is the
-    first part that differs from the step under `nearest`, and `differs` has all of them."""
+    """Return why a step was reused or not. `at` is the number or the id of the step, or None for the last step. In the
+    reply, `text` gives the explanation in words, `part` is the first part that differs from the step under `nearest`,
+    and `differs` lists all parts that differ."""
     node, _ = views.step_named(store, ref.id, at)
     if node == Chain(store, ref.head).start.id:
         raise UsageError(f"thread {ref.id} has no such step, or none yet", hint="Give a step that was taken.")
@@ -100,7 +101,8 @@ def _has_no_key(step: Step) -> str:
 
 
 def _find_nearest(store: Store, ref: ThreadRef, step: Step) -> _Near | None:
-    """The earlier finished step of the same role with the fewest differing parts, the newest among equals."""
+    """Return the earlier finished step of the same role with the fewest differing parts, and the newest of several such
+    steps."""
     assert step.parts is not None  # noqa: S101 - narrows the type
     best = None
     for other, ident in _find_earlier(store, ref, step):
@@ -114,8 +116,8 @@ def _find_nearest(store: Store, ref: ThreadRef, step: Step) -> _Near | None:
 
 
 def _find_earlier(store: Store, ref: ThreadRef, step: Step) -> Iterator[tuple[Step, str]]:
-    """Finished steps of the role that were taken before, each with its thread: those of this thread first, then those
-    of other threads of the workflow, newest first."""
+    """Yield finished steps that the role took before, each with its thread: first steps of this thread, then steps of
+    other threads of the workflow, newest first."""
     before = step.payload["started_at"]
     named = {"name": [ref.state.name]}
     others = map(load, store.refs("thread/", where=named, newest_first=True, limit=_MOST_THREADS))
@@ -128,11 +130,11 @@ def _find_earlier(store: Store, ref: ThreadRef, step: Step) -> Iterator[tuple[St
                 if is_finished and earlier.payload["completed_at"] <= before:
                     yield earlier, one.id
         except RolecallError:
-            continue  # its nodes are damaged; reading the thread reports this
+            continue  # the thread's nodes are damaged; reading the thread reports this
 
 
 def _find_obstacle(store: Store, ref: ThreadRef, before: Step, after: Step) -> str:
-    """Why a step was not taken over although it has the same key."""
+    """Return why a step was not taken over although an earlier step has the same key."""
     workflow = registry.read_node(store, ref.state.workflow)[0]
     if reuse_of(workflow, after.role, ref.state.reuse) is not True:
         return "reuse was off for this step"
@@ -144,7 +146,7 @@ def _find_obstacle(store: Store, ref: ThreadRef, before: Step, after: Step) -> s
 
 
 def describe_part(store: Store, trees: Trees, before: Step, after: Step, part: str) -> str:
-    """What differs in one part of the keys of two steps, in words."""
+    """Describe in words what differs in one part of the keys of two steps."""
     assert before.parts is not None and after.parts is not None  # noqa: S101 - narrows the types
     was, now = before.parts.get(part), after.parts.get(part)
     if part == "role":
@@ -182,7 +184,7 @@ def _describe_files(trees: Trees, before: Step, after: Step) -> str:
         return ""
     try:
         changed = trees.changes(before.tree.found, after.tree.found)
-    except (RolecallError, OSError):  # they are on another machine, or were collected
+    except (RolecallError, OSError):  # the files are on another machine, or were collected
         return ""
     names = [change.path for change in changed]
     more = ", …" if len(names) > _MOST_FILES else ""

@@ -1,13 +1,13 @@
-"""A thread's own folders: a git worktree on its own branch, or a copy of the folder it was started in.
+"""A thread's own folders: a git worktree on its own branch, or a copy of the folder in which it was started.
 
-The workflow decides which of them a role works in (`workdir`). A fork begins with the files of its step, which are
-written into its worktree and its copy. Roles of the fork that share a folder work in `fork`, a worktree or a plain
+The workflow decides which of these folders a role works in (`workdir`). A fork begins with the files of its step, which
+are written into its worktree and its copy. Roles of the fork that share a folder work in `fork`, a worktree or a plain
 folder, instead of the folder where the first thread was started.
 
-The paths are written to the thread's state, under `folders`, before anything is made, so that a crash leaves no unknown
-folder and the next step makes what is missing. A marker file beside a folder shows that it is complete. A folder in
-which a role has worked is never recreated, and is only removed if a person asks for it. `handover.py` shows, merges and
-removes the work in it.
+The paths are written to the thread's state, under `folders`, before anything is made. A crash therefore leaves no
+unknown folder, and the next step makes what is missing. A marker file next to a folder shows that the folder is
+complete. A folder in which a role has worked is never recreated, and is removed only if a person asks for that.
+`handover.py` shows, merges and removes the work in these folders.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from rolecall.threads.thread import Chain, Step
 if TYPE_CHECKING:
     import shutil
 else:
-    shutil = Module("shutil")  # brings the compression modules, which a step does without
+    shutil = Module("shutil")  # imports the compression modules, which a step does not need
 
 BRANCHES = "rolecall/"
 MOST_BYTES = 10 * 1024**3
@@ -44,27 +44,28 @@ MOST_FILES = 500_000
 
 
 class FilesAt(NamedTuple):
-    """The files that a fork begins with."""
+    """The files with which a fork begins."""
 
     snapshot: Snapshot
     place: str
-    """The folder of our repositories, one of which has them."""
+    """The folder of Rolecall's repositories, one of which contains the files."""
     at: int
-    """The time of that state."""
+    """The time at which the folder contained these files."""
 
 
 # -- the files of a step --
 
 
 def files_at(store: Store, chain: Chain, source: ThreadRef | None, kind: str, place: str) -> FilesAt | None:
-    """The files in a folder of this kind after the last step of `chain`: those that its newest step there left, else
-    those that the first step there of the thread `source` found. None if that step did not record them."""
+    """Return the files in a folder of this kind after the last step of `chain`. They are the files left by the newest
+    of its steps in that folder or, if there is none, those found by the first step that the thread `source` took there.
+    Return None if that step did not record its files."""
     places = list(_places(store, source, kind, chain.start.cwd))
     step = next(_steps_in(chain, places), None)
     is_left = step is not None
     if step is None and source is not None:
         *_, step = [None, *_steps_in(Chain(store, source.head), places)]
-    # Outside git the snapshot of a subfolder has only the files of that.
+    # Outside git, the snapshot of a subfolder contains only the files of that subfolder.
     if step is None or step.tree is None or find_top(step.payload["cwd"]) not in places:
         return None
     if is_left:
@@ -73,7 +74,8 @@ def files_at(store: Store, chain: Chain, source: ThreadRef | None, kind: str, pl
 
 
 def _places(store: Store, ref: ThreadRef | None, kind: str, cwd: str) -> Iterator[str]:
-    """The folders of this kind in which a thread and those it was forked from have worked, newest first."""
+    """Yield the folders of this kind in which a thread, and the threads it was forked from, have worked, newest
+    first."""
     while ref is not None:
         if folder := ref.state.folders.get(kind):
             yield os.path.realpath(folder.path)
@@ -83,7 +85,7 @@ def _places(store: Store, ref: ThreadRef | None, kind: str, cwd: str) -> Iterato
 
 
 def _steps_in(chain: Chain, places: list[str]) -> Iterator[Step]:
-    """The steps, newest first, in which somebody other than a person worked in one of these folders."""
+    """Yield the steps, newest first, in which somebody other than a person worked in one of these folders."""
     for step in chain:
         is_asked = not step.role.startswith("$") and step.agent != "human"
         if is_asked and any(_is_in(step.payload["cwd"], place) for place in places):
@@ -106,8 +108,8 @@ def plan(
     parent: WorkFolder | None = None,
     files: FilesAt | None = None,
 ) -> WorkFolder:
-    """Plan a folder for a new thread without making it. `parent` is the folder of the thread that it is forked from,
-    `files` are those that it begins with."""
+    """Plan a folder for a new thread without making it. `parent` is the corresponding folder of the thread that the new
+    thread is forked from. `files` are the files with which the folder begins."""
     if work is None:
         raise UsageError(
             f"the workflow works in a {kind}, and has no place to make it in",
@@ -130,7 +132,7 @@ def plan(
 
 
 def plan_like(folder: WorkFolder, ident: str) -> WorkFolder:
-    """The plan for another thread whose folder begins as the planned one does."""
+    """Return the plan for a folder of another thread that begins in the same way as `folder`."""
     place, name = os.path.split(folder.path)
     path = os.path.join(os.path.dirname(place), ident, name)
     cwd = os.path.normpath(os.path.join(path, os.path.relpath(folder.cwd, folder.path)))
@@ -218,7 +220,7 @@ def _files(folder: str) -> Iterator[os.DirEntry[str]]:
 
 def make(kind: str, folder: WorkFolder) -> None:
     """Make a folder as planned, unless it is already complete. Remains of an interrupted try are deleted first, so call
-    this only for folders in which no role has worked."""
+    this function only for folders in which no role has worked."""
     try:
         with _lock(folder):
             if not is_whole(folder):
@@ -241,8 +243,9 @@ def make(kind: str, folder: WorkFolder) -> None:
 
 
 def bring_back(store: Store, refs: Iterable[ThreadRef], place: str) -> list[str]:
-    """Make the folders of threads as their last steps left them, on a machine that imported the threads and their
-    recorded files from a bundle, and return the folders. Parents come first. Commits must exist already."""
+    """Make the folders of threads as their last steps left them, and return these folders. Call this function on a
+    machine that has imported the threads and their recorded files from a bundle. Pass parents before their children.
+    The commits that the folders need must already exist."""
     newest: dict[str, tuple[FilesAt, str | None]] = {}
     for ref in refs:
         chain, folders = Chain(store, ref.head), ref.state.folders
@@ -263,10 +266,10 @@ def bring_back(store: Store, refs: Iterable[ThreadRef], place: str) -> list[str]
 
 
 def discard(folder: WorkFolder) -> None:
-    """Delete a folder with everything in it, and its branch."""
+    """Delete a folder and everything in it, and its branch."""
     _delete(folder.path)
     if folder.branch:
-        # Forced twice, because git locks a worktree while it creates it.
+        # The removal is forced twice, because git locks a worktree while creating it.
         git.ask(folder.source, "worktree", "remove", "--force", "--force", folder.path)
         git.ask(folder.source, "branch", "--quiet", "-D", folder.branch)
     place = os.path.dirname(folder.path)
@@ -278,7 +281,7 @@ def discard(folder: WorkFolder) -> None:
 
 
 def is_whole(folder: WorkFolder) -> bool:
-    """Whether a folder exists and is complete."""
+    """Return whether a folder exists and is complete."""
     return os.path.exists(_mark(folder)) and os.path.isdir(folder.path)
 
 
@@ -287,7 +290,7 @@ def _mark(folder: WorkFolder) -> str:
 
 
 def shared_mark(path: str) -> str:
-    """The file that says how a folder was when its files last came from, or went to, other machines."""
+    """Return the file that records the state of a folder when its files last came from, or went to, other machines."""
     return f"{path}.shared"
 
 
@@ -295,8 +298,9 @@ def shared_mark(path: str) -> str:
 
 
 def read_mark(path: str) -> dict[str, str]:
-    """The mark beside a folder: the id of this `copy`, and its `tree` and `head`. If a process died while it changed
-    the folder: `from` which tree, empty if there was no folder, and `to` which."""
+    """Return the content of the mark next to a folder: the id of this `copy`, and its `tree` and `head`. If a process
+    died while changing the folder, return the tree `from` which (empty if there was no folder) and the tree `to` which
+    the process was changing the folder."""
     try:
         with open(shared_mark(path), encoding="ascii") as file:
             return dict(json.load(file))
@@ -305,14 +309,14 @@ def read_mark(path: str) -> dict[str, str]:
 
 
 def is_newest(path: str, copy: str) -> bool:
-    """Whether the folder on this machine is the copy with this id, which the ref of its files names; even if a person
-    has deleted it."""
+    """Return whether the folder on this machine is the newest copy, whose id the ref of its files names as `copy`. This
+    is true even if a person has deleted the folder."""
     return read_mark(path).get("copy") == copy
 
 
 def find_newer(store: Store, thread: str, kind: str, folder: WorkFolder) -> str:
-    """Say where the newest copy of a thread's own folder is; empty if it is on this machine, or if there is only one
-    copy."""
+    """Say which machine has the newest copy of a thread's own folder. Return an empty string if this machine has it, or
+    if there is only one copy."""
     shared = store.ref(files_name(thread, kind)) if store.is_shared else None
     if shared is None or is_newest(folder.path, shared.state.get("copy", "")):
         return ""
@@ -320,8 +324,8 @@ def find_newer(store: Store, thread: str, kind: str, folder: WorkFolder) -> str:
 
 
 def find_owner(store: Store, ref: ThreadRef | None, path: str) -> tuple[str, str, WorkFolder] | None:
-    """The folder that contains a path, with its thread and its kind: an own folder of the thread, or of a thread that
-    it works for."""
+    """Return the own folder of a thread that contains a path, with its thread and its kind. Search the folders of the
+    thread `ref` and of the threads that it works for."""
     while ref is not None:
         for kind, folder in ref.state.folders.items():
             if not folder.is_removed and _is_in(path, folder.path):
@@ -362,13 +366,13 @@ def _make_copy(folder: WorkFolder) -> None:
         said = " ".join(done.stderr.decode("utf-8", "replace").split())[:1000]
         raise StorageError(f"{origin} could not be copied: {said}", hint="Put that right, then try again.")
     for entry in _files(path):
-        # Nothing would be listening on the copy of a socket or a pipe.
+        # No process would be listening on the copy of a socket or a pipe.
         if stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode) in (stat.S_IFSOCK, stat.S_IFIFO):
             os.unlink(entry.path)
 
 
 def write_files(folder: WorkFolder, trees: Trees, snapshot: Snapshot) -> None:
-    """Make the files in a folder those of a snapshot."""
+    """Make the files in a folder equal to those of a snapshot."""
     path = folder.path
     if not os.path.exists(path):
         trees.check_out(snapshot, path)
@@ -405,9 +409,10 @@ def for_step(
     *,
     is_needed: bool = True,
 ) -> str:
-    """Return the folder in which a role of this thread works. If `is_needed`, make it if it is missing and was never
-    used, and refuse it if another machine has a newer copy. `location` is relative to it; a path into a folder of the
-    thread that this one was forked from stands for the same place in this thread's own folder."""
+    """Return the folder in which a role of this thread works. If `is_needed`, make the folder if it is missing and was
+    never used, and raise `UsageError` if another machine has a newer copy. `location` is relative to the folder. If it
+    is an absolute path into a folder of the thread from which this thread was forked, use the same place in this
+    thread's own folder instead."""
     kind = "fork" if workdir == "shared" else workdir
     ref = read_thread(store, name)
     folder = ref.state.folders.get(kind) if ref else None

@@ -1,1 +1,1 @@
-"""The workflow language, the gallery of ready-made workflows, and who may start those of a pack."""
+"""The workflow language, the gallery of ready-made workflows, and the rules that allow workflows of a pack to start."""

@@ -1,7 +1,7 @@
-"""Commands in a workflow: of a role that runs one, and of the check after a merge. Pure.
+"""Commands in a workflow: those of roles that run a command, and the check after a merge. The code is pure.
 
-A command is a list of words and never passes through a shell. A word that is `{{steps.ROLE.FIELD}}` stands for that
-field of the role's latest output: a text or a number is one word, a list of texts is its words.
+A command is a list of words and is never passed to a shell. The word `{{steps.ROLE.FIELD}}` is replaced by that field
+of the role's latest output: a text or a number becomes one word, and each text in a list becomes a word of its own.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ SCHEMA: Schema = {
 _INTERPRETER = re.compile(r"(.*/)?((a|ba|c|da|fi|k|tc|z)?sh|python[\d.]*|perl|ruby|node|php)")
 _GIVES_CODE = re.compile(r"-[A-Za-z]*[ceEr]|--eval|--command")
 _TAKES_VALUE = re.compile(r"[-+][A-Za-z]*[oOrIWX]|--[\w-]+")
-"""An option of an interpreter after which a value may stand, as in `bash -euo pipefail -c`."""
+"""An option of an interpreter that can be followed by a value, as in `bash -euo pipefail -c`."""
 _TAG = re.compile(r"\{\{steps\.([^.{}\s]+)\.([^{}\s]+)\}\}")
 
 
 class FieldTag(NamedTuple):
-    """A word that stands for a field of an earlier step."""
+    """A word that is replaced by a field of an earlier step."""
 
     word: str
     role: str
     place: int
-    """Its number in the command; 0 is the program."""
+    """The position of the word in the command; 0 is the program."""
     reader: str = ""
-    """The shell or interpreter that reads its text as a program, as in `sh -c {{…}}`."""
+    """The shell or interpreter that reads the field's text as a program, as in `sh -c {{…}}`; otherwise empty."""
 
 
 def is_run(agent: str | None) -> bool:
-    """Whether an agent is a command whose exit code is the answer."""
+    """Return whether an agent is a command whose exit code is the answer."""
     return agent is not None and agent.startswith(RUN)
 
 
 def words_of(agent: str) -> list[str]:
-    """The words of an agent's command; none if its quotes are wrong."""
+    """Return the words of an agent's command, or an empty list if the command's quotes do not match."""
     try:
         return shlex.split(agent.removeprefix(RUN))
     except ValueError:
@@ -59,7 +59,7 @@ def words_of(agent: str) -> list[str]:
 
 
 def tags(words: Sequence[str]) -> Iterator[FieldTag]:
-    """The words that stand for fields. Raise `UsageError` if a tag is only a part of its word."""
+    """Yield the words that are replaced by fields. Raise `UsageError` if a tag is only a part of its word."""
     for place, word in enumerate(words):
         if found := _TAG.fullmatch(word):
             yield FieldTag(word, found[1], place, _find_reader(words[:place]))
@@ -71,7 +71,8 @@ def tags(words: Sequence[str]) -> Iterator[FieldTag]:
 
 
 def _find_reader(before: Sequence[str]) -> str:
-    """The interpreter that reads what follows these words as a program, as in `sh -c`; empty if there is none."""
+    """Return the interpreter that reads the next word as a program, as in `sh -c`, or an empty string if there is
+    none."""
     if not before or not _GIVES_CODE.fullmatch(before[-1]):
         return ""
     words = list(before[:-1])
@@ -81,13 +82,14 @@ def _find_reader(before: Sequence[str]) -> str:
 
 
 def source_of(words: Sequence[str]) -> str:
-    """The role in the command's last tag, which supplies the command or a part of it; empty if there are no tags."""
+    """Return the role in the command's last tag, which supplies the command or a part of it. Return an empty string if
+    there are no tags."""
     return next((tag.role for tag in reversed([*tags(words)])), "")
 
 
 def expand(words: Sequence[str], latest: Callable[[str], JsonObject | None]) -> tuple[str, ...]:
-    """The command with the values of its tags; `latest` gives the latest output of a role. Raise `UsageError` if a
-    field is missing, or is neither a text nor a list of texts."""
+    """Return the command with its tags replaced by values. `latest` returns the latest output of a role. Raise
+    `UsageError` if a field is missing, or is neither a text nor a list of texts."""
     known = {tag.word: tag for tag in tags(words)}
     found: list[str] = []
     for word in words:

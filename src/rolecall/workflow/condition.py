@@ -1,11 +1,11 @@
 """Conditions of edges: JSONata over `start`, `steps` and `steps_count`, checked when the workflow is stored.
 
 The language is limited to single expressions. `check` refuses user-defined functions, variables, `$eval`, random
-numbers and the clock; everything else is evaluated with a time limit. The limit is checked only between parts of an
-expression, so an expression with functions whose cost depends on their arguments, or with a regular expression that
-repeats or is long, is evaluated in a child process with limits of its own (`python -m rolecall.workflow.condition`).
-An expression that only looks at `steps[-k]` gets the last k steps; any other gets every step, or an error if not all of
-them are given.
+numbers and the clock. Everything else is evaluated with a time limit, which is checked only between parts of an
+expression. An expression is therefore evaluated in a child process with limits of its own (`python -m
+rolecall.workflow.condition`) if it joins texts with `&`, calls a function that is not in `_CHEAP_FUNCTIONS`, or uses a
+regular expression that is long or contains groups or repetitions. An expression that looks only at `steps[-k]` gets the
+last k steps. Any other expression gets every step, or an error if not all of them are given.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import jsonata
 else:
     difflib = Module("difflib")
-    jsonata = Module("jsonata")  # its import takes longer than most steps, and few workflows need it
+    jsonata = Module("jsonata")  # importing it takes longer than most steps, and few workflows need it
     subprocess = Module("subprocess")
 
 ROOTS = ("start", "steps", "steps_count")
@@ -42,10 +42,10 @@ MAX_DEPTH = 60
 MAX_STEPS = 1_000
 MAX_RANGE = 1_000
 MAX_PLAIN_REGEX = 100
-"""The length up to which a regular expression without groups and repetitions is cheap for a text of any length."""
+"""The maximum length at which a regular expression without groups and repetitions is cheap for a text of any length."""
 MAX_CHILD_MEMORY = 512 * 1024 * 1024
 _CHILD_START = 20.0
-"""How many seconds a busy machine may take to start a child process."""
+"""The number of seconds that a busy machine may need to start a child process."""
 
 _REFUSED_FORMS = {
     "lambda": "functions of one's own",
@@ -68,12 +68,12 @@ _CHILDREN = (
 
 
 class OutputField(NamedTuple):
-    """A field of an output that a condition looks at; `recent` is k for `steps[-k]`, else None."""
+    """A field of an output that a condition looks at. `recent` is k for `steps[-k]`, and otherwise None."""
 
     name: str
     recent: int | None
     path: tuple[str, ...] | None = None
-    """The names below it if the whole expression only follows names; None for any other."""
+    """The names below the field if the whole expression only follows names, and otherwise None."""
 
 
 class _Parsed(NamedTuple):
@@ -86,19 +86,20 @@ class _Parsed(NamedTuple):
 
 
 def check(expression: str, *, has_output: bool = False) -> str | None:
-    """Return the reason why an expression cannot be a condition, or None if it can. With `has_output` it may also look
-    at `output`, that of the last step, as the judges of an evaluation do."""
+    """Return the reason why an expression cannot be a condition, or None if it can. With `has_output`, the expression
+    can also look at `output`, the output of the last step, as the judges of an evaluation do."""
     return _parse(expression, has_output).problem
 
 
 def window(expression: str) -> int | None:
-    """How many of the latest steps the expression looks at; None if it may look at all of them."""
+    """Return the number of latest steps that the expression looks at, or None if it might look at all steps."""
     return _parse(expression).window
 
 
 def output_fields(expression: str) -> tuple[OutputField, ...]:
-    """The fields directly below `steps….output` that the expression looks at."""
-    # The usual list of a group: its members do without the interpreter, whose import takes longer than their step.
+    """Return the fields directly below `steps….output` that the expression looks at."""
+    # A group's list usually has this form. Its members then do not need the interpreter, whose import takes longer than
+    # their steps.
     if plain := re.fullmatch(
         r"steps\[-([1-9]\d*)\]\.output\.([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)", expression.strip()
     ):
@@ -108,7 +109,8 @@ def output_fields(expression: str) -> tuple[OutputField, ...]:
 
 
 def plain_path(expression: str) -> tuple[str | int, ...] | None:
-    """The path of an expression that only follows names: ("steps", -1, "output", "files"). None for any other."""
+    """Return the path of an expression that only follows names, such as ("steps", -1, "output", "files"). Return None
+    for any other expression."""
     return _parse(expression).path
 
 
@@ -121,9 +123,10 @@ def evaluate(
     output: JsonObject | None = None,
     seconds: float = 1.0,
 ) -> bool:
-    """Whether the condition holds, according to JSONata's `$boolean`. Raise `UsageError` if it cannot be evaluated.
+    """Return whether the condition holds, according to JSONata's `$boolean`. Raise `UsageError` if the condition cannot
+    be evaluated.
 
-    `steps` are the latest of the thread's `steps_count` steps, oldest first. If `output` is given, the expression may
+    `steps` are the latest of the thread's `steps_count` steps, oldest first. If `output` is given, the expression can
     look at it.
     """
     view = _view(expression, start, steps, steps_count, output)
@@ -138,17 +141,17 @@ def select(
     steps_count: int | None = None,
     seconds: float = 5.0,
 ) -> list[Any]:
-    """The list that an expression gives. Raise `UsageError` if it gives something else.
+    """Return the list that an expression selects. Raise `UsageError` if the value of a plain path is not a list.
 
-    JSONata turns a selection of one into that one, and an empty one into nothing, so a filter, a function or a path
-    through a list gives a list here whatever it selects. A plain path must lead to a list.
+    JSONata turns a selection of one item into that item, and an empty selection into nothing. A filter, a function or a
+    path through a list therefore always gives a list here, whatever it selects. A plain path must lead to a list.
     """
     view = _view(expression, start, steps, steps_count)
     value: Any = view
     for name in _parse(expression).path or ():
         if isinstance(name, int):
             value = value[name] if len(value) >= -name else None
-        elif isinstance(value, list):  # the rest of the path is taken from each of its items
+        elif isinstance(value, list):  # the rest of the path is taken from each item of the list
             break
         else:
             value = value.get(name) if isinstance(value, Mapping) else None
@@ -175,7 +178,7 @@ def _view(
     steps_count: int | None,
     output: JsonObject | None = None,
 ) -> JsonObject:
-    """The data that an expression sees."""
+    """Return the data that an expression sees."""
     parsed = _parse(expression, output is not None)
     if parsed.problem:
         raise UsageError(f"the condition {expression!r} cannot be used: {parsed.problem}")
@@ -192,7 +195,7 @@ def _view(
 
 
 def _compute(expression: str, view: JsonObject, seconds: float, *, is_list: bool) -> Any:
-    """The value of an expression; with `is_list` as it is, else whether it is true."""
+    """Return the value of an expression. With `is_list`, return it unchanged; otherwise return whether it is true."""
     run = _run if _parse(expression, "output" in view).is_cheap else _run_in_child
     return run(expression, view, seconds, is_list=is_list)
 
@@ -214,7 +217,8 @@ def _run(expression: str, view: JsonObject, seconds: float, *, is_list: bool) ->
 
 
 def _plain(value: Any) -> Any:
-    """A result as JSON has it; the interpreter returns lists and null as types of its own, and functions."""
+    """Return a result as plain JSON. The interpreter uses types of its own for lists and null, and can return
+    functions."""
 
     def replace(item: Any) -> None:
         if item is not jsonata.Utils.NULL_VALUE:
@@ -292,7 +296,7 @@ def _parse(expression: str, has_output: bool = False) -> _Parsed:
 
 
 def _path_of(symbol: Any) -> tuple[str | int, ...] | None:
-    """The path of an expression that only follows names, after `start` or `steps[-k]`."""
+    """Return the path of an expression that only follows names, after `start` or `steps[-k]`, or None."""
     steps = symbol.steps if symbol.type == "path" else []
     if not steps or any(step.type != "name" or step.keep_array for step in steps):
         return None
@@ -305,7 +309,7 @@ def _path_of(symbol: Any) -> tuple[str | int, ...] | None:
 
 
 def _recent(step: Any) -> int | None:
-    """k if the first name of a path is followed by [-k], else None."""
+    """Return k if the first name of a path is followed by [-k], and otherwise None."""
     stages = getattr(step, "stages", None) or getattr(step, "predicate", None)
     index = getattr(getattr(stages[0], "expr", None), "value", None) if stages else None
     is_recent = isinstance(index, int) and not isinstance(index, bool) and index < 0
@@ -313,7 +317,7 @@ def _recent(step: Any) -> int | None:
 
 
 class _Walk:
-    """One pass over a parsed expression that finds refused parts and the data it looks at."""
+    """A pass over a parsed expression that finds refused parts and the data that the expression looks at."""
 
     def __init__(self, has_output: bool) -> None:
         self._roots = (*ROOTS, "output") if has_output else ROOTS
