@@ -1,7 +1,7 @@
-"""The state of the files that each line of a file comes from.
+"""Find out in which recorded state of the files each line of a file originated.
 
-The states become commits of a temporary repository, which borrows the objects of ours; git follows the lines through
-them, also through merges and renames.
+The states become commits in a temporary repository, which borrows the objects of ours. Git then follows the lines
+through these commits, including merges and renames.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rolecall.files.tree import FORMATS, Trees
 
 
 class BlamedState(NamedTuple):
-    """The files at one time. `parents` are the places of earlier states in the same list, the main one first."""
+    """The files at one time. `parents` are the indexes of earlier states in the same list, with the main one first."""
 
     files: Snapshot
     parents: tuple[int, ...] = ()
@@ -26,16 +26,17 @@ class BlamedState(NamedTuple):
 
 class BlamedLine(NamedTuple):
     number: int
-    """Counted from 1."""
+    """The number of the line, counted from 1."""
     text: str
     state: int
-    """The place of the state that brought the line."""
+    """The index of the state that introduced the line."""
 
 
 def blame(
     trees: Trees, states: Sequence[BlamedState], newest: int, path: str, lines: tuple[int, int] | None = None
 ) -> list[BlamedLine]:
-    """The lines of a file in the state at the place `newest`, or those from the first to the second of `lines`."""
+    """Return the lines of a file in the state with the index `newest`, or only those from the first to the second
+    number in `lines`."""
     data = trees.read(states[newest].files, path)
     total = data.count(b"\n") + (data[-1:] not in (b"", b"\n"))
     if lines is not None and not 1 <= lines[0] <= lines[1] <= total:
@@ -62,8 +63,8 @@ def blame(
 
 
 def _commit(at: int, state: BlamedState) -> str:
-    """A commit for `git fast-import`. Its message is its place in the list, its time makes it later than those
-    before."""
+    """Return a commit for `git fast-import`. Its message is its index in the list, and its time is later than those of
+    the commits before it."""
     message = str(at)
     lines = ["commit refs/heads/states", f"mark :{at + 1}", f"committer Rolecall <> {at + 1} +0000"]
     lines += [f"data {len(message)}", message]

@@ -1,9 +1,9 @@
-"""Merges a thread's branch into a folder, or sets it aside with the conflict as data.
+"""Merge a thread's branch into a folder, or set the branch aside and return the conflict as data.
 
 A merge is computed before the folder is touched, so a conflict changes nothing. The folder then moves to the finished
 merge commit, which git refuses if a file to be written has uncommitted changes; all other uncommitted changes stay as
-they are. A merge whose check fails or does not end is undone: the per-worktree ref `_UNCHECKED` names it until its
-check has passed, so after a crash the next merge undoes it first. Hooks do not run.
+they are. A merge whose check fails or does not end is undone. The per-worktree ref `_UNCHECKED` names the merge until
+its check has passed, so that after a crash, the next merge first undoes the unchecked one. Hooks do not run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rolecall.files import git
 MOST_FILES = 100
 MOST_HUNKS = 10
 MOST_TEXT = 4000
-"""How many files, hunks of a file and characters of a hunk a conflict lists."""
+"""How many files a conflict lists, how many hunks of each file, and how many characters of each hunk."""
 MOST_TEXT_IN_ALL = 40_000
 
 THREAD_TRAILER, STEP_TRAILER, DIGEST_TRAILER = "Rolecall-Thread", "Rolecall-Step", "Rolecall-Digest"
@@ -33,48 +33,48 @@ _PAUSE = 0.1
 
 
 class Work(NamedTuple):
-    """What a thread did: the commits on its branch, and the uncommitted changes in its worktree."""
+    """What a thread did: the commits on its branch and the uncommitted changes in its worktree."""
 
     thread: str
     title: str
-    """For messages, such as `thread 01…: Fix the parser`."""
+    """A title for messages, such as `thread 01…: Fix the parser`."""
     branch: str
     path: str
-    """The worktree, which may have been removed."""
+    """The path of the worktree, which might have been removed."""
     step: str = ""
     """The newest step of the thread."""
     digest: str = ""
-    """The SHA-256 that seals this step and everything before it."""
+    """The SHA-256 hash that seals this step and everything before it."""
 
     def write_message(self, title: str) -> str:
-        """The message of a commit with this work; its trailers lead to the step."""
+        """Return the message for a commit with this work. Its trailers name the thread and the step."""
         named = {THREAD_TRAILER: self.thread, STEP_TRAILER: self.step}
         named |= {DIGEST_TRAILER: self.digest and f"sha256:{self.digest}"}
         return f"{title}\n\n" + "".join(f"{name}: {value}\n" for name, value in named.items() if value)
 
 
 class ConflictingCommit(NamedTuple):
-    """A commit in the folder that a branch conflicts with."""
+    """A commit in the folder with which a branch conflicts."""
 
     commit: str
     title: str
     thread: str
-    """The thread whose work it merged; empty if it is nobody's merge."""
+    """The thread whose work the commit merged, or empty if the commit did not merge a thread's work."""
 
 
 class ConflictingFile(NamedTuple):
     path: str
     kind: str
-    """Git's word for it, such as `contents` or `modify/delete`."""
+    """Git's word for the conflict, such as `contents` or `modify/delete`."""
     message: str
     hunks: tuple[str, ...]
     """The lines that both sides changed, with conflict markers."""
     changed_by: tuple[ConflictingCommit, ...]
-    """Who else changed the file, newest first."""
+    """The commits in the folder that changed the file, newest first."""
 
 
 class MergeCheck(NamedTuple):
-    """How a check command ended."""
+    """The result of a check command."""
 
     command: tuple[str, ...]
     is_passed: bool
@@ -84,9 +84,9 @@ class MergeCheck(NamedTuple):
 
 class Merged(NamedTuple):
     commit: str | None
-    """The merge commit; None if the folder had all of the work already."""
+    """The merge commit, or None if the folder already contained all of the work."""
     left: str = ""
-    """As in SetAside."""
+    """The same as in `SetAside`."""
 
 
 class SetAside(NamedTuple):
@@ -97,10 +97,10 @@ class SetAside(NamedTuple):
     files: tuple[ConflictingFile, ...] = ()
     check: MergeCheck | None = None
     left: str = ""
-    """The branch that keeps what others changed in the merged files until the merge was undone."""
+    """The branch that keeps the changes that others made to the merged files before the merge was undone."""
 
     def as_json(self) -> dict[str, Any]:
-        """The conflict as data, without the branch and the reason."""
+        """Return the conflict as data, without the branch and the reason."""
         files = []
         for file in self.files:
             changed_by = [by._asdict() for by in file.changed_by]
@@ -116,9 +116,9 @@ Check = Callable[[], Awaitable[MergeCheck]]
 async def merge(
     folder: str, work: Work, check: Check | None = None, *, is_stopped: Callable[[], bool] = lambda: False
 ) -> Merged | SetAside:
-    """Merge a thread's work into the branch that is checked out in `folder`, then run the check. Work that is merged
-    already is not merged again. Raise UsageError if the folder cannot take any merge now, Conflict if `is_stopped`
-    before it is this merge's turn."""
+    """Merge a thread's work into the branch that is checked out in `folder`, then run the check. Work that is already
+    merged is not merged again. Raise UsageError if the folder cannot take any merge now, and Conflict if `is_stopped`
+    returns true before it is this merge's turn."""
     async with _wait_for(folder, is_stopped) as lock:
         left = _undo_unchecked(folder)
         check_target(folder)
@@ -140,7 +140,8 @@ async def merge(
 
 
 def _commit_merge(folder: str, work: Work) -> str | SetAside | None:
-    """Make the merge commit without touching the folder, and return its id; None if there is nothing to merge."""
+    """Make the merge commit without touching the folder. Return its id, or None if there is nothing to merge, or a
+    `SetAside`."""
     branch = work.branch
     try:
         commit_work(work)
@@ -172,7 +173,7 @@ def _commit_merge(folder: str, work: Work) -> str | SetAside | None:
 def _move_to(folder: str, commit: str, lock: IO[str]) -> None:
     """Move a folder to a merge commit. Raise UsageError if it has uncommitted changes in the same files."""
     before = f"{commit}^1"
-    # Git itself would bring back a file that somebody deleted.
+    # Git itself would bring back a file that somebody has deleted.
     added = _names(folder, "--diff-filter=A", before, commit)
     hidden = (path for path in added if os.path.lexists(os.path.join(folder, path)))
     _refuse({*git.list_uncommitted(folder), *hidden}, _names(folder, before, commit), folder)
@@ -189,7 +190,7 @@ def refuse_overlaps(folder: str, works: Iterable[Work]) -> None:
     mine = set(git.list_uncommitted(folder))
     theirs: set[str] = set()
     for work in works if mine else ():
-        with suppress(UsageError):  # it is set aside when it is its turn
+        with suppress(UsageError):  # the work is set aside when it is its turn
             commit_work(work)
         if git.has_branch(folder, work.branch):
             theirs.update(_names(folder, f"HEAD...refs/heads/{work.branch}"))
@@ -209,7 +210,7 @@ def _refuse(mine: set[str], theirs: Iterable[str], folder: str) -> None:
 
 
 def check_ready(folder: str) -> None:
-    """Raise UsageError if nothing could be merged into a folder, before work is done that is to be merged."""
+    """Raise UsageError if nothing could be merged into a folder. Call this before doing work that is to be merged."""
     told = git.run(folder, "version").text
     numbers = re.findall(r"\d+", told)[:2]
     if [int(number) for number in numbers] < [2, 38]:
@@ -231,7 +232,7 @@ def check_target(folder: str) -> str:
 
 
 def commit_work(work: Work) -> bool:
-    """Commit what is uncommitted in a thread's worktree, and return whether there was anything."""
+    """Commit the uncommitted changes in a thread's worktree, and return whether there were any."""
     path = work.path
     if not os.path.isdir(path):
         return False
@@ -258,7 +259,7 @@ def commit_work(work: Work) -> bool:
 
 @contextmanager
 def lock(folder: str) -> Iterator[IO[str]]:
-    """Keep others from merging into a folder; raises Conflict while somebody does."""
+    """Keep others from merging into a folder. Raise Conflict if somebody is merging into it now."""
     place = os.path.join(folder, git.run(folder, "rev-parse", "--git-path", "rolecall-merge.lock").text)
     with open(place, "w", encoding="ascii") as file:
         try:
@@ -289,7 +290,7 @@ async def _wait_for(folder: str, is_stopped: Callable[[], bool]) -> AsyncIterato
 
 def _undo_unchecked(folder: str) -> str:
     """Undo a merge whose check has not passed, wherever it was interrupted. If others have since changed the merged
-    files, keep their version on a branch and return its name."""
+    files, keep their version on a branch and return the branch's name."""
     after = git.commit(folder, _UNCHECKED)
     if after is None:
         return ""
@@ -309,7 +310,8 @@ def _undo_unchecked(folder: str) -> str:
         found = git.run(folder, "write-tree", env=private).text
     others = set(_names(folder, found, after)) & set(_names(folder, found, before))
     left = ""
-    if head == before:  # git died while it wrote the files, and a file that differs from both is not git's
+    # git died while it was writing the files; a file that differs from both commits was not written by git
+    if head == before:
         paths = [path for path in paths if path not in others]
     elif others:
         message = f"What was changed while {after[:12]} was checked"
@@ -318,7 +320,7 @@ def _undo_unchecked(folder: str) -> str:
         left = f"rolecall/left-{kept[:12]}"
         git.run(folder, "update-ref", f"refs/heads/{left}", kept)
 
-    # With the files as they are now in the index, git takes exactly these back, and keeps what else is staged.
+    # With the current files in the index, git takes back exactly these files, and keeps everything else that is staged.
     git.run(folder, *update, stdin=_as_input(paths))
     git.run(folder, "read-tree", "-m", "-u", found, before)
     if head == after:
@@ -339,7 +341,8 @@ def _names(folder: str, *commits: str) -> list[str]:
 
 
 def _conflicts(folder: str, ours: str, theirs: str, told: bytes) -> Iterator[ConflictingFile]:
-    """The conflicts in the output of `git merge-tree -z`: a tree, the stages of each file, then messages."""
+    """Yield the conflicts in the output of `git merge-tree -z`, which contains a tree, the stages of each file, and
+    then messages."""
     fields = [os.fsdecode(field) for field in told.split(b"\0")]
     tree, end = fields[0], fields.index("")
     paths = dict.fromkeys(record.partition("\t")[2] for record in fields[1:end])

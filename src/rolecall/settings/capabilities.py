@@ -1,8 +1,8 @@
-"""What a role may not do: restrictions, and the classes of actions that each of them denies. Plain values.
+"""What a role is not allowed to do: restrictions, and the classes of actions that each restriction denies.
 
-A role's `capabilities` may contain any words; those in `RESTRICTIONS` are enforced. An adapter declares how its agent
-denies each class of actions. A role that needs a denial the adapter cannot give is refused before the run, because a
-restriction that is only in the prompt restricts nothing.
+A role's `capabilities` can contain any words; those in `RESTRICTIONS` are enforced. An adapter declares how its agent
+denies each class of actions. If a role needs a denial that the adapter cannot provide, the role is refused before the
+run, because a restriction that is only in the prompt restricts nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHELL = ("shell_command_exec", "subprocess_spawn", "interactive_shell_session")
 TASK_CREATION = ("nexus_task_creation",)
 TASK_UPDATE = ("nexus_task_state_transition", "nexus_task_metadata_modification")
 SHELL_WRITES = ("shell_file_write",)
-"""Changing the work folder through a shell. If no sandbox can deny that, the shell itself is denied."""
+"""Changing the work folder through a shell. If no sandbox can deny these writes, the shell itself is denied."""
 
 RESTRICTIONS: Mapping[str, tuple[str, ...]] = {
     "no_file_edit": FILES,
@@ -36,27 +36,29 @@ IMPLY_SANDBOX = ("read_only", "no_file_edit", "no_shell_exec")
 """Restrictions that imply a sandbox where the machine can enforce one."""
 
 VARIABLE = "ROLECALL_RESTRICTIONS"
-"""The variable with the role's restrictions, set for every process of an agent. Our own verbs obey it in any shell."""
+"""The environment variable that contains the role's restrictions. It is set for every process of an agent, and our own
+commands obey it in any shell."""
 THREADS_VARIABLE = "ROLECALL_MAY_START_THREADS"
-"""The variable that tells every process of an agent that its role may start threads."""
+"""The environment variable that tells every process of an agent that its role may start threads."""
 SANDBOX_VARIABLE = "ROLECALL_SANDBOX"
-"""With the value `off`, this machine counts as one that cannot enforce sandboxes."""
+"""The environment variable that, with the value `off`, makes this machine count as one that cannot enforce
+sandboxes."""
 STORE_VARIABLES = ("ROLECALL_HOME", "ROLECALL_STORE")
-"""The variables that lead to the store of threads."""
+"""The environment variables that locate the store of threads."""
 BY_OURSELVES = (*TASK_CREATION, *TASK_UPDATE)
-"""Classes that go through our own verbs, which check VARIABLE, so adapters need not deny them."""
+"""Classes of actions that go through our own commands, which check VARIABLE. Adapters need not deny these classes."""
 
 _TO_THE_LEAD = "Leave it to the role that leads the work."
 
 
 def restrictions(capabilities: Iterable[str]) -> tuple[str, ...]:
-    """The role's capabilities that are restrictions."""
+    """Return the capabilities of a role that are restrictions."""
     return tuple(word for word in capabilities if word in RESTRICTIONS)
 
 
 def denied_classes(capabilities: Iterable[str], *, sandboxed: bool = False) -> tuple[str, ...]:
-    """The classes of actions that an agent is to deny, in the order of CLASSES. In a sandbox the kernel denies writing
-    through a shell, so the agent may keep its shell."""
+    """Return the classes of actions that an agent must deny, in the order of CLASSES. In a sandbox, the kernel denies
+    writes through a shell, so the agent can keep its shell."""
     found = {name for word in restrictions(capabilities) for name in RESTRICTIONS[word]}
     found -= set(SHELL_WRITES) if sandboxed else set()
     return tuple(name for name in CLASSES if name in found)
@@ -65,14 +67,14 @@ def denied_classes(capabilities: Iterable[str], *, sandboxed: bool = False) -> t
 def denied_tools(
     table: Mapping[str, tuple[str, ...]], capabilities: Iterable[str], *, sandboxed: bool = False
 ) -> tuple[str, ...]:
-    """What an agent's `table` lists for the denied classes of actions, each once."""
+    """Return the tools that `table` lists for the denied classes of actions, each once."""
     classes = denied_classes(capabilities, sandboxed=sandboxed)
     tools = (tool for name in classes for tool in table.get(name, ()))
     return tuple(dict.fromkeys(tools))
 
 
 def must_not_write(capabilities: Iterable[str]) -> bool:
-    """Whether the role must leave the work folder unchanged."""
+    """Return whether the role must leave the work folder unchanged."""
     return "read_only" in set(capabilities)
 
 
@@ -84,7 +86,7 @@ def check_supported(
     by_kernel: Collection[str] = (),
     role: str = "",
 ) -> None:
-    """Refuse a `role` whose restrictions neither this agent nor the kernel can enforce."""
+    """Raise an error if neither this agent nor the kernel can enforce the restrictions of `role`."""
     for word in restrictions(capabilities):
         if not set(RESTRICTIONS[word]) <= {*deniable, *by_kernel, *BY_OURSELVES}:
             raise UsageError(
@@ -99,22 +101,23 @@ def check_supported(
 
 
 def check_allowed(restrictions: Iterable[str], action: str, classes: Collection[str]) -> None:
-    """Refuse an action if a restriction denies any of its classes."""
+    """Raise an error if a restriction denies any class of an action."""
     for word in restrictions:
         if not set(RESTRICTIONS.get(word, ())).isdisjoint(classes):
             raise UsageError(f"{action} is denied to this role by {word}", hint=_TO_THE_LEAD)
 
 
 def check_lead(restrictions: Iterable[str], action: str) -> None:
-    """Refuse actions of the lead (plan, decide, add rules, delete notes) to a process with any restriction: it plays a
-    role, so it is not the lead."""
+    """Raise an error if a process with any restriction starts an action of the lead (plan, decide, add rules, delete
+    notes). Such a process plays a role, so it is not the lead."""
     word = next((word for word in restrictions if word in RESTRICTIONS), "")
     if word:
         raise UsageError(f"{action} is for the lead, and this role is held to {word}", hint=_TO_THE_LEAD)
 
 
 def check_host(words: Iterable[str], action: str, *, is_host: bool) -> None:
-    """Refuse an action that only hosts start if a restricted process, such as an agent's shell, shows no host key."""
+    """Raise an error if a restricted process, such as an agent's shell, starts an action that only hosts may start,
+    without showing a host key."""
     held = restrictions(words)
     if held and not is_host:
         raise UsageError(

@@ -39,7 +39,7 @@ else:
 
 
 HOST_KEYS = "hosts"
-"""The folder in the home for the host key, a file with a random name."""
+"""The name of the folder in the home that contains the host key, which is a file with a random name."""
 
 
 class StoreSettings(NamedTuple):
@@ -49,13 +49,13 @@ class StoreSettings(NamedTuple):
 
 
 def home(environ: Mapping[str, str] = os.environ) -> str:
-    """The folder that holds the store and the configuration."""
+    """Return the folder that contains the store and the configuration."""
     named = environ.get("ROLECALL_HOME")
     return os.path.abspath(named) if named else os.path.join(os.path.expanduser("~"), ".rolecall")
 
 
 def wants_color(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether to print colours on a terminal: see https://no-color.org."""
+    """Return whether to print colours on a terminal; see https://no-color.org."""
     return not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
 
@@ -65,7 +65,7 @@ def has_display(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def columns(environ: Mapping[str, str] = os.environ) -> int:
-    """The width of lines outside a terminal; 0 if nobody has set it."""
+    """Return the width of lines outside a terminal, or 0 if it is not set."""
     wanted = environ.get("COLUMNS", "")
     return int(wanted) if wanted.isdecimal() else 0
 
@@ -75,7 +75,8 @@ def config_path(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def catalog_folder(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The folder with agents and skills to use instead of our own, or None."""
+    """Return the folder with the agents and skills to use instead of the built-in ones, or None if none is
+    configured."""
     try:
         named = settings.catalog(load(environ))
     except UsageError as exc:
@@ -84,17 +85,18 @@ def catalog_folder(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def folder_in_home(name: str, environ: Mapping[str, str] = os.environ) -> str:
-    """The folder that a setting names; a relative path is relative to the home."""
+    """Return the folder that a setting names. A relative path is relative to the home."""
     return os.path.join(home(environ), os.path.expanduser(name))
 
 
 def work_folder(environ: Mapping[str, str] = os.environ) -> str:
-    """The parent folder of threads' own work folders."""
+    """Return the folder that contains the work folders of threads."""
     return os.path.join(home(environ), "work")
 
 
 def restrictions(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """The restrictions of the role that this process runs for, which the engine passes to every process of an agent."""
+    """Return the restrictions of the role for which this process runs. The engine passes them to every process of an
+    agent."""
     words = tuple(word for word in environ.get(capabilities.VARIABLE, "").split(",") if word)
     for word in words:
         if word not in capabilities.RESTRICTIONS:
@@ -106,54 +108,57 @@ def restrictions(environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
 
 
 def run(environ: Mapping[str, str] = os.environ) -> str:
-    """The ids of the agent runs around this process, slash-separated, as set by `agents.process`; empty if none."""
+    """Return the ids of the agent runs to which this process belongs, separated by slashes, as set by `agents.process`,
+    or an empty string if there are none."""
     return environ.get("ROLECALL_RUN", "")
 
 
 def user_name() -> str:
-    """The account of this process."""
+    """Return the name of the account under which this process runs."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # in a container, perhaps
+    except KeyError:  # the account has no name, perhaps in a container
         return str(os.getuid())
 
 
 def plays_role(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process runs for a role: inside a step, or under restrictions."""
+    """Return whether this process runs for a role, either inside a step or under restrictions."""
     return bool(run(environ) or environ.get("ROLECALL_RESTRICTIONS"))
 
 
 def may_start_threads(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the engine allows the role of this process to start threads."""
+    """Return whether the engine allows the role of this process to start threads."""
     return environ.get(capabilities.THREADS_VARIABLE) == "1"
 
 
 def host_key(environ: Mapping[str, str] = os.environ) -> str:
-    """The file that hosts show when they start our hooks and servers; empty if nothing was installed from this home."""
+    """Return the path of the file that hosts show when they start our hooks and servers, or an empty string if nothing
+    was installed from this home."""
     folder = os.path.join(home(environ), HOST_KEYS)
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     return os.path.join(folder, names[0]) if names else ""
 
 
 def is_host_key(path: str) -> bool:
-    """Whether a file is a host key: it contains its own name."""
+    """Return whether a file is a host key: a file that contains its own name."""
     return os.path.isfile(path) and read_text(path) == os.path.basename(path)
 
 
 def session_folder(environ: Mapping[str, str] = os.environ) -> str:
-    """The folder that Claude Code was started in, which it passes to hooks; empty if it did not start this process."""
+    """Return the folder in which Claude Code was started, which it passes to hooks, or an empty string if Claude Code
+    did not start this process."""
     return environ.get("CLAUDE_PROJECT_DIR", "")
 
 
 def versions_folder(store: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
-    """The folder with copies of workflows written in Python, for the threads that were started with them. Each store
-    has its own, so that unused copies can be removed."""
+    """Return the folder with copies of workflows written in Python, for the threads that were started with them. Each
+    store has a folder of its own, so that unused copies can be removed."""
     return _folder_of_store(environ, "versions", full_store_address(store, environ))
 
 
 def trees_folder(address: str, environ: Mapping[str, str] = os.environ) -> str:
-    """The folder with the files that the steps of the store at a full address found and left. Each store has its own,
-    so that files which no step names any more can be removed."""
+    """Return the folder with the files that steps found and left, for the store at a full address. Each store has a
+    folder of its own, so that files which no step names any more can be removed."""
     return _folder_of_store(environ, "trees", address)
 
 
@@ -162,7 +167,8 @@ def _folder_of_store(environ: Mapping[str, str], name: str, address: str) -> str
 
 
 def trusted_folder(environ: Mapping[str, str] = os.environ) -> str:
-    """The folder with a file for each workflow of a pack that somebody has looked at, named by its digest."""
+    """Return the folder that contains a file, named by its digest, for each workflow from a pack that somebody has
+    looked at."""
     return os.path.join(home(environ), "trusted")
 
 
@@ -171,7 +177,7 @@ def cache_folder(environ: Mapping[str, str] = os.environ) -> str:
     return os.path.join(home(environ), "cache")
 
 
-# -- the store: read by every command, so without a YAML parser if possible --
+# -- the store: every command reads these settings, if possible without a YAML parser --
 
 
 def store_settings(environ: Mapping[str, str] = os.environ) -> StoreSettings:
@@ -179,7 +185,7 @@ def store_settings(environ: Mapping[str, str] = os.environ) -> StoreSettings:
     file = config_path(environ)
     text = read_text(file)
     section: Any = {}
-    # Reading YAML costs 30 ms; a file without the section does not need it.
+    # Parsing YAML takes 30 ms, which a file without the section does not need.
     if any(line.startswith(("store:", '"store":', "'store':")) for line in text.splitlines()):
         section = parse(text, file).get("store")
     if isinstance(section, str):
@@ -192,7 +198,9 @@ def store_settings(environ: Mapping[str, str] = os.environ) -> StoreSettings:
     configured = section.get("url") or "store.db"
     if isinstance(configured, str):
         kind, path = store_address(configured)
-        if kind in ("files", "sqlite") and path:  # relative to the home, not to the current folder
+        if (
+            kind in ("files", "sqlite") and path
+        ):  # the path is relative to the home, not to the working directory
             path = os.path.join(home(environ), os.path.expanduser(path))
             configured = path if kind == "sqlite" else f"{kind}:{path}"
     url = environ.get("ROLECALL_STORE") or configured
@@ -207,7 +215,7 @@ def store_settings(environ: Mapping[str, str] = os.environ) -> StoreSettings:
 
 
 def store_address(url: str) -> tuple[str, str]:
-    """The kind of store that an address names, and the path in it. A plain path is that of a SQLite file."""
+    """Return the kind of store that an address names, and the path in the address. A plain path names a SQLite file."""
     kind, colon, path = url.partition(":")
     if not colon or "/" in kind:
         return "sqlite", url
@@ -215,7 +223,8 @@ def store_address(url: str) -> tuple[str, str]:
 
 
 def full_store_address(url: str | None = None, environ: Mapping[str, str] = os.environ) -> str:
-    """The full address of a store, the configured one by default, independent of the current folder."""
+    """Return the full address of a store, which does not depend on the working directory. If `url` is None, use the
+    configured store."""
     address = store_settings(environ).url if url is None else url
     kind, path = store_address(address)
     if kind not in ("files", "sqlite"):
@@ -224,13 +233,13 @@ def full_store_address(url: str | None = None, environ: Mapping[str, str] = os.e
 
 
 def is_postgres(address: str) -> bool:
-    """Whether the address of a store names a PostgreSQL database."""
+    """Return whether the address of a store names a PostgreSQL database."""
     return address.startswith(("postgresql://", "postgres://"))
 
 
 def without_password(address: str) -> str:
-    """An address without its password, for comparison and for files. It may remove too much, but never leaves a part of
-    the password."""
+    """Return an address without its password, for comparison and for use in files. The function might remove too much,
+    but never leaves a part of the password."""
     if not is_postgres(address):
         return address
     shorter = re.sub(r"(?<=://)([^:@/?]*):.*@", r"\1@", address)
@@ -241,7 +250,7 @@ def without_password(address: str) -> str:
 
 
 def load(environ: Mapping[str, str] = os.environ) -> Settings:
-    """The content of `config.yaml`; empty if the file does not exist."""
+    """Return the content of `config.yaml`, or an empty mapping if the file does not exist."""
     path = config_path(environ)
     return parse(read_text(path), path)
 
@@ -250,7 +259,7 @@ def parse(text: str, path: str) -> Settings:
     if not text.strip():
         return {}
     value = yaml12.load(text, source=path)
-    if value is None:  # only comments
+    if value is None:  # the file contains only comments
         return {}
     if not isinstance(value, dict):
         raise UsageError(f"{path} must be a mapping of settings", hint="Correct the file, or move it away.")
@@ -258,12 +267,13 @@ def parse(text: str, path: str) -> Settings:
 
 
 def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment that agents run in: ours, plus the variables in `.env`."""
+    """Return the environment in which agents run: ours, plus the variables in `.env`."""
     return {**env_file(environ), **environ}
 
 
 def mask(places: SecretPlaces | None = None) -> Mask:
-    """A mask for every secret in the environment, `.env` and the configuration; `places` saves parsing the YAML."""
+    """Return a mask for every secret in the environment, `.env` and the configuration. With `places`, the YAML need not
+    be parsed."""
     known = (*masks.secrets_in(environment(), always=env_file()), *_withheld)
     text = read_text(config_path())
     if places is not None and places.checksum == _checksum(text):
@@ -274,14 +284,15 @@ def mask(places: SecretPlaces | None = None) -> Mask:
 
 
 class SecretPlaces(NamedTuple):
-    """The positions of the secrets in the text of a configuration, which can be stored without storing the secrets."""
+    """The positions of the secrets in the text of a configuration. They can be stored without storing the secrets."""
 
     checksum: int
     spans: list[list[int]]
 
 
 def secret_places() -> SecretPlaces | None:
-    """The positions of the secrets; None if the text spells one differently, for example over several lines."""
+    """Return the positions of the secrets in the configuration, or None if its text spells a secret differently, for
+    example over several lines."""
     text = read_text(config_path())
     secrets = _secrets_in(text)
     starts = [text.find(secret) for secret in secrets]
@@ -292,7 +303,7 @@ def secret_places() -> SecretPlaces | None:
 
 
 def _secrets_in(text: str) -> list[str]:
-    # Parsing YAML doubles the cost of a hook, and most files name only the variables that hold keys.
+    # Parsing YAML would double the run time of a hook, and most files only name the variables that contain keys.
     found = masks.secrets_of(parse(text, config_path())) if masks.may_have_secrets(text) else []
     return [secret.strip() for secret in found]
 
@@ -302,7 +313,8 @@ def _checksum(text: str) -> int:
 
 
 def env_file(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables of `.env` in the home: NAME=VALUE lines, quotes and `export` allowed."""
+    """Return the variables of `.env` in the home, which consists of NAME=VALUE lines. Quotes and `export` are
+    allowed."""
     return variables_in(os.path.join(home(environ), ".env"))
 
 
@@ -322,7 +334,7 @@ def variables_in(path: str) -> dict[str, str]:
 
 
 def read_text(path: str) -> str:
-    """The text of a file in the home; empty if it does not exist."""
+    """Return the text of a file in the home, or an empty string if the file does not exist."""
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()
@@ -341,16 +353,16 @@ def read_text(path: str) -> str:
 
 
 def child_environment(**more: str) -> dict[str, str]:
-    """The environment for a child process: ours, plus `more`."""
+    """Return the environment for a child process: ours, plus `more`."""
     return {**os.environ, **more}
 
 
 _withheld: set[str] = set()
-"""Secrets that were removed from the environment and are still masked."""
+"""Secrets that were removed from the environment but are still masked."""
 
 
 def withhold(names: Iterable[str]) -> None:
-    """Remove variables with secrets from the environment of this process and of everything it starts."""
+    """Remove variables with secrets from the environment of this process and of everything that it starts."""
     for value in filter(None, [os.environ.pop(name, "") for name in names]):
         found = masks.passwords_in(value) or [
             value.strip()
@@ -359,5 +371,5 @@ def withhold(names: Iterable[str]) -> None:
 
 
 def set_variables(variables: Mapping[str, str]) -> None:
-    """Set variables for this process and for everything it starts."""
+    """Set variables for this process and for everything that it starts."""
     os.environ.update(variables)

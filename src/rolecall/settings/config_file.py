@@ -1,8 +1,8 @@
-"""Change `config.yaml` and `.env` in place, one value at a time, and keep everything else.
+"""Change `config.yaml` and `.env` in place, one value at a time, and keep everything else unchanged.
 
-The text is edited where the value is, so comments and order survive. The result is read back before it is used: if the
-text is written in a way that cannot be edited like this, an error says so and the file stays unchanged. Files are
-replaced as a whole and are readable by their owner only.
+The text is edited where the value is, so comments and order survive. The result is read back before it is used. If the
+text is written in a way that cannot be edited like this, an error says so, and the file stays unchanged. Files are
+replaced as a whole, and only their owner can read them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def with_value(text: str, path: Sequence[str], value: Any, *, source: str) -> st
 
 
 def without_value(text: str, path: Sequence[str], *, source: str) -> str:
-    """Return `text` without the value at `path`, and without sections that become empty."""
+    """Return `text` without the value at `path`, and without the sections that become empty."""
     wanted = _parse(text, source)
     parents = [wanted]
     for step in path[:-1]:
@@ -70,7 +70,7 @@ def without_value(text: str, path: Sequence[str], *, source: str) -> str:
 
 
 def _parse(text: str, source: str) -> Any:
-    """Parse the settings; parts that YAML anchors would share are copied."""
+    """Parse the settings. Parts that YAML anchors would share are copied."""
     return json.loads(json.dumps(config.parse(text, source)))
 
 
@@ -85,7 +85,7 @@ def _check(changed: str, wanted: Any, source: str) -> str:
 
 
 def _find(text: str, path: Sequence[str]) -> tuple[tuple[Any, Any], Sequence[str]]:
-    """The last existing entry on the path, as its key and value, and the rest of the path."""
+    """Return the last existing entry on the path, as its key and value, and the rest of the path."""
     entry: tuple[Any, Any] = None, yaml.compose(text, Loader=yaml.SafeLoader)
     for index, step in enumerate(path):
         entries = entry[1].value if entry[1].id == "mapping" else []
@@ -122,14 +122,14 @@ def _insert(text: str, entry: tuple[Any, Any], path: Sequence[str], value: Any) 
 
 
 def _add_line(text: str, at: int, path: Sequence[str], value: Any, column: int) -> str:
-    """Return the text with the value inserted as new lines at an offset, indented to a column."""
+    """Return the text with the value inserted as new lines at the offset `at`, indented to `column`."""
     newline = "\n" if text[:at] and not text[:at].endswith("\n") else ""
     lines = [f"{' ' * (column + 2 * depth)}{_flow(step)}:" for depth, step in enumerate(path)]
     return text[:at] + newline + "\n".join(lines) + f" {_flow(value)}\n" + text[at:]
 
 
 def _end(text: str, node: Any) -> int:
-    """The offset where a value ends; a block's own end mark extends to the next token."""
+    """Return the offset at which a value ends. The parser's own end mark for a block extends to the next token."""
     if node.id != "scalar" and not node.flow_style and node.value:
         last = node.value[-1]
         key, node = last if isinstance(last, tuple) else (None, last)
@@ -146,7 +146,7 @@ def _line_end(text: str, at: int) -> int:
 
 
 def _flow(value: Any) -> str:
-    """Write a value as one line of YAML."""
+    """Return a value as one line of YAML."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_flow(key)}: {_flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
@@ -169,7 +169,7 @@ def with_variable(text: str, name: str, value: str) -> str:
     pattern = re.compile(rf"^[ \t]*(export[ \t]+)?{re.escape(name)}[ \t]*=.*$", re.MULTILINE)
     if not pattern.search(text):
         return text + ("\n" if text and not text.endswith("\n") else "") + line + "\n"
-    # The last of several lines counts, so all of them are replaced.
+    # If there are several lines, the last one counts, so all of them are replaced.
     return pattern.sub(lambda _: line, text)
 
 
@@ -177,7 +177,8 @@ def with_variable(text: str, name: str, value: str) -> str:
 
 
 def change(path: str, edit: Callable[[str], str]) -> None:
-    """Replace a file with the result of `edit` on its text, while no other process of ours changes it."""
+    """Replace a file with the result of `edit` for its text. Meanwhile, no other process of ours can change the
+    file."""
     path = os.path.realpath(path)
     folder = os.path.dirname(path)
     try:
@@ -186,7 +187,7 @@ def change(path: str, edit: Callable[[str], str]) -> None:
     except OSError as exc:
         raise StorageError(f"the folder {folder} cannot be used: {exc.strerror}") from exc
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)  # on the folder, so that no lock file is left behind
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # lock the folder, so that no lock file is left behind
         text = read_text(path)
         changed = edit(text)
         is_private = not os.path.exists(path) or os.stat(path).st_mode & 0o077 == 0
@@ -197,7 +198,7 @@ def change(path: str, edit: Callable[[str], str]) -> None:
 
 
 def write_file(path: str, data: bytes, *, is_private: bool = False) -> None:
-    """Replace a file atomically, creating its folder. Only its owner may read a private one."""
+    """Replace a file atomically, and create its folder if necessary. Only the owner can read a private file."""
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         atomic.replace(path, data, mode=0o600 if is_private else None, durable=True)

@@ -1,4 +1,4 @@
-"""HTTP requests that no server redirects, because only the configured address may get what they say."""
+"""HTTP requests that follow no redirect, because only the configured address is allowed to receive their content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The variables that GitHub Actions and GitLab CI set for a job. Imported by `rolecall ci` only."""
+"""The environment variables that GitHub Actions and GitLab CI set for a job. Only `rolecall ci` imports this module."""
 
 from __future__ import annotations
 
@@ -10,50 +10,53 @@ from rolecall.errors import Hint, UsageError
 from rolecall.settings import config
 
 TOKENS = ("ROLECALL_FORGE_TOKEN", "GITHUB_TOKEN", "GH_TOKEN", "GITLAB_TOKEN", "CI_JOB_TOKEN")
-"""Variables that may hold the token of the forge; the first that is set counts."""
+"""The environment variables that can contain the forge's token. The first one that is set counts."""
 _PRIVATE = (
     *TOKENS,
     *("ACTIONS_RUNTIME_TOKEN", "ACTIONS_ID_TOKEN_REQUEST_TOKEN", "ACTIONS_CACHE_SERVICE_TOKEN"),
     *("CI_BUILD_TOKEN", "CI_DEPLOY_PASSWORD", "CI_DEPENDENCY_PROXY_PASSWORD", "CI_REGISTRY_PASSWORD"),
     *("CI_JOB_JWT", "CI_JOB_JWT_V1", "CI_JOB_JWT_V2", "CI_REPOSITORY_URL", "CI_BUILD_REPO"),
 )
-"""Variables that agents do not get: a program that has them can write to the repository or act as the job."""
+"""Environment variables that agents do not get, because a program that has them can write to the repository or act as
+the job."""
 _RUNNER_FILES = ("GITHUB_ENV", "GITHUB_PATH", "GITHUB_OUTPUT", "GITHUB_STATE", "GITHUB_STEP_SUMMARY")
-"""Files with which a step changes the environment, path and outputs of later steps. Agents do not get these either."""
+"""The variables that name files with which a step changes the environment, path and outputs of later steps. Agents do
+not get these variables either."""
 _TOLD = ("CI_MERGE_REQUEST_", "CI_COMMIT_", "CI_DEFAULT_BRANCH", "GITLAB_USER_")
-"""How the names of GitLab's variables about the event begin."""
+"""The prefixes of GitLab's variables about the event."""
 _FOLDER = "/tmp/rolecall-ci"  # noqa: S108 -- has to be the same on every runner; the folders in it are private
 
 
 class Job(NamedTuple):
-    """What a forge says about the job that this process runs in."""
+    """What a forge says about the job in which this process runs."""
 
     forge: Literal["github", "gitlab"]
     api: str
-    """The address of the forge's interface."""
+    """The address of the forge's API."""
     project: str
-    """`owner/name` on GitHub, the number of the project on GitLab."""
+    """`owner/name` on GitHub, or the project's number on GitLab."""
     token: str
     event: str
-    """The kind of event, as the forge names it."""
+    """The kind of event, in the forge's own words."""
     payload: str
-    """The file with the event as JSON; empty if there is none."""
+    """The path of the file with the event as JSON, or empty if there is none."""
     run: str
-    """Identifies the run; a job that is run again has the same."""
+    """An identifier of the run. A job that is run again has the same one."""
     address: str
-    """Where people see the job."""
+    """The address at which people can see the job."""
     folder: str
-    """Where threads work and keep their store. It has to be the same on every runner, because steps record paths."""
+    """The folder in which threads work and keep their store. It must be the same on every runner, because steps record
+    paths."""
     outputs: str = ""
-    """The file for outputs that later steps of the job read; empty if the forge has none."""
+    """The file for outputs that later steps of the job read, or empty if the forge has no such file."""
     summary: str = ""
-    """The file for the summary that the forge shows with the job; empty if the forge has none."""
+    """The file for the summary that the forge shows with the job, or empty if the forge has no such file."""
     variables: Mapping[str, str] = {}
-    """What GitLab says about the event in variables."""
+    """GitLab's variables about the event."""
 
 
 def read_job(environ: Mapping[str, str] = os.environ) -> Job:
-    """Read the variables of a job. Raise UsageError outside one, or if something is missing."""
+    """Read the variables of a job. Raise UsageError if this process is not in a job, or if a variable is missing."""
     missing: list[str] = []
 
     def need(name: str) -> str:
@@ -106,7 +109,8 @@ def read_job(environ: Mapping[str, str] = os.environ) -> Job:
 
 
 def withhold_tokens() -> None:
-    """Take the job's tokens, which stay masked, and the runner's files away from every process that this one starts."""
+    """Remove the job's tokens, which stay masked, and the runner's files from the environment of every process that
+    this one starts."""
     config.withhold(_PRIVATE)
     for name in _RUNNER_FILES:
         os.environ.pop(name, None)

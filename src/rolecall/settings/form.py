@@ -1,4 +1,5 @@
-"""The one reader for files that people write: declare a form, read a value, get every problem with its place.
+"""The one reader for files that people write. Declare a form and read a value with it, and get every problem with its
+place.
 
     HOOKS = Record(Hooks, "hooks", {
         "host": Text("an address such as 127.0.0.1"),
@@ -36,29 +37,30 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 _MOST_NAMES = 100
-"""How many names a hint lists; more do not help, and a file may have thousands of problems."""
+"""The number of names that a hint lists. More names do not help, and a file can have thousands of problems."""
 
 
 class Unreadable:
-    """Marks a value that does not fit its form; the reasons are among the problems."""
+    """The type of `UNREADABLE`, which marks a value that does not fit its form. The reasons are among the problems."""
 
 
 UNREADABLE = Unreadable()
 
 
 class Reading:
-    """A document being read: the places of its parts, and the problems found so far."""
+    """A document that is being read, with the places of its parts and the problems found so far."""
 
     def __init__(
         self, root: YamlNode, problems: Iterable[Problem] = (), *, hides_texts: bool = False
     ) -> None:
-        """With `hides_texts`, problems show no text of the document: it may be a secret in the wrong place."""
+        """With `hides_texts`, problems show no text from the document, because it might be a secret in the wrong
+        place."""
         self.problems = list(problems)
         self.hides_texts = hides_texts
         self.wrong: list[Path] = []
-        """The path of every error, including further errors at the same place."""
+        """The path of every error, including further errors in the same place."""
         self.written: dict[Path, Path] = {}
-        """Maps the path of a part to its path in the text, if they differ."""
+        """Maps the path of a part to its path in the text if the two differ."""
         self._marks = Marks(root)
         self._unreadable_places = {problem[2:5] for problem in self.problems}
 
@@ -71,7 +73,7 @@ class Reading:
 
 
 class At:
-    """A part of a document: its path, and where to report problems with it."""
+    """A part of a document, with its path and a way to report problems with it."""
 
     def __init__(self, reading: Reading, path: Path = ()) -> None:
         self.reading = reading
@@ -91,7 +93,8 @@ class At:
         key: bool = False,
         severity: Literal["error", "warning"] = "error",
     ) -> Unreadable:
-        """Report a problem with this part, or with its `key`, unless the YAML itself was invalid there."""
+        """Report a problem with this part (or, if `key` is true, with its key), unless the YAML itself is invalid
+        there."""
         if severity == "error":
             self.reading.wrong.append(self.path)
         place = self.reading.place(self.path, key=key)
@@ -105,14 +108,14 @@ class At:
 
 
 class Form(Generic[T]):
-    """The shape that a value must have. Subclass it for your own forms."""
+    """The shape that a value must have. Subclass it to define your own forms."""
 
     def read(self, value: Any, at: At) -> T | Unreadable:
-        """Return the value, or UNREADABLE after reporting why."""
+        """Return the value, or report the reason and return UNREADABLE."""
         raise NotImplementedError
 
     def schema(self) -> Schema:
-        """The JSON Schema of the accepted values."""
+        """Return the JSON Schema of the accepted values."""
         raise NotImplementedError
 
 
@@ -128,8 +131,8 @@ class Text(Form[str]):
         is_secret: bool = False,
         hint: str = "",
     ) -> None:
-        """`least` does not count blanks at the ends. With `is_line`, the text must be printable and not empty. Problems
-        never show the value of a secret."""
+        """`least` and `most` limit the length; `least` does not count blanks at the ends. With `is_line`, the text must
+        be printable and not empty. Problems never show the value of a secret."""
         self.pattern, self.hint, self.is_secret = pattern, hint, is_secret
         self.least, self.most, self.is_line = max(least, int(is_line)), most, is_line
         bounds = [f"at least {least} characters"] if least > 1 else []
@@ -233,7 +236,7 @@ class Anything(Form[Any]):
 
 
 class RefusedKey(Form[Any]):
-    """A key that must not be given, with the reason."""
+    """A key that must not be used. `message` gives the reason."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         self.message, self.hint = message, hint
@@ -249,7 +252,7 @@ class ListOf(Form[tuple[T, ...]]):
     def __init__(
         self, item: Form[T], wanted: str = "", *, least: int = 0, allow_single: bool = False, hint: str = ""
     ) -> None:
-        """`allow_single` also accepts one text in place of a list of one."""
+        """With `allow_single`, one text is accepted in place of a list of one text."""
         self.item, self.least, self.hint, self.allow_single = item, least, hint, allow_single
         entries = f" of at least {least} {'entry' if least == 1 else 'entries'}" if least else ""
         self.wanted = wanted or f"a list{entries}"
@@ -283,7 +286,7 @@ class MapOf(Form[dict[str, T]]):
         least: int = 0,
         hint: str = "",
     ) -> None:
-        """`key` is the pattern for names, and `key_wanted` describes it in words."""
+        """`key` is a regular expression for the names, and `key_wanted` describes it in words."""
         self.item, self.wanted, self.hint, self.least = item, wanted, hint, least
         self.key, self.key_wanted = key, key_wanted
 
@@ -313,19 +316,19 @@ class Field(NamedTuple):
     description: str = ""
     required: bool = False
     to: str = ""
-    """The parameter for the value, if its name differs from the key."""
+    """The parameter that receives the value, if its name differs from the key."""
     aliases: tuple[str, ...] = ()
-    """Older words for the key, which are read but never written."""
+    """Older names of the key, which are read but never written."""
     default: Any = UNREADABLE
-    """Replaces a value that is absent or does not fit, if `make` has no default of its own."""
+    """A replacement for a value that is absent or does not fit, if `make` has no default of its own."""
     hint: str = ""
-    """What to do when the key is required and missing."""
+    """What to do if the key is required but missing."""
     nullable: bool = True
     """Whether null means that the key is not given."""
 
 
 class Record(Form[T]):
-    """A mapping with known keys, made into a value by `make(**fields)`."""
+    """A mapping with known keys, from which `make(**fields)` makes a value."""
 
     def __init__(
         self,
@@ -338,8 +341,8 @@ class Record(Form[T]):
         wanted: str = "a mapping",
         hint: str = "",
     ) -> None:
-        """`owner` names the record in problems, such as "a role". `others` is the form for all other keys; without it
-        they are problems. `check` reports problems between fields."""
+        """`owner` names the record in problems, such as "a role". `others` is the form for all other keys; without it,
+        other keys are problems. `check` reports problems that concern several fields."""
         self.make, self.owner, self.others, self.check = make, owner, others, check
         self.wanted, self.hint = wanted, hint
         self.fields = {
@@ -395,7 +398,7 @@ class Record(Form[T]):
         choices: list[Schema] = []
         for name, field in self.fields.items():
             schema = field.form.schema()
-            if field.nullable and not field.required:  # null is accepted too
+            if field.nullable and not field.required:  # null is accepted, too
                 if "enum" in schema:
                     schema = {**schema, "enum": [*schema["enum"], None]}
                 elif isinstance(schema.get("type"), str):
@@ -416,14 +419,15 @@ class Record(Form[T]):
 
 
 class Section(Record[dict[str, Any]]):
-    """A record that stays a mapping, with its values checked."""
+    """A record that stays a mapping. Its values are checked."""
 
     def __init__(self, owner: str, fields: Mapping[str, Field | Form[Any]], **options: Any) -> None:
         super().__init__(dict, owner, fields, **options)
 
 
 class Either(Form[Any]):
-    """One of several forms, chosen by the kind of value: `Either("a role, or {role, prompt}", {str: …, dict: …})`."""
+    """One of several forms, chosen by the type of the value: `Either("a role, or {role, prompt}", {str: …, dict:
+    …})`."""
 
     def __init__(self, wanted: str, forms: Mapping[type, Form[Any]], *, hint: str = "") -> None:
         self.wanted, self.forms, self.hint = wanted, forms, hint
@@ -437,7 +441,7 @@ class Either(Form[Any]):
 
 
 class Converted(Form[U]):
-    """A form whose value is converted; `convert` raises `UsageError` for a value it cannot use."""
+    """A form whose value is converted. `convert` raises `UsageError` for a value that it cannot use."""
 
     def __init__(self, form: Form[T], convert: Callable[[T], U]) -> None:
         self.form, self.convert = form, convert
@@ -456,13 +460,13 @@ class Converted(Form[U]):
 
 
 class Loaded(NamedTuple, Generic[T]):
-    """The value, or None if it could not be read, and every problem in the order of the text."""
+    """The value, or None if it could not be read, with every problem in the order of the text."""
 
     value: T | None
     problems: tuple[Problem, ...]
 
     def require(self, what: str = "") -> T:
-        """The value, or `UsageError` with every error on its own line; `what` names the document."""
+        """Return the value, or raise `UsageError` with every error on its own line. `what` names the document."""
         errors = [problem for problem in self.problems if problem.severity == "error"]
         if self.value is None or errors:
             lines = "".join(f"\n  {problem}" for problem in errors)
@@ -479,7 +483,7 @@ def load(
     include: yaml12.Include | None = None,
     max_bytes: int = yaml12.MAX_BYTES,
 ) -> Loaded[T]:
-    """Read the value of a YAML text, or of one section of it."""
+    """Read the value of a YAML text, or of one section of the text."""
     node, problems = yaml12.read(text, source=source, include=include, max_bytes=max_bytes)
     if node is None:
         return Loaded(None, tuple(problems))
@@ -494,14 +498,15 @@ def load(
 def load_value(
     form: Form[T], value: Any, *, source: str = "", path: Path = (), hides_texts: bool = False
 ) -> Loaded[T]:
-    """Like `load`, for a parsed value: its problems name paths, below `path`, instead of lines."""
+    """Read a value that is already parsed. Unlike those of `load`, its problems name paths, starting with `path`,
+    instead of lines."""
     reading = Reading(YamlNode(None, Position(source, 1, 1)), hides_texts=hides_texts)
     read = form.read(value, At(reading, path))
     return Loaded(None if isinstance(read, Unreadable) else read, tuple(reading.problems))
 
 
 def check_value(form: Form[T], value: Any, path: Path) -> T:
-    """Read a parsed value, or raise `UsageError` with its first problem."""
+    """Read a parsed value, or raise `UsageError` with the first problem."""
     loaded: Loaded[T] = load_value(form, value, path=path)
     if loaded.problems:
         raise UsageError(loaded.problems[0].message, hint=loaded.problems[0].hint)
@@ -509,7 +514,7 @@ def check_value(form: Form[T], value: Any, path: Path) -> T:
 
 
 def in_order(problems: Iterable[Problem], source: str) -> tuple[Problem, ...]:
-    """Each problem once, in the order of the text, with those of included files last."""
+    """Return each problem once, in the order of the text, with the problems of included files last."""
     return tuple(
         sorted(set(problems), key=lambda one: (one.file != source, *one[2:5], one.severity, one.message))
     )
@@ -520,7 +525,7 @@ def json_schema(form: Form[Any], title: str) -> Schema:
 
 
 def did_you_mean(name: str, known: Iterable[str], *, what: str = "") -> str:
-    """The hint for an unknown name: the closest known one, then all of them under the heading `what`."""
+    """Return the hint for an unknown name: the closest known name, then all known names under the heading `what`."""
     names = list(dict.fromkeys(islice(known, _MOST_NAMES + 1)))
     more = ", …" if names[_MOST_NAMES:] else ""
     names = names[:_MOST_NAMES]

@@ -1,7 +1,8 @@
 """Find keys and passwords in a text that will be stored in the project, where git would share them with everyone.
 
-Known secrets are found by their value, others by their issuer's format. Formats that ordinary text may have are not
-included, so that only real secrets are refused. Every pattern takes time linear in the length of the text. Pure.
+Known secrets are found by their value, others by their issuer's format. Formats that can occur in ordinary text are not
+included, so that only real secrets are refused. Every pattern takes time linear in the length of the text. The
+functions here are pure.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ _FORMS = {
     "a Slack token": r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}",
     "an npm token": r"\bnpm_[A-Za-z0-9]{36}\b",
     "a Hugging Face token": r"\bhf_[A-Za-z0-9]{34,}\b",
-    # Matched only at the beginning of a word, if the other parts follow, because the prefix may occur many times.
+    # Match only at the beginning of a word, and only if the other parts follow, because the prefix can occur many
+    # times.
     "a JSON Web Token": r"(?<![A-Za-z0-9_-])(?=[A-Za-z0-9_-]+\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10})"
     r"[A-Za-z0-9_-]*\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+",
     "a bearer token": r"(?i:\bauthorization:\s*bearer\s+)(?=[^\s]*[0-9])[A-Za-z0-9._~+/-]{20,}",

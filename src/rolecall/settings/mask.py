@@ -1,4 +1,5 @@
-"""Keep secrets out of everything stored and shown by replacing their values wherever they occur. Pure."""
+"""Keep secrets out of everything that is stored and shown, by replacing their values wherever they occur. The functions
+here are pure."""
 
 from __future__ import annotations
 
@@ -11,44 +12,46 @@ MASKED = "***MASKED***"
 SHORTEST = 8
 """Shorter values are not masked, because they would also occur in harmless text."""
 
-# Patterns are texts here, so that importing this module compiles none of them.
+# The patterns are strings, so that importing this module compiles none of them.
 _SUSPICIOUS_NAME = r"(?i)KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|_(?:PASS|PWD|AUTH)$"
 _LOGIN_IN_ADDRESS = r"(?<=://)([^/\s:@]*):([^/\s@]+)@"
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable's name suggests a secret."""
+    """Return whether a variable's name suggests that its value is a secret."""
     return re.search(_SUSPICIOUS_NAME, name) is not None
 
 
 def passwords_in(text: str) -> list[str]:
-    """The passwords in addresses."""
+    """Return the passwords in the addresses that a text contains."""
     return [password for _, password in re.findall(_LOGIN_IN_ADDRESS, text)]
 
 
 def secrets_in(environ: Mapping[str, str], *, always: Iterable[str] = ()) -> tuple[str, ...]:
-    """The secret values in an environment: of variables with secret names, of those in `always`, and passwords in
-    addresses."""
+    """Return the secret values in an environment: the values of variables with secret names and of those in `always`,
+    and the passwords in addresses."""
     names = {name for name in environ if is_secret_name(name)} | set(always)
     values = {environ[name].strip() for name in names if name in environ}
     values.update(found for value in environ.values() for found in passwords_in(value))
-    # Longest first, so that a secret that contains another is replaced as a whole.
+    # The longest come first, so that a secret that contains another one is replaced as a whole.
     return tuple(sorted((value for value in values if len(value) >= SHORTEST), key=len, reverse=True))
 
 
 def is_variable_name(value: Any) -> bool:
-    """Whether a text looks like the name of a variable rather than a key."""
+    """Return whether a text looks like the name of a variable rather than a key."""
     return isinstance(value, str) and re.fullmatch(r"[A-Z_][A-Z0-9_]*", value) is not None
 
 
 # -- secrets in the configuration --
 
 _NAMES_OF_OTHERS = ("agentOverrides", "modelOverrides")
-"""Sections whose keys are names of workflows and roles, which may look like secrets, such as `rotate-keys`."""
+"""Sections whose keys are names of workflows and roles. Such a name can look like that of a secret, as `rotate-keys`
+does."""
 
 
 def may_have_secrets(text: str) -> bool:
-    """Whether the text of a configuration may contain a secret; most texts only name variables that hold keys."""
+    """Return whether the text of a configuration might contain a secret. Most texts only name variables that contain
+    keys."""
     rest = re.sub(
         r"""apiKeyEnv["']?: *["']?[A-Z_][A-Z0-9_]*["']?(?= *(?:$|[,}#]))""", "", text, flags=re.MULTILINE
     )
@@ -56,7 +59,7 @@ def may_have_secrets(text: str) -> bool:
 
 
 def secrets_of(settings: Any) -> list[str]:
-    """Every secret in the configuration itself: keys, passwords in addresses, variables of agents."""
+    """Return every secret in the configuration itself: keys, passwords in addresses, and secret variables of agents."""
     if isinstance(settings, Mapping):
         own = [str(value) for name, value in settings.items() if _is_secret(name, value)]
         others = [value for name, value in settings.items() if name not in _NAMES_OF_OTHERS]
@@ -67,7 +70,7 @@ def secrets_of(settings: Any) -> list[str]:
 
 
 def hide_secrets(value: Any, mask: str) -> Any:
-    """A part of the configuration for display, with secrets replaced by `mask`."""
+    """Return a part of the configuration for display, with every secret replaced by `mask`."""
     if isinstance(value, Mapping):
         return {
             key: mask
@@ -83,7 +86,8 @@ def hide_secrets(value: Any, mask: str) -> Any:
 
 
 def _is_secret(name: object, value: Any) -> bool:
-    """Whether an entry is a secret, by its name, or because it has a key where the name of a variable belongs."""
+    """Return whether an entry is a secret: by its name, or because it contains a key where the name of a variable
+    belongs."""
     if value in (None, "") or isinstance(value, Mapping):
         return False
     if name == "apiKeyEnv":
@@ -96,7 +100,7 @@ def _is_secret(name: object, value: Any) -> bool:
 
 class Mask:
     def __init__(self, secrets: Iterable[str]) -> None:
-        # A multi-line secret also appears line by line: indented, numbered, in a diff.
+        # A secret with several lines also appears line by line: indented, numbered, or in a diff.
         texts = {secret for secret in secrets if secret}
         texts |= {
             line.strip() for text in texts for line in text.splitlines() if len(line.strip()) >= SHORTEST
@@ -110,7 +114,7 @@ class Mask:
         return self._pattern.sub(MASKED, text) if self._pattern else text
 
     def value(self, value: Any) -> Any:
-        """A JSON value with every string in it masked, keys included."""
+        """Return a JSON value with every string in it masked, including keys."""
         if self._pattern is None:
             return value
         if isinstance(value, str):
@@ -125,13 +129,14 @@ class Mask:
         return Stream(self)
 
     def certain(self, text: str) -> int:
-        """How much of an unfinished text can already be masked, because no secret extends beyond that point."""
+        """Return how many characters of an unfinished text can already be masked, because no secret extends beyond that
+        point."""
         if self._pattern is None:
             return len(text)
         at = len(text)
         for start in range(
             max(0, at - len(self._forms[0]) + 1), at
-        ):  # the end of the text may begin a secret
+        ):  # the end of the text might be the beginning of a secret
             end = text[start:]
             if any(form.startswith(end) and form != end for form in self._forms):
                 at = start
@@ -141,7 +146,8 @@ class Mask:
 
 
 class Stream:
-    """Masks a text that arrives in pieces; a possible start of a secret is held back until the next piece."""
+    """Masks a text that arrives in pieces. What might be the beginning of a secret is held back until the next
+    piece."""
 
     def __init__(self, mask: Mask) -> None:
         self._mask = mask

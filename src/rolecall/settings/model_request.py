@@ -1,4 +1,4 @@
-"""One request to a model's endpoint with the standard library, because model libraries take seconds to import.
+"""One request to a model's endpoint, made with the standard library because model libraries take seconds to import.
 
 No proxy is used, no redirect is followed, and no error contains the key.
 """
@@ -26,11 +26,11 @@ class ModelResponse(NamedTuple):
 
 
 def check_endpoint(endpoint: Endpoint, model: str) -> SplitResult:
-    """Return the parts of the endpoint's address; raise UsageError if a request cannot be made with its address or its
-    key. `model` says whose endpoint it is."""
+    """Return the parts of the endpoint's address. Raise UsageError if no request can be made with the address or the
+    key. `model` says in errors whose endpoint it is."""
     try:
         url = urlsplit(endpoint.base_url)
-        host, _ = url.hostname, url.port  # raises ValueError if it is not a number
+        host, _ = url.hostname, url.port  # raises ValueError if the port is not a number
     except ValueError:
         host = None
     if not host or url.scheme not in ("http", "https") or url.username is not None:
@@ -44,7 +44,7 @@ def check_endpoint(endpoint: Endpoint, model: str) -> SplitResult:
 
 
 class ModelRequest:
-    """A request, which another thread can abort."""
+    """A request that another thread can abort."""
 
     def __init__(self, endpoint: Endpoint, path: str, model: str) -> None:
         url = check_endpoint(endpoint, model)
@@ -58,16 +58,18 @@ class ModelRequest:
         self._socket: socket.socket | None = None
 
     def send(self, body: bytes | None, *, most: int) -> ModelResponse:
-        """Send the request, a GET if it has no body, and read at most one byte more than `most` of the answer. Raises
-        TimeoutError if all of it takes longer than the endpoint's timeout, and another OSError or an HTTPException if
-        it fails."""
+        """Send the request and read at most one byte more than `most` of the answer. A request without a body is a GET
+        request. Raise TimeoutError if the whole exchange takes longer than the endpoint's timeout, and another OSError
+        or an HTTPException if it fails."""
         connection, until = self._connection, time.monotonic() + self._seconds
-        timer = Timer(self._seconds, self.abort)  # a socket's own timeout applies between two bytes
+        timer = Timer(
+            self._seconds, self.abort
+        )  # the socket's own timeout applies only to the time between two bytes
         timer.daemon = True
         timer.start()
         try:
             connection.connect()
-            # Kept because the connection drops its reference to the socket if the response is going to close it.
+            # Keep the socket, because the connection drops its reference to it if the response is going to close it.
             self._socket = connection.sock
             connection.request("GET" if body is None else "POST", self._path, body, self._headers)
             with connection.getresponse() as response:
@@ -81,7 +83,7 @@ class ModelRequest:
         finally:
             timer.cancel()
             connection.close()
-        if time.monotonic() >= until:  # an answer without a length may have been cut off
+        if time.monotonic() >= until:  # an answer without a length might have been cut off
             raise TimeoutError
         return ModelResponse(response.status, data, response.headers)
 
@@ -93,7 +95,8 @@ class ModelRequest:
 
 
 def excerpt(said: bytes | str | BaseException, key: str | None, *, most: int = 300) -> str:
-    """The start of what an endpoint or an error says, in one line, with the key removed in case it is echoed."""
+    """Return the beginning of what an endpoint or an error says, on one line, without the key, which might be
+    echoed."""
     if isinstance(said, BaseException):
         said = str(said) or type(said).__name__
     text = said[:4000].decode("utf-8", "replace") if isinstance(said, bytes) else said[:4000]

@@ -1,6 +1,6 @@
-"""The endpoints of models, as the configuration names them.
+"""The endpoints of models, as they are named in the configuration.
 
-A key is sent only to the endpoint it is configured with, never to one from another section.
+A key is sent only to the endpoint with which it is configured, never to an endpoint from another section.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 
 class Endpoint(NamedTuple):
-    """Where a model is reached. Its text does not contain the key."""
+    """The endpoint of a model. Its string representation omits the API key."""
 
     base_url: str
-    """The address without the path of a request, such as /chat/completions."""
+    """The address without the path of the request, such as /chat/completions."""
     model: str
     api_key: str | None = None
     timeout: float = 60.0
-    """Seconds for a whole request, from connecting to the last byte."""
+    """The timeout of a whole request in seconds, from connecting to the last byte."""
     protocol: str = PROTOCOLS[0]
 
     @property
     def place(self) -> str:
-        """The address without a query, which may contain a key."""
+        """The address without its query, which might contain a key."""
         return re.split("[?#]", self.base_url)[0]
 
     def __repr__(self) -> str:
@@ -47,10 +47,10 @@ class Endpoint(NamedTuple):
 
 
 def model_endpoint(settings: Settings, environment: Mapping[str, str], model: str | None) -> Endpoint:
-    """The endpoint of a model.
+    """Return the endpoint of a model.
 
-    `model` is an alias from `models`, or `PROVIDER/NAME`; None means the default. A configured provider overrides a
-    built-in one of the same name, and uses its own key or none.
+    `model` is an alias from `models`, or `PROVIDER/NAME`; None means the default model. A configured provider overrides
+    the built-in one of the same name. It uses its own key, or none.
     """
     named = str(model or settings.get("defaultModel") or "")
     if not named:
@@ -86,8 +86,8 @@ def model_endpoint(settings: Settings, environment: Mapping[str, str], model: st
 
 
 def builtin_options(settings: Settings, environment: Mapping[str, str], options: JsonObject) -> JsonObject:
-    """The options of the built-in agent with its endpoint, which only a provider may set: a key in a workflow or beside
-    an agent would be stored, and could be sent to the wrong endpoint."""
+    """Return the options of the built-in agent, with its endpoint, which only a provider can set. A key in a workflow
+    or in an agent's options would be stored, and could be sent to the wrong endpoint."""
     for key in ("base_url", "api_key", "protocol"):
         if key in {name.replace("-", "_") for name in options}:
             raise UsageError(
@@ -105,10 +105,10 @@ def builtin_options(settings: Settings, environment: Mapping[str, str], options:
 def extract_endpoint(
     settings: Settings, environment: Mapping[str, str], overrides: Settings | None = None
 ) -> Endpoint | None:
-    """The endpoint that reads answers without frontmatter, or None.
+    """Return the endpoint that reads answers without frontmatter, or None if no model is configured for it.
 
-    The role's overrides come first, then `extract` in the configuration; without either, the model of the scene
-    `extract`, or the default model.
+    The role's overrides come first, then `extract` in the configuration. Without either, the model of the scene
+    `extract` is used, or the default model.
     """
     levels = [level for level in (as_mapping(overrides), get_section(settings, "extract")) if level]
     for level in levels:
@@ -143,7 +143,8 @@ def extract_endpoint(
 def _extract_provider(
     settings: Settings, environment: Mapping[str, str], levels: Sequence[Settings]
 ) -> tuple[int, str | None, Settings]:
-    """The level that names the endpoint, the endpoint's address, and the section with its key."""
+    """Return the depth of the level that names the endpoint, the endpoint's address, and the section that contains its
+    key."""
     speaking_openai = {
         key: entry for key, entry in PUBLIC_PROVIDERS.items() if entry["protocol"] == PROTOCOLS[0]
     }
@@ -186,12 +187,12 @@ def _provider(
 
 
 def _list(built_in: Mapping[str, Mapping[str, str]]) -> str:
-    """List providers that need no configuration, each with the variable for its key."""
+    """List providers that need no configuration, each with the name of the variable for its key."""
     return ", ".join(f"{name} ({entry['apiKeyEnv']})" for name, entry in built_in.items())
 
 
 def _key(entry: Settings, environment: Mapping[str, str], whose: str) -> str | None:
-    """The key itself, or the value of the variable that is named; a variable without a value is an error."""
+    """Return the key itself, or the value of the variable that is named. A variable without a value is an error."""
     variable = entry.get("apiKeyEnv")
     if entry.get("apiKey"):
         return str(entry["apiKey"])
@@ -199,7 +200,7 @@ def _key(entry: Settings, environment: Mapping[str, str], whose: str) -> str | N
         return None
     if environment.get(str(variable)):
         return environment[str(variable)]
-    if not is_variable_name(variable):  # the value may be the key itself
+    if not is_variable_name(variable):  # the value might be the key itself
         raise UsageError(
             f"the variable in `apiKeyEnv` of {whose} is not set",
             hint="`apiKeyEnv` names the variable that holds the key; put the key itself into `.env` in the home.",

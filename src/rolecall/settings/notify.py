@@ -1,8 +1,8 @@
-"""Notifications for people, as the section `notify` of the configuration describes them.
+"""Notifications for people, as configured in the section `notify`.
 
 The process that commits a change then starts `cli/notify.py` as a separate program and does not wait for it. So a
-notification never delays or fails a step, and each is sent at most once: it is lost if the process dies right after
-the commit. Imported when a thread ends or is suspended.
+notification never delays a step or makes it fail. Each notification is sent at most once: it is lost if the process
+dies right after the commit. This module is imported when a thread ends or is suspended.
 """
 
 from __future__ import annotations
@@ -24,30 +24,31 @@ if TYPE_CHECKING:
     from rolecall.settings.settings import Settings
     from rolecall.store.canonical import JsonObject
 else:
-    subprocess = Module("subprocess")  # not needed unless notifications are configured
+    subprocess = Module("subprocess")  # needed only if notifications are configured
 
 _SENDER = "rolecall.cli.notify"
 _IN_BACKGROUND = 'exec 3<&0; "$@" <&3 3<&- >/dev/null 2>&1 &'
 _RUN = "ROLECALL_RUN"
-"""Marks the processes of a step, which are ended with it."""
+"""The variable that marks the processes of a step, which are ended with the step."""
 _LINES = 100
 
 start_for_us: Callable[[JsonObject], None] | None = None
-"""Set where another process must start the sender: the service ends everything that a worker has started."""
+"""A function to call instead of `start` where another process must start the sender, because the service ends
+everything that a worker has started."""
 
 
 def settings() -> Settings:
-    """How people are notified; empty if the configuration does not say."""
+    """Return how people are notified, or an empty mapping if the configuration does not say."""
     path = config.config_path()
     text = config.read_text(path)
-    # Most configurations have no such section, and parsing YAML takes longer than the rest.
+    # Most configurations have no such section, and parsing YAML would take longer than everything else here.
     found = config.parse(text, path).get("notify") if "notify" in text else None
     return found if isinstance(found, Mapping) else {}
 
 
 def tell(messages: Iterable[JsonObject]) -> None:
-    """Start the program that sends these messages, if the configuration asks for them. A problem is only logged,
-    because the change itself is already committed."""
+    """Start the program that sends these messages, if the configuration asks for them. If that fails, only log the
+    problem, because the change itself is already committed."""
     try:
         wanted = settings()
         for message in messages if wanted else ():
@@ -68,7 +69,7 @@ def start(message: JsonObject) -> None:
 
 
 def log(problem: str) -> None:
-    """Log why a notification failed, in a file that keeps the newest lines."""
+    """Log why a notification failed, in a file that keeps only the newest lines."""
     try:
         path = os.path.join(config.home(), "notify.log")
         line = f"{strftime('%Y-%m-%d %H:%M:%S')} {' '.join(config.mask().text(problem).split())}\n"

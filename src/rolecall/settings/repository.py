@@ -1,12 +1,14 @@
-"""Find the git repository around a folder by its files, without starting git, because every command needs this."""
+"""Find the git repository that contains a folder by its files, without starting git, because every command needs
+this."""
 
 import os
 
 
 def root_around(folder: str) -> str | None:
-    """The work tree that contains an absolute path; None outside git."""
+    """Return the work tree that contains an absolute path, or None if the path is outside git."""
     while True:
-        # A folder with a HEAD (sandboxes leave empty ones behind), or the file of a worktree or submodule.
+        # The .git entry is a folder with a HEAD (sandboxes leave empty folders behind), or the file of a worktree or
+        # submodule.
         git = os.path.join(folder, ".git")
         if os.path.isfile(git) or os.path.lexists(os.path.join(git, "HEAD")):
             return folder
@@ -16,8 +18,8 @@ def root_around(folder: str) -> str | None:
 
 
 def nearest(name: str, folder: str) -> str | None:
-    """The nearest path of that name in a folder or above it, up to the repository's root. Outside a repository only the
-    folder itself counts, because the folders above it may belong to someone else."""
+    """Return the nearest path with that name in a folder or above it, up to the repository's root. Outside a
+    repository, only the folder itself counts, because the folders above it might belong to someone else."""
     folder = os.path.abspath(folder)
     root = root_around(folder) or folder
     while not os.path.lexists(os.path.join(folder, name)):

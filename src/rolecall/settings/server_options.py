@@ -1,4 +1,4 @@
-"""Options that several doors have: which store, where to listen for HTTP, and who may call."""
+"""Options that several commands share: which store to use, where to listen for HTTP, and who may call."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The socket of a home's service. It carries no work: a process that moves a thread writes that into the store and then
-pokes the service, which only makes it look sooner."""
+"""The socket of a home's service. It carries no work: a process that moves a thread writes that into the store, and
+then pokes the service, which only makes the service look sooner."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _PATIENCE = 10.0
 _LONGEST_PATH = 100
-"""The longest path in bytes that is safe to bind a socket to; the system's limit is 108 or 104."""
+"""The longest path, in bytes, to which it is safe to bind a socket; the system's limit is 108 or 104."""
 
 
 def socket_path(home: str) -> str:
@@ -23,7 +23,7 @@ def socket_path(home: str) -> str:
 
 
 def connect(home: str) -> socket.socket | None:
-    """A connection to the service; None if no service listens."""
+    """Connect to the service, or return None if no service is listening."""
     pipe = socket.socket(socket.AF_UNIX)
     pipe.settimeout(_PATIENCE)
     try:
@@ -51,7 +51,7 @@ def to_line(words: JsonObject) -> bytes:
 
 @contextmanager
 def short_path(path: str) -> Iterator[str]:
-    """An alternative name for `path` that is short enough for a socket's address."""
+    """Provide an alternative name for `path` that is short enough for a socket's address."""
     if len(os.fsencode(path)) <= _LONGEST_PATH or not os.path.isdir("/proc/self/fd"):
         yield path
         return

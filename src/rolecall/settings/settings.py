@@ -1,6 +1,5 @@
-"""The configuration: the keys of `config.yaml` (`_SETTINGS`), and what they mean for agents and projects. Pure
-functions of the mapping that `config.load` returns; `models.py` has those about models.
-"""
+"""The configuration: the keys of `config.yaml` (`_SETTINGS`), and what they mean for agents and projects. The functions
+here are pure functions of the mapping that `config.load` returns; those about models are in `models.py`."""
 
 from __future__ import annotations
 
@@ -36,8 +35,8 @@ if TYPE_CHECKING:
 
 Path = tuple[str, ...]
 Settings = Mapping[str, Any]
-"""The configuration as `config.load` returns it, or a section of it. It may have any shape; `problems` reports what is
-wrong."""
+"""The configuration as `config.load` returns it, or a section of it. It can have any shape; `problems` reports what is
+wrong with it."""
 
 PROTOCOLS = ("openai", "anthropic")
 """The protocols that a model's endpoint can speak."""
@@ -49,7 +48,7 @@ PUBLIC_PROVIDERS: Mapping[str, Mapping[str, str]] = {
         "protocol": "anthropic",
     },
 }
-"""Providers that need no configuration; each variable's key is sent only to the endpoint beside it."""
+"""Providers that need no configuration. The key in each variable is sent only to the endpoint in the same entry."""
 UWF_PROGRAMS = {
     "uwf-builtin": "builtin",
     "uwf-claude-code": "claude",
@@ -58,13 +57,14 @@ UWF_PROGRAMS = {
 }
 """The agents that come with uwf, and the adapters that replace them."""
 OUTSIDE = "outside"
-"""The `effects` of an agent whose work has effects outside its folder, so that none of its steps is reused."""
+"""The value of an agent's `effects` if its work has effects outside its folder, so that none of its steps is reused."""
 NOTIFIED = ("waits", "limited", "completed", "failed", "discarded")
-"""What people can be notified of. A killed thread sends nothing: the person who killed it knows."""
+"""The events of which people can be notified. A killed thread sends no notification, because the person who killed it
+knows."""
 _GATES = ("block", "warn", "off")
 _STEP = r'"([^"]+)"(?:\.|$)|([^."]+)(?:\.|$)'
 
-# Values are kept out of error messages, because any of them may be a misplaced key.
+# Values are kept out of error messages, because any of them might be a misplaced key.
 _LINE = Text("text", is_line=True, is_secret=True)
 _URL = Text(
     "an address that begins with http:// or https://",
@@ -122,7 +122,7 @@ EXTRACT_OF_PROJECT = Section(
         ),
     },
 )
-"""`extract` in a project's rolecall.yaml."""
+"""The form of `extract` in a project's rolecall.yaml."""
 _PROVIDER = Section(
     "a provider",
     {**_KEYS_OF_ENDPOINT, "protocol": Field(Choice(*PROTOCOLS), "What the endpoint speaks (openai).")},
@@ -147,7 +147,7 @@ _AGENT = Section(
             "`outside`: its work has effects outside its folder, so no step is reused.",
         ),
     },
-    others=Anything(),  # the adapter checks its options when a role first uses it
+    others=Anything(),  # the adapter checks its options when a role first uses the agent
 )
 _TIERS = Section(
     "modelTiers",
@@ -251,7 +251,7 @@ def json_schema() -> Schema:
 
 
 def path_of(key: str) -> Path:
-    """The steps of a dotted key; a step that contains a dot is in double quotes."""
+    """Return the steps of a dotted key. A step that contains a dot is in double quotes."""
     steps, at = [], 0
     while match := re.compile(_STEP).match(key, at):
         steps.append(match[1] or match[2])
@@ -269,7 +269,7 @@ def key_of(path: Path) -> str:
 
 
 def kind_of(path: Path) -> Form[Any]:
-    """The form of the value at a path; an unknown key is an error."""
+    """Return the form of the value at a path. Raise `UsageError` for an unknown key."""
     level: Form[Any] = _SETTINGS
     for depth, step in enumerate(path):
         if isinstance(level, Either):
@@ -292,7 +292,7 @@ def kind_of(path: Path) -> Form[Any]:
 
 
 def value_from(text: str, path: Path) -> Any:
-    """The value that `text` means at a path."""
+    """Return the value that `text` means at a path."""
     form = kind_of(path)
     if isinstance(form, Either):
         form = form.forms[dict]
@@ -317,18 +317,18 @@ def value_from(text: str, path: Path) -> Any:
 
 
 def problems(settings: Settings, *, adapters: Collection[str]) -> list[str]:
-    """All problems with a configuration: unknown keys, invalid values, names that are not defined."""
+    """Return all problems with a configuration: unknown keys, invalid values, and names that are not defined."""
     return [*shape_problems(settings), *dangling(settings, adapters=adapters)]
 
 
 def shape_problems(settings: Settings) -> list[str]:
-    """Unknown keys and invalid values."""
+    """Return the problems with unknown keys and invalid values."""
     found = load_value(_SETTINGS, settings, hides_texts=True).problems
     return [f"{problem.message}{'. ' if problem.hint else ''}{problem.hint}" for problem in found]
 
 
 def dangling(settings: Settings, *, adapters: Collection[str]) -> list[str]:
-    """Names that the configuration uses but does not define."""
+    """Return the problems with names that the configuration uses but does not define."""
     agents = [("defaultAgent", settings.get("defaultAgent"))]
     for workflow, roles in get_section(settings, "agentOverrides").items():
         agents += [(f"agentOverrides.{workflow}.{role}", alias) for role, alias in as_mapping(roles).items()]
@@ -365,32 +365,32 @@ def as_mapping(value: Any) -> Settings:
 
 
 def in_home(environment: Mapping[str, str], file: str) -> str:
-    """The path of a file in the home, as hints show it."""
+    """Return the path of a file in the home, in the form in which hints show it."""
     return os.path.join(environment.get("ROLECALL_HOME") or "~/.rolecall", file)
 
 
 def keeps_trees(settings: Settings) -> bool:
-    """Whether steps record the files that their roles found and left."""
+    """Return whether steps record the files that their roles found and left."""
     return get_section(settings, "trees").get("keep") is not False
 
 
 def shares_trees(settings: Settings) -> bool:
-    """Whether the files in a thread's own folder go through a shared store to other machines."""
+    """Return whether the files in a thread's own folder are passed on to other machines through a shared store."""
     return keeps_trees(settings) and get_section(settings, "trees").get("share") is not False
 
 
 class Collector(NamedTuple):
-    """The collector that gets traces, as the section `traces` names it."""
+    """The collector that receives traces, as configured in the section `traces`."""
 
     url: str
     headers: str = ""
-    """The headers that it wants, in the form of OTEL_EXPORTER_OTLP_HEADERS."""
+    """The headers that the collector requires, in the form of OTEL_EXPORTER_OTLP_HEADERS."""
     content: bool = False
-    """Whether it gets prompts, answers and tool results."""
+    """Whether the collector receives prompts, answers and tool results."""
 
 
 def collector(settings: Settings, environment: Mapping[str, str], url: str | None = None) -> Collector | None:
-    """The configured collector, or the one at `url`; only the configured one gets headers."""
+    """Return the configured collector, or the one at `url`. Only the configured collector gets headers."""
     section = get_section(settings, "traces")
     check_value(kind_of(("traces",)), section, ("traces",))
     if url and url != section.get("otlp"):
@@ -414,8 +414,8 @@ NAME_AN_AGENT = Hint("Give the role an `agent`, or set a default", "set_default_
 def agent_for(
     settings: Settings, *, workflow: str, role: str, named: str | None, override: str | None
 ) -> str:
-    """The alias or spec of the agent for a role: from --agent, agentOverrides, the role itself, or the default. --agent
-    does not replace a command that is run for its exit code."""
+    """Return the alias or spec of the agent for a role: from `override` (the --agent option), agentOverrides, the role
+    itself, or the default. The --agent option does not replace a command that is run for its exit code."""
     configured = as_mapping(get_section(settings, "agentOverrides").get(workflow)).get(role)
     if named and named.startswith("run:"):
         override = None
@@ -426,10 +426,10 @@ def agent_for(
 
 
 def configured_agent(settings: Settings, alias: str) -> tuple[str, JsonObject]:
-    """The spec and the options of an alias; any other name is its own spec.
+    """Return the spec and the options of an alias. Any other name is its own spec.
 
-    `{adapter: claude, model: …}` is an adapter with options, `{command, args}` an external agent. The agents of uwf map
-    to our own adapters.
+    `{adapter: claude, model: …}` is an adapter with options, and `{command, args}` an external agent. The agents of uwf
+    are mapped to our own adapters.
     """
     given = get_section(settings, "agents").get(alias)
     entry = as_mapping(given)
@@ -463,12 +463,12 @@ def configured_agent(settings: Settings, alias: str) -> tuple[str, JsonObject]:
 
 
 def has_effects(settings: Settings, alias: str) -> bool:
-    """Whether the configuration says that an agent's work has effects outside its folder."""
+    """Return whether the configuration says that an agent's work has effects outside its folder."""
     return as_mapping(get_section(settings, "agents").get(alias)).get("effects") == OUTSIDE
 
 
 def uwf_program(settings: Settings, alias: str) -> str | None:
-    """The uwf agent that a name means, if one of our adapters replaces it; None for any other name."""
+    """Return the uwf agent that a name means if one of our adapters replaces that agent, or None for any other name."""
     agents = get_section(settings, "agents")
     named = as_mapping(agents[alias]).get("command") if agents.get(alias) is not None else alias
     return named if isinstance(named, str) and named in UWF_PROGRAMS else None
@@ -488,8 +488,8 @@ def unknown_agent(settings: Settings, alias: str, adapters: Collection[str]) -> 
 
 
 def tier_model(settings: Settings, names: Sequence[str], tier: str) -> str:
-    """The configured model for a tier of the catalogue's agents, from the first of `names` that has one: an alias, then
-    its adapter, or a host. Empty means the agent's own default."""
+    """Return the configured model for a tier of the catalogue's agents, from the first of `names` that has one. The
+    names are an alias followed by its adapter, or a host. An empty string means the agent's own default."""
     tiers = get_section(settings, "modelTiers")
     found = (as_mapping(tiers.get(name)).get(tier) for name in names)
     return next((str(model) for model in found if model), "")
@@ -499,7 +499,7 @@ def tier_model(settings: Settings, names: Sequence[str], tier: str) -> str:
 
 
 def unplanned_edits(settings: Settings) -> str:
-    """How a host's hooks treat edits while no task is planned: block, warn or off."""
+    """Return how a host's hooks treat edits while no task is planned: block, warn or off."""
     mode = get_section(settings, "project").get("unplannedEdits", _GATES[0])
     if mode not in _GATES:
         raise UsageError(
@@ -510,15 +510,16 @@ def unplanned_edits(settings: Settings) -> str:
 
 
 def memory_thresholds(settings: Settings) -> dict[str, int]:
-    """The configured thresholds for merging and forgetting memory notes, under their names in `project.memory`."""
+    """Return the configured thresholds for merging and forgetting memory notes, under their names in
+    `project.memory`."""
     written = get_section(settings, "memory")
     section = {key: written[key] for key in _THRESHOLDS if key in written}
     return check_value(_MEMORY, section, ("memory",))
 
 
 def catalog(settings: Settings) -> str | None:
-    """The folder of the catalogue; None for our own. A key that looks like a misspelt `catalog` is refused, because
-    ignoring it would silently use our own."""
+    """Return the folder of the catalogue, or None for the built-in one. Raise an error for a key that looks like a
+    misspelt `catalog`, because ignoring the key would silently use the built-in catalogue."""
     for key in settings:
         if key not in KEYS and did_you_mean(str(key), KEYS) == "Did you mean 'catalog'?":
             kind_of((key,))  # raises the error

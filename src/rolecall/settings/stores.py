@@ -23,14 +23,14 @@ else:
 
 
 def open_store(url: str | None = None, *, create: bool = True) -> Store:
-    """Open the store at `url`, or the configured one. With `create=False` nothing is ever created."""
+    """Open the store at `url`, or the configured store. With `create=False`, nothing is ever created."""
     settings = config.store_settings()
     address = settings.url if url is None else url
     return Store(open_backend(address, create=create, durability=settings.durability))
 
 
 def store_if_any(url: str | None = None) -> Store | None:
-    """Open the store if it exists; None if it does not, unless `url` was given."""
+    """Open the store if it exists, and return None if it does not. If `url` is given, the store must exist."""
     try:
         return open_store(url, create=False)
     except NotFound:
@@ -40,11 +40,11 @@ def store_if_any(url: str | None = None) -> Store | None:
 
 
 def open_backend(url: str, *, create: bool = True, durability: Durability = "heads") -> Backend:
-    """Open a backend by its address, importing only the driver it needs."""
+    """Open a backend by its address, and import only the driver that the backend needs."""
     kind, path = config.store_address(url)
     if kind in ("postgresql", "postgres"):
         return postgres.PostgresBackend(url, create=create)
-    # Without a path, or in memory, everything would be lost when the process ends.
+    # Without a path, or in memory, everything would be lost when the process ended.
     if kind not in ("files", "sqlite") or path in ("", ":memory:"):
         raise UsageError(
             f"{mask.hide_secrets(url, '***')!r} is not a store this program knows",

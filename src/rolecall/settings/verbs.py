@@ -1,6 +1,6 @@
-"""Every verb of the command line, and its actions that a role can be denied. Plain values.
+"""Every command of the command line, with the actions in it that a role can be denied.
 
-The command line checks a verb before running it; the hooks' gate checks verbs in shell commands.
+The command line checks a command before running it; the hooks' gate checks commands in shell commands.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from rolecall.settings.capabilities import FILES, SHELL, TASK_CREATION, TASK_UPD
 
 
 class Action(NamedTuple):
-    """The actions of a verb that a role can be denied."""
+    """The actions of a command that a role can be denied."""
 
     classes: tuple[str, ...] = ()
-    """The verb is denied if a restriction denies one of these."""
+    """Classes of actions. The command is denied if a restriction denies one of them."""
     is_for_lead: bool = False
-    """Any restriction denies the verb, because a restricted role is not the lead."""
+    """Whether any restriction denies the command, because a restricted role is not the lead."""
     starts_threads: bool = False
-    """The verb is denied inside a step unless the role may start threads."""
+    """Whether the command is denied inside a step unless the role may start threads."""
     is_door: bool = False
-    """Only hosts may start the verb, and it checks every call itself; it is denied in an agent's shell."""
+    """Whether only hosts may start the command, which then checks every call itself. It is denied in an agent's
+    shell."""
 
 
 READS = Action()
-"""Also for verbs that write only what every role may: artifacts, and how often a note was read."""
+"""Commands that only read, or that write only what every role may write: artifacts, and how often a note was read."""
 WRITES = Action(FILES)
 RUNS = Action(SHELL)
 ADDS_TASKS = Action(TASK_CREATION)
@@ -74,7 +75,7 @@ OPTIONS: Mapping[tuple[str, str], Action] = {
     ("memory gc", "delete"): LEADS,
     ("memory gc", "auto"): LEADS,
 }
-"""Options that add actions to a verb."""
+"""Options that change the action of a command."""
 
 
 def check_verb(
@@ -85,7 +86,8 @@ def check_verb(
     is_in_step: bool,
     may_start_threads: bool,
 ) -> None:
-    """Refuse a verb with the given options if the role of this process may not perform its actions."""
+    """Raise an error if the role of this process is not allowed to perform the actions of a command with the given
+    options."""
     name, action = named_action(verb, is_given)
     if action.is_for_lead:
         check_lead(restrictions, name)
@@ -98,8 +100,8 @@ def check_verb(
 
 
 def named_action(verb: str, is_given: Callable[[str], object]) -> tuple[str, Action]:
-    """The action of a verb with the given options, and its name with the deciding option. Only the lead may use a verb
-    that is not in the table."""
+    """Return the action of a command with the given options, and its name with the option that decides. Only the lead
+    may use a command that is not in the table."""
     for (name, option), action in OPTIONS.items():
         if name == verb and is_given(option):
             return f"{verb} --{option}", action

@@ -1,9 +1,10 @@
-"""Read YAML 1.2 core values from text, safe against hostile input, with the place of every part.
+"""Read the values of the YAML 1.2 core schema from text, with the place of every part, safely even if the input is
+hostile.
 
-Built on the events of libyaml, so none of PyYAML's YAML 1.1 rules apply: `yes`, `12:30`, `1_000` and dates are text,
-`012` is 12, `<<` is an ordinary key, and a key is always the text as written. Duplicate keys, tags beyond the core,
-several documents and values that JSON cannot represent are refused. Nesting, size and alias expansion are bounded. No
-files are opened: `!include` works only if the caller passes a function that reads them.
+This reader is built on the events of libyaml, so none of PyYAML's YAML 1.1 rules apply: `yes`, `12:30`, `1_000` and
+dates are text, `012` is 12, `<<` is an ordinary key, and a key is always the text as written. Duplicate keys, tags
+beyond the core, several documents and values that JSON cannot represent are refused. Nesting, size and alias expansion
+are bounded. No files are opened: `!include` works only if the caller passes a function that reads them.
 """
 
 from __future__ import annotations
@@ -21,21 +22,22 @@ if TYPE_CHECKING:
     import yaml
     from yaml import _yaml
 else:
-    # These take longer to import than most texts take to read.
+    # Importing these takes longer than reading most texts.
     _yaml = Module("yaml._yaml")
     yaml = Module("yaml")
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 100
 MAX_ALIASED = 200_000
-"""The most that all aliases together may expand to, in nodes and characters."""
+"""The maximum to which all aliases together can expand, in nodes and characters."""
 
 Path = tuple[str | int, ...]
 Include = Callable[[str, str], tuple[str, str]]
-"""Called with the path as written and the file it is in; returns the file's name and text, or raises `UsageError`."""
+"""Called with the path as written and the name of the file that contains it. Returns the included file's name and text,
+or raises `UsageError`."""
 
 _CORE = "tag:yaml.org,2002:"
-# Patterns are texts here, so that importing this module compiles none of them.
+# The patterns are strings, so that importing this module compiles none of them.
 _NUMBER = (
     r"(?P<integer>[-+]?[0-9]+)|(?P<based>0o[0-7]+|0x[0-9a-fA-F]+)"
     r"|[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"
@@ -54,7 +56,7 @@ _MOST_DIGITS = 400
 
 
 class Position(NamedTuple):
-    """A position in a file; lines and columns count from 1."""
+    """A position in a file. Lines and columns count from 1."""
 
     file: str
     line: int
@@ -65,13 +67,13 @@ class Position(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A problem with a text: what is wrong, where, and what to do about it."""
+    """A problem with a text: what is wrong, where it is, and what to do about it."""
 
     severity: Literal["error", "warning"]
     message: str
     file: str
     line: int
-    """0 for a problem that is not in the text itself."""
+    """The line, or 0 if the problem is not in the text itself."""
     column: int
     hint: str = ""
 
@@ -82,14 +84,14 @@ class Problem(NamedTuple):
 
 
 def refusal(what: str, problems: Iterable[Problem]) -> UsageError:
-    """The error for a text that cannot be used, with one line for each error in it."""
+    """Return the error for a text that cannot be used, with one line for each error in the text."""
     errors = [problem for problem in problems if problem.severity == "error"]
     lines = "".join(f"\n  {problem}" for problem in errors)
     return UsageError(f"{what} has {len(errors)} problem{'s' if errors[1:] else ''}:{lines}")
 
 
 class YamlNode:
-    """A value, its place, and the places of its keys and parts."""
+    """A value with its place, and with the places of its keys and parts."""
 
     __slots__ = ("height", "key_places", "parts", "place", "value", "weight")
 
@@ -115,7 +117,8 @@ class Marks:
         self._root = root
 
     def at(self, path: Path, *, key: bool = False) -> Position:
-        """The place of the value at `path` or of its key; if it is absent, of the nearest part around it."""
+        """Return the place of the value at `path`, or of its key. If the value is absent, return the place of the
+        nearest part around it."""
         node, place = self._root, self._root.place
         for step in path:
             part = node.parts.get(step)
@@ -127,7 +130,7 @@ class Marks:
 
 
 class Document(NamedTuple):
-    """A parsed document; `node` is None if the text could not be read to its end."""
+    """A parsed document. `node` is None if the text could not be read to its end."""
 
     node: YamlNode | None
     problems: list[Problem]
@@ -136,8 +139,10 @@ class Document(NamedTuple):
 def load(
     text: str, *, source: str = "<text>", max_bytes: int = MAX_BYTES, include: Include | None = None
 ) -> Any:
-    """Read one YAML document and return its value; raise `UsageError` with file, line and column if it is invalid."""
-    # Most agents' answers start with simple `name: words` lines, and importing the parser is slower than reading them.
+    """Read one YAML document and return its value. Raise `UsageError` with file, line and column if the document is
+    invalid."""
+    # Most agents' answers begin with simple `name: words` lines, and importing the parser takes longer than reading
+    # these.
     if len(text) <= max_bytes:
         lines = [re.fullmatch(_FLAT, line) for line in text.removesuffix("\n").split("\n")]
         flat = {line[1]: _plain(line[2]) for line in lines if line}
@@ -169,7 +174,7 @@ class _Unreadable(Exception):
 
 
 class _Budget:
-    """What a document and its includes may still use."""
+    """What a document and its includes are still allowed to use."""
 
     def __init__(self, max_bytes: int, include: Include | None) -> None:
         self.max_bytes = max_bytes
@@ -182,7 +187,7 @@ class _Budget:
         self.problems.append(Problem("error", message, *place, hint))
 
     def take(self, text: str, place: Position) -> None:
-        # A character is at least one byte, so an enormous text is refused before it is encoded.
+        # A character takes at least one byte, so an enormous text is refused before it is encoded.
         size = len(text) if len(text) > self.max_bytes else len(text.encode("utf-8", "surrogatepass"))
         self.bytes_left -= size
         if self.bytes_left < 0:
@@ -190,7 +195,7 @@ class _Budget:
 
 
 class _Reader:
-    """Builds the value of one file from its events."""
+    """Builds the value of one file from the parser's events."""
 
     def __init__(self, text: str, files: tuple[str, ...], budget: _Budget) -> None:
         self._file = files[-1]
@@ -223,7 +228,8 @@ class _Reader:
         return Position(self._file, mark.line + 1, mark.column + 1)
 
     def _read_node(self, depth: int) -> YamlNode:
-        """Read the node that begins at the current event, and stop at its last event."""
+        """Read the node that begins at the current event. Afterwards, the current event is the last event of the
+        node."""
         event, place = self._event, self._place()
         kind = type(event).__name__
         if depth > MAX_DEPTH:
@@ -298,7 +304,7 @@ class _Reader:
         node.value[key] = part.value
 
     def _read_key(self, depth: int) -> tuple[str, Position]:
-        """Read a key, which is the text as written, even if it looks like another type."""
+        """Read a key, which is the text as written even if it looks like a value of another type."""
         event, place = self._event, self._place()
         if type(event).__name__ == "ScalarEvent" and event.tag in (None, "!", _CORE + "str"):
             if event.anchor:
@@ -344,13 +350,13 @@ class _Reader:
 
 
 def _events(text: str, file: str) -> Any:
-    """The parser's events for a text; every parser error becomes `_Unreadable`."""
+    """Yield the parser's events for a text. Raise `_Unreadable` for every parser error."""
 
     def place_of(before: str) -> Position:
         return Position(file, before.count("\n") + 1, len(before) - before.rfind("\n"))
 
     try:
-        # Encode here to catch lone surrogates; the parser counts columns in characters for bytes too.
+        # Encode the text here, to catch lone surrogates. The parser counts columns in characters for bytes, too.
         parser = _yaml.CParser(text.encode("utf-8"))
         while (event := parser.get_event()) is not None:
             yield event
@@ -387,7 +393,7 @@ def _unknown_tag(tag: str) -> str:
 
 
 def _plain(text: str) -> Any:
-    """The value of an unquoted scalar in the YAML 1.2 core schema."""
+    """Return the value of an unquoted scalar in the YAML 1.2 core schema."""
     if text in _WORDS:
         return _WORDS[text]
     if text[0] not in "-+.0123456789":

@@ -1,9 +1,9 @@
 """JSON Schemas as node types: which schemas are accepted, whether a payload fits, and which ids it refers to.
 
-The accepted keywords are those of the shared format, so a schema registered here can be registered in the predecessor.
-A schema is self-contained ($ref and $defs are not accepted). Validation uses jsonschema-rs with draft 2020-12.
-References are found by a walker compiled from the schema, which visits every branch: an extra reference only keeps a
-node alive, but a missed one would lose a node.
+The accepted keywords are those of the format shared with the predecessor, so a schema registered here can be registered
+there, too. A schema is self-contained ($ref and $defs are not accepted). Validation uses jsonschema-rs with draft
+2020-12. References are found by a walker compiled from the schema, which visits every branch: an extra reference only
+keeps a node alive, but a missed one would lose a node.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rolecall.store.lazy import Module
 if TYPE_CHECKING:
     import jsonschema_rs
 else:
-    jsonschema_rs = Module("jsonschema_rs")  # read-only commands compile types only for their references
+    jsonschema_rs = Module("jsonschema_rs")  # read-only commands compile types only to find references
 
 REF_FORMAT = "ocas_ref"
 TYPE_NAMES = ("string", "number", "integer", "boolean", "object", "array", "null")
@@ -31,8 +31,8 @@ _SCHEMA_LIST = {"type": "array", "items": _SCHEMA}
 _SCHEMA_MAP = {"type": "object", "additionalProperties": _SCHEMA}
 _TYPE_NAME = {"type": "string", "enum": list(TYPE_NAMES)}
 
-# The payload of the node that is the type of every schema. Its hash is part of the format, so it stays unchanged
-# although, read literally, it would allow only empty nested schemas; `problems_of` is the real check.
+# The payload of the node that is the type of every schema. Its hash is part of the format, so the payload stays
+# unchanged, although, read literally, it would allow only empty nested schemas. `problems_of` does the real check.
 META_SCHEMA: Schema = {
     "type": "object",
     "additionalProperties": False,
@@ -106,14 +106,15 @@ _PLAIN: dict[str, tuple[Callable[[Any], bool], str]] = {
     "enum": (lambda value: isinstance(value, list) and bool(value), "a list of at least one value"),
     "examples": (lambda value: isinstance(value, list), "a list"),
 }
-"""Keywords with a plain value: a test for the value, and what it must be. `const` and `default` take any value."""
+"""For each keyword with a plain value, a test for the value and what the value must be. `const` and `default` accept
+any value."""
 
 
 # -- which schemas are accepted --
 
 
 def refusal(problems: list[str]) -> InvalidSchema:
-    """The error for a schema with these problems."""
+    """Return the error for a schema with these problems."""
     listed = "".join(f"\n  {problem}" for problem in problems)
     return InvalidSchema(
         f"the schema is not accepted:{listed}",
@@ -123,20 +124,22 @@ def refusal(problems: list[str]) -> InvalidSchema:
 
 
 def problems_of(schema: Any) -> list[str]:
-    """Every problem with a schema, with its path; empty if the schema is accepted."""
+    """Return every problem with a schema, each with its path. The list is empty if the schema is accepted."""
     problems = list(_problems(schema, "", 0))
     if problems or not _needs_compiler(schema):
         return problems
     try:
         _validator(schema)
-    except ValueError as exc:  # of the validator, with a place, or of its regular expressions
+    except (
+        ValueError
+    ) as exc:  # an error of the validator has a path; an error of its regular expressions has none
         place = getattr(exc, "instance_path", None)
         return [str(exc) if place is None else f"{_pointer(place)}: {getattr(exc, 'message', exc)}"]
     return []
 
 
 def _needs_compiler(schema: Schema) -> bool:
-    """Whether only the validator, which is slow to import, can tell if a well-formed schema is accepted."""
+    """Return whether only the validator, which is slow to import, can tell if a well-formed schema is accepted."""
     for keyword, value in schema.items():
         if keyword in ("pattern", "patternProperties", "multipleOf"):
             return True
@@ -203,11 +206,11 @@ def _describe(value: Any) -> str:
 
 
 class Type:
-    """A schema ready for use, with validation and references compiled once."""
+    """A schema that is ready for use. Validation and the search for references are compiled once."""
 
     def __init__(self, schema: Schema, *, is_checked: bool = False) -> None:
-        # A store created elsewhere may contain any schema. One that is not fully understood could hide references, so
-        # it is refused as a type.
+        # A store created elsewhere can contain any schema. A schema that is not fully understood could hide references,
+        # so it is refused as a type.
         if not is_checked and (problems := list(_problems(schema, "", 0))):
             raise refusal(problems)
         self.schema = schema
@@ -217,7 +220,8 @@ class Type:
         self._compiled: Any = None
 
     def misfits(self, payload: Any) -> list[str]:
-        """Every way in which `payload` does not fit, with its path; empty if it fits."""
+        """Return every way in which `payload` does not fit, each with its path. The list is empty if the payload
+        fits."""
         if self.is_meta:
             return problems_of(payload)
         if self._compiled is None:
@@ -229,14 +233,15 @@ class Type:
             return []
         misfits = []
         for error in self._compiled.iter_errors(payload):
-            text = error.message  # quotes the value, so a large one is shortened to its beginning and end
+            # the message quotes the value, so a long message is shortened to its beginning and end
+            text = error.message
             if len(text) > 400:
                 text = f"{text[:200]} … {text[-150:]}"
             misfits.append(f"{_pointer(error.instance_path)}: {text}")
         return misfits
 
     def refs(self, payload: Any) -> tuple[str, ...]:
-        """The ids that `payload` refers to, each once, in the order found."""
+        """Return the ids to which `payload` refers, each once, in the order in which they are found."""
         if self._find_refs is None:
             return ()
         found: dict[str, None] = {}
@@ -254,9 +259,12 @@ def _pointer(path: list[str | int]) -> str:
 
 @lru_cache(maxsize=2_000)
 def pattern_test(pattern: str) -> Callable[[str], bool]:
-    """A function that tests whether a text contains a match of a regular expression; `ValueError` if it is invalid.
+    """Return a function that tests whether a text contains a match of a regular expression. Raise `ValueError` if the
+    expression is invalid.
 
-    For untrusted patterns: unlike Python's `re`, the validator's engine has no catastrophic backtracking."""
+    The function is safe for untrusted patterns: unlike Python's `re`, the validator's engine has no catastrophic
+    backtracking.
+    """
     is_valid = _validator({"pattern": pattern}).is_valid
 
     def matches(text: str) -> bool:
@@ -267,9 +275,9 @@ def pattern_test(pattern: str) -> Callable[[str], bool]:
 
 @lru_cache(maxsize=64)
 def glob_test(*globs: str) -> Callable[[str], bool]:
-    """A function that tests whether a path matches one of some file name patterns; `ValueError` if one is invalid. `*`
-    and `?` stay within a name, `**/` is any number of folders, `[…]` matches one of the characters, `[!…]` any other.
-    """
+    """Return a function that tests whether a path matches at least one of the file name patterns. Raise `ValueError` if
+    a pattern is invalid. `*` and `?` stay within a name, `**/` matches any number of folders, `[…]` matches one of the
+    characters, and `[!…]` any other character."""
     wildcards = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
 
     def translate(match: re.Match[str]) -> str:
@@ -277,7 +285,7 @@ def glob_test(*globs: str) -> Callable[[str], bool]:
         if token.startswith("[") and len(token) > 2:
             inner = re.sub(
                 r"[\\\[&~]", r"\\\g<0>", token[1:-1]
-            )  # these have a meaning of their own in a class
+            )  # these characters have a meaning of their own in a class
             return f"[{inner.replace('!', '^', token.startswith('[!'))}]"
         return wildcards.get(token) or re.escape(token)
 
@@ -291,7 +299,7 @@ _Finder = Callable[[Any, dict[str, None]], None]
 
 
 def _ref_finder(schema: Any) -> _Finder | None:
-    """A function that collects the references of a payload, or None if the schema has none."""
+    """Return a function that collects the references of a payload, or None if the schema has no references."""
     if not isinstance(schema, dict):
         return None
     branches = [branch for keyword in ("anyOf", "oneOf", "allOf") for branch in schema.get(keyword, ())]
@@ -373,9 +381,9 @@ _LITERAL = r"(\^?)([^\\.^$|?*+()\[\]{}]*)(\$?)"
 
 
 def _literal(pattern: str) -> Callable[[str], bool] | None:
-    """A test for keys; None for a pattern that only the validator can evaluate.
+    """Return a test for keys, or None for a pattern that only the validator can evaluate.
 
-    A key is then treated as both matching and not matching the pattern. At worst this keeps an unneeded node.
+    With None, a key is treated as both matching and not matching the pattern. At worst this keeps an unneeded node.
     """
     parts = re.fullmatch(_LITERAL, pattern)
     if parts is None:

@@ -1,7 +1,7 @@
 """The queries shared by the SQLite and PostgreSQL backends, which have the same four tables.
 
-A backend inherits the reads and implements the few primitives at the top. Statements use `?` placeholders. Iterators
-page by sequence number instead of keeping a read open.
+A backend inherits the reads and implements the few primitive methods at the top of `SqlTables`. Statements use `?`
+placeholders. Iterators read page by page, by sequence number, instead of keeping a read open.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Row = tuple[Any, ...]
 
 
 class SqlTables:
-    """Nodes, refs, moves and events in SQL tables."""
+    """A store's nodes, refs, moves and events in SQL tables."""
 
     _record_columns = RECORD
     _put_at = "put_at"
@@ -47,11 +47,11 @@ class SqlTables:
         raise NotImplementedError
 
     def _read_nodes(self, query: str, values: Sequence[Any] = ()) -> list[Row]:
-        """Run a query for nodes. Damaged rows must be returned too, so that they can be reported."""
+        """Run a query for nodes. Return damaged rows, too, so that they can be reported."""
         return self._read(query, values)
 
     def _read_among(self, select: str, ids: Sequence[str]) -> list[Row]:
-        """The rows of `select` for these node ids, read in pages."""
+        """Return the rows of `select` for these node ids, read in pages."""
         raise NotImplementedError
 
     def _run(self, statement: str, rows: Sequence[Row]) -> None:
@@ -62,7 +62,7 @@ class SqlTables:
         raise NotImplementedError
 
     def _state_test(self, key: str, wanted: Sequence[str]) -> tuple[str, list[Any]]:
-        """A condition on a ref's state, with its values."""
+        """Return a condition on a ref's state, with its values."""
         raise NotImplementedError
 
     # -- writing refs and events --
@@ -139,7 +139,7 @@ class SqlTables:
             after = self._next_page(rows, after)
 
     def _next_page(self, rows: list[Row], after: Any) -> Any:
-        """The start of the next page. The rows of a damaged table may repeat endlessly."""
+        """Return the start of the next page. Raise an error if the rows of a damaged table would repeat endlessly."""
         if rows[-1][0] <= after:
             raise self._damage_error(f"row {rows[-1][0]} comes after row {after}")
         return rows[-1][0]
@@ -231,7 +231,7 @@ class SqlTables:
 def _record(row: Row) -> NodeRecord:
     node, type_id, data, created, refs, sha256 = row
     if refs is None:
-        found: tuple[str, ...] = ("",)  # lost to damage; no payload has these references
+        found: tuple[str, ...] = ("",)  # the references were lost to damage; no payload has this one
     else:
         found = tuple(refs[at : at + NODE_ID_LENGTH] for at in range(0, len(refs), NODE_ID_LENGTH))
     return NodeRecord(str(node), type_id, data, created, found, sha256)

@@ -1,8 +1,8 @@
 """The default backend: one SQLite file in WAL mode.
 
-Nodes are appended in the order they were put, so a thread's nodes are stored together and "put since" is a range; a
-unique index finds them by id. Every method is one short transaction, because an open read would keep the WAL from being
-checkpointed.
+Nodes are appended in the order they were put, so a thread's nodes are stored together, and the nodes put since a time
+are a range. A unique index finds nodes by id. Every method is one short transaction, because an open read would keep
+the WAL from being checkpointed.
 """
 
 from __future__ import annotations
@@ -78,22 +78,24 @@ CREATE INDEX events_of_stream ON events (stream);
 
 
 class SqliteBackend(SqlTables):
-    """A store in one file, created by the first write, so that an earlier failure leaves no trace.
+    """A store in one file. The first write creates the file, so that an earlier failure leaves no trace.
 
-    `create=False` refuses to create one.
+    With `create=False`, a store that does not exist is an error.
     """
 
     clock: Callable[[], int] | None = None
-    # Return whatever a damaged column contains, so that the node can be reported.
+    # Return whatever a damaged column contains, so that the damage can be reported.
     _record_columns = (
         "id, CAST(type AS TEXT), CAST(data AS BLOB),"
         " CASE typeof(created) WHEN 'integer' THEN created END, CAST(refs AS TEXT), CAST(sha256 AS BLOB)"
     )
-    # If damage has lost a node's put time, the node never counts as old.
+    # A node whose put time was lost to damage never counts as old.
     _put_at = f"CASE typeof(put_at) WHEN 'integer' THEN put_at ELSE {1 << 62} END"
 
     def __init__(self, path: str, *, create: bool = True, durability: Durability = "heads") -> None:
-        self.path = path = os.path.abspath(path)  # an absolute path is never taken for a URI or for memory
+        self.path = path = os.path.abspath(
+            path
+        )  # an absolute path is never taken for a URI or for `:memory:`
         self.address = os.path.realpath(path)
         self._durability = durability
         self._inside = False
@@ -105,14 +107,14 @@ class SqliteBackend(SqlTables):
                 raise no_store(path)
             if self._is_made:
                 self._connection = _open(path, create=create)
-            else:  # an empty store to read from until there is a file
+            else:  # an empty store, which is read until the file exists
                 self._connection = sqlite3.connect(":memory:", isolation_level=None)
                 _create_tables(self._connection)
 
     @property
     def _db(self) -> sqlite3.Connection:
         if not self._is_made and _exists(self.path):
-            self._make()  # another process has created it meanwhile
+            self._make()  # another process has created the file in the meantime
         return self._connection
 
     def _make(self) -> None:
@@ -136,7 +138,7 @@ class SqliteBackend(SqlTables):
         return moved
 
     def _put_records(self, records: Sequence[NodeRecord], now: int) -> None:
-        # Two records of one change may be the same node; the dict keeps one of them.
+        # Two records of one change can be the same node; the dictionary keeps one of them.
         missing = {record.id: record for record in records}
         stored = self.records(list(missing))
         for found in stored:
@@ -145,7 +147,7 @@ class SqliteBackend(SqlTables):
                 raise self._damage_error(f"its index takes {found.id!r} for another node")
             if (found.type, found.data) != (record.type, record.data):
                 raise collision(record, found.sha256)
-        # Nodes put again move to the end, so that a running collection sees them.
+        # Move nodes that are put again to the end, so that a running collection sees them.
         self._run(
             f"INSERT OR REPLACE INTO nodes ({RECORD}, put_at) SELECT {RECORD}, ? FROM nodes"
             " WHERE id = ? AND put_at < ?",
@@ -171,7 +173,8 @@ class SqliteBackend(SqlTables):
 
     @contextmanager
     def _writing(self, synchronous: str) -> Iterator[None]:
-        """Run a write transaction that takes the lock at once, so that what it reads cannot change meanwhile."""
+        """Run a write transaction that takes the lock at once, so that what the transaction reads cannot change
+        meanwhile."""
         self._make()
         if synchronous != self._synchronous and not self._inside:
             self._db.execute(f"PRAGMA synchronous = {synchronous}")
@@ -242,7 +245,8 @@ class SqliteBackend(SqlTables):
             except sqlite3.OperationalError as exc:
                 if not _is_undecodable(exc):
                     raise
-            # A text contains invalid UTF-8. With replacement characters it matches no id, and the node is reported.
+            # A text contains invalid UTF-8. With replacement characters the text matches no id, so the node is
+            # reported.
             db.text_factory = lambda text: text.decode("utf-8", "replace")
             try:
                 return db.execute(query, values).fetchall()
@@ -271,7 +275,7 @@ class SqliteBackend(SqlTables):
             return
         except Damaged:
             pass
-        # Read the nodes beyond a damaged page one by one; intact ones are returned and lost ones reported.
+        # Read the nodes beyond a damaged page one by one. Intact nodes are returned, and lost ones are reported.
         after = ""
         query = f"SELECT id, seq FROM nodes WHERE id > ? ORDER BY id LIMIT {PAGE}"
         while rows := self._read(query, (after,)):
@@ -310,7 +314,7 @@ class SqliteBackend(SqlTables):
 
 
 def _exists(path: str) -> bool:
-    """Whether the file exists; raise an error if that cannot be determined."""
+    """Return whether the file exists. Raise an error if that cannot be determined."""
     try:
         os.stat(path)
     except FileNotFoundError:
@@ -324,15 +328,15 @@ def _open(path: str, *, create: bool) -> sqlite3.Connection:
     except sqlite3.OperationalError as exc:
         if getattr(exc, "sqlite_errorcode", 0) != sqlite3.SQLITE_IOERR_SHMSIZE:
             raise
-    # A full disk has no room for the shared-memory file. An exclusive connection does not need it.
+    # A full disk has no room for the shared-memory file, which an exclusive connection does not need.
     return _connect(path, create=create, alone=True)
 
 
 def _connect(path: str, *, create: bool, alone: bool = False) -> sqlite3.Connection:
     address, is_uri = path, False
     if os.path.exists(path) and not os.access(os.path.dirname(path) or ".", os.W_OK):
-        # WAL needs a shared-memory file beside the database. If it cannot be created, nobody can be writing either,
-        # unless a WAL already exists.
+        # WAL needs a shared-memory file next to the database. If that file cannot be created, no other process can be
+        # writing, unless a WAL already exists.
         mode = "ro" if os.path.exists(path + "-wal") else "ro&immutable=1"
         address, is_uri = f"file:{urls.quote(path)}?mode={mode}", True
     db = sqlite3.connect(address, uri=is_uri, isolation_level=None, timeout=_PATIENCE)
@@ -359,7 +363,7 @@ def _connect(path: str, *, create: bool, alone: bool = False) -> sqlite3.Connect
 def _create_tables(db: sqlite3.Connection) -> None:
     use_wal(db, patience=_PATIENCE)
     db.execute("BEGIN IMMEDIATE")
-    # Another process may have been first; now that we hold the lock, this answer is final.
+    # Another process might have been first. With the lock held, this answer is final.
     if db.execute("PRAGMA user_version").fetchone() == (0,):
         for statement in _TABLES.split(";"):
             db.execute(statement)
@@ -369,7 +373,7 @@ def _create_tables(db: sqlite3.Connection) -> None:
 
 
 def use_wal(db: sqlite3.Connection, *, patience: float) -> None:
-    """Switch to WAL mode. SQLite does not wait for a locked database here, so wait up to `patience` seconds."""
+    """Switch to WAL mode. SQLite does not wait for a locked database here, so retry for up to `patience` seconds."""
     until = time.monotonic() + patience
     while True:
         try:
@@ -385,8 +389,8 @@ def use_wal(db: sqlite3.Connection, *, patience: float) -> None:
 
 
 class _Translation:
-    """Translates SQLite's errors into ours: what happened, to which file, what to do. It is a class, not a generator,
-    for speed, because every read uses it."""
+    """Translates SQLite's errors into ours, which say what happened, to which file, and what to do. This is a class,
+    not a generator, because every read uses it and a class is faster."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -405,7 +409,7 @@ class _Translation:
             message, hint = _REFUSALS.get(code, _OTHER_REFUSAL)
             raise StorageError(message.format(path=path, exc=exc), hint=hint) from exc
         if isinstance(exc, UnicodeDecodeError):
-            # The driver's message quotes the damaged text and cannot be decoded itself.
+            # The driver's message quotes the damaged text, so the message itself cannot be decoded.
             raise _damage(path, "it cannot be read") from exc
         if isinstance(exc, OSError):
             hint = "Check that its folder exists and is yours."
@@ -425,7 +429,8 @@ _OTHER_REFUSAL = ("{path}: {exc}", "Check the disk and the file, then run it aga
 
 
 def _is_undecodable(exc: sqlite3.DatabaseError) -> bool:
-    """Whether the error is about text that is not valid UTF-8. It has no code, and only damage causes it."""
+    """Return whether the error is about text that is not valid UTF-8. Such an error has no code, and only damage causes
+    it."""
     return str(exc).startswith("Could not decode")
 
 

@@ -1,8 +1,8 @@
-"""The verbs of the content-addressed store, over any backend.
+"""The operations of the content-addressed store, on any backend.
 
-Values are checked before they are put (their type is stored, and they fit it) and are named by their content. Values
-that are read are checked against their name, so damage is reported and never returned. Writes are collected in a
-`Draft` and committed in one transaction.
+Before a value is put, the store checks that its type is stored and that the value fits it. A value is named by its
+content. A value that is read is checked against its name, so damage is reported and never returned. Writes are
+collected in a `Draft` and committed in one transaction.
 """
 
 import time
@@ -36,7 +36,7 @@ else:
     hashlib = Module("hashlib")  # not needed for reading
 
 _FETCH = 200
-# Nodes never change, so recently read ones are cached: a run keeps reading its latest steps.
+# Nodes never change, so nodes that were read recently are cached: a run keeps reading its latest steps.
 _RECENT = 1_024
 _LARGE = 16_384
 _SHORTEST_PREFIX = 4
@@ -56,7 +56,7 @@ TEMPORARY = "rolecall-temporary-"
 class Store:
     """Nodes, refs and events in one place.
 
-    `now` returns the time in milliseconds; by default from the clock that all users of the backend share.
+    `now` returns the time in milliseconds. By default, it is the clock that all users of the backend share.
     """
 
     def __init__(self, backend: Backend, *, now: Callable[[], int] | None = None) -> None:
@@ -68,23 +68,24 @@ class Store:
         self._types: dict[str, Type] = {}
         self._has_builtins = False
         self.registered: dict[int, tuple[NodeRecord, Schema]] = {}
-        """Types of `Draft.put_as` by the `id()` of their schemas, which are kept alive so that it stays unique."""
+        """The types that `Draft.put_as` has registered, by the `id()` of their schemas. The schemas are kept alive so
+        that their `id()` stays unique."""
         self._recent: dict[str, Node] = {}
 
     @property
     def is_shared(self) -> bool:
-        """Whether other machines may use the store."""
+        """Whether other machines can use the store."""
         return "://" in self.backend.address
 
     @property
     def is_temporary(self) -> bool:
-        """Whether the store is temporary: it is removed with the process that made it."""
+        """Whether the store is temporary, that is, removed when the process that made it ends."""
         return TEMPORARY in self.backend.address
 
     # -- writing --
 
     def draft(self) -> "Draft":
-        """A set of writes that are committed together."""
+        """Return a set of writes that are committed together."""
         return Draft(self)
 
     def put(self, type_id: str, payload: Any, *, durable: bool = False) -> str:
@@ -92,7 +93,7 @@ class Store:
         return self.put_many([(type_id, payload)], durable=durable)[0]
 
     def put_many(self, nodes: Iterable[tuple[str, Any]], *, durable: bool = False) -> list[str]:
-        """Store several nodes in one transaction; a later one may use an earlier one as its type."""
+        """Store several nodes in one transaction. The type of a node can be an earlier node of the same call."""
         draft = self.draft()
         ids = [draft.put(type_id, payload) for type_id, payload in nodes]
         draft.commit(durable=durable)
@@ -114,7 +115,7 @@ class Store:
         *,
         durable: bool = True,
     ) -> Ref:
-        """Compare-and-swap one ref: `expected` is the ref as last seen, or None if it must be new."""
+        """Compare-and-swap one ref. `expected` is the ref as last seen, or None if the ref must not exist yet."""
         draft = self.draft()
         draft.move(name, expected, target, state)
         return draft.commit(durable=durable)[0]
@@ -122,31 +123,33 @@ class Store:
     # -- reading nodes --
 
     def get(self, node: str) -> Node:
-        """Return one node. Raises `NotFound` if it is not stored, `Damaged` if it is not what was put."""
+        """Return one node. Raise `NotFound` if it is not stored, and `Damaged` if it is not what was put."""
         if node in self._recent and not self.backend.find_stored([node]):
             del self._recent[node]
         known = self.follow(node)
         return known._replace(payload=copy_json(known.payload))
 
     def follow(self, node: str) -> Node:
-        """Return a node that a stored node refers to: `get` without checking that it is still stored. Its payload is
-        shared and must not be changed."""
+        """Return a node to which a stored node refers: like `get`, but without checking that the node is still stored.
+        The payload is shared and must not be changed."""
         known = self._recent.pop(node, None)
         if known is None:
             return self._read(self.record(node))
-        self._recent[node] = known  # the dict is ordered by use, least recently used first
+        self._recent[node] = (
+            known  # the dictionary is ordered by use, with the least recently used node first
+        )
         return known
 
     def fetch(self, nodes: Iterable[Any]) -> None:
-        """Read nodes that `linked` will be asked for, all at once."""
+        """Read the nodes that `follow` will be asked for, all at once."""
         ids = (node for node in nodes if isinstance(node, str))
         wanted = [node for node in ids if node not in self._recent and is_node_id(node)]
         try:
             for record in self.backend.records(wanted) if wanted else ():
-                if len(record.data) <= _LARGE:  # a larger one would be decoded and not kept
+                if len(record.data) <= _LARGE:  # a larger node would be decoded, but not kept
                     self._read(record)
         except RolecallError:
-            pass  # `linked` reports the problem with each node
+            pass  # `follow` reports the problem with each node
 
     def _read(self, record: NodeRecord) -> Node:
         check(record)
@@ -158,14 +161,14 @@ class Store:
         return node
 
     def has(self, node: str) -> bool:
-        """Whether a node is stored; raises `Damaged` if it is not what was put."""
+        """Return whether a node is stored. Raise `Damaged` if it is not what was put."""
         record = self.backend.record(_checked_id(node))
         if record is not None:
             check(record)
         return record is not None
 
     def resolve(self, prefix: str) -> str:
-        """The only id that begins with `prefix`."""
+        """Return the only id that begins with `prefix`."""
         wanted = prefix.upper()
         if is_node_id(wanted):
             return wanted
@@ -183,13 +186,13 @@ class Store:
         return found[0]
 
     def refs_of(self, node: str) -> tuple[str, ...]:
-        """The ids that a node's payload refers to."""
+        """Return the ids to which a node's payload refers."""
         record = self.record(node)
         check(record)
         return self.derive_refs(record)
 
     def of_type(self, type_id: str) -> Iterator[str]:
-        """Ids of one type, oldest first."""
+        """Yield the ids of the nodes of one type, oldest first."""
         return self.backend.ids_of_type(_checked_id(type_id))
 
     def walk(
@@ -200,11 +203,11 @@ class Store:
         seen: set[int] | None = None,
         checked: bool = False,
     ) -> Iterator[str | Dangling]:
-        """Visit everything reachable from `start`, nearest first, each id once.
+        """Visit every node that can be reached from `start`, nearest first, each id once.
 
-        Lazy: nodes are read as the caller asks for more. A reference to a missing node comes as a `Dangling`. `seen`
-        contains the numbers of ids to skip; the walk adds those it visits. `checked` compares the stored references of
-        each node with those in its payload, which takes about twice as long.
+        The walk is lazy: it reads nodes as the caller asks for more. For a reference to a missing node, it yields a
+        `Dangling`. `seen` contains the numbers of ids to skip; the walk adds the ids that it visits. With `checked`,
+        the stored references of each node are compared with those in its payload, which takes about twice as long.
         """
         seen = set() if seen is None else seen
         waiting: deque[int] = deque()
@@ -235,7 +238,9 @@ class Store:
                 if record is None:
                     source = self.backend.record(node_from_number(referrer)) if referrer >= 0 else None
                     if source is not None and not checked:
-                        self._refs_in(source, checked=True)  # raises if its stored references are damaged
+                        self._refs_in(
+                            source, checked=True
+                        )  # raises an error if the stored references are damaged
                     yield Dangling(name, node_from_number(referrer) if referrer >= 0 else "")
                     continue
                 check(record)
@@ -245,7 +250,7 @@ class Store:
                     enqueue((record.type,), number)
 
     def type(self, type_id: str) -> Type:
-        """A stored schema, compiled; raises `NotFound` if it is not stored."""
+        """Return a stored schema, compiled. Raise `NotFound` if the schema is not stored."""
         known = self._types.get(type_id)
         if known is not None:
             return known
@@ -277,10 +282,10 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- below the verbs --
+    # -- below the operations --
 
     def record(self, node: str) -> NodeRecord:
-        """A node as stored, unchecked; for verification and export."""
+        """Return a node as it is stored, unchecked, for verification and export."""
         record = self.backend.record(_checked_id(node))
         if record is None:
             raise NotFound(f"node {node} is not in the store", hint=Hint("See what is", "list_nodes"))
@@ -293,16 +298,16 @@ class Store:
             derived = self.derive_refs(record)
         except (NotFound, UsageError) as exc:
             if record.refs is not None:
-                return record.refs  # its type is missing, not its references
+                return record.refs  # the type is missing, but the references are there
             message = f"what node {record.id} refers to cannot be known: {exc.message}"
             raise Damaged(message, node=record.id, hint=exc.hint) from exc
-        # Compare as sets: the order is that of the original object, which its bytes do not preserve.
+        # Compare them as sets: their order is that of the original object, which the canonical bytes do not preserve.
         if record.refs is not None and set(record.refs) != set(derived):
             raise _wrong_refs(record.id)
         return derived
 
     def derive_refs(self, record: NodeRecord) -> tuple[str, ...]:
-        """Derive the references of a record from its schema, for a backend to store."""
+        """Derive the references of a record from the schema of its type, for a backend to store."""
         if record.type in (record.id, META):
             return ()
         kind = self.type(record.type)
@@ -317,11 +322,11 @@ class Store:
         self.registered.update(registered)
 
     def learn_types(self, other: "Store") -> None:
-        """Take over the types compiled by another store; a type is the same wherever it is stored."""
+        """Take over the types that another store has compiled. A type is the same wherever it is stored."""
         self.remember(other._types, other.registered)
 
     def builtins(self) -> list[NodeRecord]:
-        """The records of the builtin types; empty if they are all stored."""
+        """Return the records of the builtin types, or an empty list if all of them are stored."""
         if not self._has_builtins:
             builtin = (META, *BUILTIN.values())
             self._has_builtins = len(self.backend.records(builtin)) == len(builtin)
@@ -334,7 +339,7 @@ class Store:
 
 
 class Draft:
-    """Writes to be made together: each is checked when it is added, and all are committed at once."""
+    """Writes to be made together. Each write is checked when it is added, and all of them are committed at once."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -351,7 +356,7 @@ class Draft:
     def put(self, type_id: str, payload: Any) -> str:
         """Add one node and return its id."""
         kind = self._types.get(type_id) or self.store.type(_checked_id(type_id))
-        # Encode first, which finds values without a canonical form before the validator sees them.
+        # Encode the payload first, which finds values without a canonical form before the validator sees them.
         data = canonical.encode(payload)
         if misfits := kind.misfits(payload):
             if type_id == META:
@@ -366,7 +371,7 @@ class Draft:
         self._records[record.id] = record
         self._used.add(type_id)
         if type_id == META:
-            # Use the bytes, because the caller's object may change later.
+            # Use the bytes, because the caller's object might change later.
             self._types[record.id] = Type(canonical.decode(data), is_checked=True)
         return record.id
 
@@ -377,16 +382,17 @@ class Draft:
         return self.put(BUILTIN["string"], text)
 
     def put_as(self, schema: Schema, payload: Any) -> str:
-        """Add a node whose type is a constant in the program, and register the type if it is new."""
+        """Add a node whose type is a constant in the program, and register that type if it is new."""
         known = self.store.registered.get(id(schema)) or self._registering.get(id(schema))
         if known is None:
             known = self._registering[id(schema)] = (self._records[self.put_schema(schema)], schema)
-        # Put it every time, because a collection may have removed it.
+        # Put the type every time, because a collection might have removed it.
         self._records[known[0].id] = known[0]
         return self.put(known[0].id, payload)
 
     def add(self, record: NodeRecord) -> None:
-        """Add a node made elsewhere, under its own id. Its bytes are checked, but not that it fits its type."""
+        """Add a node made elsewhere, under its own id. Its bytes are checked against the id, but not against its
+        type."""
         check(record)
         self._records[record.id] = record
 
@@ -399,31 +405,32 @@ class Draft:
         *,
         at: int | None = None,
     ) -> None:
-        """Add a compare-and-swap. Without target and state the ref is removed. `at` is the time of a copied move."""
+        """Add a compare-and-swap. If both `target` and `state` are None, the ref is removed. `at` is the time of a
+        copied move."""
         if target is not None:
             _checked_id(target)
         version = expected.version if expected else 0
         self._moves.append(Move(checked_name(name), version, target, state, at))
 
     def bump(self, name: str) -> None:
-        """Raise the version of a ref, if it exists, so that readers who compare versions notice it."""
+        """Increase the version of a ref, if the ref exists, so that readers who compare versions notice it."""
         self._bumps.append(checked_name(name))
 
     def set_fact(self, name: str, state: JsonObject) -> None:
-        """Write the state of a ref without a target, whatever it was before."""
+        """Write the state of a ref without a target, whatever its state was before."""
         self._facts.append(Fact(checked_name(name), state))
 
     def event(self, stream: str, kind: str, body: JsonObject, *, at: int | None = None) -> None:
         self._events.append(NewEvent(stream, kind, body, at))
 
     def then(self, call: Callable[[list[Ref]], None]) -> None:
-        """Call this with the moved refs after they are committed; it must not raise."""
+        """Call `call` with the moved refs after they are committed. The function must not raise an exception."""
         self._then.append(call)
 
     def commit(self, *, durable: bool | None = None) -> list[Ref]:
         """Apply all writes or none, and return the moved refs.
 
-        By default, a commit waits for the disk only if it moves a ref.
+        By default, the commit waits for the disk only if it moves a ref.
         """
         nodes = {record.id: record for record in (*self.store.builtins(), *self._records.values())}
         if not (nodes or self._moves or self._events or self._bumps or self._facts):
@@ -452,7 +459,7 @@ def sha256_of(type_id: str, data: bytes) -> bytes:
 
 def check(record: NodeRecord) -> None:
     """Raise `Damaged` unless the id was made from these bytes."""
-    # A damaged database may contain anything in place of bytes or text.
+    # A damaged database can contain anything in place of bytes or text.
     is_readable = isinstance(record.data, bytes) and isinstance(record.type, str)
     if not is_readable or not is_id_of(record.id, record.type, record.data):
         raise _damage_error(record.id, "its bytes do not give its id")
@@ -489,7 +496,7 @@ def payload_of(record: NodeRecord) -> Any:
 
 
 def copy_json(value: Any) -> Any:
-    """A copy of a JSON value, which the caller may change."""
+    """Return a copy of a JSON value, which the caller is free to change."""
     if type(value) is dict:
         return {key: copy_json(item) for key, item in value.items()}
     return [copy_json(item) for item in value] if type(value) is list else value
@@ -507,7 +514,7 @@ _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX
 
 
 def checked_name(name: str) -> str:
-    """Return a ref's name if it is valid; raise `UsageError` otherwise."""
+    """Return a ref's name if it is valid. Raise `UsageError` otherwise."""
     segments = name.split("/")
     if len(name) > 200 or not all(
         part and part not in (".", "..") and _NAME_CHARACTERS.issuperset(part) for part in segments
@@ -526,4 +533,4 @@ _BUILTIN_SCHEMAS: dict[str, Schema] = {
     node_id(META, canonical.encode({"type": name})): {"type": name} for name in TYPE_NAMES
 }
 BUILTIN = {schema["type"]: type_id for type_id, schema in _BUILTIN_SCHEMAS.items()}
-"""The ids of the primitive types by name: string, number, integer, boolean, object, array, null."""
+"""The ids of the primitive types, keyed by name: string, number, integer, boolean, object, array, null."""

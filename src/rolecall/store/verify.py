@@ -1,6 +1,5 @@
-"""Verify that every stored node is still what was put, fits its type, and refers only to existing nodes; rebuild the
-data that is derived from nodes. Both work through the store in bounded memory.
-"""
+"""Verify that every stored node is still what was put, fits its type, and refers only to existing nodes; and rebuild
+the data that is derived from nodes. Both operations read the store in bounded memory."""
 
 from __future__ import annotations
 
@@ -17,25 +16,26 @@ _BATCH = 200
 
 Kind = Literal["damaged", "sha256", "invalid", "type", "dangling", "missing", "index", "container", "files"]
 DAMAGE: frozenset[Kind] = frozenset({"damaged", "sha256", "type", "index", "container"})
-"""Kinds that mean stored bytes were lost or changed. An invalid payload or a dangling reference was stored that way."""
+"""The kinds of faults in which stored bytes were lost or changed. An invalid payload or a dangling reference, in
+contrast, was stored that way."""
 
 
 class Fault(NamedTuple):
     node: str
-    """The node or ref concerned; empty for the container."""
+    """The node or ref concerned, or empty if the fault is in the container."""
     kind: Kind
     text: str
 
 
 class Verified(NamedTuple):
-    """One batch of work: how many nodes were checked, and the problems found."""
+    """The result for one batch of work: how many nodes were checked, and the problems found."""
 
     nodes: int
     problems: list[Fault]
 
 
 def verify(store: Store, nodes: Sequence[str] = ()) -> Iterator[Verified]:
-    """Check the given nodes, or everything: nodes, refs and the container itself."""
+    """Check the given nodes or, without `nodes`, everything: all nodes, the refs and the container itself."""
     types: set[str] = set()
     if nodes:
         yield _verify_batch(store, [store.record(node) for node in nodes], types)
@@ -58,12 +58,12 @@ def verify(store: Store, nodes: Sequence[str] = ()) -> Iterator[Verified]:
         ]
         yield Verified(0, [*_find_lost_types(store, types), *dangling])
     except Damaged as exc:
-        # The rest cannot be reached, but problems found so far must be reported.
+        # The rest cannot be read, but the problems found so far must be reported.
         yield Verified(0, [Fault(exc.node, "container", exc.message)])
 
 
 def _verify_batch(store: Store, batch: Sequence[NodeRecord | Damage], types: set[str]) -> Verified:
-    """Check some nodes, and add the types they use to `types`."""
+    """Check some nodes, and add the types that they use to `types`."""
     problems: list[Fault] = []
     referrers: dict[str, str] = {}
     for item in batch:
@@ -102,14 +102,14 @@ def _check_record(
         yield Fault(record.id, "invalid", exc.message)
         return
     yield from (Fault(record.id, "invalid", misfit) for misfit in misfits)
-    # Compare as sets: the order is that of the original object, which its bytes do not preserve.
+    # Compare them as sets: their order is that of the original object, which the canonical bytes do not preserve.
     if record.refs is not None and set(record.refs) != set(refs):
         yield Fault(record.id, "index", "the references kept with it are not its own; reindex the store")
     referrers.update((target, record.id) for target in refs)
 
 
 def _find_lost_types(store: Store, types: set[str]) -> Iterator[Fault]:
-    """Types that nodes use but that are not stored, even if this process knows them."""
+    """Yield the types that nodes use but that are not stored, even if this process knows them."""
     for type_id in _find_missing(store, sorted(types)):
         yield Fault(type_id, "type", "nodes have this type, and it is not stored")
 
@@ -123,7 +123,7 @@ class Reindexed(NamedTuple):
     types: int
     nodes: int
     corrected: int
-    """Nodes whose stored references were wrong."""
+    """The number of nodes whose stored references were wrong."""
 
 
 def reindex(store: Store, *, progress: Callable[[int], None] = lambda _: None) -> Reindexed:
