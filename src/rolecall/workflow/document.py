@@ -1,8 +1,8 @@
-"""Writes a workflow as YAML, and compares two workflows. Pure.
+"""Write a workflow as YAML, and compare two workflows. The code is pure.
 
-Reading that YAML again gives the same workflow, and so the same id. Comments, includes, the order of keys and the form
-in which an edge was written are not part of a workflow, so they are not restored. Roles are written in the order in
-which a thread can reach them.
+Reading the written YAML gives the same workflow and therefore the same id. Comments, includes, the order of keys and
+the form in which an edge was written are not part of a workflow, so they are not restored. Roles are written in the
+order in which a thread can reach them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ else:
 
 _FIRST_KEYS = ("title", "description", "type", "const", "enum", "$status", "status", "properties", "required")
 _OTHER_BREAKS = re.compile("[\\r\\x85\\u2028\\u2029\\ufeff]")
-"""Characters that a YAML reader may treat as a line break unless they are escaped."""
+"""Characters that a YAML reader might treat as a line break unless they are escaped."""
 _BEGINS_NUMBERS = tuple("-+.0123456789")
 
 
@@ -44,10 +44,10 @@ class WorkflowChange(NamedTuple):
 
     kind: Literal["added", "removed", "changed"]
     what: str
-    """workflow, role, schema, edge, condition or limits."""
+    """One of `workflow`, `role`, `schema`, `edge`, `condition` and `limits`."""
     name: str
     fields: tuple[str, ...] = ()
-    """The fields that changed."""
+    """The names of the fields that changed."""
 
     def __str__(self) -> str:
         fields = f": {', '.join(self.fields)}" if self.fields else ""
@@ -55,7 +55,7 @@ class WorkflowChange(NamedTuple):
 
 
 def roles_in_order(workflow: StoredWorkflow) -> list[str]:
-    """The roles in the order in which a thread can reach them, because a stored mapping is unordered."""
+    """Return the roles in the order in which a thread can reach them, because a stored mapping is unordered."""
     met = {START: None}
     for source in (waiting := [START]):
         found = [edge.role for edge in workflow.graph.get(source, ()) if edge.role not in met]
@@ -68,7 +68,7 @@ def roles_in_order(workflow: StoredWorkflow) -> list[str]:
 
 
 def to_document(workflow: StoredWorkflow) -> JsonObject:
-    """The mapping that a workflow's YAML contains."""
+    """Return the mapping that a workflow's YAML contains."""
     order = roles_in_order(workflow)
     sources = [START, *order, *sorted(workflow.graph.keys() - {START, *order})]
     edges = {source: _edges(workflow.graph[source]) for source in sources if source in workflow.graph}
@@ -91,7 +91,7 @@ def to_document(workflow: StoredWorkflow) -> JsonObject:
 
 
 def to_yaml(workflow: StoredWorkflow) -> str:
-    """The workflow's YAML."""
+    """Return the workflow as YAML."""
     return dump(to_document(workflow))
 
 
@@ -119,12 +119,12 @@ def _role(role: StoredRole, title: str) -> JsonObject:
 
 
 def _sandbox(sandbox: Sandbox | None) -> JsonObject:
-    """The key `sandbox`, if there is one; empty, it means the defaults."""
+    """Return the key `sandbox`, if the sandbox is given. If its value is empty, the defaults apply."""
     return {} if sandbox is None else {"sandbox": sandbox_payload(sandbox)}
 
 
 def _sort_keys(value: Any) -> Any:
-    """A JSON value with its keys in a fixed order, the most important ones first."""
+    """Return a JSON value with its keys in a fixed order, the most important keys first."""
     if isinstance(value, Mapping):
         keys = sorted(value, key=lambda key: (_FIRST_KEYS.index(key) if key in _FIRST_KEYS else 99, key))
         return {key: _sort_keys(value[key]) for key in keys}
@@ -132,7 +132,7 @@ def _sort_keys(value: Any) -> Any:
 
 
 def _edges(edges: tuple[Edge, ...]) -> Any:
-    """Edges in the shortest form: a role, a mapping from status to target, or a list."""
+    """Return edges in the shortest form: a role, a mapping from status to target, or a list."""
     if len(edges) == 1 and edges[0] == Edge(edges[0].role):
         return edges[0].role
     has_conditions = any(edge.condition is not None for edge in edges)
@@ -150,7 +150,7 @@ def _without_empty(fields: JsonObject) -> JsonObject:
 
 
 def dump(value: Any) -> str:
-    """YAML 1.2 for a value, with texts of several lines as blocks."""
+    """Write a value as YAML 1.2, with texts of several lines as blocks."""
 
     class Dumper(yaml.SafeDumper):
         def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - the signature is PyYAML's
@@ -161,7 +161,7 @@ def dump(value: Any) -> str:
 
     def text(dumper: Any, value: str) -> Any:
         style = '"' if _OTHER_BREAKS.search(value) else "|" if "\n" in value else None
-        # PyYAML quotes for YAML 1.1, but YAML 1.2 reads more texts as numbers, for instance 0o14 and 1e3.
+        # PyYAML quotes for YAML 1.1, but YAML 1.2 reads more texts as numbers, such as 0o14 and 1e3.
         if style is None and value[:1] in _BEGINS_NUMBERS and " " not in value:
             style = "'"
         return dumper.represent_scalar("tag:yaml.org,2002:str", str(value), style=style)
@@ -176,13 +176,13 @@ def dump(value: Any) -> str:
 
 
 def diff(before: StoredWorkflow, after: StoredWorkflow, *, names: tuple[str, str]) -> str:
-    """A unified diff of the two documents; empty if the workflows are the same."""
+    """Return a unified diff of the two documents, which is empty if the workflows are the same."""
     old, new = (to_yaml(one).splitlines(keepends=True) for one in (before, after))
     return "".join(unified_diff(old, new, *names))
 
 
 def changes(before: StoredWorkflow, after: StoredWorkflow) -> list[WorkflowChange]:
-    """The differences by role, schema, edge, condition and limits."""
+    """Return the differences between two workflows in roles, schemas, edges, conditions and limits."""
     both = (before, after)
     heads = [one._replace(roles={}, graph={}, conditions={}, limits=Limits()) for one in both]
     roles = [{name: role._replace(schema={}) for name, role in one.roles.items()} for one in both]
@@ -202,7 +202,7 @@ def changes(before: StoredWorkflow, after: StoredWorkflow) -> list[WorkflowChang
 
 
 class _PlacedEdge(NamedTuple):
-    """An edge and its position, if that counts."""
+    """An edge and its position, if the position affects routing."""
 
     role: str
     status: str | None
@@ -213,7 +213,7 @@ class _PlacedEdge(NamedTuple):
 
 
 def _named_edges(workflow: StoredWorkflow) -> dict[str, _PlacedEdge]:
-    """Edges by source and by status or condition; in a list, their position counts as well."""
+    """Return the edges by source and by status or condition. In a list of edges, their position counts as well."""
     found: dict[str, _PlacedEdge] = {}
     for source, edges in workflow.graph.items():
         for index, edge in enumerate(edges):

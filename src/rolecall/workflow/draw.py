@@ -1,8 +1,8 @@
-"""Draws a workflow as text for a terminal, as SVG or as Mermaid. Pure; it reads no files and prints nothing.
+"""Draw a workflow as text for a terminal, as SVG or as Mermaid. The code is pure: it reads no files and prints nothing.
 
-The text shows the roles one below the other with rails beside them. The SVG is laid out in layers: loops are reversed,
-and every edge becomes a chain of cells through the layers it crosses. Its label is one of these cells, so that no label
-overlaps a box or another label.
+The text shows the roles one below the other, with rails next to them. The SVG is laid out in layers: loops are
+reversed, and every edge becomes a chain of cells through the layers that it crosses. The label of an edge is one of
+these cells, so no label overlaps a box or another label.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from rolecall.workflow.model import END, FAIL, START, Limits, StoredWorkflow, ru
 
 LONGEST_LABEL = 40
 OTHERWISE = "otherwise"
-"""The label of an edge that is taken if no earlier condition holds."""
+"""The label of an edge that is taken if no other condition holds."""
 
 _ENDINGS = (END, FAIL)
 _UNSHOWN = re.compile(r"[\x00-\x20\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]+")
 
 
 class Line(NamedTuple):
-    """All edges from one place to another, drawn as one."""
+    """All edges from one place to another, drawn as one line."""
 
     source: str
     target: str
     label: str
     is_loop: bool
-    """Whether it leads back to an earlier place."""
+    """Whether the line leads back to an earlier place."""
 
 
 class Picture(NamedTuple):
-    """The contents of a drawing: the places from the start to the endings, and the lines between them."""
+    """The contents of a drawing: the places from the start to the endings, and the lines between these places."""
 
     places: tuple[str, ...]
     layers: Mapping[str, int]
@@ -80,7 +80,7 @@ def picture(workflow: StoredWorkflow) -> Picture:
 def _sort(
     places: Sequence[str], targets: Mapping[str, Sequence[str]]
 ) -> tuple[list[str], set[tuple[str, str]]]:
-    """Return the places in an order in which every line except the loops leads forward, and the loops."""
+    """Return the places in an order in which every line except the loops leads forward, together with the loops."""
     loops: set[tuple[str, str]] = set()
     done: list[str] = []
     on_the_way: dict[str, Iterator[str]] = {}
@@ -107,7 +107,7 @@ def one_line(text: str, longest: int = LONGEST_LABEL) -> str:
 
 
 def caption(workflow: StoredWorkflow, place: str) -> str:
-    """Who plays a group, such as `× each`, `× 3` or `backend + docs`; empty for any other place."""
+    """Return who plays a group, such as `× each`, `× 3` or `backend + docs`, or an empty string for any other place."""
     group = workflow.roles[place].group if place in workflow.roles else None
     if group is None:
         return ""
@@ -115,7 +115,8 @@ def caption(workflow: StoredWorkflow, place: str) -> str:
 
 
 def sandbox_mark(workflow: StoredWorkflow, place: str) -> str:
-    """`sandbox` or `no sandbox` if the workflow says so for the processes of a role; otherwise empty."""
+    """Return `sandbox` or `no sandbox` if the workflow decides this for the processes of a role, or an empty string if
+    it does not."""
     if place not in workflow.roles or not runs_processes(workflow.roles[place]):
         return ""
     sandbox = sandbox_of(workflow, place)
@@ -123,7 +124,7 @@ def sandbox_mark(workflow: StoredWorkflow, place: str) -> str:
 
 
 def limits_text(limits: Limits) -> str:
-    """Limits in words, such as `30 steps, 2.5 cost`; empty without limits."""
+    """Return limits in words, such as `30 steps, 2.5 cost`, or an empty string if there are no limits."""
     return ", ".join(f"{value} {name}" for name, value in limits._asdict().items() if value is not None)
 
 
@@ -131,7 +132,7 @@ def limits_text(limits: Limits) -> str:
 
 
 def to_text(workflow: StoredWorkflow) -> str:
-    """The workflow drawn with box characters."""
+    """Draw a workflow with box characters."""
     about = f": {one_line(workflow.description, 90)}" if workflow.description.strip() else ""
     rows = [_title(workflow) + about, "", *_Rails(picture(workflow), workflow).draw()]
     if workflow.conditions:
@@ -158,7 +159,7 @@ def _name(workflow: StoredWorkflow, place: str) -> str:
 
 @dataclass
 class _Rail:
-    """The vertical line to one place from places that are not directly above it."""
+    """The vertical line that leads to one place from places that are not directly above it."""
 
     top: int = 1 << 30
     bottom: int = -1
@@ -169,7 +170,8 @@ class _Rail:
 
 
 class _Rails:
-    """A text drawing of places one below the other. A line to the next place goes straight down, others use rails."""
+    """A text drawing that shows places one below the other. A line to the next place goes straight down; other lines
+    use rails."""
 
     def __init__(self, shown: Picture, workflow: StoredWorkflow) -> None:
         self._places = shown.places
@@ -183,7 +185,7 @@ class _Rails:
         self._rails = {line.target: _Rail() for line in self._beside}
         self._rows: list[str] = []
         self._ends: list[tuple[int, str, str]] = []
-        """For each connection to a rail: the row, the text that leads to it, and the rail's target."""
+        """The row of each connection to a rail, the text that leads to the rail, and the rail's target."""
 
     def draw(self) -> list[str]:
         for place in self._places:
@@ -223,7 +225,7 @@ class _Rails:
         self._rails[target].stretch(row)
 
     def _assign_columns(self) -> None:
-        """Assign columns to rails: short rails go inside long ones, and rails that do not overlap share a column."""
+        """Assign columns to rails. Short rails go inside long rails, and rails that do not overlap share a column."""
         columns: list[list[_Rail]] = []
         for rail in sorted(self._rails.values(), key=lambda rail: rail.bottom - rail.top):
             free = (
@@ -247,7 +249,7 @@ class _Rails:
                 if rail.top < row < rail.bottom:
                     cells[3 * rail.column] = "│"
             for rail in (self._rails[target] for at, _, target in self._ends if at == row):
-                # Draw the row to its rail, across the rails in between.
+                # Draw the row up to its rail, across the rails in between.
                 end = 3 * rail.column
                 cells[:end] = ["┼" if cell == "│" else "─" for cell in cells[:end]]
                 cells[end] = "┐" if row == rail.top else "┘" if row == rail.bottom else "┤"
@@ -269,7 +271,7 @@ def _pad(text: str, width: int) -> str:
 
 
 def to_mermaid(workflow: StoredWorkflow) -> str:
-    """A Mermaid flowchart."""
+    """Draw a workflow as a Mermaid flowchart."""
     shown = picture(workflow)
     ids = {place: f"n{number}" for number, place in enumerate(shown.places)}
     lines = ["flowchart TD"]
@@ -286,7 +288,7 @@ def to_mermaid(workflow: StoredWorkflow) -> str:
 
 
 def _mermaid_text(text: str) -> str:
-    """Escape characters that could be syntax or HTML as Mermaid's entities, the only escapes it has."""
+    """Escape characters that could be syntax or HTML as entities, the only escapes that Mermaid has."""
     return re.sub(r"[^\w $.,:=+()/…×-]", lambda match: f"#{ord(match[0])};", text)
 
 
@@ -317,7 +319,8 @@ rect { stroke-width: 1.4; } .box { fill: #f3f6fb; stroke: #8fa3bf; } .start { fi
   .good { fill: #16261d; stroke: #6fcf97; } .bad { fill: #2b1817; stroke: #ff8a80; }
   .line { stroke: #8b9bb0; } .loop { stroke: #f0a06a; } .head { fill: #8b9bb0; } .loophead { fill: #f0a06a; } }
 """.strip()
-"""Colours are repeated in each rule, because some SVG viewers do not support variables."""
+"""The style sheet of the drawing. It repeats colours in each rule, because some SVG viewers do not support
+variables."""
 
 
 @dataclass
@@ -327,7 +330,7 @@ class _Cell:
     width: float
     layer: int
     weight: float = 1.0
-    """How important it is that the cell gets the position it wants."""
+    """How strongly the cell is drawn to the position it wants."""
     x: float = 0.0
     above: list[_Cell] = field(default_factory=list)
     below: list[_Cell] = field(default_factory=list)
@@ -335,7 +338,7 @@ class _Cell:
 
 @dataclass
 class _Chain:
-    """A line with the cells it passes through, from the upper place to the lower one."""
+    """A line and the cells that the line passes through, from the upper place to the lower place."""
 
     line: Line
     cells: list[_Cell]
@@ -388,7 +391,8 @@ class _Layout:
         return _Chain(line, cells, cells[middle - upper.layer] if line.label else None)
 
     def _order(self) -> None:
-        """Sort each layer by the mean position of its cells' neighbours, down and then up, so that few lines cross."""
+        """Sort each layer by the mean position of its cells' neighbours, going down and up in turn, so that few lines
+        cross."""
         for sweep in range(_SWEEPS):
             is_down = sweep % 2 == 0
             position = {id(cell): index for layer in self.layers for index, cell in enumerate(layer)}
@@ -417,8 +421,8 @@ class _Layout:
 def _place_in_order(layer: Sequence[_Cell], wanted: Sequence[float]) -> None:
     """Place cells as near as possible to their wanted positions, keeping their order and distance.
 
-    After each cell's offset from the first is subtracted, the positions only have to be non-decreasing; averaging
-    adjacent values that decrease gives the nearest such sequence (isotonic regression).
+    After each cell's offset from the first cell is subtracted, the positions only have to be non-decreasing. Averaging
+    adjacent values that decrease gives the nearest non-decreasing sequence (isotonic regression).
     """
     offsets = [0.0]
     for one, other in pairwise(layer):
@@ -436,13 +440,13 @@ def _place_in_order(layer: Sequence[_Cell], wanted: Sequence[float]) -> None:
 
 
 def _text_width(text: str, size: float) -> float:
-    """A generous estimate, because the viewer chooses the font."""
+    """Estimate the width of a text generously, because the viewer chooses the font."""
     return _width(text) * size * 0.58
 
 
 def to_svg(workflow: StoredWorkflow, taken: Collection[tuple[str, str]] = ()) -> str:
-    """Draw a self-contained SVG that follows the reader's light or dark preference. The edges in `taken`, the path of
-    a thread, are highlighted."""
+    """Draw a self-contained SVG that follows the reader's light or dark preference. Highlight the edges in `taken`,
+    which are the path of a thread."""
     return _Svg(workflow, taken).draw()
 
 
@@ -489,14 +493,14 @@ class _Svg:
         return "\n".join(parts) + "\n"
 
     def _y(self, layer: int) -> float:
-        """The vertical centre of a layer; layers of boxes and of labels alternate."""
+        """Return the vertical centre of a layer. Layers of boxes and layers of labels alternate."""
         return self._top + _BOX_HEIGHT / 2 + layer * (_BOX_HEIGHT / 2 + _LABEL_HEIGHT / 2 + _LAYER_GAP)
 
     def _x(self, cell: _Cell) -> float:
         return cell.x + self._shift
 
     def _mark(self, lines: Iterable[tuple[Line, Iterator[str]]]) -> Iterator[str]:
-        """Order the lines so that highlighted ones come last and no other line covers them."""
+        """Yield the lines in an order in which highlighted lines come last, so that no other line covers them."""
         if not self._taken:
             for _, parts in lines:
                 yield from parts
@@ -519,7 +523,8 @@ class _Svg:
             yield from _label_at(chain.line, self._x(chain.label), self._y(chain.label.layer))
 
     def _port(self, chain: _Chain, cell: _Cell) -> float:
-        """The x position at which a line meets a box; lines on one side are spaced in the order of their targets."""
+        """Return the x position at which a line meets a box. Lines that meet the same side of a box are spaced in the
+        order of their next cells."""
         is_upper = chain.cells[0] is cell
         beside = [other for other in self._layout.chains if other.cells[0 if is_upper else -1] is cell]
         beside.sort(key=lambda other: other.cells[1 if is_upper else -2].x)
@@ -545,7 +550,7 @@ class _Svg:
         yield f'<g class="{"taken" if place in self._met else "unused"}">' if self._taken else "<g>"
         if role and role.description.strip():
             yield f"<title>{_xml(one_line(role.description, 300))}</title>"
-        # A group is a stack of boxes.
+        # A group is drawn as a stack of boxes.
         for behind in (4, 0) if role and role.group else (0,):
             left, top = x - width / 2 + behind, y - _BOX_HEIGHT / 2 - behind
             yield (
@@ -560,7 +565,7 @@ class _Svg:
 
 
 def _curve(points: Sequence[tuple[float, float]], *, is_loop: bool) -> Iterator[str]:
-    """A smooth line through the points, vertical at both ends, with an arrowhead."""
+    """Draw a smooth line through the points, vertical at both ends, with an arrowhead."""
     down = 1.0 if points[-1][1] > points[0][1] else -1.0
     tip = points[-1]
     ends = [*points[:-1], (tip[0], tip[1] - down * 8)]

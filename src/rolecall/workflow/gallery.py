@@ -1,7 +1,7 @@
-"""The workflows that come with Rolecall, in the folder `gallery` beside this file: one YAML file for each name.
+"""The workflows that come with Rolecall. The folder `gallery` next to this file contains one YAML file for each name.
 
-A name is looked up here last, after the project's folders and the stored workflows. Nothing is parsed here: each file
-begins with the lines `name` and `description`.
+A name is looked up here last, after the project's folders and the stored workflows. Files are not parsed here, because
+each file begins with the lines `name` and `description`.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ _ENDING = ".yaml"
 
 
 def names() -> list[str]:
-    """The names of all workflows of the gallery, sorted."""
+    """Return the names of all workflows in the gallery, sorted."""
     return sorted(file.removesuffix(_ENDING) for file in os.listdir(FOLDER) if file.endswith(_ENDING))
 
 
 def path_of(name: str) -> str | None:
-    """The file of a workflow, or None if the gallery has none of that name."""
+    """Return the path of a workflow's file, or None if the gallery has no workflow of that name."""
     return os.path.join(FOLDER, name + _ENDING) if name in names() else None
 
 
 def has_file(path: str | None) -> bool:
-    """Whether a file belongs to the gallery."""
+    """Return whether a file belongs to the gallery."""
     return path is not None and os.path.dirname(path) == FOLDER
 
 
 def read(name: str) -> str:
-    """The text of a workflow's file."""
+    """Return the text of a workflow's file."""
     path = path_of(name)
     if path is None:
         hint = Hint("See them", "list_gallery", before=did_you_mean(name, names(), what="In the gallery"))
@@ -41,7 +41,7 @@ def read(name: str) -> str:
 
 
 def summaries() -> dict[str, str]:
-    """The description of each workflow, in one line."""
+    """Return the description of each workflow, on one line."""
     found = {}
     for name in names():
         with open(os.path.join(FOLDER, name + _ENDING), encoding="utf-8") as file:

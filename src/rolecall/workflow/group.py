@@ -1,4 +1,5 @@
-"""Groups: the items of the members, the role that each plays, and the output of the step that joins them. Pure."""
+"""Groups: the items of the members, the role that each member plays, and the output of the step that joins their
+results. The code is pure."""
 
 from __future__ import annotations
 
@@ -11,9 +12,9 @@ from rolecall.workflow import condition, template
 from rolecall.workflow.model import Group, StoredRole, StoredWorkflow, member_roles
 
 STATUSES = ("done", "partly", "failed")
-"""How a group ends: enough of its members are done; some are, but not enough; none is."""
+"""The statuses of a group: enough members are done; some members are done, but not enough; no member is done."""
 MEMBER_STATUSES = ("done", "failed", "stopped", "set_aside")
-"""How a member ends. One that is set aside is done, but its files could not be merged."""
+"""The statuses of a member that has ended. A member that is set aside was done, but its files could not be merged."""
 
 _TEXT = {"type": "string"}
 _COUNT = {"type": "integer", "minimum": 0}
@@ -36,11 +37,12 @@ _CONFLICT = {
         "left": _TEXT,
     },
 }
-"""What a member that is set aside conflicts with, as `files/merge.py` reports it."""
+"""The schema of the conflict that caused a member to be set aside, as `files/merge.py` reports it."""
 
 
 def output_schema(workflow: StoredWorkflow, role: str) -> JsonObject:
-    """The schema of a step's output: the role's schema, or for a group the schema of its joined members."""
+    """Return the schema of a step's output: the role's schema or, for a group, the schema of the members' joined
+    results."""
     group = workflow.roles[role].group
     if group is None:
         return workflow.roles[role].schema
@@ -76,8 +78,8 @@ def output_schema(workflow: StoredWorkflow, role: str) -> JsonObject:
 
 
 def status_of(group: Group, *, count: int, done: int, set_aside: int = 0) -> str:
-    """The status of a group whose members have all ended, `done` of `count` with a result that was kept. One that has
-    set members aside is never done, so that an edge can send them on."""
+    """Return the status of a group whose members have all ended. `done` of `count` members have a result that was kept.
+    A group that has set members aside is never done, so that an edge can send their work on."""
     if set_aside:
         return "partly"
     least = {"all": count, "any": min(1, count), "first": min(1, count)}
@@ -88,7 +90,8 @@ def status_of(group: Group, *, count: int, done: int, set_aside: int = 0) -> str
 
 
 def items_of(group: Group, *, start: JsonObject, steps: Sequence[JsonObject], steps_count: int) -> list[Any]:
-    """One item for each member, in order: those of the list, the roles of a team, or None for each of `times`.
+    """Return one item for each member, in order: the items of the list, the roles of a team, or None for each of
+    `times` members.
 
     The arguments are those of `condition.evaluate`. Raise `UsageError` if `each` does not give a list.
     """
@@ -100,7 +103,8 @@ def items_of(group: Group, *, start: JsonObject, steps: Sequence[JsonObject], st
 def role_of(
     workflow: StoredWorkflow, role: str, *, number: int, count: int, item: Any
 ) -> tuple[str, StoredRole]:
-    """The name and the role that a member plays, with the item in its texts and its agent chosen from the list.
+    """Return the name and the definition of the role that a member plays. The texts of the role contain the member's
+    item, and its agent is chosen from the list of agents.
 
     `number` counts from 1. Raise `UsageError` if a text uses a field that the item does not have.
     """

@@ -1,7 +1,7 @@
-"""Finds problems in a workflow as a whole before it runs. Pure.
+"""Find problems in a workflow as a whole before it runs. The code is pure.
 
-It checks the value from any source and reports positions as paths into it; `yaml.py` turns these into lines and
-columns. A problem that is certain to fail or mislead is an error; one that may be intended is a warning.
+The checks take a workflow from any source and report positions as paths into it; `yaml.py` turns these paths into lines
+and columns. A problem that is certain to fail or mislead is an error; a problem that may be intended is a warning.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Path = tuple[str | int, ...]
 ENDINGS = (END, FAIL)
 RESERVED = (START, END, FAIL, SUSPEND)
 UNDECLARED_FIELDS = (*STATUS_KEYS, *STANDARD_FIELDS, "reason")
-"""Fields that an output may have although its schema does not declare them."""
+"""Fields that an output may contain although its schema does not declare them."""
 
 _OF_MEMBERS = (
     *("prompt", "procedure", "output", "capabilities", "agent", "resume", "extract", "knowledge"),
@@ -56,7 +56,8 @@ _OF_MEMBERS = (
 )
 """Keys that a team leaves to the roles of its members."""
 _MOST_ORDERED = 300
-"""With more roles than this, the order of roles is not computed: any role may have run before any other."""
+"""The maximum number of roles for which the order of roles is computed. In a larger workflow, any role may have run
+before any other."""
 _TEXT = {"type": "string"}
 _ALWAYS: Variant = (
     {
@@ -76,7 +77,7 @@ _ALWAYS: Variant = (
 
 
 class Finding(NamedTuple):
-    """One problem, and the path of the value that has it; with `at_key`, the problem is in the key."""
+    """One problem, and the path of the value that has the problem. With `at_key`, the problem is in the key."""
 
     severity: Literal["error", "warning"]
     path: Path
@@ -86,14 +87,14 @@ class Finding(NamedTuple):
 
 
 class Unread(NamedTuple):
-    """Parts of a workflow that could not be read; problems that only follow from their absence are not reported."""
+    """Parts of a workflow that could not be read. Problems that only follow from their absence are not reported."""
 
     schemas: Collection[str] = ()
     """Roles whose schema is broken."""
     edges: Collection[str] = ()
-    """Sources with an edge that could not be read."""
+    """Sources of edges that could not be read."""
     has_limits: bool = False
-    """Whether some limit could not be read."""
+    """Whether at least one limit could not be read."""
 
 
 def check(
@@ -103,7 +104,8 @@ def check(
     functions: Collection[str] = (),
     prompts: Collection[str] = (),
 ) -> list[Finding]:
-    """Return every finding. `functions` are roles played by Python functions, `prompts` those with a Python prompt."""
+    """Return all findings. `functions` are the roles played by Python functions, and `prompts` are the roles with a
+    Python prompt."""
     lint = _Lint(workflow, unread)
     lint.check_graph()
     lint.check_order()
@@ -125,7 +127,7 @@ class _Lint:
         self._roles = workflow.roles
         self._unread = unread
         self._outputs = {name: group.output_schema(workflow, name) for name in workflow.roles}
-        """The schema of each role's step, which for a group is that of its joined members."""
+        """The output schema of each role's step. For a group, it is the schema of the members' joined results."""
         self._unusable = set(unread.schemas)
         """Roles whose schema cannot be checked."""
         for name, role in workflow.roles.items():
@@ -179,14 +181,14 @@ class _Lint:
             elif edge.role not in self._roles:
                 hint = did_you_mean(edge.role, [*self._roles, *ENDINGS], what="Targets")
                 self._error(path, f"{source} leads to {edge.role!r}, which is not a role", hint)
-        if not self._unread.edges:  # an edge that could not be read may lead to any role
+        if not self._unread.edges:  # an edge that could not be read might lead to any role
             self._check_reach()
 
     def _check_reach(self) -> None:
         targets = {edge.role for _, _, edge in self._edges()}
         teams = {name for role in self._roles.values() if role.group for name in role.group.roles}
         reached = _reachable(self._workflow)
-        # If $START leads nowhere, only that is reported, not every role as unreachable.
+        # If $START leads nowhere, report only that, instead of reporting every role as unreachable.
         starts_nowhere = reached.isdisjoint(self._roles)
         for name in (name for name in self._roles if not name.startswith("$")):
             if name in self._workflow.graph:
@@ -202,7 +204,7 @@ class _Lint:
                 self._error(("roles", name), message, hint, at_key=True)
 
     def check_order(self) -> None:
-        """Check lists of edges for ones that are never taken; the first condition that holds decides."""
+        """Check lists of edges for edges that are never taken. In a list, the first condition that holds decides."""
         for source, edges in self._workflow.graph.items():
             seen: list[str | None] = []
             for index, edge in enumerate(edges):
@@ -223,13 +225,13 @@ class _Lint:
     # -- schemas --
 
     def check_schemas(self, functions: Collection[str]) -> None:
-        """Check schemas for requirements that no output can meet or that the agent cannot know."""
+        """Check schemas for requirements that no output can meet, or that the agent cannot know."""
         for name, role in self._roles.items():
             if name in self._unusable:
                 continue
             schema = ("roles", name, "schema")
             for unmet in outcome.unmet(role.schema):
-                # A function returns its output as a value, which may have any fields.
+                # A function returns its output as a value, which can have any fields.
                 if unmet.is_closed or name not in functions:
                     report = self._error if unmet.is_top or unmet.is_closed else self._warn
                     message = f"{unmet.name!r} is required but not declared{unmet.where}"
@@ -342,7 +344,7 @@ class _Lint:
     # -- templates --
 
     def check_templates(self) -> None:
-        # An edge that could not be read may lead anywhere.
+        # An edge that could not be read might lead anywhere.
         is_ordered = not self._unread.edges and len(self._roles) <= _MOST_ORDERED
         earlier = _Earlier(self._workflow, self._outputs, self._unusable, is_ordered, {})
         for source, index, edge in self._edges():
@@ -363,7 +365,7 @@ class _Lint:
                 )
 
     def _check_command(self, name: str, path: Path, words: Sequence[str], earlier: _Earlier) -> None:
-        """Check the tags in the command of a role along each edge that leads to it."""
+        """Check the tags in a role's command along each edge that leads to the role."""
         try:
             found = list(command.tags(words))
         except UsageError as error:
@@ -421,7 +423,8 @@ class _Lint:
     def _earlier_problem(
         self, use: template.Use, found: Resolved | None, steps: JsonObject
     ) -> tuple[Literal["error", "warning"], str, str] | None:
-        """The problem with a name such as `steps.planner.files`: severity, message and hint."""
+        """Return the severity, the message and the hint of the problem with a name such as `steps.planner.files`, or
+        None if there is no problem."""
         is_variable = use.kind == "variable"
         if len(use.path) == 1:
             hint = "Name a role and a field: {{steps.ROLE.FIELD}}."
@@ -456,7 +459,7 @@ class _Lint:
             self._warn(("graph", loop[0]), message, "Add for instance `limits: {steps: 30}`.", at_key=True)
 
     def _find_dead_end(self) -> str | None:
-        """The first reachable role from which no path leads to an ending."""
+        """Return the first reachable role from which no path leads to an ending, or None."""
         sources: dict[str, list[str]] = {}
         for source, _, edge in self._edges():
             sources.setdefault(edge.role, []).append(source)
@@ -474,7 +477,8 @@ class _Lint:
         return dead[0] if dead else None
 
     def _find_loop(self, names: Sequence[str]) -> list[str]:
-        """One cycle among these roles, with its first role repeated at the end; empty without a cycle."""
+        """Return one cycle among these roles, with its first role repeated at the end. Return an empty list if there is
+        no cycle."""
         allowed, finished = set(names), set[str]()
 
         def targets(name: str) -> Iterator[str]:
@@ -498,7 +502,7 @@ class _Lint:
     # -- roles --
 
     def check_roles(self, instructed: Collection[str]) -> None:
-        """`instructed` are the roles played by a Python function or given a Python prompt."""
+        """Check each role. `instructed` are the roles played by a Python function or given a Python prompt."""
         for name, role in self._roles.items():
             path = ("roles", name)
             if name.startswith("$"):
@@ -545,7 +549,7 @@ class _Lint:
                 self._warn((*path, "env", number), message, "Keep one of them.")
         for name, role in self._roles.items():
             sandbox = sandbox_of(self._workflow, name)
-            if sandbox is None or (role.group and role.group.roles):  # the roles of a team have their own
+            if sandbox is None or (role.group and role.group.roles):  # a team has none of its own
                 continue
             path = ("sandbox",) if role.sandbox is None else ("roles", name, "sandbox")
             if name not in functions and runs_processes(role):
@@ -566,7 +570,7 @@ class _Lint:
                 self._warn(path, message, f"Give {name!r} the line `sandbox: off`.", at_key=True)
 
     def _check_restrictions(self, name: str, role: StoredRole, sandbox: Sandbox, path: Path) -> None:
-        """Compare a sandbox with the restrictions of a role to which it applies."""
+        """Compare a role's sandbox with the role's restrictions."""
         held = [word for word in role.capabilities if word in IMPLY_SANDBOX]
         if sandbox.is_off and held:
             only = f"only its agent's own settings enforce {', '.join(held)}"
@@ -659,12 +663,12 @@ class _Lint:
                     self._warn(path, f"{tag} may have no value for a member of {name}{line}", hint)
 
     def _check_each(self, name: str, expression: str) -> tuple[Variant, ...]:
-        """Check the expression of a list, and return the variants of its items as far as they are known."""
+        """Check the expression of a list. Return the variants of the list's items as far as they are known."""
         path = ("roles", name, "each")
         if problem := condition.check(expression):
             self._error(path, f"the list of {name!r} cannot be read: {problem}")
             return ()
-        # An edge that could not be read may lead here as well.
+        # An edge that could not be read might lead here as well.
         edges = [] if self._unread.edges else [entry for entry in self._edges() if entry[2].role == name]
         sources = list(dict.fromkeys(source for source, _, _ in edges))
         fields = condition.output_fields(expression)
@@ -695,12 +699,12 @@ class _Lint:
         found = outcome.find(outputs, names)
         if found is not None and outcome.may_be_list(found.variants):
             return outcome.items_of(found.variants)
-        for place in range(1, len(names)):  # after a list, the rest is taken from each of its items
+        for place in range(1, len(names)):  # after a list, the rest of the path is taken from each item
             listed = outcome.find(outputs, names[:place])
             if listed is not None and outcome.may_be_list(listed.variants):
                 items = outcome.items_of(listed.variants)
                 one = outcome.find(items, names[place:])
-                if one is not None and outcome.may_be_list(one.variants):  # lists of lists become one
+                if one is not None and outcome.may_be_list(one.variants):  # lists of lists become one list
                     return outcome.items_of(one.variants)
                 if one is not None or not outcome.names_in(items):
                     return one.variants if one else ()
@@ -732,7 +736,7 @@ class _Lint:
             self._error((*path, "check"), message, "Add `merge: queue`.", at_key=True)
 
     def _check_member_folders(self, name: str, group: Group, functions: Collection[str]) -> None:
-        """Refuse members that may write into one folder at the same time, unless the workflow says so."""
+        """Report members that may write into one folder at the same time, unless the workflow explicitly allows it."""
         if group.at_once == 1 or group.times == 1 or self._roles[name].workdir == "shared":
             return
         for member in member_roles(self._workflow, name):
@@ -743,7 +747,7 @@ class _Lint:
                 continue
             if {"no_file_edit", "no_shell_exec"} <= set(role.capabilities):
                 continue
-            # A person is asked, and another workflow says itself in which folders its roles work.
+            # A person decides where to work, and another workflow decides itself in which folders its roles work.
             agents = group.agents or (role.agent or "",)
             if all(agent == "human" or agent.startswith("workflow:") for agent in agents):
                 continue
@@ -767,7 +771,8 @@ class _Lint:
 
 
 def _reachable(workflow: StoredWorkflow, start: str = START, *, without: str | None = None) -> set[str]:
-    """The roles reachable from `start` without passing through `without`, including `start` unless it is $START."""
+    """Return the roles that can be reached from `start` without passing through `without`. They include `start`, unless
+    it is $START."""
     reached = set() if start == START else {start}
     waiting = [start]
     while waiting:
@@ -779,20 +784,20 @@ def _reachable(workflow: StoredWorkflow, start: str = START, *, without: str | N
 
 
 class _Earlier(NamedTuple):
-    """The schema of `steps` in a template: the latest output of each role that has run by then."""
+    """The schema of `steps` in a template, which contains the latest output of each role that has already run."""
 
     workflow: StoredWorkflow
     schemas: Mapping[str, JsonObject]
-    """The schemas of the roles' steps."""
+    """The output schemas of the roles' steps."""
     unusable: Collection[str]
     is_ordered: bool
     """Whether the order of roles is known."""
     reached: dict[tuple[str, str | None], set[str]]
-    """The roles that were reached from others, once they have been found."""
+    """The roles that can be reached from another role, cached once they have been found."""
 
     def outputs(self, source: str, edge: Edge, names: Iterable[str]) -> Schema:
-        """The schema of `steps` at `edge` out of `source`, for the roles in `names`. Roles that must have run by then
-        are required."""
+        """Return the schema of `steps` at `edge` out of `source`, for the roles in `names`. Roles that must have run
+        before that edge is taken are required."""
         properties: Schema = {}
         for name in (name for name in names if name in self.workflow.roles):
             if variants := self._variants(name, source, edge):
@@ -806,11 +811,11 @@ class _Earlier(NamedTuple):
         return {"type": "object", "properties": properties, "required": sure}
 
     def _variants(self, name: str, source: str, edge: Edge) -> list[Variant]:
-        """The possible latest outputs of a role at this edge; empty if the role cannot have run."""
+        """Return the possible latest outputs of a role at this edge, or an empty list if the role cannot have run."""
         ways: Sequence[Edge] = [edge] if name == source else self.workflow.graph.get(name, ())
         if self.is_ordered and name != source:
             is_met = name in self._reach(START)
-            # If the path returns to the role, the role delivers again, and its latest output is a different one.
+            # If the path returns to the role, the role answers again, and its latest output is a different one.
             ways = [
                 way
                 for way in ways
@@ -826,7 +831,7 @@ class _Earlier(NamedTuple):
 
 
 def _drop_branches(variant: Variant) -> Schema:
-    """A schema that allows only this variant."""
+    """Return a schema that allows only this variant."""
     branching = ("allOf", "anyOf", "oneOf", "if", "then", "else")
     return {"allOf": [{key: part[key] for key in part if key not in branching} for part in variant]}
 
@@ -834,7 +839,7 @@ def _drop_branches(variant: Variant) -> Schema:
 def _section_scopes(
     inside: Sequence[tuple[str, ...]], scopes: Sequence[tuple[Variant, ...]]
 ) -> list[tuple[Variant, ...]]:
-    """The scopes that the sections around a name add to the outer ones."""
+    """Return the scopes that the sections around a name add to the outer scopes."""
     inner: list[tuple[Variant, ...]] = []
     for section in inside:
         found = _resolve(section, scopes, inner)
@@ -848,7 +853,7 @@ def _resolve(
     for scope in reversed([*scopes, *inner]):
         if outcome.find(scope, path[:1]) is not None:
             return outcome.find(scope, path)
-    # An object without declared fields may contain the name, so nothing is reported.
+    # An object without declared fields might contain the name, so nothing is reported.
     is_open = any(outcome.find(scope, path[:1], is_nested=True) for scope in inner)
     return Resolved(((),), True) if is_open else None
 
@@ -866,7 +871,8 @@ def _quote(names: Sequence[str]) -> str:
 
 
 def _is_around_work_folder(path: str) -> bool:
-    """Whether a path of a sandbox is the work folder, a part of it, or certainly a folder around it."""
+    """Return whether a path in a sandbox is the work folder, is in the work folder, or certainly contains the work
+    folder."""
     if path.startswith("~"):
         return False
     parts = os.path.normpath(path).split("/")

@@ -1,7 +1,8 @@
-"""The parts of a workflow: roles, edges, conditions, limits. Plain values; no I/O, no parsing.
+"""The parts of a workflow: roles, edges, conditions and limits. They are plain values; nothing here parses text or
+performs I/O.
 
-`yaml.py` and `python.py` create workflows and report their problems; `route.py` follows their edges; the store keeps a
-workflow as a node, with each role's schema as a separate node.
+`yaml.py` and `python.py` create workflows and report problems in them; `route.py` follows their edges. The store keeps
+a workflow as a node, with each role's schema as a separate node.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ START_STATUS = "new"
 """The key under which later versions of the predecessor store the edge out of $START."""
 
 STATUS_KEYS = ("$status", "status")
-"""The fields of an output that may carry its status, the preferred one first."""
+"""The fields of an output that can contain its status, the preferred field first."""
 STANDARD_FIELDS = ("status", "next", "confidence", "artifacts", "scope")
-"""Fields that an output may have although its schema does not declare them."""
+"""Fields that an output may contain although its schema does not declare them."""
 
 Resume = Literal["ephemeral", "bounded", "persistent"]
 Workdir = Literal["shared", "worktree", "copy"]
-"""The folder a role works in: the one in which the thread was started, or one of the thread's own."""
+"""The folder that a role works in: the folder in which the thread was started, or one of the thread's own folders."""
 OnCrash = Literal["keep", "restore"]
-"""The files with which a step starts again after its process has died: as the process left them, or as it found
-them."""
+"""The files with which a step starts again after its process has died: the files that the process left, or those that
+it found."""
 
 
 class Limits(NamedTuple):
-    """How much may be used before the thread is suspended; None means no limit."""
+    """The amounts that can be used before the thread is suspended; None means no limit."""
 
     steps: int | None = None
     turns: int | None = None
@@ -48,25 +49,25 @@ class Limits(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """One edge out of a role (or out of $START)."""
+    """An edge out of a role or out of $START."""
 
     role: str
-    """The next role, or $END or $FAIL."""
+    """The next role, $END or $FAIL."""
     status: str | None = None
-    """The edge is taken if the output has this status; None: any status."""
+    """The status that the output must have for the edge to be taken; None matches any status."""
     condition: str | None = None
-    """The name of the condition under which the edge is taken; None: always."""
+    """The name of the condition under which the edge is taken; None means always."""
     prompt: str = ""
-    """A Mustache template: the instruction that the next role gets with its task."""
+    """A Mustache template for the instruction that the next role gets with its task."""
     location: str | None = None
-    """A Mustache template: the work folder of the next role; None: the thread's."""
+    """A Mustache template for the work folder of the next role; None means the thread's folder."""
 
 
 class Condition(NamedTuple):
     """A named expression that decides whether an edge is taken."""
 
     expression: str
-    """JSONata over {start, steps}."""
+    """A JSONata expression over `start`, `steps` and `steps_count`."""
     description: str = ""
 
 
@@ -76,34 +77,36 @@ class Recall(NamedTuple):
     tokens: int = 2000
     """The maximum number of tokens."""
     path: str | None = None
-    """Use only files that match this pattern, as in a .gitignore."""
+    """A pattern, as in a .gitignore, that files must match to be used; None means all files."""
     is_required: bool = False
     """Whether the role must not begin without the passages."""
 
 
 class Sandbox(NamedTuple):
-    """What the processes of a role may reach. The kernel enforces it."""
+    """What the processes of a role can reach. The kernel enforces these limits."""
 
     write: tuple[str, ...] | None = None
-    """Where they may write, besides temporary files and the agent's own state: paths relative to the work folder,
-    absolute or below `~/`. None: the work folder, or nothing for a role with `read_only` or `no_file_edit`."""
+    """The paths that the processes can write to, in addition to temporary files and the agent's own state. Paths are
+    relative to the work folder, absolute, or below `~/`. If None, the processes can write to the work folder or, for a
+    role with `read_only` or `no_file_edit`, to nothing."""
     read: tuple[str, ...] | None = None
-    """What they may read, besides the work folder and what programs need to run. None: everything except secret
-    places."""
+    """The paths that the processes can read, in addition to the work folder and what programs need to run. If None,
+    they can read everything except secret places."""
     network: Literal["all", "none"] | tuple[str, ...] = "all"
-    """Where they may connect to: anywhere, nowhere, or each `host:port` of a list."""
+    """The addresses that the processes can connect to: all, none, or each `host:port` in a list."""
     env: tuple[str, ...] | None = None
-    """The variables that they get besides the basic ones; a name may end with `*`. None: all except secret ones."""
+    """The environment variables that the processes get in addition to the basic ones; a name can end with `*`. If None,
+    they get all variables except secret ones."""
     memory: int | None = None
-    """The bytes that each process may use."""
+    """The maximum number of bytes of memory for each process."""
     processes: int | None = None
-    """How many processes may run at the same time."""
+    """The maximum number of processes that run at the same time."""
     seconds: float | None = None
-    """How long each call of the agent may take."""
+    """The maximum duration of each call of the agent."""
     best_effort: bool = False
-    """Whether a role may run although the machine cannot enforce all of it."""
+    """Whether the role may run even if the machine cannot enforce the whole sandbox."""
     is_off: bool = False
-    """Whether the role runs without a sandbox; written `sandbox: off`."""
+    """Whether the role runs without a sandbox, written as `sandbox: off`."""
 
 
 Join = Literal["all", "any", "first"]
@@ -116,28 +119,29 @@ MOST_MEMBERS = 100_000
 
 
 class Group(NamedTuple):
-    """How a role is played by many members at once. Exactly one of `each`, `times` and `roles` is given."""
+    """The settings of a role that many members play at once. Exactly one of `each`, `times` and `roles` is given."""
 
     each: str | None = None
-    """JSONata over {start, steps} that gives a list; each of its items has a member."""
+    """A JSONata expression, as in `Condition`, that gives a list. One member works on each item of the list."""
     times: int | None = None
-    """How many members work on the same task."""
+    """The number of members that work on the same task."""
     roles: tuple[str, ...] = ()
-    """The roles of a team: one member for each, with different work on the same task."""
+    """The roles of a team. One member plays each role, so members do different work on the same task."""
     agents: tuple[str, ...] = ()
-    """The agents that members take in turn; empty: the role's agent."""
+    """The agents that members take in turn; if empty, all members have the role's agent."""
     at_once: int = 8
-    """How many members run at the same time."""
+    """The maximum number of members that run at the same time."""
     join: Join | int = "all"
-    """How many members must be done for the group to be done: all, any, the first, or at least a number of them."""
+    """The members that must be done for the group to be done: all, any, the first, or at least a given number."""
     on_failure: OnFailure = "collect"
-    """Whether the other members continue after one has failed."""
+    """Whether the other members continue after one member has failed."""
     on_limit: OnLimit = "suspend"
-    """What a group does if its next member needs more than the thread's limits have left."""
+    """What the group does if its next member needs more than what is left of the thread's limits."""
     deadline: float | None = None
-    """After how many minutes unfinished members are stopped; None: never."""
+    """The number of minutes after which unfinished members are stopped; None means never."""
     merge: Merge = "none"
-    """Whether members' worktrees are merged into the thread's folder, one by one in the order they finish."""
+    """Whether members' worktrees are merged into the thread's folder, one by one, in the order in which members
+    finish."""
     check: tuple[str, ...] = ()
     """The command that must succeed after each merge."""
 
@@ -156,28 +160,30 @@ class StoredRole(NamedTuple):
     output: str = ""
     schema: Mapping[str, Any] = {}
     agent: str | None = None
-    """The adapter that plays the role; None uses the configured one."""
+    """The agent that plays the role; None means the configured agent."""
     resume: Resume | None = None
     limits: Limits = Limits()
     extract: JsonObject | None = None
-    """Overrides of the configured extract model for this role."""
+    """Settings that override the configured extract model for this role."""
     workdir: Workdir | None = None
-    """The folder it works in; None uses the workflow's setting."""
+    """The folder that the role works in; None means the workflow's setting."""
     knowledge: Recall | None = None
-    """Passages from the repository to include in the prompt; None: no passages."""
+    """The passages from the repository that the prompt includes; None means no passages."""
     may_start_threads: bool = False
-    """Whether its agent may start and run threads with our own commands."""
+    """Whether the role's agent may start and run threads with Rolecall's own commands."""
     group: Group | None = None
-    """How it is played by many; None: by one agent. The other fields then describe one member."""
+    """The settings of a group that plays the role; None means that a single agent does. With a group, the other fields
+    describe one member."""
     on_crash: OnCrash | None = None
-    """The files with which it starts again after a crash; None uses the workflow's setting."""
+    """The files with which the role starts again after a crash; None means the workflow's setting."""
     reuse: bool | None = None
-    """Whether a finished step with the same key is taken over instead of asking; None uses the workflow's setting."""
+    """Whether a finished step with the same key is taken over instead of asking the agent; None means the workflow's
+    setting."""
     stand_in: str | None = None
-    """The agent that plays the role while its own has reached a limit of its provider; None: no agent, so the thread
-    waits."""
+    """The agent that plays the role while the role's own agent has reached a usage limit of its provider. If None, the
+    thread waits instead."""
     sandbox: Sandbox | None = None
-    """What its processes may reach; None uses the workflow's setting."""
+    """What the role's processes can reach; None means the workflow's setting."""
 
 
 class StoredWorkflow(NamedTuple):
@@ -188,23 +194,23 @@ class StoredWorkflow(NamedTuple):
     version: str = ""
     roles: Mapping[str, StoredRole] = {}
     graph: Mapping[str, tuple[Edge, ...]] = {}
-    """The edges of $START and of each role, in order; the first that matches is taken."""
+    """The edges out of $START and out of each role, in order; the first edge that matches is taken."""
     conditions: Mapping[str, Condition] = {}
     limits: Limits = Limits()
     python: str | None = None
-    """Where a workflow in Python is defined, as "module:name"."""
+    """The place where a workflow in Python is defined, as "module:name"."""
     workdir: Workdir | None = None
-    """The default for roles without their own `workdir`; None means shared."""
+    """The default for roles without a `workdir` of their own; None means `shared`."""
     on_crash: OnCrash | None = None
-    """The default for roles without their own `on_crash`; None means keep."""
+    """The default for roles without an `on_crash` of their own; None means `keep`."""
     reuse: bool | None = None
-    """The default for roles without their own `reuse`; None leaves it to the thread."""
+    """The default for roles without a `reuse` of their own; None leaves the choice to the thread."""
     sandbox: Sandbox | None = None
-    """The default for roles without their own `sandbox`; None leaves it to their restrictions."""
+    """The default for roles without a `sandbox` of their own; if None, their restrictions decide."""
 
 
 def is_any_status(source: str, status: str) -> bool:
-    """Whether this key of a status mapping matches any status."""
+    """Return whether this key of a status mapping matches any status."""
     return status == ANY_STATUS or (source == START and status == START_STATUS)
 
 
@@ -218,21 +224,23 @@ def on_crash_of(workflow: StoredWorkflow, role: str) -> OnCrash:
 
 
 def reuse_of(workflow: StoredWorkflow, role: str, chosen: bool | None = None) -> bool | None:
-    """Whether the steps of a role are reused, or None if this is not decided. `chosen` is the choice with which the
-    thread was started or run; it does not override a workflow that forbids reuse."""
+    """Return whether the steps of a role are reused, or None if nothing decides this. `chosen` is the choice made when
+    the thread was started or run. It does not override a workflow that forbids reuse."""
     own = workflow.roles[role].reuse
     said = workflow.reuse if own is None else own
     return said if chosen is None or said is False else chosen
 
 
 def sandbox_of(workflow: StoredWorkflow, role: str) -> Sandbox | None:
-    """The sandbox of a role, or None if the workflow does not say. A role's own replaces the workflow's as a whole."""
+    """Return the sandbox of a role, or None if the workflow does not define one. A role's own sandbox replaces the
+    whole sandbox of the workflow."""
     own = workflow.roles[role].sandbox
     return workflow.sandbox if own is None else own
 
 
 def runs_processes(role: StoredRole) -> bool:
-    """Whether the role has processes of its own: not if only people, other workflows or a team play it."""
+    """Return whether the role has processes of its own. It has none if only people, other workflows or a team play
+    it."""
     group = role.group or Group()
     agents = [*(group.agents or (role.agent,)), role.stand_in or "human"]
     return not group.roles and any(
@@ -244,7 +252,8 @@ _HOST_AND_PORT = r"(\[[0-9A-Fa-f:.]+\]|(?:\*\.)?\w(?:[\w.-]*\w)?):([0-9]{1,5})"
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """The host and the port of an entry in a sandbox's `network`; an IPv6 address is in brackets there."""
+    """Return the host and the port of an entry in a sandbox's `network`. In such an entry, an IPv6 address is in
+    brackets."""
     found = re.fullmatch(_HOST_AND_PORT, address, re.ASCII)
     if found is None or not 0 < int(found[2]) < 65536:
         wrong = "has no port" if re.fullmatch(r"[\w.-]+", address) else "is not a host and a port"
@@ -254,19 +263,20 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def member_roles(workflow: StoredWorkflow, role: str) -> tuple[str, ...]:
-    """The roles that the members of a group play: the roles of a team, or the group's own."""
+    """Return the roles that the members of a group play: the roles of a team, or the group's own role."""
     group = workflow.roles[role].group
     return group.roles if group is not None and group.roles else (role,)
 
 
 def member_workdir(workflow: StoredWorkflow, role: str, member: str) -> Workdir:
-    """The folder in which a member works that plays the role `member` in the group `role`."""
+    """Return the kind of folder in which a member of the group `role` works if it plays the role `member`."""
     own = workflow.roles[member].workdir if member in workflow.roles else None
     return own or workdir_of(workflow, role)
 
 
 def nested_workflows(workflow: StoredWorkflow, roles: Iterable[str] | None = None) -> list[str]:
-    """The names of the workflows that play its roles, or some of them, as `workflow:NAME`."""
+    """Return the names of the workflows that play roles of this workflow as `workflow:NAME`. If `roles` is given,
+    consider only these roles."""
     played = [role for name, role in workflow.roles.items() if roles is None or name in roles]
     agents = [
         agent
@@ -277,11 +287,11 @@ def nested_workflows(workflow: StoredWorkflow, roles: Iterable[str] | None = Non
 
 
 def own_folders(workflow: StoredWorkflow) -> list[Workdir]:
-    """The kinds of separate folders that a thread of this workflow needs; roles with the same kind share one. Members
-    of groups have folders of their own."""
+    """Return the kinds of own folders that a thread of this workflow needs. Roles with the same kind share a folder.
+    Members of groups have folders of their own."""
     teams = {name for role in workflow.roles.values() if role.group for name in role.group.roles}
     called = {edge.role for edges in workflow.graph.values() for edge in edges}
-    only_members = teams - called if workflow.graph else set()  # without a graph any role may be called
+    only_members = teams - called if workflow.graph else set()  # without a graph, any role can be called
     wanted = {
         workdir_of(workflow, name)
         for name, role in workflow.roles.items()
@@ -347,7 +357,7 @@ WORKFLOW_SCHEMA: Schema = {
     "required": ["name", "description", "roles", "graph", "conditions"],
     "additionalProperties": False,
 }
-"""The type of a stored workflow. Empty fields are left out, so that adding a field later changes no id."""
+"""The type of a stored workflow. Empty fields are left out, so adding a field later changes no id."""
 
 
 _WORKDIR = {"type": "string", "enum": list(get_args(Workdir))}
@@ -409,13 +419,14 @@ _ADDED: dict[str, Schema] = {
     "stand_in": _TEXT,
     "sandbox": _SANDBOX,
 }
-"""Fields of a role that were added to the type one after the other."""
+"""The fields of a role that were added to the type, in the order in which they were added."""
 _OF_WORKFLOW = ("workdir", "on_crash", "reuse", "sandbox")
-"""Those that a workflow has as well."""
+"""Those of the added fields that a workflow has as well."""
 
 
 def _extend(schema: Schema, key: str) -> Schema:
-    """A workflow type with another field for its roles and, if it has that too, for the workflow."""
+    """Return a workflow type with another field for the roles and, if workflows have that field too, for the
+    workflow."""
     properties = schema["properties"]
     role = properties["roles"]["additionalProperties"]
     role = {**role, "properties": {**role["properties"], key: _ADDED[key]}}
@@ -425,22 +436,22 @@ def _extend(schema: Schema, key: str) -> Schema:
 
 
 SCHEMAS = tuple(accumulate(_ADDED, _extend, initial=WORKFLOW_SCHEMA))
-"""Every type of a stored workflow, oldest first."""
+"""All types of a stored workflow, oldest first."""
 
 
 def type_of(payload: JsonObject) -> Schema:
-    """The type of a stored form. A node's id also depends on its type, so a workflow gets the oldest type that has
-    all its fields."""
+    """Return the type of a stored form. A node's id also depends on the type, so a workflow gets the oldest type that
+    has all its fields."""
     used = {*payload, *(key for role in payload["roles"].values() for key in role)}
     return SCHEMAS[max((number for number, key in enumerate(_ADDED, 1) if key in used), default=0)]
 
 
 _AS_STORED = ("agent", "resume", "extract", "workdir", "on_crash", "reuse", "stand_in")
-"""Fields of a role that are stored under their names, if they are given."""
+"""The fields of a role that are stored under their own names, if they are given."""
 
 
 def to_payload(workflow: StoredWorkflow, schema_ids: Mapping[str, str]) -> JsonObject:
-    """The stored form of a workflow; `schema_ids` maps each role to the node of its schema."""
+    """Return the stored form of a workflow. `schema_ids` maps each role to the node of its schema."""
     payload = {
         "name": workflow.name,
         "description": workflow.description,
@@ -484,7 +495,7 @@ def recall_payload(recall: Recall) -> JsonObject:
 
 
 def sandbox_payload(sandbox: Sandbox) -> JsonObject | Literal["off"]:
-    """The fields of a sandbox that are not at their defaults."""
+    """Return the fields of a sandbox that differ from their defaults."""
     return "off" if sandbox.is_off else _changed_fields(sandbox)
 
 
@@ -494,8 +505,8 @@ def _changed_fields(part: Sandbox | Group) -> dict[str, Any]:
 
 
 def describe_sandbox(sandbox: Sandbox, restrictions: Collection[str] | None = None) -> str:
-    """A sandbox in words, such as `no network, at most 40 processes`; with the restrictions of its role, also what they
-    add and where it may write by default."""
+    """Describe a sandbox in words, such as `no network, at most 40 processes`. With the restrictions of the sandbox's
+    role, also describe what they add, and where the role can write by default."""
     if sandbox.is_off:
         return "off"
     words: list[str] = []
@@ -532,7 +543,7 @@ def read_sandbox(payload: JsonObject | Literal["off"]) -> Sandbox:
 
 
 def group_payload(group: Group) -> JsonObject:
-    """The fields of a group that are not at their defaults."""
+    """Return the fields of a group that differ from their defaults."""
     join = {"join": {"at_least": group.join}} if isinstance(group.join, int) else {}
     return _changed_fields(group) | join
 
@@ -544,19 +555,20 @@ def read_group(payload: JsonObject) -> Group:
 
 
 def given(limits: Limits) -> dict[str, int | float]:
-    """The limits that are set, by name."""
+    """Return the limits that are set, by name."""
     return {key: value for key, value in limits._asdict().items() if value is not None}
 
 
 def schema_ids_of(payload: JsonObject) -> dict[str, str]:
-    """The node of each role's schema in a stored workflow, whether ours or the predecessor's."""
+    """Return the node of each role's schema in a stored workflow, in Rolecall's form or the predecessor's."""
     return {name: role.get("meta") or role["frontmatter"] for name, role in payload["roles"].items()}
 
 
 def from_payload(payload: JsonObject, schemas: Mapping[str, JsonObject]) -> StoredWorkflow:
-    """The workflow from its stored form; `schemas` has the roles' schemas by the ids of their nodes.
+    """Return the workflow with this stored form. `schemas` maps the ids of nodes to the roles' schemas.
 
-    The predecessor's form is accepted as well: schemas under `frontmatter`, edges as a mapping from status to target.
+    The predecessor's form is accepted as well. In that form, schemas are under `frontmatter`, and edges are a mapping
+    from status to target.
     """
     ids = schema_ids_of(payload)
     return StoredWorkflow(
