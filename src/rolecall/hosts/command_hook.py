@@ -1,4 +1,4 @@
-"""Hooks that are shell commands in a JSON file, in Claude Code's format, which Codex shares."""
+"""Hooks that are shell commands in a JSON file. The format is Claude Code's, and Codex uses it, too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from rolecall.store.canonical import JsonObject
 
 
 def hook(path: str, host: str, event: str, line: str, *more: JsonObject, **fields: Any) -> Items:
-    """The entry for one event, and `more` entries; `fields` are additional host settings for the first."""
+    """Return the hook entry for one event, followed by `more` entries; `fields` are additional host settings for the
+    first."""
 
     def has_ours(item: Any) -> bool:
         is_some = any(is_ours(words, "hook", host) for words in _commands(item))
@@ -25,7 +26,8 @@ def hook(path: str, host: str, event: str, line: str, *more: JsonObject, **field
 
 
 def read_commands(hooks: Iterable[Items]) -> dict[str, tuple[str, ...]]:
-    """The commands of our installed hooks by event, as the file has them now; empty where none of ours is installed."""
+    """Return the commands of our installed hooks by event, as the file currently has them. The command is empty for an
+    event without a hook of ours."""
     found = {}
     for hook in hooks:
         there = read_value(hook.path, hook.keys)
@@ -35,13 +37,13 @@ def read_commands(hooks: Iterable[Items]) -> dict[str, tuple[str, ...]]:
 
 
 def _is_our_hook(host: str, item: Any) -> bool:
-    """Whether an entry runs only our commands, from any version."""
+    """Return whether an entry runs only our commands, from any version of Rolecall."""
     found = _commands(item)
     return bool(found) and all(is_ours(words, "hook", host) for words in found)
 
 
 def _commands(item: Any) -> list[tuple[str, ...]]:
-    """The commands of an entry, without anything after `||`."""
+    """Return the commands in an entry, each without anything after `||`."""
     hooks = item.get("hooks") if isinstance(item, Mapping) else None
     found = []
     for hook in hooks if isinstance(hooks, list) else ():
@@ -51,7 +53,8 @@ def _commands(item: Any) -> list[tuple[str, ...]]:
 
 
 def sample(event: str, folder: str, tool: Payload) -> Payload:
-    """A sample payload of the host for an event in a project; `tool` is the host's call of an editing tool."""
+    """Return a sample of the payload that the host sends for an event in a project; `tool` is a call of one of the
+    host's editing tools."""
     id = "rolecall-doctor"
     agent = {"agent_id": id, "agent_type": "tester"}
     call = {**tool, "tool_use_id": id}
@@ -70,7 +73,7 @@ def sample(event: str, folder: str, tool: Payload) -> Payload:
 
 
 def is_refusal(stdout: str) -> bool:
-    """Whether a hook's answer denies a tool call."""
+    """Return whether a hook's answer denies a tool call."""
     try:
         return bool(json.loads(stdout)["hookSpecificOutput"]["permissionDecision"] == "deny")
     except (ValueError, LookupError, TypeError):

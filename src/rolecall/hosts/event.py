@@ -1,6 +1,6 @@
-"""The eight events of a host and our answer, independent of any particular host.
+"""The eight events that a host can report, and our answer, independent of any particular host.
 
-Annotations in this module are not strings, because a named tuple would compile each of them in every hook that runs.
+Annotations in this module are not strings, because a named tuple would compile each string in every hook that runs.
 """
 
 from typing import Literal, NamedTuple, TypeAlias
@@ -10,31 +10,31 @@ class HostCaller(NamedTuple):
     """Who acts: an agent that was started, or Lead."""
 
     agent: str = ""
-    """Its id in the catalogue, or the host's name for its kind; empty for Lead."""
+    """The agent's id in the catalogue, or the host's name for this kind of agent; empty for Lead."""
     id: str = ""
-    """The host's id for this instance."""
+    """The host's id for this instance of the agent."""
 
 
 LEAD = HostCaller()
 
 
 class HostToolCall(NamedTuple):
-    """What a tool is about to do, or did, as far as its input shows."""
+    """What a tool is about to do, or has done, as far as its input shows."""
 
     tool: str
     """The host's name for the tool."""
     classes: tuple[str, ...] = ()
-    """Its classes of actions, from `capabilities.CLASSES`."""
+    """The call's classes of actions, from `capabilities.CLASSES`."""
     writes: tuple[str, ...] = ()
-    """Files it creates, changes or removes: absolute paths, links not resolved."""
+    """The files that the call creates, changes or removes: absolute paths with links not resolved."""
     reads: tuple[str, ...] = ()
-    """Files whose contents it shows the model."""
+    """The files whose contents the call shows the model."""
     command: str = ""
-    """The shell command; files that it visibly writes are in `writes`."""
+    """The shell command; the files that it visibly writes are in `writes`."""
     starts: str = ""
-    """The kind of agent it starts."""
+    """The kind of agent that the call starts."""
     skill: str = ""
-    """The skill whose text it shows the model."""
+    """The skill whose text the call shows the model."""
     words: str = ""
     """The arguments of the skill."""
     calls: tuple[tuple[str, ...], ...] = ()
@@ -44,16 +44,16 @@ class HostToolCall(NamedTuple):
 class SessionStart(NamedTuple):
     session: str
     is_new: bool = True
-    """False if a session was resumed."""
+    """Whether the session is new; False if it was resumed."""
     cwd: str = ""
-    """The session's working folder, if the host reports it."""
+    """The session's working directory, if the host reports it."""
 
 
 class UserMessage(NamedTuple):
     session: str
     text: str
     id: str = ""
-    """Distinguishes messages with the same text, if the host has such an id."""
+    """The host's id of the message, if it has one, which distinguishes messages with the same text."""
 
 
 class SubagentSpawn(NamedTuple):
@@ -83,7 +83,8 @@ class PostToolUse(NamedTuple):
 class SessionEnd(NamedTuple):
     session: str
     is_over: bool = True
-    """False at the end of a turn, in hosts with such an event: unfinished work is reported, but nothing is removed."""
+    """Whether the session is over. At the end of a turn, in hosts that report one, it is not: unfinished work is
+    reported, but nothing is removed."""
 
 
 class ContextCompact(NamedTuple):
@@ -100,7 +101,7 @@ class HostAnswer(NamedTuple):
     """What a host should do about an event; an empty answer means continue."""
 
     block: str = ""
-    """The reason for the model why the tool may not run."""
+    """The reason, for the model, why the tool is not allowed to run."""
     context: str = ""
     """Text for the model."""
     notice: str = ""

@@ -17,10 +17,10 @@ State: TypeAlias = Literal["new", "changed", "removed", "kept", "same"]
 class FileChange(NamedTuple):
     path: str
     before: bytes | None
-    """None if the file does not exist."""
+    """The content before the change; None if the file does not exist."""
     after: bytes | None
     note: str = ""
-    """What was left unchanged, and why."""
+    """A note of what was left unchanged, and why."""
 
     @property
     def state(self) -> State:
@@ -39,7 +39,7 @@ class FileChange(NamedTuple):
 
 
 def read(path: str) -> bytes | None:
-    """The file's bytes, or None if it does not exist."""
+    """Return a file's bytes, or None if the file does not exist."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # reading a pipe would never end
             raise UsageError(f"{path} is not a regular file", hint="Move it out of the way.")
@@ -60,9 +60,10 @@ def read_text(path: str) -> str | None:
 
 
 def check_target(path: str, root: str) -> None:
-    """Refuse a path that a link leads out of `root`, or that cannot be written.
+    """Raise an error for a path that a link leads out of `root`, or that cannot be written.
 
-    A repository may come from anybody. A permission error discovered later would leave a partial installation.
+    A repository could come from anybody, with any links. A permission error discovered later would leave an
+    installation incomplete.
     """
     file = folder = os.path.realpath(path)
     if root and not file.startswith(os.path.join(os.path.realpath(root), "")):
@@ -80,7 +81,7 @@ def check_target(path: str, root: str) -> None:
 
 
 def difference(changes: Iterable[FileChange]) -> str:
-    """All changes as one unified diff."""
+    """Return all changes as one unified diff."""
     parts: list[str] = []
     for change in changes:
         if change.is_change:
@@ -101,9 +102,9 @@ def _lines(data: bytes | None) -> list[str]:
 
 
 def make(changes: Iterable[FileChange], *, roots: Sequence[str], is_private: bool = False) -> None:
-    """Make the changes. Folders left empty by a removal are removed, except `roots` and the folders above them.
+    """Make the changes. Folders that a removal leaves empty are removed, except `roots` and the folders above them.
 
-    A new file in a private place is readable only by its owner. A link stays a link: its target is written.
+    In a private place, a new file is readable only by its owner. A link stays a link: its target is written.
     """
     for change in changes:
         if not change.is_change:

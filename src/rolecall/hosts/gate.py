@@ -1,11 +1,11 @@
-"""The gates before every tool call: each gives a reason to block it, or none.
+"""The gates before every tool call: each returns a reason to block the call, or none.
 
-The capability gate applies a catalogue agent's restrictions to tools of every name; no agent that Lead started may
-plan, decide or start others. The unplanned-edit gate refuses edits of the project's files while no task is planned.
-Only our tools may write to `.nexus/state/`.
+The capability gate applies a catalogue agent's restrictions to tools of every name. No agent that Lead started is
+allowed to plan, decide or start other agents. The unplanned-edit gate blocks edits of the project's files while no task
+is planned. Only our tools are allowed to write to `.nexus/state/`.
 
-Gates run at every call, so they lock, write and parse nothing: they only resolve paths and check whether the task file
-exists. Effects that cannot be predicted are not blocked; docs/hooks.md describes them.
+Gates run at every call, so they take no lock, write nothing and parse nothing: they only resolve paths and check
+whether the task file exists. Effects that cannot be predicted are not blocked; docs/hooks.md describes these effects.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from rolecall.store.lazy import Module
 if TYPE_CHECKING:
     from rolecall.settings import verbs
 else:
-    verbs = Module("rolecall.settings.verbs")  # only these calls need the table of our commands
+    verbs = Module("rolecall.settings.verbs")  # only calls that run our commands need the table of commands
 
 FOR_LEAD = (
     *("nx_plan_start", "nx_plan_update", "nx_plan_decide"),
     *("memory_merge", "memory_delete", "rule_add"),
     *("workflow_run", "thread_start", "thread_run", "thread_step", "thread_answer"),
 )
-"""Our server's tools that agents started by Lead may not use."""
+"""The tools of our server that agents started by Lead are not allowed to use."""
 CHANGES: Mapping[str, tuple[str, ...]] = {
     "nx_task_add": TASK_CREATION,
     "nx_task_update": TASK_UPDATE,
@@ -39,15 +39,15 @@ CHANGES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("memory_add", "knowledge_init", "knowledge_sync"), FILES),
     **dict.fromkeys(FOR_LEAD, ()),
 }
-"""Our server's tools that change something, and their classes of actions."""
+"""The tools of our server that change something, with their classes of actions."""
 READ_ONLY_KINDS = frozenset(("explore", "plan"))
-"""Kinds of built-in host agents that only read."""
+"""The kinds of built-in host agents that only read."""
 _UNKNOWN_AGENT = ("no_task_create", "no_task_update")
-"""The restrictions of an agent that is not in the catalogue: it works for Lead."""
+"""The restrictions of an agent that is not in the catalogue, because such an agent works for Lead."""
 _OUR_PREFIXES = ("mcp_rolecall_", "rolecall_", "rolecall(", "rolecall.", "rolecall/")
-"""Prefixes that hosts give our server's tools, besides `mcp__rolecall__`."""
+"""Prefixes that hosts give the tools of our server, in addition to `mcp__rolecall__`."""
 _MOST_PATHS = 2_000
-"""Maximum paths of one call that are resolved."""
+"""The maximum number of paths in one call that are resolved."""
 _PLAN_FIRST = (
     "Plan what is to be done first: the user can write [plan], and nx_task_add (`rolecall task add`) adds a task"
     " to which the edit belongs."
@@ -55,13 +55,16 @@ _PLAN_FIRST = (
 
 
 def pre_tool_use(project: str, event: PreToolUse, kit: Kit, _now: str) -> HostAnswer:
-    """Decide whether the tool may run: return an answer that blocks it, one that warns, or an empty one."""
+    """Decide whether a tool is allowed to run: return an answer that blocks the call, an answer that warns, or an empty
+    one."""
     call = event.call
     if not concerns(call):
         return HostAnswer()
     folder = _Project(os.path.realpath(project))
     edited: list[Places] = []
-    if not _server_tool(call.tool):  # else the file it names is an artifact, not a project file
+    if not _server_tool(
+        call.tool
+    ):  # otherwise, the file that the tool names is an artifact, not a project file
         edited = [found for path in call.writes[:_MOST_PATHS] if (found := folder.resolve(path))]
     for places in edited:
         if folder.is_state(places):
@@ -76,14 +79,15 @@ def pre_tool_use(project: str, event: PreToolUse, kit: Kit, _now: str) -> HostAn
 
 
 def concerns(call: HostToolCall) -> bool:
-    """Whether the call needs to be judged; most calls only read."""
+    """Return whether a call needs to be judged. Most calls only read, and do not."""
     return bool(call.writes or call.classes or call.starts or call.command or _our_tool(call.tool))
 
 
 # -- resolving paths --
 
 Places = tuple[str, ...]
-"""For one written path: the file with links resolved, and the link itself, which may be replaced."""
+"""For one written path: the path with all links resolved, and the path with only its folder's links resolved, because a
+write can replace a link itself."""
 
 
 class _Project(NamedTuple):
@@ -96,7 +100,7 @@ class _Project(NamedTuple):
         return os.path.join(self.root, ".nexus")
 
     def resolve(self, path: str) -> Places:
-        """Resolve a path; empty if it is outside the project."""
+        """Resolve a path. Return an empty tuple if the path is outside the project."""
         folder, name = os.path.split(path.rstrip("/").replace("\0", "") or "/")
         found = [os.path.realpath(os.path.join(folder, name))]
         if name not in ("", ".", ".."):
@@ -104,7 +108,7 @@ class _Project(NamedTuple):
         return tuple(found) if any(_is_below(self.root, one) for one in found) else ()
 
     def is_state(self, places: Places) -> bool:
-        """Whether a path is the state or contains it, even on a file system that ignores case."""
+        """Return whether a path is inside the state folder or contains it, even on a file system that ignores case."""
         nexus = self.nexus.casefold()
         return any(one == nexus or _is_below(f"{nexus}/state", one) for one in map(str.casefold, places))
 
@@ -146,23 +150,23 @@ def _refuse_by_capability(
 
 
 def capabilities_of(agent: str, kit: Kit) -> tuple[str, ...]:
-    """The restrictions of an agent that Lead started, which may be unknown to the catalogue."""
+    """Return the restrictions of an agent that Lead started; the catalogue need not contain the agent."""
     rules = kit.agents.get(agent)
     if rules is not None:
         return rules.capabilities
-    # If the configured catalogue is unreadable, an agent unknown to ours might be one that must not edit.
+    # If the configured catalogue is unreadable, an agent that our own catalogue lacks could be one that must not edit.
     is_reader = agent.lower() in READ_ONLY_KINDS or bool(kit.problem)
     return (*_UNKNOWN_AGENT, "no_file_edit") if is_reader else _UNKNOWN_AGENT
 
 
 def _denier(words: Collection[str], classes: Collection[str]) -> str:
-    """The restriction that denies one of the classes; empty if none does."""
+    """Return the first restriction that denies one of the classes, or an empty string."""
     return next((word for word in words if not set(denied_classes([word])).isdisjoint(classes)), "")
 
 
 def _own_actions(call: HostToolCall) -> Iterator[tuple[str, tuple[str, ...], bool]]:
-    """The actions of a call on Rolecall, by a tool of our server or in a shell: the name, its classes, and whether it
-    is reserved for Lead."""
+    """Yield a call's actions on Rolecall, which a tool of our server or a shell command can take: the action's name,
+    its classes, and whether it is reserved for Lead."""
     if own := _our_tool(call.tool):
         yield own, CHANGES[own], own in FOR_LEAD
     if call.calls:
@@ -175,13 +179,14 @@ def _own_actions(call: HostToolCall) -> Iterator[tuple[str, tuple[str, ...], boo
 
 
 def _is_given(words: Sequence[str], option: str) -> bool:
-    """Whether the words contain an option, possibly abbreviated or as its letter."""
+    """Return whether the words contain an option, written in full, abbreviated or as its letter."""
     flags = [word.partition("=")[0] for word in words if word not in ("", "-", "--")]
     return any(f"--{option}".startswith(flag) or flag[:2] == f"-{option[0]}" for flag in flags)
 
 
 def _our_tool(tool: str) -> str:
-    """The name of one of our tools that changes something, or empty; a name with `nx_` counts under any server."""
+    """Return the name of one of our tools that change something, or an empty string. A name with `nx_` counts under any
+    server."""
     name = _server_tool(tool)
     if not name and "nx_" in tool:
         at = tool.index("nx_")
@@ -190,7 +195,8 @@ def _our_tool(tool: str) -> str:
 
 
 def _server_tool(tool: str) -> str:
-    """The tool's name in our server, which may run once per agent; empty for tools of others."""
+    """Return the name that a tool has in our server, or an empty string for a tool of another server. Each agent can
+    have its own instance of our server."""
     server, _, name = tool.removeprefix("mcp__").partition("__" if tool.startswith("mcp__") else "_")
     if name and (server.startswith("rolecall-") or (server == "rolecall" and tool.startswith("mcp__"))):
         return name
@@ -206,7 +212,8 @@ def _server_tool(tool: str) -> str:
 def _judge_unplanned(
     who: HostCaller, call: HostToolCall, kit: Kit, folder: _Project, edited: Sequence[Places]
 ) -> HostAnswer:
-    """Require a task for edits of project files; its notes (`.nexus/memory`, `rules`, `context`) need none."""
+    """Require a task for edits of the project's files. Edits of its notes (`.nexus/memory`, `rules`, `context`) need no
+    task."""
     planned = [places for places in edited if not all(_is_below(folder.nexus, one) for one in places)]
     is_unnamed = not call.writes and not set(FILES).isdisjoint(call.classes)
     if kit.gate == "off" or not (planned or is_unnamed):

@@ -1,4 +1,4 @@
-"""Hide installed files from git with a marked block of lines in `.git/info/exclude`, which is never committed."""
+"""Hides installed files from git with a marked block of lines in `.git/info/exclude`, which is never committed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from rolecall.hosts.file_change import FileChange
 
 
 def find(project: str) -> str | None:
-    """The exclude file, even of a linked worktree; None if the project has no git repository or git is missing."""
+    """Return the repository's exclude file, even in a linked worktree, or None if the project has no git repository or
+    git is missing."""
     if shutil.which("git") is None:
         return None
     answer = git.ask(project, "rev-parse", "--git-path", "info/exclude")
@@ -21,7 +22,7 @@ def find(project: str) -> str | None:
 
 
 def hides(project: str, paths: Sequence[str]) -> bool:
-    """Whether git already ignores all of these paths, for any reason."""
+    """Return whether git already ignores all of these paths, for any reason."""
     answer = git.ask(project, "check-ignore", "--no-index", "--", *paths)
     return len(answer.text.splitlines()) == len(paths)
 

@@ -1,7 +1,8 @@
-"""Threads that a host's model handed over without waiting for them. Each has a note below `.nexus/state`, which is
-removed when the model is told of the thread's end, so the model is told once.
+"""Threads that a host's model handed over without waiting for their end.
 
-Hooks look for notes with every message, and open the store (`thread_news.py`) only if there are any.
+Each thread has a note in a folder in `.nexus/state`. The note is removed when the model is told of the thread's end, so
+that the model is told only once. Hooks look for notes with every message, and open the store (`thread_news.py`) only if
+there are notes.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from rolecall.nexus import project_paths, state_file
 
 _FOLDER = "handed-over"
 _MOST = 50
-"""How many threads a hook looks at."""
+"""The maximum number of threads that a hook looks at."""
 
 
 def note(project: str, thread: str, store: str, *, problem: str = "") -> None:
-    """Note that a thread was handed over, and, if it could not be run, why. Without hooks there is no `.nexus` folder,
-    and no hook would read the note."""
+    """Note that a thread was handed over, with the `problem` if the thread could not be run. Without hooks, there is no
+    `.nexus` folder, and no hook would read the note."""
     if not os.path.isdir(project_paths.nexus(project)):
         return
     with state_file.hold_lock(project):
@@ -30,7 +31,7 @@ def note(project: str, thread: str, store: str, *, problem: str = "") -> None:
 
 
 def forget(project: str, thread: str) -> bool:
-    """Remove the note of a thread, and return whether there was one."""
+    """Remove a thread's note, and return whether the thread had one."""
     try:
         os.unlink(_path(project, thread))
     except OSError:
@@ -39,18 +40,18 @@ def forget(project: str, thread: str) -> bool:
 
 
 def list_noted(project: str) -> list[str]:
-    """The threads that were handed over and whose end the model has not been told."""
+    """Return the threads that were handed over and of whose end the model has not been told."""
     with suppress(OSError):
         return sorted(os.listdir(project_paths.ours(project, _FOLDER)))[:_MOST]
     return []
 
 
 def read(project: str, thread: str) -> tuple[str, str]:
-    """The address of the store, and why the thread could not be run."""
+    """Return what a thread's note says: the address of the store, and why the thread could not be run."""
     try:
         about = json.loads(state_file.read(_path(project, thread)) or b"{}")
         return str(about.get("store", "")), str(about.get("problem", ""))
-    except ValueError:  # cut off by a power failure
+    except ValueError:  # a power failure cut the note off
         return "", ""
 
 

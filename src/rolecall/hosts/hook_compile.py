@@ -1,4 +1,4 @@
-"""Compile the parts of the configuration and the catalogue that hooks need, for the cache of `hook_context`."""
+"""Compiles the parts of the configuration and the catalogue that hooks need, for the cache of `hook_context`."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _LONGEST_PROBLEM = 600
 
 
 def list_sources() -> list[str]:
-    """The files and folders that the compiled context depends on."""
+    """Return the files and folders on which the compiled context depends."""
     try:
         folder = config.catalog_folder() or catalog.OWN_FOLDER
-    except RolecallError:  # the problem is reported when it is read
+    except RolecallError:  # the problem is reported when the configuration is read
         folder = catalog.OWN_FOLDER
     code = _list_files(os.path.dirname(__file__), ".py")
     return [config.config_path(), *code, *(_list_files(folder) or [folder])]
 
 
 def compile_configured(host: str) -> JsonObject:
-    """The configured catalogue and rules. If they cannot be read, our own apply, because a failing hook would let
-    everything through."""
+    """Compile the configured catalogue and rules. If they cannot be read, compile our own, because a failing hook would
+    let everything through."""
     configuration: settings.Settings = {}
     try:
         configuration = config.load()
@@ -83,7 +83,8 @@ def _compile(host: str, found: Catalog, configuration: settings.Settings) -> Jso
 
 
 def _list_files(folder: str, ending: str = "") -> list[str]:
-    """Every file below a folder, and the folders, whose stamps change when a file is added or removed."""
+    """Return the folders and files in a folder, at any depth. Folders are included, because their stamps change when a
+    file is added or removed."""
     found: list[str] = []
     for root, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if name != "__pycache__")

@@ -1,8 +1,9 @@
-"""The context of all hooks: the gate's mode, the agents' limits, the tags, the bodies of skills.
+"""The context of all hooks: the gate's mode, the agents' limits, the tags, and the bodies of skills.
 
-It comes from the configuration and the catalogue, which are YAML and too slow for a hook to read. So `hook_compile`
-compiles it into the home's `cache/`, with a stamp of every source file and folder, and does so again when one of them
-changes. A cache that cannot be read or written makes hooks slower, never wrong.
+The context comes from the configuration and the catalogue, which are YAML and too slow for a hook to read. Therefore
+`hook_compile` compiles the context, and it is stored in the home's `cache/` with a stamp of every source file and
+folder. When a source changes, the context is compiled again. A cache that cannot be read or written makes hooks slower,
+never wrong.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ else:
     tag_types = Module("rolecall.nexus.tags")  # compiles patterns that most hooks do not need
 
 Content: TypeAlias = "JsonObject"
-"""What the cache contains, as JSON."""
+"""The content of the cache, as JSON."""
 Stamp: TypeAlias = list[Any]
-"""A path, and the values that change when the file is written: time, size, inode."""
+"""A path, and the values that change when the file at that path is written: time, size and inode."""
 
 
 class Rules(NamedTuple):
@@ -52,39 +53,44 @@ class Rules(NamedTuple):
 class Kit(NamedTuple):
     gate: GateMode = "block"
     agents: Mapping[str, Rules] = {}
-    """By id."""
+    """The rules of each agent, by the agent's id."""
     tags: Mapping[str, Tag] = {}
     skills: Mapping[str, str] = {}
-    """Bodies by id, in the host's wording."""
+    """The body of each skill in the host's wording, by the skill's id."""
     docs: Mapping[str, str] = {}
-    """The host's instructions for a skill, by the skill's id; they are appended to the body."""
+    """The host's instructions for each skill, by the skill's id; they are appended to the body."""
     has_skill_commands: bool = False
     """Whether the host itself gives the model a skill's body when a user types `/skill`."""
     run: str = ""
-    """The engine's run around the hook, if any: the caller plays a role of a thread, and the session is not ours."""
+    """The engine's run in which the hook was called, if any. In a run, the caller plays a role of a thread, and the
+    session is not ours."""
     restrictions: tuple[str, ...] = ()
-    """The restrictions of the role that the host runs as, inside a run or not."""
+    """The restrictions of the role that the host plays, inside a run or not."""
     harness: str = HARNESS
     """The harness name under which agents are tracked."""
     process: Process | None = None
-    """The host's process, if it is known."""
+    """The host's process; None if it is unknown."""
     limit: tuple[int, str] | None = None
-    """How many bytes of a hook's text the host shows the model, and in which encoding; None for no limit."""
+    """The number of bytes in a hook's text that the host shows the model, and the encoding in which they are counted;
+    None for no limit."""
     skill_files: tuple[str, ...] = ()
-    """Paths of a skill's file relative to the project's folder, with `{}` for its id; the last is the catalogue's."""
+    """The paths of a skill's file, with `{}` for the skill's id. Those of the host are relative to the project's
+    folder; the last one is in the catalogue."""
     problem: str = ""
-    """Why our own catalogue and the strictest rules replace the configured ones."""
+    """Why our own catalogue and rules apply in place of the configured ones; empty if the configuration could be
+    read."""
     secrets: config.SecretPlaces | None = None
     """The positions of the secrets in the configuration, for the mask."""
     mask: Callable[[], Mask] = lambda: masks.Mask(())
-    """Hides secrets from text that is written; expensive, so it is created only when something is written."""
+    """A function that returns a mask for the secrets in text that is written. Creating a mask is expensive, so it is
+    created only when something is written."""
     thresholds: Callable[[], Thresholds] | None = None
-    """The configured thresholds for comparing memory notes, if any."""
+    """A function that returns the configured thresholds for comparing memory notes; None for the default thresholds."""
 
 
 def load(host: str, *, with_tags: bool = True) -> Kit:
-    """Load the context of a host's hooks; tags are needed only for messages that may contain some."""
-    # Two installations of the same version may differ in wording, so each has its own cache.
+    """Load the context for a host's hooks. Tags are needed only for messages that can contain tags."""
+    # Two installations of the same version can differ in wording, so each installation has its own cache.
     cache = os.path.join(config.cache_folder(), f"hooks-{host}-{crc32(os.fsencode(__file__)):08x}.json")
     try:
         with open(cache, "rb") as file:
@@ -100,10 +106,10 @@ def load(host: str, *, with_tags: bool = True) -> Kit:
         RecursionError,
     ):  # missing, or cut off by a power failure
         pass
-    # Before the sources are read, so that later changes make the cache stale.
+    # The stamps are taken before the sources are read, so that later changes make the cache stale.
     stamps = [_stamp(path) for path in hook_compile.list_sources()]
     content = {"version": __version__, "stamps": stamps, **hook_compile.compile_configured(host)}
-    with suppress(OSError):  # the next hook writes it again
+    with suppress(OSError):  # the next hook writes the cache again
         os.makedirs(os.path.dirname(cache), exist_ok=True)
         atomic.replace(cache, json.dumps(content).encode())
     return _kit(content, with_tags)
@@ -134,7 +140,7 @@ def _kit(content: Content, with_tags: bool) -> Kit:
 
 
 def _stamp(path: str) -> Stamp:
-    """The stamp of a file. A missing file has one too, because it may be created."""
+    """Return the stamp of a file. A missing file has a stamp, too, because the file could be created."""
     try:
         found = os.stat(path)
     except OSError:

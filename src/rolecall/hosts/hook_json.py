@@ -1,7 +1,8 @@
-"""The events and answers of Claude Code's hooks as JSON; Codex has adopted the format.
+"""The events and answers of Claude Code's hooks as JSON, a format that Codex has adopted.
 
 A tool is blocked by JSON with exit code 0, never by exit code 2, because a command that fails must not block. Context
-for the model at the end of a turn or an agent would make it continue, so the person gets it instead.
+for the model at the end of a turn, or at the end of an agent, would make the model continue, so the person gets the
+context instead.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ def session_of(payload: Payload) -> str:
 def events(
     who: Callable[[Payload], HostCaller], message: Reader, tool_call: Callable[[Payload], HostToolCall]
 ) -> dict[str, Reader]:
-    """The events that both hosts have.
+    """Return the readers of the events that Claude Code and Codex both have.
 
-    The hosts differ in how they report who acts, what counts as a user's message, and what tools do.
+    The two hosts differ in how they report who acts, what counts as a user's message, and what tools do.
     """
 
     def start(payload: Payload) -> Event:
@@ -42,7 +43,8 @@ def events(
         return ours.SubagentSpawn(session_of(payload), agent) if agent != LEAD else None
 
     def complete(payload: Payload) -> Event | None:
-        """Compaction ends an agent that has no kind and was never reported as started; it does not concern us."""
+        """Convert the end of an agent. Compaction ends an agent that has no type and was never reported as started;
+        that event does not concern us."""
         agent, last = who(payload), text(payload, "last_assistant_message")
         return ours.SubagentComplete(session_of(payload), agent, last) if agent != LEAD else None
 
@@ -63,12 +65,12 @@ def events(
 NOT_INSTALLED: Mapping[str, Reader] = {
     "PostCompact": lambda payload: ours.ContextCompact(session_of(payload))
 }
-"""Events that we understand but do not install: after a compaction SessionStart fires as well, and its answer reaches
-the model."""
+"""Events that we understand but do not install: after a compaction, SessionStart fires as well, and the model sees the
+answer to SessionStart."""
 
 
 class TextLimit(NamedTuple):
-    """The limit on the text of a hook that a host shows the model."""
+    """The limit on the length of a hook's text that a host shows the model."""
 
     bytes: int
     encoding: str
@@ -79,7 +81,8 @@ def output(name: str, answer: HostAnswer, limit: TextLimit) -> Output:
     reply: dict[str, object] = {"systemMessage": join(answer) if name in _ENDS else answer.notice}
     if name not in _ENDS:
         context = answer.context
-        # No character takes more than four bytes. A host would cut a longer text without notice.
+        # No character takes more than four bytes, so short texts need not be encoded. A host would cut a longer text
+        # without notice.
         data = context.encode(limit.encoding, errors="replace") if 4 * len(context) > limit.bytes else b""
         if len(data) > limit.bytes:
             room = limit.bytes - len(_CUT.encode(limit.encoding))
@@ -94,5 +97,5 @@ def output(name: str, answer: HostAnswer, limit: TextLimit) -> Output:
 
 
 def join(answer: HostAnswer) -> str:
-    """All texts of an answer, for the person."""
+    """Return all texts of an answer, for the person."""
     return "\n".join(dict.fromkeys(filter(None, (answer.notice, answer.context))))

@@ -1,4 +1,5 @@
-"""Agents and skills in the format of hosts' files (YAML frontmatter, then the body), and where hosts keep them."""
+"""Agents and skills in the format of hosts' files (YAML frontmatter, then the body), and the places where hosts keep
+them."""
 
 from __future__ import annotations
 
@@ -25,19 +26,19 @@ ONLY_PROJECTS = (
 )
 """The note for people who install for all projects, in any host."""
 _UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff]")
-"""Characters that JSON allows in strings, but YAML parsers treat as line breaks or refuse."""
+"""Characters that JSON allows in strings, but that YAML parsers treat as line breaks or refuse."""
 _HEAD = re.compile(r"---\r?\n(.*?)^---\r?$", re.DOTALL | re.MULTILINE)
 
 
 def with_head(fields: JsonObject, body: str) -> str:
-    """A text with YAML frontmatter. Values are written as JSON, which is valid YAML."""
+    """Return a text with YAML frontmatter. Values are written as JSON, which is valid YAML."""
     lines = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items()]
     head = _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", "\n".join(lines))
     return f"---\n{head}\n---\n\n{body.strip()}\n"
 
 
 def read_head(text: str) -> JsonObject:
-    """The frontmatter of a text, which may be written by anyone."""
+    """Return the frontmatter of a text, which anyone could have written."""
     found = _HEAD.match(text)
     if found is None:
         raise UsageError("it has no frontmatter")
@@ -52,18 +53,18 @@ def summary(agent: CatalogAgent) -> str:
 
 
 def skill_body(skill: Skill, catalog: Catalog, wording: Wording) -> str:
-    """The text of a skill in a host's wording, with the host's instructions on its subjects."""
+    """Return the text of a skill in a host's wording, followed by the host's instructions on the skill's subjects."""
     body = catalog.write_body(skill, wording.render(catalog.vocabulary.tags))
     return "\n\n".join(filter(None, [body, wording.skill_docs(skill), TOOL_NAMES])) + "\n"
 
 
 class Layout(NamedTuple):
-    """Where a host reads its files: below a folder of the project, or of the user."""
+    """The places where a host reads its files: below a folder in the project, or below the user's folder."""
 
     folder: str
     """The folder in a project."""
     variable: str
-    """The environment variable that moves the user's folder."""
+    """The environment variable that sets the location of the user's folder."""
     user: str
     """The user's folder, relative to the home folder."""
     inner: str

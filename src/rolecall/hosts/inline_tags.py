@@ -1,9 +1,9 @@
-"""Carry out inline tags in a user's message: `[d]` decision, `[m]` lesson, `[rule]` rule, `[m:gc]` memory report.
+"""Carries out inline tags in a user's message: `[d]` decision, `[m]` lesson, `[rule]` rule, `[m:gc]` memory report.
 
-This module carries them out and reports the result to the model, with the vocabulary's guidance. A decision applies to
-the issue that it names, else to the first pending one; a lesson goes into the note on its subject, if there is one. If
-that is impossible (no text, no letters for a name, a secret), the model is given the tool to call with the user's own
-words. Nothing is deleted here, and handling a message twice has the same effect as handling it once.
+The results are reported to the model, with the vocabulary's guidance. A decision applies to the issue that it names, or
+otherwise to the first pending issue; a lesson is added to the note on its subject, if there is one. If a tag cannot be
+carried out (no text, no letters for a name, a secret), the model is told which tool to call with the user's own words.
+Nothing is deleted here, and handling a message twice has the same effect as handling it once.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ if TYPE_CHECKING:
 else:
     memory = Module("rolecall.nexus.memory")  # slow to import, and only lessons need it
     memory_access = Module("rolecall.nexus.memory_access")
-    note = Module("rolecall.nexus.note")  # few messages ask for it
+    note = Module("rolecall.nexus.note")  # few messages ask for the memory report
     note_name = Module("rolecall.nexus.note_name")  # a decision needs no name
     rule = Module("rolecall.nexus.rule")  # slow to import, and only rules need it
 
 _ISSUE = re.compile(r"(?:issue\s+#?|#)(\d+)\b[\s:.),-]*|(\d+)\s*(?:[:.)]|\s-)\s+", re.IGNORECASE)
-"""`#2 …`, `issue 2 …`, `2: …`; `3 replicas` begins with a number but names no issue."""
+"""The number of an issue at the start of a decision: `#2 …`, `issue 2 …`, `2: …`. The text `3 replicas` begins with a
+number but names no issue."""
 _NAMED = re.compile(r"([a-z0-9][a-z0-9-]*-[a-z0-9-]+)(?:\.md)?:\s+(?=\S)")
 """A note's name before its text, as in `retry-limits: the text`."""
 _MOST_COMPARED = 200
-"""Maximum number of memory notes with which a new one is compared here."""
+"""The maximum number of memory notes with which a new note is compared here."""
 _LISTED_NOTES = 15
 _LONGEST_QUOTE = 300
 _TOOLS = {"memory_store": "memory_add", "memory_gc": "memory_gc", "rule_store": "rule_add"}
@@ -48,8 +49,8 @@ _TOOLS = {"memory_store": "memory_add", "memory_gc": "memory_gc", "rule_store": 
 def carry_out(
     project: str, actions: Iterable[InlineAction], kit: Kit, aimed: Iterable[float] = ()
 ) -> list[str]:
-    """Carry out the actions and return a report on each for the model. `aimed` has the issues for decisions that name
-    no issue, in order."""
+    """Carry out the actions, and return a report on each for the model. `aimed` contains the issues, in order, for
+    decisions that name no issue."""
     handlers: dict[str, Callable[[str, InlineAction, Kit], str]] = {
         "nx_plan_decide": partial(_decide, iter(aimed)),
         "memory_store": _remember,
@@ -68,7 +69,7 @@ def carry_out(
             continue
         if handler := handlers.get(action.handler):
             report = handler(project, action, kit)
-        else:  # a tag of another catalogue, which the host may be able to handle
+        else:  # the tag is from another catalogue, and the host might have a tool for it
             words = _quote(action.text)
             report = f"The user wrote [{action.tag}]: call {action.handler} at once with their words: {words}"
         tag = kit.tags.get(action.tag)
@@ -78,7 +79,7 @@ def carry_out(
 
 
 def report_repeated(actions: Iterable[InlineAction]) -> list[str]:
-    """The reports for a message that has already been handled."""
+    """Return the reports for a message that has already been handled."""
     return [
         f"[{action.tag}] was handled when this message came first. Only if the user wrote it once more: call"
         f" {_TOOLS.get(action.handler, action.handler)}."
@@ -100,10 +101,12 @@ def _decide(aimed: Iterator[float], project: str, action: InlineAction, kit: Kit
     issue: ToolReply | None = None
     if named := _ISSUE.match(text):
         issue, text = issues.get(int(named[1] or named[2])), text[named.end() :].strip()
-    elif text and not text.isdecimal():  # a number alone is an issue without a decision, or an option
+    elif (
+        text and not text.isdecimal()
+    ):  # a number alone is an issue without a decision, or one of the options
         issue = issues.get(next(aimed, 0))
     if text and any(one.get("decision") == text for one in state.plan["issues"] if issue in (None, one)):
-        return f"The user's decision is on record: {_quote(text)}"  # the same event arrived before
+        return f"The user's decision is on record: {_quote(text)}"  # the same event has arrived before
     if issue is None or not text:
         pending = state.pending_issues()[:10]
         titles = "; ".join(f"{format_id(issue['id'])} {issue['title'][:80]}" for issue in pending)
@@ -139,7 +142,7 @@ def _remember(project: str, action: InlineAction, kit: Kit) -> str:
             reply = memory.add(project, name, text, mask=kit.mask(), into=overlap.matches[0].name)
         return str(reply["path"])
 
-    # Finding a note on the same subject means comparing all of them, which may take too long for a hook.
+    # Finding a note on the same subject requires comparing all notes, which could take too long for a hook.
     is_possible = knowledge_files.counts(project)["memory"] <= _MOST_COMPARED
     call = "memory_add with a name of 2 to 4 words"
     return _keep(project, action, "a lesson", "memory", call, add if is_possible else None)
@@ -158,7 +161,8 @@ def _add_rule(project: str, action: InlineAction, kit: Kit) -> str:
 def _keep(
     project: str, action: InlineAction, what: str, kind: str, call: str, add: Callable[[str, str], str] | None
 ) -> str:
-    """Store the user's words with `add`, or tell the model to `call` a tool; a repetition changes nothing."""
+    """Store the user's words with `add`, or tell the model to `call` a tool. Storing the same words again changes
+    nothing."""
     named = _NAMED.match(action.text)
     name = named[1] if named else note_name.from_text(action.text)
     text = (action.text[named.end() :] if named else action.text).strip()
@@ -206,6 +210,6 @@ def _look_at_memory(project: str, _action: InlineAction, _kit: Kit) -> str:
 
 
 def _quote(text: str) -> str:
-    """The beginning of the user's words; their message has the full text."""
+    """Return the beginning of the user's words; the model finds the full text in the user's message."""
     line = " ".join(text.split())
     return f'"{line}"' if len(line) <= _LONGEST_QUOTE else f'"{line[:_LONGEST_QUOTE]}…"'

@@ -1,10 +1,9 @@
-"""Install Rolecall in Claude Code, Codex and OpenCode, and uninstall it again.
+"""Installs Rolecall in Claude Code, Codex and OpenCode, and uninstalls it again.
 
-Each host module lists the pieces it needs (`pieces`), all made from one `Setup`. No record is kept between install and
-uninstall. Our own files have a line with a hash, which reveals a file that was edited by hand and must be kept. In a
-JSON or TOML file shared with others, our part is a named member or an entry that starts our command.
-
-`plan_install` and `plan_removal` only read and return changes; `file_change` shows and makes them.
+Each host module lists the pieces it needs (`pieces`), all made from one `HostSetup`. No record is kept between
+installing and uninstalling. Each of our own files has a line with a hash, which reveals a file that was edited by hand
+and must be kept. In a JSON or TOML file shared with others, our part is a named member, or an entry that starts our
+command. `plan_install` and `plan_removal` only read, and return changes; `file_change` shows and makes the changes.
 """
 
 from __future__ import annotations
@@ -30,7 +29,8 @@ from rolecall.store.canonical import JsonObject
 
 
 class OwnFile(NamedTuple):
-    """A file that is entirely ours: `.md` with frontmatter, `.toml`, `.yaml` or `.js`, which can contain a comment."""
+    """A file that is entirely ours, in a format that can contain a comment: `.md` with frontmatter, `.toml`, `.yaml` or
+    `.js`."""
 
     path: str
     text: str
@@ -39,26 +39,27 @@ class OwnFile(NamedTuple):
 class FileMember(NamedTuple):
     """A named value in a JSON or TOML file, such as our server among a host's servers.
 
-    Keys that somebody added to our member are kept when it is updated.
+    When our member is updated, keys that somebody added to it are kept.
     """
 
     path: str
     keys: tuple[str, ...]
     value: JsonObject
     is_ours: Callable[[Any], bool]
-    """Whether a value with this name is ours, from any version."""
+    """A function that returns whether a value with this name is ours, from any version of Rolecall."""
 
 
 class Items(NamedTuple):
-    """Entries of an array in a JSON file, such as our hooks among those of an event."""
+    """Our entries in an array in a JSON file, such as our hooks among all hooks for an event."""
 
     path: str
     keys: tuple[str, ...]
     items: tuple[Any, ...]
     is_ours: Callable[[Any], bool]
-    """Whether an entry is ours, from any version."""
+    """A function that returns whether an entry is ours, from any version of Rolecall."""
     has_ours: Callable[[Any], bool] = lambda _: False
-    """Whether somebody put our command into an entry of their own; only they can remove it."""
+    """A function that returns whether somebody put our command into an entry of their own, which only they can
+    remove."""
 
 
 Piece: TypeAlias = OwnFile | FileMember | Items
@@ -69,13 +70,13 @@ class Wiring(NamedTuple):
 
     pieces: Sequence[Piece]
     sweeps: Sequence[str] = ()
-    """Glob patterns for files of ours that `pieces` no longer names."""
+    """Glob patterns for our own files, to find those that `pieces` no longer names."""
     root: str = ""
-    """The folder that no link may lead out of; empty if links may lead anywhere."""
+    """The folder that no link is allowed to lead out of; empty if links can lead anywhere."""
 
 
 def host_module(host: str) -> Any:
-    """The module that handles a host's files; `setup.py` describes its interface."""
+    """Return the module that handles a host's files; `setup.py` describes its interface."""
     if host not in HOSTS:
         raise NotFound(f"the host {host!r} is not known", hint=f"Hosts: {', '.join(HOSTS)}.")
     return import_module(f"rolecall.hosts.{host}.install")
@@ -90,18 +91,18 @@ def wiring_of(host: str, setup: HostSetup) -> Wiring:
 
 
 def plan_install(wiring: Wiring, *, force: bool = False) -> list[FileChange]:
-    """The changes that installing would make. Raises an error that names every file that prevents it."""
+    """Return the changes that installing would make. Raise an error that names every file that prevents installing."""
     return _plan_or_refuse(wiring, is_removal=False, force=force)
 
 
 def plan_removal(wiring: Wiring, *, force: bool = False) -> list[FileChange]:
-    """The changes that uninstalling would make."""
+    """Return the changes that uninstalling would make."""
     changes = _plan_or_refuse(wiring, is_removal=True, force=force)
     return [change for change in changes if change.before is not None]
 
 
 def is_present(wiring: Wiring) -> bool:
-    """Whether any piece of ours is installed in the host, as far as its files are readable."""
+    """Return whether any of our pieces is installed in the host, as far as the host's files are readable."""
     changes, _ = _plan(wiring, is_removal=True, force=False)
     return any(change.is_change or change.note for change in changes)
 
@@ -150,7 +151,7 @@ def _plan(wiring: Wiring, *, is_removal: bool, force: bool) -> tuple[list[FileCh
         except RolecallError as error:
             refusals.append(error)
 
-    # Files of ours that are no longer needed, such as an agent that the catalogue no longer has.
+    # Find our files that are no longer needed, such as the file of an agent that was removed from the catalogue.
     for path in sorted({path for pattern in wiring.sweeps for path in glob.glob(pattern)} - set(by_path)):
         if os.path.isfile(path) and not os.path.islink(path):
             text = (file_change.read(path) or b"").decode(errors="replace")
@@ -170,12 +171,12 @@ def _change(path: str, before: str | None, after: str | None, note: str) -> File
 
 
 def read_value(path: str, keys: Sequence[str] = ()) -> Any:
-    """The value at `keys` in a JSON or TOML file, or None."""
+    """Return the value at `keys` in a JSON or TOML file, or None."""
     return _find(parse(path, file_change.read_text(path)), keys)
 
 
 def parse(path: str, text: str | None) -> Any:
-    """Parse a JSON or TOML file; the document is empty if the file does not exist."""
+    """Parse a JSON or TOML file; return an empty document if the file does not exist."""
     kind = "TOML" if path.endswith(".toml") else "JSON"
     try:
         if kind == "TOML":
@@ -189,7 +190,7 @@ def parse(path: str, text: str | None) -> Any:
 
 
 def _dump(path: str, document: Any, before: str | None) -> str | None:
-    """The document as text, with the file's indentation; None if nothing is left in it."""
+    """Return the document as text, with the file's indentation, or None if the document is empty."""
     if path.endswith(".toml"):
         text = tomlkit.dumps(document)
         if tomllib.loads(text) != document.unwrap():
@@ -217,7 +218,8 @@ def _put(document: Any, piece: FileMember | Items, force: bool) -> str:
             raise UsageError(
                 f"{piece.path}: {'.'.join(piece.keys)} is not an array", hint="Correct the file."
             )
-        # Entries keep their positions, because Codex remembers which hook the user trusts by its position.
+        # Entries keep their positions, because Codex uses a hook's position to remember whether the user trusts the
+        # hook.
         items, fresh = [], list(piece.items)
         for item in there or []:
             if not piece.is_ours(item):
@@ -263,7 +265,7 @@ def _find(document: Any, keys: Sequence[str]) -> Any:
 
 
 def _set(document: Any, piece: FileMember | Items, value: Any, depth: int = 0) -> None:
-    """Set the value of a piece, creating the objects on the path to it."""
+    """Set the value of a piece, and create missing objects on the path to that value."""
     if not isinstance(document, MutableMapping):
         where = ".".join(piece.keys[:depth]) or "the document"
         raise UsageError(f"{piece.path}: {where} is not an object", hint="Correct the file and try again.")
@@ -277,7 +279,7 @@ def _set(document: Any, piece: FileMember | Items, value: Any, depth: int = 0) -
 
 
 def _delete(document: Any, keys: Sequence[str]) -> None:
-    """Delete a value, and the objects on the path to it that become empty."""
+    """Delete a value, and the objects on the path to that value that become empty."""
     first, *rest = keys
     if rest:
         _delete(document[first], rest)
@@ -289,17 +291,17 @@ def _delete(document: Any, keys: Sequence[str]) -> None:
 
 _SIGNATURE = "rolecall install wrote this file; a file changed by hand is left alone. sha256:"
 _SIGNED = re.compile(r"^(?:#|//) rolecall install .*sha256:([0-9a-f]{64})\r?\n", re.MULTILINE)
-"""The line with the hash, in the wording of any version."""
+"""The pattern of the line with the hash, in the wording of any version."""
 
 
 def is_unchanged(text: str) -> bool:
-    """Whether a file is ours and unchanged."""
+    """Return whether a file is ours and unchanged."""
     found = _SIGNED.search(text)
     return found is not None and found[1] == _digest(text[: found.start()] + text[found.end() :])
 
 
 def _digest(text: str) -> str:
-    """Hash a text without regard to line endings, which git and editors may change."""
+    """Hash a text without regard to line endings, because git and editors can change them."""
     return hashlib.sha256(text.replace("\r\n", "\n").encode()).hexdigest()
 
 

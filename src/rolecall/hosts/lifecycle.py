@@ -1,9 +1,7 @@
-"""Find and import the function that handles an event of a host's session.
+"""Finds and imports the function that handles an event in a host's session.
 
-Events may arrive more than once, late, or not at all, and a hook may be killed at any point. So each function starts
-from the files on disk, does what remains to be done, and can safely be repeated: an agent's session record is written
-before the agent is listed, and a task is completed before its agent is.
-
+Events can arrive more than once, late, or not at all, and a hook can be killed at any point. Therefore an agent's start
+is recorded in the session before the agent is listed, and its task is completed before the agent is marked as ended.
 Inside a run of the engine, the caller plays a role of a thread, and only the gates and the log apply.
 """
 

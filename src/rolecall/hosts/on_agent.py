@@ -1,4 +1,4 @@
-"""Handle the start and the end of an agent that Lead started."""
+"""Handles the start and the end of an agent that Lead started."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ else:
 T = TypeVar("T")
 
 _LONGEST_BRIEF = 8_000
-"""Maximum characters of a task's text, because a host silently cuts a longer text."""
+"""The maximum number of characters in a task's text, because a host silently cuts a longer text."""
 _TURN = {"in_progress": 0, "pending": 1, "completed": 2}
-"""The order in which an agent's tasks are considered to be the current one."""
+"""The order in which the agent's tasks are considered when its current task is chosen, by status."""
 _NOT_DONE = ("blocked", "partial")
-"""Words after `STATUS:` in a report that leave the agent's task open."""
+"""The words after `STATUS:` in a report for which the agent's task stays open."""
 _LATER = "9999"
-"""Later than any time: the file itself shows that it was written after an agent had ended."""
+"""A timestamp later than any real one, for files that were found to have changed after an agent ended."""
 
 
 def subagent_spawn(project: str, event: SubagentSpawn, kit: Kit, now: str) -> HostAnswer:
-    """Record that the agent runs, and tell it its limits, its task if it is certain, and what the project knows."""
+    """Record that the agent is running. Tell it its limits, its task if that is certain, and what the project knows."""
     who = event.who
     task: Task | None = None
     entries: Sequence[tracker.Entry] = []
@@ -48,7 +48,7 @@ def subagent_spawn(project: str, event: SubagentSpawn, kit: Kit, now: str) -> Ho
         taken = {key for agent, key in known.items() if agent in running and agent != who.id}
         task = _find_task(who, project, known.get(who.id, ""), taken)
         link = task_key(task) if task else known.get(who.id, "")
-        # The session's record comes first, because an entry that belongs to no session is removed.
+        # The session's record is written first, because an agent that belongs to no session is removed from the list.
         sessions.change(
             project,
             event.session,
@@ -64,7 +64,7 @@ def subagent_spawn(project: str, event: SubagentSpawn, kit: Kit, now: str) -> Ho
 
 
 def _with_tracker(project: str, act: Callable[[str], T]) -> T:
-    """Run `act`. If the list of agents is damaged, replace it, keep a copy, and log that."""
+    """Run `act`. If the list of agents is damaged, replace the list, keep a copy of it, and log this."""
     try:
         return act(project)
     except Damaged:
@@ -73,9 +73,9 @@ def _with_tracker(project: str, act: Callable[[str], T]) -> T:
 
 
 def _find_task(who: HostCaller, project: str, known: str, taken: Collection[str]) -> Task | None:
-    """The task that an agent was started for: its own, else the only candidate.
+    """Return the task that an agent was started for: its own task, or otherwise the only candidate.
 
-    A resumed agent may have a task in progress and others from before.
+    A resumed agent can have a task in progress, and others from before.
     """
     state = ProjectState(project)
     found = _own_task(state.tasks, who.id, known)
@@ -88,9 +88,10 @@ def _find_task(who: HostCaller, project: str, known: str, taken: Collection[str]
 
 
 def _own_task(tasks: Sequence[Task], agent: str, known: str) -> Task | None:
-    """The task of an instance: the one with its id as `owner_agent_id`, else the one it was started for.
+    """Return the task of an agent's instance: the task with the instance's id as `owner_agent_id`, or otherwise the
+    task for which the instance was started.
 
-    A task in progress takes precedence over an open one, and an open one over a completed one.
+    A task in progress takes precedence over an open task, and an open task over a completed one.
     """
 
     def rank(task: Task) -> tuple[int, bool, bool]:
@@ -122,13 +123,13 @@ def _spawn_words(
 def _resume_words(
     project: str, who: HostCaller, task: Task | None, entries: Sequence[tracker.Entry], kit: Kit
 ) -> str:
-    """What a resumed agent must know: which files to read again, or that a new session was needed."""
+    """Return what a resumed agent must know: which files to read again, or that a new session was needed."""
     prior = next(entry for entry in entries if entry.get("agent_id") == who.id)
     rules = kit.agents.get(who.agent)
     ended, tree = prior.get("stopped_at", ""), filenames.ProjectFiles(os.path.realpath(project))
     known = frozenset(prior.get("files_touched", ()))
     if rules and "no_file_edit" in rules.capabilities:
-        # It does not touch files, so it is judged by the files its report names.
+        # Such an agent does not touch files, so it is judged by the files that its report names.
         known |= filenames.find_names([prior.get("last_message", "")], tree)
     files = filenames.named_by_tasks([task], tree) if task else known
     others = [
@@ -155,7 +156,7 @@ def _resume_words(
 
 
 def subagent_complete(project: str, event: SubagentComplete, kit: Kit, now: str) -> HostAnswer:
-    """Record the agent's end and the files it touched, complete its task unless its report says otherwise, and ask for
+    """Record the agent's end and the files it touched. Complete its task unless its report says otherwise, and ask for
     a check."""
     who = event.who
     if not who.id:
@@ -176,7 +177,7 @@ def subagent_complete(project: str, event: SubagentComplete, kit: Kit, now: str)
 
 
 def _find_status(report: str) -> str:
-    """The first word after the last `STATUS:` at the start of a line; empty if no line has one."""
+    """Return the first word after the last `STATUS:` at the start of a line, or an empty string if no line has one."""
     found = ""
     for line in report.splitlines():
         name, _, word = line.strip(" \t>*_`#-").partition(":")
@@ -189,7 +190,7 @@ def _complete_task(project: str, agent: str, status: str, kit: Kit) -> str:
     """Complete an agent's task if it is in progress, and return a sentence about it."""
     known, seen = sessions.tasks_of_agents(project).get(agent, ""), overview.task_list(project)
     if seen is not None and all(task["status"] != "in_progress" for task in seen.get("tasks", ())):
-        return ""  # reading them as a tool does takes longer than the rest of the hook
+        return ""  # reading the tasks the way a tool does takes longer than the rest of the hook
     tasks, problem = project_summary.read_tasks(project)
     if problem:
         reason = f"Its task was not set to completed, because the tasks cannot be read: {problem}"
@@ -207,7 +208,7 @@ def _complete_task(project: str, agent: str, status: str, kit: Kit) -> str:
     except UsageError as exc:
         return f"Its task was not set to completed: {exc.explain()}"
     if not tools.update_as_read(project, task, "completed"):
-        return _complete_task(project, agent, status, kit)  # somebody has just changed it
+        return _complete_task(project, agent, status, kit)  # somebody has just changed the task
     if task not in project_summary.find_unverified(tasks, kit):
         return f"{title} is completed."
     return (

@@ -1,4 +1,4 @@
-"""Handle a user's message: carry out its tags, and add the state of the project."""
+"""Handles a user's message: carries out its tags, and adds the state of the project."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from rolecall.nexus import tags
     from rolecall.nexus.tags import Activation, InlineAction
 else:
-    inline_tags = Module("rolecall.hosts.inline_tags")  # few messages have such tags
+    inline_tags = Module("rolecall.hosts.inline_tags")  # few messages have inline tags
     thread_news = Module("rolecall.hosts.thread_news")  # opens the store
     tags = Module("rolecall.nexus.tags")  # compiles patterns that most messages do not need
 
 
 def may_ask(text: str) -> bool:
-    """Whether a message may contain tags or be a command, a quick check that most messages fail."""
+    """Return whether a message could contain tags or be a command. The check is quick, and most messages fail it."""
     return "[" in text or text.lstrip().startswith("/")
 
 
 def user_message(project: str, event: UserMessage, kit: Kit, now: str) -> HostAnswer:
-    """Carry out the tags, then add the state of the project, unless the model has seen it and nothing has changed."""
+    """Carry out the tags. Then add the state of the project, unless the model has seen it and nothing has changed."""
     before = sessions.find(project, event.session) or HostSession(now)
     activation: Activation | None = None
     actions: list[InlineAction] = []
@@ -65,7 +65,8 @@ def user_message(project: str, event: UserMessage, kit: Kit, now: str) -> HostAn
 
 
 def _skill_words(project: str, activation: Activation, before: HostSession, kit: Kit, beside: str) -> str:
-    """The text for the model when a user activates a skill; empty if the host itself has shown it the body."""
+    """Return the text for the model when a user activates a skill, or an empty string if the host itself has shown the
+    model the skill's body."""
     if not activation.tag and kit.has_skill_commands:
         return ""
     if activation.skill not in kit.skills:
@@ -91,7 +92,7 @@ def _act(
     *,
     is_repeat: bool,
 ) -> list[str]:
-    """Carry out a message's actions once, and report on each."""
+    """Carry out a message's actions, but only once, and return a report on each."""
     if not actions:
         return []
     if is_repeat:

@@ -1,4 +1,4 @@
-"""Handle the start, the end and the compaction of a session."""
+"""Handles the start, the end and the compaction of a session."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ else:
     thread_news = Module("rolecall.hosts.thread_news")  # opens the store
 
 _START = 600
-"""Tokens at the start of a session, where the knowledge files are listed."""
+"""The number of tokens for the answer at the start of a session, which lists the knowledge files."""
 _COMPACTED = 2_400
-"""Tokens after a compaction with a skill's body, because a host shows the model only the beginning of a longer text."""
+"""The number of tokens for the answer after a compaction, including a skill's body; from a longer text, a host would
+show the model only the beginning."""
 
 
 def session_start(project: str, event: SessionStart, kit: Kit, now: str) -> HostAnswer:
-    """Create the folders, forget the agents of sessions that are gone, and report unfinished work."""
+    """Create the folders, forget the agents of sessions that no longer exist, and report unfinished work."""
     state_file.ignore_state(project)
     began = sessions.begin(project, event.session, now, kit.process)
     legacy = project_paths.state(
@@ -59,7 +60,8 @@ def session_start(project: str, event: SessionStart, kit: Kit, now: str) -> Host
 
 
 def _warn_elsewhere(project: str, cwd: str) -> str:
-    """Warn if the hooks of one project run in another, which was copied with them, or moved and created again."""
+    """Return a warning if the hooks of one project run in another. This happens if the other project is a copy that
+    includes the hooks, or if the project was moved and created again."""
     if not os.path.isabs(cwd):
         return ""
     root, folder = os.path.realpath(project), os.path.realpath(cwd.replace("\0", ""))
@@ -88,7 +90,7 @@ def _task_words(state: ProjectState) -> list[str]:
 
 
 def session_end(project: str, event: SessionEnd, kit: Kit, now: str) -> HostAnswer:
-    """Report unfinished work; at the very end, remove the session's own files. Plan, tasks and knowledge stay."""
+    """Report unfinished work. At the very end, remove the session's own files. The plan, tasks and knowledge stay."""
     if not os.path.isdir(project_paths.state(project)):
         return HostAnswer()
     state = ProjectState(project)
@@ -115,7 +117,8 @@ def session_end(project: str, event: SessionEnd, kit: Kit, now: str) -> HostAnsw
 
 
 def context_compact(project: str, event: ContextCompact, kit: Kit, now: str) -> HostAnswer:
-    """Repeat what the model has forgotten, read from disk: the project's state and the text of the active skill."""
+    """Repeat what the model has forgotten, read from disk: the state of the project, and the text of the active
+    skill."""
     session = sessions.find(project, event.session) or sessions.HostSession(now)
     words = ""
     if session.skill in kit.skills:

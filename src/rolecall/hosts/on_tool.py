@@ -1,4 +1,5 @@
-"""Handle a tool call that has run: log it, record the files it touched, count the memory notes it read."""
+"""Handles a tool call that has run: logs the call, records the files it touched, and counts the memory notes it
+read."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ if TYPE_CHECKING:
     from rolecall.nexus import memory_access, tags
 else:
     memory_access = Module("rolecall.nexus.memory_access")  # few calls read a note
-    sessions = Module("rolecall.hosts.sessions")  # other tool calls do not change the session
+    sessions = Module("rolecall.hosts.sessions")  # only the activation of a skill changes the session
     tags = Module("rolecall.nexus.tags")
 
 _LONGEST_ERROR = 300
 _LONGEST_NAME = 1_000
 _MOST_FILES = 20
-"""Maximum files of one call in the log."""
+"""The maximum number of files from one call in the log."""
 _MOST_LOOKED_UP = 200
 
 
@@ -44,7 +45,7 @@ def post_tool_use(project: str, event: PostToolUse, kit: Kit, now: str) -> HostA
     }
     tool_log.append(project, {key: value for key, value in entry.items() if value or key == "tool"})
     if who.id and not kit.run:
-        if call.command:  # it may name files by a pattern
+        if call.command:  # a command can name files by a pattern
             patterns = {name for name in written if set("*?${}").intersection(name)}
             written = [name for name in written if name not in patterns or os.path.lexists(f"{root}/{name}")]
         files = [name for name in written if not os.path.isdir(os.path.join(root, name))]
@@ -64,6 +65,6 @@ def post_tool_use(project: str, event: PostToolUse, kit: Kit, now: str) -> HostA
 
 
 def _relative(root: str, paths: Sequence[str]) -> list[str]:
-    """Paths relative to the project's folder, without those outside it."""
+    """Return the paths relative to the project's folder, leaving out paths outside it."""
     found = [os.path.realpath(path.replace("\0", "")) for path in paths[:_MOST_LOOKED_UP]]
     return [path[len(root) + 1 :][:_LONGEST_NAME] for path in found if path.startswith(root + os.sep)]

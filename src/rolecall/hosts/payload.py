@@ -1,4 +1,5 @@
-"""Read a host's payload: fields that may be missing or have another type, paths, the names of our own tools."""
+"""Readers for a host's payload: fields that can be missing or have another type, paths, and the names of our own
+tools."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 Payload: TypeAlias = "JsonObject"
 Reader: TypeAlias = "Callable[[Payload], Event | None]"
-"""Converts a payload to an event; None if it does not concern us."""
+"""A function that converts a payload to an event, or returns None if the event does not concern us."""
 
 _OUR_TOOL = re.compile(r"(?:mcp__)?rolecall(?:-[\w-]+?)?_{1,2}\w+")
 
@@ -27,7 +28,7 @@ def reader(events: Mapping[str, Reader], name: str, host: str) -> Reader:
 
 
 def text(payload: Payload, key: str) -> str:
-    """A text field; empty if it is missing or has another type."""
+    """Return a text field, or an empty string if the field is missing or has another type."""
     value = payload.get(key)
     return value if isinstance(value, str) else ""
 
@@ -45,11 +46,11 @@ def session(payload: Payload, key: str) -> str:
 
 
 def paths(given: Payload, key: str, cwd: str) -> tuple[str, ...]:
-    """The path in a field, made absolute; empty if the field is missing."""
+    """Return the path in a field, made absolute, or an empty tuple if the field is missing."""
     path = text(given, key)
     return (os.path.join(cwd, os.path.expanduser(path)),) if path else ()
 
 
 def is_our_tool(tool: str) -> bool:
-    """Whether a tool belongs to one of our servers; the gate judges those by name."""
+    """Return whether a tool belongs to one of our servers; the gate judges our tools by name."""
     return _OUR_TOOL.fullmatch(tool) is not None

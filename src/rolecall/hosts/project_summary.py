@@ -1,7 +1,7 @@
 """A short summary of a project's state for the model: plan, tasks, knowledge, running agents.
 
-It is read from disk and cut to a number of tokens, the most important lines first. A file that cannot be read is
-reported, so that nobody mistakes it for an empty one.
+The state is read from disk, and the summary is cut to a number of tokens, with the most important lines first. A file
+that cannot be read is reported, so that nobody mistakes it for an empty one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from rolecall.nexus import knowledge_files, overview, tools, tracker
 from rolecall.nexus.overview import Task, ToolReply
 
 SHORT, LONG = 400, 1_500
-"""Tokens of a summary with a user's message, and of one for a model that has forgotten everything."""
+"""The number of tokens for a summary that accompanies a user's message, and for a summary after the model has forgotten
+everything."""
 _MOST_IDS = 20
 _MOST_RESUMABLE = 10
 _LONGEST_TITLE = 80
@@ -29,7 +30,7 @@ def count_tokens(text: str) -> int:
 
 
 def fit(lines: Iterable[str], budget: int) -> str:
-    """The first lines that fit into `budget` tokens, and the number of lines left out."""
+    """Return the first lines that fit into `budget` tokens, with a note of the number of lines left out."""
     kept: list[str] = []
     left, all_lines = budget * 4 - 40, list(lines)
     for line in all_lines:
@@ -68,13 +69,13 @@ class ProjectState:
 
 
 def read_tasks(project: str) -> tuple[list[Task], str]:
-    """The tasks as a tool reads them before changing one, or the reason why they cannot be read."""
+    """Return the tasks as a tool reads them before changing one, or the reason why they cannot be read."""
     found, problem = _try(tools.task_list, project=project)
     return found.get("tasks", []), problem
 
 
 def _try(*readers: Callable[[str], ToolReply | None], project: str) -> tuple[ToolReply, str]:
-    """The first result that a reader returns, or the error message of one that fails."""
+    """Return the first result that a reader returns, or the error message of a reader that fails."""
     try:
         return next(found for read in readers if (found := read(project)) is not None), ""
     except RolecallError as exc:
@@ -82,7 +83,8 @@ def _try(*readers: Callable[[str], ToolReply | None], project: str) -> tuple[Too
 
 
 def summarize(project: str, kit: Kit, now: ProjectState) -> str:
-    """Plan, tasks and knowledge in a few lines, to go with a message; empty if the project has none of them."""
+    """Return the plan, tasks and knowledge in a few lines, to accompany a message, or an empty string if the project
+    has none of these."""
     lines = [*filter(None, [kit.problem]), *_plan_lines(now), *_task_lines(now), *_unverified_lines(now, kit)]
     known = knowledge_files.format_counts(knowledge_files.counts(project))
     if known:
@@ -91,7 +93,8 @@ def summarize(project: str, kit: Kit, now: ProjectState) -> str:
 
 
 def describe(project: str, session: HostSession, kit: Kit, budget: int = LONG) -> str:
-    """Everything that a model needs after its context was compacted: skill, plan, tasks, agents, knowledge."""
+    """Return everything that a model needs after its context was compacted: skill, plan, tasks, agents and
+    knowledge."""
     now = ProjectState(project)
     lines = []
     if session.skill:
@@ -149,7 +152,7 @@ def _unverified_lines(now: ProjectState, kit: Kit) -> list[str]:
 
 
 def find_unverified(tasks: Sequence[Task], kit: Kit) -> list[Task]:
-    """Tasks with acceptance criteria on which no task of a checking agent depends."""
+    """Return the tasks with acceptance criteria on which no checking agent's task depends."""
     verified: set[float] = set()
     for task in tasks:
         rules = kit.agents.get(task.get("owner", ""))
@@ -159,7 +162,8 @@ def find_unverified(tasks: Sequence[Task], kit: Kit) -> list[Task]:
 
 
 def _agent_lines(project: str, session: HostSession, kit: Kit) -> list[str]:
-    """The running agents, marking those of other sessions, and the most recently ended ones that can be resumed."""
+    """Return lines for the running agents, which mark agents of other sessions, and for the most recently ended agents
+    that can be resumed."""
     running: list[str] = []
     resumable: list[str] = []
     try:
@@ -186,7 +190,7 @@ def knowledge_lines(project: str, most: int) -> list[str]:
 
 
 def format_id(id: float) -> str:
-    """An id as people write it: 3, not 3.0."""
+    """Return an id as people write it: 3, not 3.0."""
     return str(int(id)) if id == int(id) else str(id)
 
 

@@ -1,8 +1,8 @@
 """The sessions of hosts in a project: `state/rolecall/sessions.json`.
 
-It records whether a session is alive, its active skill, the agents it started with their tasks, and digests of what was
-last done and said, so that an event that arrives twice is not handled twice. Several sessions may be open in one
-project; the start or end of one does not affect another that is alive.
+The file records whether a session is alive, its active skill, the agents it started with their tasks, and digests of
+what was last done and said, so that an event that arrives twice is not handled twice. Several sessions can be open in
+one project; the start or end of one session does not affect another that is alive.
 
 The file is written as a whole under the project's lock. An unreadable file is set aside and replaced by an empty one,
 which later events fill again.
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
 FILE = "sessions.json"
 _FORGOTTEN_MS = 12 * 3_600_000
-"""A session whose process is unknown ends after this time without an event."""
+"""The time without an event after which a session ends if its process is unknown."""
 _SILENT_MS = 3_600_000
-"""How often a session without other changes is recorded as alive."""
+"""The minimum time between two records that a session is alive, if nothing else in the session changes."""
 _LONGEST_MS = 7 * 24 * 3_600_000
-"""Any session ends after this time without an event, because a process that serves many may outlive them."""
+"""The time without an event after which any session ends, because a process that serves many sessions can outlive
+them."""
 _MOST_AGENTS = 500
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh", "fish", "ksh", "ash", "env", "timeout", "nice"))
 
@@ -39,15 +40,15 @@ Process: TypeAlias = "JsonObject"
 
 class HostSession(NamedTuple):
     seen: str
-    """When its last event was recorded."""
+    """The time at which the session's last event was recorded."""
     process: Process | None = None
-    """The host's process, if it is known."""
+    """The host's process; None if it is unknown."""
     skill: str = ""
     mode: str = ""
     since: str = ""
-    """When the skill became active."""
+    """The time at which the skill became active."""
     agents: Mapping[str, str] = {}
-    """The agents it started, by id, each with the `task_key` of its task; in the order they were started."""
+    """The agents that the session started, in order: the `task_key` of each agent's task, by the agent's id."""
     aim: str = ""
     """A digest of the last message with decisions, and the issues that were pending then."""
     handled: str = ""
@@ -68,7 +69,7 @@ def load(project: str) -> Sessions:
         return {}
     try:
         found = {name: HostSession(**fields) for name, fields in json.loads(data).items()}
-        for session in found.values():  # a cloned repository may have such a file, too
+        for session in found.values():  # the file could come from a cloned repository
             milliseconds(session.seen)
             texts = session._asdict()
             _ = {**(texts.pop("process") or {})}, {**texts.pop("agents")}, "".join(texts.values())
@@ -84,9 +85,10 @@ def is_alive(session: HostSession, now: str) -> bool:
 
 
 def milliseconds(at: str) -> int:
-    """A time in the format of `project_paths.now`, as milliseconds since 1970.
+    """Return a time in the format of `project_paths.now` as milliseconds since 1970.
 
-    Computed by hand, because every hook of a known session calls it, and importing `datetime` would take longer.
+    The time is computed by hand, because every hook of a known session needs it, and importing `datetime` would take
+    longer.
     """
     if len(at) != len("2026-01-31T09:30:00.000Z") or not at.endswith("Z"):
         raise ValueError(f"{at!r} is not a time of ours")
@@ -99,7 +101,8 @@ def milliseconds(at: str) -> int:
 
 
 def host_process() -> Process | None:
-    """The process that runs hooks: our nearest ancestor that is not a shell; None if it cannot be found."""
+    """Return the process that runs hooks, which is our nearest ancestor that is not a shell, or None if it cannot be
+    found."""
     pid = os.getppid()
     for _ in range(len(_SHELLS)):
         try:
@@ -116,27 +119,28 @@ def host_process() -> Process | None:
 
 
 def find(project: str, session: str) -> HostSession | None:
-    """The record of a session, or None."""
+    """Return the record of a session, or None."""
     return _read(project).get(session)
 
 
 def tasks_of_agents(project: str) -> dict[str, str]:
-    """The task of each agent started by any session; empty if it is not known."""
+    """Return the task of each agent that any session started; the task is empty if it is unknown."""
     return {agent: task for session in _read(project).values() for agent, task in session.agents.items()}
 
 
 def task_key(task: Task) -> str:
-    """A key that identifies a task, because the next cycle reuses its number."""
+    """Return a key that identifies a task. The task's number is not enough, because the next cycle reuses it."""
     return f"{task['id']} {state_file.digest(task['title'].encode(errors='replace'))[:8]}"
 
 
 def has_key(task: Task, key: str) -> bool:
-    """Whether a task has this key; its title is hashed only if the number matches."""
+    """Return whether a task has this key. The title is hashed only if the number matches."""
     return key.startswith(f"{task['id']} ") and key == task_key(task)
 
 
 def _read(project: str) -> Sessions:
-    """Read the sessions without the lock. An unreadable file is ignored; the next writer replaces and reports it."""
+    """Read the sessions without the lock. An unreadable file is ignored; the next writer replaces and reports the
+    file."""
     try:
         return load(project)
     except state_file.DamagedFile:
@@ -152,11 +156,11 @@ class Began(NamedTuple):
     problems: tuple[str, ...]
     """Messages about unreadable files that were replaced."""
     is_plan_run: bool = False
-    """Whether a `plan run` is running."""
+    """Whether a `plan run` is carrying out tasks."""
 
 
 def begin(project: str, session: str, now: str, process: Process | None) -> Began:
-    """Start or resume a session, and clean up after sessions that are gone."""
+    """Start or resume a session, and clean up after sessions that no longer exist."""
     with state_file.hold_lock(project):
         found, problem = _load_or_reset(project)
         live = {name: one for name, one in found.items() if name == session or is_alive(one, now)}
@@ -170,7 +174,7 @@ def begin(project: str, session: str, now: str, process: Process | None) -> Bega
 
 
 def end(project: str, session: str, now: str) -> None:
-    """End a session. With the last one the list of agents is removed, unless agents of a plan are running."""
+    """End a session. If no other session is alive, remove the list of agents, unless agents of a plan are running."""
     with state_file.hold_lock(project):
         found = _load_and_log(project)
         live = {name: one for name, one in found.items() if name != session and is_alive(one, now)}
@@ -182,7 +186,8 @@ def end(project: str, session: str, now: str) -> None:
 
 
 def _clear_agents(project: str, live: Sessions) -> str:
-    """Remove the agents of sessions that are gone from the list, and keep those of a running plan, which have none."""
+    """Remove from the list the agents whose session no longer exists. Keep the agents of a running plan: they have no
+    session."""
     plan_agents = tuple(f"{thread}:" for thread in run_record.threads_at_work(project))
     agents = {agent for session in live.values() for agent in session.agents}
     return tracker.keep_only(project, agents, also=plan_agents)
@@ -209,9 +214,10 @@ def change(
 def aim(
     project: str, session: str, now: str, message: str, issues: Sequence[float], *, process: Process | None
 ) -> list[float]:
-    """The issues that were pending when a message first arrived.
+    """Return the issues that were pending when a message first arrived.
 
-    Its decisions apply to these, so that a second hook for the same message does not decide the next issue.
+    The message's decisions apply to these issues, so that a second hook for the same message does not decide the next
+    issue.
     """
     mine = " ".join([message, *map(str, issues)])
 
@@ -224,7 +230,7 @@ def aim(
 def note(
     project: str, session: str, now: str, before: HostSession, after: HostSession, *, process: Process | None
 ) -> None:
-    """Record the changes of a session; without changes, only record occasionally that it is alive."""
+    """Record the changes in a session. Without changes, record only occasionally that the session is alive."""
     changed = {name: value for name, value in after._asdict().items() if value != getattr(before, name)}
     is_elsewhere = before.process is not None and process not in (None, before.process)
     is_silent = milliseconds(now) - milliseconds(before.seen) > _SILENT_MS

@@ -2,14 +2,14 @@
 
 A host's `install` module has
 
-    TITLE, PROGRAM           its name for people, and its program: "Claude Code", "claude"
+    TITLE, PROGRAM           the host's name for people, and its program: "Claude Code", "claude"
     pieces(setup)            everything to be installed, as pieces of `installation.py`
-    sweeps(setup)            glob patterns for files of ours that `pieces` no longer names
-    roots(setup)             folders that existed before us and stay when they are empty
-    next_steps(setup)        what the person still has to do, a sentence each
-    commands(setup)          the commands that are in the files now, for `doctor`
+    sweeps(setup)            glob patterns for our own files, to find those that `pieces` no longer names
+    roots(setup)             folders that existed before the installation, and stay even if they become empty
+    next_steps(setup)        what the person still has to do, one sentence for each step
+    commands(setup)          the commands that are currently in the files, for `doctor`
     obstacles(setup)         why the host would ignore part of the installation, as far as its own files show
-    sample(event, folder)    a payload of the host for an event in a project; before a tool, the tool is an edit
+    sample(event, folder)    a sample payload of the host for an event in a project; a tool call is an edit
     is_refusal(stdout)       whether a hook's answer denies a tool call
 """
 
@@ -34,21 +34,23 @@ SERVER = "rolecall"
 class HostSetup(NamedTuple):
     scope: Scope
     project: str
-    """The project's folder, absolute; empty in the user's scope."""
+    """The absolute path of the project's folder; empty in the user's scope."""
     home: str
-    """The user's home folder, absolute."""
+    """The absolute path of the user's home folder."""
     command: tuple[str, ...]
     """The command that starts Rolecall; its first word is an absolute path."""
     catalog: Catalog
     env: Mapping[str, str]
-    """The environment, whose variables may set where a host keeps its configuration."""
+    """The environment, whose variables can set the place where a host keeps its configuration."""
     settings: Settings = MappingProxyType({})
-    """The configuration, which has the models of the agents."""
+    """The configuration, which sets the models of the agents."""
     key: str = ""
-    """The host key, which distinguishes the host from an agent's shell; empty before the first installation."""
+    """The host key, which distinguishes the host from a shell that an agent uses; empty before the first
+    installation."""
 
     def server_command(self, agent: str = "") -> tuple[str, ...]:
-        """The command that starts the MCP server; for a catalogue agent, a server that enforces its limits."""
+        """Return the command that starts the MCP server. With a catalogue agent, the server enforces the agent's
+        limits."""
         # The host has the skills as files, so Lead's server need not offer them again.
         return (
             *self.command,
@@ -61,7 +63,8 @@ class HostSetup(NamedTuple):
         return (*self.command, "hook", host, event, *self._options())
 
     def model(self, host: str, agent: CatalogAgent) -> dict[str, str]:
-        """The model of an agent's tier, as a field for its file in a host; empty if none is set."""
+        """Return the model of an agent's tier as a field for the agent's file in a host, or an empty dict if no model
+        is set."""
         model = tier_model(self.settings, (host,), agent.model_tier)
         return {"model": model} if model else {}
 
@@ -71,12 +74,13 @@ class HostSetup(NamedTuple):
 
 
 class Commands(NamedTuple):
-    """The commands that a host would run, as words; empty for a missing command."""
+    """The commands that a host would run, as words; a missing command is empty."""
 
     servers: Mapping[str, tuple[str, ...]]
-    """By the host's name: Lead's server, and those of agents that have their own."""
+    """The command of each server, by the server's name in the host: Lead's server, and the servers of agents that have
+    their own."""
     hooks: Mapping[str, tuple[str, ...]]
-    """By the host's name for the event."""
+    """The command of each hook, by the host's name for the event."""
 
 
 class Obstacle(NamedTuple):
@@ -87,7 +91,8 @@ class Obstacle(NamedTuple):
 
 
 def is_ours(words: Iterable[str], *verb: str) -> bool:
-    """Whether these words start any Rolecall with `verb` (`hook claude`, `mcp`), as a script or with Python's `-m`."""
+    """Return whether these words start any installation of Rolecall with `verb` (`hook claude`, `mcp`), as a script or
+    with Python's `-m`."""
     given = tuple(words)
     at = next((at for at in range(1, len(given)) if given[at : at + len(verb)] == verb), 0)
     program = given[:at]
@@ -96,15 +101,16 @@ def is_ours(words: Iterable[str], *verb: str) -> bool:
 
 
 def split_words(line: object) -> tuple[str, ...]:
-    """The words of a shell command; empty if it is invalid."""
+    """Return the words of a shell command, or an empty tuple if the command is invalid."""
     try:
         return tuple(shlex.split(line)) if isinstance(line, str) else ()
-    except ValueError:  # an unclosed quote, so it is not ours
+    except ValueError:  # the command has an unclosed quote, so it is not ours
         return ()
 
 
 def server_words(value: object) -> tuple[str, ...]:
-    """The command of a server as written in hosts' files; empty if it does not start ours."""
+    """Return the command of a server entry in a host's file, or an empty tuple if the command does not start our
+    server."""
     if not isinstance(value, Mapping):
         return ()
     args = value.get("args")

@@ -1,8 +1,8 @@
-"""Find the files a shell command visibly writes, the notes it prints, and our own commands that it runs.
+"""Finds the files that a shell command visibly writes, the notes it prints, and our own commands that it runs.
 
-This gives an early, friendly message; only a sandbox enforces restrictions. The command is split into words by `shlex`.
-Redirections count, as do a few plain programs that write the files they name, also after `cd` and inside `bash -c`. No
-command is run and no error is raised: parts that cannot be understood are left out. docs/hooks.md lists them.
+The purpose is an early, friendly message; only a sandbox enforces restrictions. `shlex` splits the command into words.
+Redirections count, as do a few plain programs that write the files they name, even after `cd` and inside `bash -c`. No
+command is run and no error is raised: parts that cannot be understood are left out. docs/hooks.md lists these parts.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from itertools import dropwhile
 from typing import NamedTuple
 
 LONGEST = 32 * 1024
-"""Maximum characters of a command that are examined, not counting here-documents."""
+"""The maximum number of characters in a command that are examined, not counting here-documents."""
 _DEEPEST = 3
-"""Maximum nesting of `bash -c`."""
+"""The maximum nesting of `bash -c`."""
 
 
 class Seen(NamedTuple):
     writes: tuple[str, ...] = ()
-    """Absolute paths, links not resolved; `..` and wildcards are kept."""
+    """The files that the command writes: absolute paths with links not resolved; `..` and wildcards are kept."""
     reads: tuple[str, ...] = ()
-    """Memory notes and skills that the command prints."""
+    """The memory notes and skills that the command prints."""
     calls: tuple[tuple[str, ...], ...] = ()
-    """The arguments of each `rolecall …` that is run."""
+    """The arguments of each `rolecall …` that the command runs."""
 
 
 def read_command(command: str, cwd: str) -> Seen:
-    """What a shell command run in `cwd` visibly does."""
+    """Return what a shell command in the folder `cwd` visibly does."""
     shell = _Shell(cwd)
     shell.read(command)
     if "apply_patch" in command:
@@ -39,7 +39,7 @@ def read_command(command: str, cwd: str) -> Seen:
 
 
 def patched_files(text: str) -> list[str]:
-    """The files that a patch for `apply_patch` names: `*** Update File: PATH` and the like."""
+    """Return the files that a patch for `apply_patch` names, as in `*** Update File: PATH`."""
     return re.findall(
         r"^\*\*\* (?:(?:Add|Update|Delete) File|Move to):[ \t]*(\S[^\r\n]*)", text, re.MULTILINE
     )
@@ -50,7 +50,7 @@ def patched_files(text: str) -> list[str]:
 _HERE_DOCUMENT = re.compile(r"""<<-?[ \t]*\\?(['"]?)([A-Za-z_][\w.-]*)\1""")
 _QUOTED = re.compile(r"""'[^']*'|"(?:\\.|[^"\\])*"|\\.|(?<!\S)\#[^\n]*""", re.DOTALL)
 _TEST = re.compile(r"\[\[(?:(?!\[\[)[^\n])*?\]\]|\(\([^()\n]*\)\)")
-"""`[[ a > b ]]` and `(( a > b ))` are comparisons, not redirections."""
+"""Tests such as `[[ a > b ]]` and `(( a > b ))`, in which signs are comparisons, not redirections."""
 _OPERATORS = "();<>|&`\n"
 _HIDE = {ord(sign): 0xE000 + at for at, sign in enumerate(f"{_OPERATORS}[]")}
 _SHOW = {hidden: chr(sign) for sign, hidden in _HIDE.items()}
@@ -59,11 +59,11 @@ _READING = ("<", "<<", "<<-", "<<<", "<&")
 
 
 def _tokens(command: str) -> Iterator[tuple[str, bool]]:
-    """The words and operators of a command, and whether each is an operator."""
+    """Yield the words and operators of a command, each with a flag that is true for an operator."""
     kept, end = [], ""
     all_lines = {line.strip() for line in command.splitlines()} if "<<" in command else set()
     for line in command.splitlines(keepends=True):
-        if end:  # in a here-document, which is content
+        if end:  # lines of a here-document are content, not commands
             end = "" if line.strip() == end else end
             continue
         kept.append(line)
@@ -71,7 +71,7 @@ def _tokens(command: str) -> Iterator[tuple[str, bool]]:
         end = found[2] if found and found[2] in all_lines else ""
 
     def hide(found: re.Match[str]) -> str:
-        """Hide quoted operators, and replace comments and line continuations by a space."""
+        """Replace quoted operators with placeholders, and comments and line continuations with a space."""
         return " " if found[0][0] == "#" or found[0] == "\\\n" else found[0].translate(_HIDE)
 
     text = _TEST.sub(" ", _QUOTED.sub(hide, "".join(kept)[:LONGEST]))
@@ -81,7 +81,7 @@ def _tokens(command: str) -> Iterator[tuple[str, bool]]:
         for token in lexer:
             is_operator = token[:1] != "" and token[0] in _OPERATORS
             yield token if is_operator else token.translate(_SHOW), is_operator
-    except ValueError:  # an unclosed quote, so the rest is unknown
+    except ValueError:  # a quote is not closed, so the rest is unknown
         return
 
 
@@ -90,13 +90,13 @@ class _Shell:
 
     def __init__(self, cwd: str | None, depth: int = 0) -> None:
         self.cwd = cwd
-        """None if the folder is unknown."""
+        """The shell's working directory; None if it is unknown."""
         self.writes: list[str] = []
         self.reads: list[str] = []
         self.calls: list[tuple[str, ...]] = []
         self._depth = depth
         self._outer: list[str | None] = []
-        """The folders of the enclosing shells, for parentheses."""
+        """The working directories of the enclosing shells, to be restored after parentheses."""
 
     def read(self, command: str) -> None:
         words: list[str] = []
@@ -179,13 +179,13 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 _WRAPPERS = frozenset(
     ("sudo", "env", "exec", "command", "nohup", "nice", "time", "timeout", "setsid", "xargs")
 )
-"""Programs that run another program, which follows their options."""
+"""Programs whose options are followed by another program, which they run."""
 _WRAPPER_OPTION = re.compile(r"-.*|[\d.]+[smhd]?|[A-Za-z_]\w*=.*", re.DOTALL)
 _SHELLS = frozenset(("sh", "bash", "dash", "zsh", "ksh"))
 _OURS = frozenset(("rolecall", "uwf"))
 _RUNNERS = frozenset(("uv", "uvx", "pipx", "poetry", "pdm", "hatch", "rye"))
 _NAMES_OURS = re.compile(r"(?:^|/|^-[A-Za-z]*m)rolecall(?:$|[@=<>~!\[\s])")
-"""Our program, possibly with a version or extras of the package, or our module."""
+"""The name of our program or module; the package's version or extras can follow it."""
 _SHOWING = frozenset(("cat", "head", "tail", "nl", "sed", "less", "more", "bat", "batcat"))
 _SHOWN = (".nexus/memory/", "/SKILL.md")
 _WRITERS: Mapping[str, str] = {
@@ -195,12 +195,12 @@ _WRITERS: Mapping[str, str] = {
     "truncate": "sr",
     **dict.fromkeys(("sed", "perl"), "ef"),
 }
-"""Programs that write the files they name, and the letters of options that take a value."""
+"""Programs that write the files they name, with the letters of their options that take a value."""
 _IN_PLACE = re.compile(r"-[nplawsrzuE0-9]*i\S*|--in-place\S*")
 
 
 def _find_written(name: str, words: Sequence[str]) -> Sequence[str]:
-    """The files that one of the programs writes."""
+    """Return the files that one of these programs writes."""
     valued = re.compile(f"-[A-Za-z0-9]*[{_WRITERS[name]}]") if _WRITERS[name] else None
     operands: list[str] = []
     has_value = is_value = False
@@ -214,6 +214,6 @@ def _find_written(name: str, words: Sequence[str]) -> Sequence[str]:
         has_value = has_value or is_value
     if name in ("cp", "ln"):
         return operands[1:][-1:]
-    if name in ("sed", "perl"):  # the first operand is the script, unless an option contains it
+    if name in ("sed", "perl"):  # the first operand is the script, unless an option contains the script
         return operands[0 if has_value else 1 :] if any(map(_IN_PLACE.fullmatch, words)) else ()
     return operands

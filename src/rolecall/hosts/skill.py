@@ -1,4 +1,4 @@
-"""The active skill of a session: its text for the model, and whether it has finished."""
+"""The active skill of a session: its text for the model, and whether the skill is finished."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rolecall.nexus import project_paths
 
 
 def is_over(project: str, session: HostSession, now: ProjectState) -> bool:
-    """Whether the active skill has finished, according to the project's files.
+    """Return whether the active skill is finished, according to the project's files.
 
-    Planning ends when every issue is decided and tasks exist; a run ends when the cycle is closed; other known skills
-    end when the tasks added for them are completed or closed. Unknown skills end only with the session or when another
-    skill becomes active.
+    Planning is finished when every issue is decided and tasks exist, and a run when the cycle is closed. Other known
+    skills are finished when the tasks added for them are completed or closed. An unknown skill ends only with the
+    session, or when another skill becomes active.
     """
     if not session.skill or not session.since or now.plan_problem or now.tasks_problem:
         return False
@@ -35,8 +35,8 @@ def is_over(project: str, session: HostSession, now: ProjectState) -> bool:
 
 
 def body_of(project: str, skill: str, kit: Kit, *, beside: str = "") -> str:
-    """The body of a skill. If it is too long for the host together with `beside`, it ends at a section boundary and
-    names the file with the full text."""
+    """Return the body of a skill. If the body and `beside` together are too long for the host, the body is cut at the
+    start of a section and followed by the name of the file with the full text."""
     body = kit.skills[skill].strip()
     if kit.limit is None:
         return body
@@ -63,7 +63,8 @@ def body_of(project: str, skill: str, kit: Kit, *, beside: str = "") -> str:
 
 
 def _last_break(text: str, room: int, size: Callable[[str], int]) -> tuple[int, str]:
-    """The start and title of the first section that does not fit, or of a paragraph in a text without sections."""
+    """Return the start and title of the first section that does not fit, or in a text without sections, the start of
+    the first paragraph that does not fit."""
     section, paragraph, at, used, is_code = (0, ""), 0, 0, 0, False
     for line in text.splitlines(keepends=True):
         is_code ^= line.lstrip().startswith("```")

@@ -1,4 +1,4 @@
-"""Tell a model about the threads that it handed over. Imported only while there are any."""
+"""Tells a model about the threads that it handed over. Imported only while there are such threads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _TO_DO = {
 
 
 def take(project: str, threads: Sequence[str]) -> list[str]:
-    """A text for each of these threads that has ended or waits for a person; its note is removed."""
+    """Return a text for each of these threads that has ended or is waiting for a person, and remove the thread's
+    note."""
     news = []
     for thread in threads:
         address, problem = handed_over.read(project, thread)
@@ -45,8 +46,8 @@ def take(project: str, threads: Sequence[str]) -> list[str]:
 
 
 def wait(project: str, text: str) -> str:
-    """Wait for the threads that are named in a text and were handed over; return the news about them. Empty if the
-    model has been told otherwise, or if the host has ended, whose next session will be told."""
+    """Wait for the threads that are named in a text and were handed over, and return the news about them. The news is
+    empty if the model has been told in another way, or if the host has ended; then the next session will be told."""
     host = host_process()
     named = [thread for thread in handed_over.list_noted(project) if thread in text]
     news: list[str] = []
@@ -60,7 +61,7 @@ def wait(project: str, text: str) -> str:
 
 
 def _describe(store: Store, thread: str) -> str:
-    """The outcome of a thread; empty while it runs."""
+    """Return a text about the outcome of a thread, or an empty string while the thread is running."""
     ref = read_thread(store, thread)
     if ref is None:
         return f"Thread {thread}, which was handed over, no longer exists."

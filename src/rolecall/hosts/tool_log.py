@@ -1,8 +1,9 @@
-"""The log of agents' tool calls, one line each (`state/rolecall/tool-log.jsonl`), and the files each agent touched.
+"""The log of agents' tool calls, one line each (`state/rolecall/tool-log.jsonl`), and the files that each agent
+touched.
 
-Each line is appended without a lock, so a call costs the same however large the log is. At a certain size the log is
-renamed to `tool-log.1.jsonl`. The files that an agent touched are in a separate file, so nobody has to search the log
-for them. Commands are not logged, because they may contain secrets.
+Each line is appended without a lock, so a call costs the same however large the log is. At a certain size, the log is
+renamed to `tool-log.1.jsonl`. The files that an agent touched are recorded in a separate file, so that the log need not
+be searched for them. Commands are not logged, because they can contain secrets.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ ERRORS, OLD_ERRORS = "hook-errors.log", "hook-errors.1.log"
 TOUCHED = "touched"
 _MOST_SHOWN = 3
 _MOST_TOUCHED = 1_000
-"""Maximum number of files reported at the end of an agent."""
+"""The maximum number of touched files reported when an agent ends."""
 
 
 def append(project: str, entry: JsonObject) -> None:
     if _append(project, FILE, _line(entry)) >= LARGEST:
         path = project_paths.of_harness(project, FILE)
-        with state_file.hold_lock(project):  # if two processes notice it, only the first renames it
+        with state_file.hold_lock(
+            project
+        ):  # if two processes notice the size, only the first renames the log
             if os.path.exists(path) and os.path.getsize(path) >= LARGEST:
                 os.replace(path, project_paths.of_harness(project, OLD_FILE))
 
@@ -41,14 +44,14 @@ def _line(entry: JsonObject) -> bytes:
 
 
 def _append(project: str, name: str, line: bytes) -> int:
-    """Append to one of our files with a single write, and return the file's size."""
+    """Append a line to one of our files in a single write, and return the file's size."""
     path = project_paths.of_harness(project, name)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
         state_file.refuse_links(path)
         try:
             file = os.open(path, flags, 0o666)
-        except FileNotFoundError:  # the first event of a project, or its state was removed
+        except FileNotFoundError:  # this is the project's first event, or its state was removed
             with state_file.hold_lock(project):
                 state_file.make_folder(project_paths.of_harness(project, ""))
                 state_file.make_folder(os.path.dirname(path))
@@ -68,7 +71,7 @@ def _append(project: str, name: str, line: bytes) -> int:
 
 
 def _touched_path(project: str, agent: str) -> str:
-    """The file of an agent, named by a hash because the host's id may contain any characters."""
+    """Return the path of an agent's file. The name is a hash, because the host's id can contain any characters."""
     return project_paths.of_harness(project, os.path.join(TOUCHED, _file_name(agent)))
 
 
@@ -83,7 +86,7 @@ def touch(project: str, agent: str, paths: Iterable[str]) -> None:
 
 
 def read_touched(project: str, agent: str) -> list[str]:
-    """The files that an agent has touched since its start or its last end; an incomplete line is skipped."""
+    """Return the files that an agent has touched since its start or its last end. An incomplete line is skipped."""
     data = state_file.read(_touched_path(project, agent)) or b""
     found: dict[str, None] = {}
     for line in data.split(b"\n"):
@@ -95,14 +98,14 @@ def read_touched(project: str, agent: str) -> list[str]:
 
 
 def forget_touched(project: str, agent: str) -> None:
-    """Remove an agent's file of touched files, after the list of agents has them."""
+    """Remove an agent's file of touched files, once the list of agents contains them."""
     state_file.remove(_touched_path(project, agent))
 
 
 def forget_others(project: str, agents: Callable[[str], Collection[str]]) -> None:
-    """Remove the files of agents that no session knows any more.
+    """Remove the files of agents that no session knows any longer.
 
-    `agents` is called after the folder is listed, because an agent is recorded before it touches anything.
+    `agents` is called only after the folder is listed, because an agent is recorded before it touches anything.
     """
     try:
         found = os.listdir(project_paths.of_harness(project, TOUCHED))
@@ -118,12 +121,13 @@ def forget_others(project: str, agents: Callable[[str], Collection[str]]) -> Non
 
 
 def note_error(project: str, line: str) -> None:
-    """Keep a hook's error for the next event at which the person or the model can be informed."""
+    """Keep a hook's error until the next event at which the person or the model can be informed."""
     _append(project, ERRORS, " ".join(line.split()).encode(errors="backslashreplace")[:2_000] + b"\n")
 
 
 def take_errors(project: str) -> list[str]:
-    """A sentence about hooks that failed since the last report, if any did; each failure is reported once."""
+    """Return a sentence about hooks that failed since the last report, if any did; each failure is reported only
+    once."""
     path, old = project_paths.of_harness(project, ERRORS), project_paths.of_harness(project, OLD_ERRORS)
     if not os.path.exists(path):
         return []

@@ -1,7 +1,8 @@
-"""Work out what a tool does from its input, for tools that are in no host's table.
+"""Works out what a tool does from its input, for tools that are in no host's table.
 
-An unknown tool, such as a renamed or new one or one of an MCP server, edits a file if its input has a path and new
-content, or a path and a name that suggests editing. It runs a command if its input contains one.
+Such a tool could be renamed, new, or from an MCP server. The tool counts as editing a file if its input has a path and
+new content, or if its input has a path and its name suggests editing. The tool counts as running a command if its input
+contains a command.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _PERHAPS_PATH_KEYS = frozenset((
     "file", "files", "target", "destination", "dest", "source", "src", "from", "to", "uri", "uris", "url",
     "directory", "dir", "folder",
 ))  # fmt: skip
-"""Keys that hold a path if the value looks like one; they can mean other things, as in moving mail to a person."""
+"""Keys that hold a path if the value looks like a path; they can mean other things, as in moving mail to a person."""
 _CONTENT_KEYS = frozenset((
     "content", "contents", "newstring", "oldstring", "newstr", "oldstr", "newtext", "oldtext", "newsource",
     "newcontent", "newcontents", "filetext", "filecontent", "inserttext", "appendtext", "replacement", "patch", "diff",
@@ -53,13 +54,13 @@ _READING_WORDS = frozenset((
 _SEARCHING_WORDS = frozenset((
     "list", "search", "find", "stat", "info", "query", "grep", "glob", "tree", "directory", "dir", "ls",
 ))  # fmt: skip
-"""Names of tools that list or search files, which does not count as reading a file."""
+"""Words in the names of tools that list or search files, which does not count as reading a file."""
 _LONGEST_LIST = 1_000
 _DEEPEST = 4
 
 
 def guess(tool: str, arguments: Payload, cwd: str) -> HostToolCall:
-    """Guess what a tool with any name is about to do from its input."""
+    """Guess from its input what a tool with any name is about to do."""
     paths: list[str] = []
     for key, value in arguments.items():
         name = _normalize(key)
@@ -72,7 +73,7 @@ def guess(tool: str, arguments: Payload, cwd: str) -> HostToolCall:
             paths += patched_files(value)
     fields = list(_walk(arguments))
     paths += [value for key, value in fields if _is_path(key, value)]
-    for at, path in enumerate(paths):  # links and `..` are kept
+    for at, path in enumerate(paths):  # links and `..` are not resolved
         if path.startswith("file://"):
             path = urls.unquote(path.removeprefix("file://").removeprefix("localhost"))
         paths[at] = os.path.join(cwd, os.path.expanduser(path))
@@ -90,14 +91,14 @@ def guess(tool: str, arguments: Payload, cwd: str) -> HostToolCall:
 
 
 def shell(tool: str, command: str, cwd: str) -> HostToolCall:
-    """A call of a shell, and what its command visibly does."""
+    """Return the call of a shell, with what its command visibly does."""
     writes, reads, calls = read_command(command, cwd)
     classes = (*SHELL[:2], *SHELL_WRITES) if writes else SHELL[:2]
     return HostToolCall(tool, classes, writes, reads, command=command, calls=calls)
 
 
 def _walk(value: Any, key: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Every key with its value, including those in lists of edits; a list yields its key once per item."""
+    """Yield every key with its value, including keys inside lists; for a list, yield the key once for each item."""
     if isinstance(value, dict) and depth <= _DEEPEST:
         for name, item in list(value.items())[:_LONGEST_LIST]:
             name = _normalize(name)

@@ -1,4 +1,5 @@
-"""A host's wording of skill bodies: how it activates a skill, starts an agent, shows progress and asks a question."""
+"""A host's wording of skill bodies: how the host activates a skill, starts an agent, shows progress and asks a
+question."""
 
 from __future__ import annotations
 
@@ -14,26 +15,26 @@ if TYPE_CHECKING:
 
 
 class Wording(NamedTuple):
-    """Sentences with the names of a macro's arguments in braces."""
+    """Sentences that contain the names of a macro's arguments in braces."""
 
     skill: str
     mode: str
-    """Takes the place of `{mode}` if the macro has a mode."""
+    """The text that replaces `{mode}` if the macro has a mode."""
     spawn: str
     name: str
-    """Takes the place of `{name}` if the macro names the agent."""
+    """The text that replaces `{name}` if the macro names the agent."""
     resume: str
-    """Follows `spawn`, except for an agent that is never resumed."""
+    """The sentence after `spawn`, left out for an agent that is never resumed."""
     docs: Mapping[str, str]
-    """The host's instructions on subjects that skills refer to by name."""
+    """The host's instructions on each subject that skills refer to by name."""
     register: str = ""
-    """Shows progress; empty if the host has no means to."""
+    """The sentence that shows progress; empty if the host cannot show progress."""
     question: str = ""
-    """Precedes a question that is written out as text, as for a host without a question tool."""
+    """The sentence before a question, which is written out as text as for a host without a question tool."""
     agents: Mapping[str, str] = {}
-    """Roles for which the host has its own agent."""
+    """The host's own agents that play certain roles, by role."""
     has_hyphens: bool = True
-    """Whether an agent's name may contain hyphens; otherwise it gets underscores."""
+    """Whether an agent's name can contain hyphens; otherwise, they are replaced by underscores."""
 
     def render(self, tags: Mapping[str, Tag]) -> Render:
         prose = macros.prose(tags)
@@ -59,6 +60,7 @@ class Wording(NamedTuple):
         }
 
     def skill_docs(self, skill: Skill) -> str:
-        """The instructions on the subjects of a skill, as a section after its body; empty if it refers to none."""
+        """Return the instructions on the subjects of a skill as a section after its body, or an empty string if the
+        skill refers to no subject."""
         lines = [f"- {self.docs[ref]}" for ref in skill.harness_docs_refs if ref in self.docs]
         return "\n".join(["## In this host", "", *lines]) if lines else ""

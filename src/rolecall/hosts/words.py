@@ -1,11 +1,11 @@
-"""The wording of skill bodies for each host, which refers to the host's own tools."""
+"""The wording of skill bodies for each host, with the names of the host's own tools."""
 
 from rolecall.hosts.names import LEAD
 from rolecall.hosts.wording import Wording
 
 WORDINGS = {
     # The question tool exists only in interactive sessions, and the progress list only in some releases, so the wording
-    # works without them.
+    # also works without these tools.
     "claude": Wording(
         skill="Call the tool Skill with skill `{skill}`{mode}.",
         mode=" and args `{mode}`",
@@ -22,8 +22,9 @@ WORDINGS = {
             "slash_command_display": "A skill is typed as its id behind a slash: `/nx-plan`.",
         },
     ),
-    # Codex starts agents only if it is explicitly asked to, so the wording does so. It has no tool for skills; it lists
-    # their files for the model to read. Questions are asked in prose: only one of its modes has a tool for them.
+    # Codex starts agents only if it is explicitly asked to, so the wording asks explicitly. Codex has no tool for
+    # skills; it lists their files for the model to read. Questions are asked in prose, because only one of Codex's
+    # modes has a question tool.
     "codex": Wording(
         skill="Continue with the skill `{skill}`{mode}: read its SKILL.md, and follow it in place of this one.",
         mode=", in its mode `{mode}`",
@@ -40,7 +41,7 @@ WORDINGS = {
             "slash_command_display": "Users type a skill as a dollar sign and its id: `$nx-plan`.",
         },
     ),
-    # The question tool exists only in interactive sessions, so the wording works without it.
+    # The question tool exists only in interactive sessions, so the wording also works without this tool.
     "opencode": Wording(
         skill="Call the tool skill with name `{skill}`{mode}.",
         mode=", and follow it in its mode `{mode}`",
@@ -56,7 +57,7 @@ WORDINGS = {
             "slash_command_display": "A skill is typed as its id behind a slash: `/nx-plan`.",
         },
     ),
-    # Our own Lead may be any agent, so its wording refers to commands and to our tools.
+    # Any agent can play our own Lead, so its wording refers to commands and to our tools.
     LEAD: Wording(
         skill="The skill `{skill}`{mode} comes next. Ask the user to activate it with its tag, and end your turn.",
         mode=" in its mode `{mode}`",

@@ -1,4 +1,5 @@
-"""Claude Code: convert its hook events to ours, and our answers to the JSON it reads. See docs/hosts.md."""
+"""Claude Code's hook events converted to ours, and our answers to the JSON that Claude Code reads. See
+docs/hosts.md."""
 
 from __future__ import annotations
 
@@ -16,14 +17,18 @@ from rolecall.store.lazy import Module
 if TYPE_CHECKING:
     from rolecall.hosts import tool_shape
 else:
-    tool_shape = Module("rolecall.hosts.tool_shape")  # most tools are known and need no guess
+    tool_shape = Module(
+        "rolecall.hosts.tool_shape"
+    )  # most tools are known, so their effects need not be guessed
 
 HAS_SKILL_COMMANDS = True
-"""Skills are installed as skills, so the host shows the model the body when a user types `/nx-plan`."""
+"""Whether the host shows the model a skill's body when a user types `/nx-plan`; it does, because skills are installed
+as skills."""
 SKILL_FILES = (".claude/skills/{}/SKILL.md", "~/.claude/skills/{}/SKILL.md")
-"""Where `install` writes skills, for the project and for the user."""
+"""The paths to which `install` writes skills, for the project and for the user."""
 LIMIT = TextLimit(2 * 9_900, "utf-16-le")
-"""Beyond 10,000 characters the host shows the model only the first 2,000, and the path of a file with the rest."""
+"""The limit on a hook's text. From a text of more than 10,000 characters, the host shows the model only the first 2,000
+and the path of a file with the rest."""
 _NOTIFICATION = "<task-notification>"
 """The start of the message that the host itself writes when a background agent has ended."""
 _EDITS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -48,23 +53,24 @@ _HARMLESS = frozenset((
     "ScheduleWakeup", "Skill", "StructuredOutput", "TaskCreate", "TaskGet", "TaskList", "TaskOutput",
     "TaskStop", "TaskUpdate", "TodoWrite", "ToolSearch", "WebFetch", "WebSearch",
 ))  # fmt: skip
-"""Tools of the host that edit nothing, regardless of their input."""
+"""The host's tools that edit nothing, regardless of their input."""
 
 
 def event(name: str, payload: Payload) -> Event | None:
-    """Convert the host's event to ours; None if it does not concern us."""
+    """Convert the host's event to ours; return None if the event does not concern us."""
     return reader({**EVENTS, **hook_json.NOT_INSTALLED}, name, "Claude Code")(payload)
 
 
 def _who(payload: Payload) -> HostCaller:
-    """Who acts: the host names agents in their events and tool calls; without a kind it is the main conversation."""
+    """Return who acts. The host names the agent in an agent's events and tool calls; without an agent type, the main
+    conversation acts."""
     kind = text(payload, "agent_type")
     return HostCaller(kind, text(payload, "agent_id")) if kind else LEAD
 
 
 def _message(payload: Payload) -> Event:
     prompt = text(payload, "prompt")
-    if prompt.startswith(_NOTIFICATION):  # an agent's answer, whose tags are not the user's
+    if prompt.startswith(_NOTIFICATION):  # the message is an agent's answer, whose tags are not the user's
         prompt = ""
     return UserMessage(session_of(payload), prompt, text(payload, "prompt_id"))
 
@@ -98,7 +104,7 @@ EVENTS: Mapping[str, Reader] = {
 
 
 def output(name: str, answer: HostAnswer) -> Output:
-    """Format an answer. At SessionEnd only a person sees the output, and only that of a failing hook."""
+    """Format an answer. At SessionEnd, only a person sees a hook's output, and only if the hook fails."""
     if name != "SessionEnd":
         return hook_json.output(name, answer, LIMIT)
     words = hook_json.join(answer)

@@ -1,8 +1,8 @@
 """Claude Code: the locations and contents of its servers, hooks, agents and skills.
 
-Commands are absolute paths on this machine, so a project's settings go into the personal file (`settings.local.json`)
-and should not be committed. Each agent has its own server that enforces its limits, and is denied Lead's server. Claude
-Code starts such servers only in folders that the user trusts.
+Commands are absolute paths on this machine, so a project's settings are written to the personal file
+(`settings.local.json`) and should not be committed. Each agent has a server of its own that enforces the agent's
+limits, and is denied Lead's server. Claude Code starts agents' servers only in folders that the user trusts.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ PROGRAM = "claude"
 LAYOUT = host_file.Layout(".claude", "CLAUDE_CONFIG_DIR", ".claude", "", ("agents/*.md", "skills/*/SKILL.md"))
 path, sweeps, roots = LAYOUT.path, LAYOUT.sweeps, LAYOUT.roots
 _TIMEOUT = 10
-"""Seconds that Claude Code waits for a hook."""
+"""The number of seconds that Claude Code waits for a hook."""
 _LONGEST_RUN = 7 * 86_400
-"""Seconds for which a hook in the background waits for the end of a thread."""
+"""The number of seconds for which a background hook waits for the end of a thread."""
 _HANDS_OVER = f"mcp__{SERVER}__(workflow_run|thread_run)"
 _ALLOWED = tuple(
     f"mcp__{SERVER}__{name}"
@@ -44,11 +44,12 @@ _ALLOWED = tuple(
         "knowledge_query",
     )
 )
-"""Tools that need no permission because they only read or write to `.nexus/`. Tools that delete or start agents do."""
+"""The tools that need no permission, because they only read, or write only to `.nexus/`. Tools that delete or start
+agents need permission."""
 _AGENT_RULE = re.compile(f"mcp__{SERVER}-(?!.*__).*")
-"""Permission for all tools of an agent's server."""
+"""A permission for all tools of an agent's server."""
 _FOR_LEAD = ("Agent", "ListAgents", "SendMessage", "Task", "Workflow", f"mcp__{SERVER}")
-"""Tools that only Lead may use: those that start agents, and those of Lead's server."""
+"""The tools that only Lead is allowed to use: those that start agents, and those of Lead's server."""
 
 
 def pieces(setup: HostSetup) -> list[Piece]:
@@ -90,7 +91,7 @@ def next_steps(setup: HostSetup) -> list[str]:
 
 
 def _own_path(setup: HostSetup) -> str:
-    """The file in which Claude Code keeps the user's servers, projects and trust decisions."""
+    """Return the file in which Claude Code keeps the user's servers, projects and trust decisions."""
     return os.path.join(setup.env.get("CLAUDE_CONFIG_DIR") or setup.home, ".claude.json")
 
 
@@ -112,11 +113,12 @@ def _server(command: tuple[str, ...]) -> JsonObject:
 def _hooks(setup: HostSetup) -> Iterator[Items]:
     for event in EVENTS:
         line = shlex.join(setup.hook_command(PROGRAM, event))
-        if event != "SessionEnd":  # at this event, only the output of a failing hook reaches the person
-            # Exit code 2 would block everything; only at 127 does Claude Code report that an action was not checked.
+        if event != "SessionEnd":  # at SessionEnd, the person sees only the output of a failing hook
+            # Exit code 2 would block everything. Only at exit code 127 does Claude Code report that an action was not
+            # checked.
             line += " || exit 127"
         more = []
-        if event == "PostToolUse":  # in the background; the exit code 2 wakes the model
+        if event == "PostToolUse":  # this hook runs in the background, and exit code 2 wakes the model
             wait = shlex.join(setup.hook_command(PROGRAM, THREAD_END))
             fields = {"asyncRewake": True, "timeout": _LONGEST_RUN}
             more = [{"matcher": _HANDS_OVER, "hooks": [{"type": "command", "command": wait, **fields}]}]

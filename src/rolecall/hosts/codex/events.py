@@ -1,7 +1,7 @@
-"""Codex: convert its hook events to ours, and our answers to the JSON it reads. See docs/hosts.md.
+"""Codex's hook events converted to ours, and our answers to the JSON that Codex reads. See docs/hosts.md.
 
 The events and the JSON are those of Claude Code, but the tools differ: files are edited by patches and read by
-commands. A message from Lead to an agent looks like a user's prompt with the agent's id.
+commands. A message from Lead to an agent looks like a user's prompt that carries the agent's id.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from rolecall.store.lazy import Module
 if TYPE_CHECKING:
     from rolecall.hosts import tool_shape
 else:
-    tool_shape = Module("rolecall.hosts.tool_shape")  # the tools above do not need it
+    tool_shape = Module("rolecall.hosts.tool_shape")  # only tools that are not in the tables need it
 
 CONTEXT_TOKENS = 8_000
-"""How many tokens of a hook's text we configure Codex to accept; its default limit is 2,500."""
+"""The number of tokens in a hook's text that we configure Codex to accept; Codex's default limit is 2,500."""
 LIMIT = TextLimit(4 * CONTEXT_TOKENS - 1_000, "utf-8")
-"""Codex counts four bytes as one token."""
+"""The limit on a hook's text. Codex counts four bytes as one token."""
 SKILL_FILES = (".codex/skills/{}/SKILL.md", "~/.codex/skills/{}/SKILL.md")
-"""Where `install` writes skills, for the project and for the user."""
+"""The paths to which `install` writes skills, for the project and for the user."""
 _ANY_AGENT = "default"
 _GROUP = re.compile(r"^(?:multi_agent_v\d+|collaboration)_*")
 """The prefix of agent tools in some of Codex's modes."""
@@ -45,16 +45,17 @@ _HARMLESS = frozenset((
     "list_mcp_resources", "read_mcp_resource", "request_user_input", "request_user_input_async", "send_message",
     "sleep", "tool_search", "update_goal", "update_plan", "wait", "wait_agent", "web_search",
 ))  # fmt: skip
-"""Tools of the host that edit nothing, regardless of their input."""
+"""The host's tools that edit nothing, regardless of their input."""
 
 
 def event(name: str, payload: Payload) -> Event | None:
-    """Convert the host's event to ours; None if it does not concern us."""
+    """Convert the host's event to ours; return None if the event does not concern us."""
     return reader({**EVENTS, **hook_json.NOT_INSTALLED}, name, "Codex")(payload)
 
 
 def _who(payload: Payload) -> HostCaller:
-    """Who acts: the host names agents in their events and tool calls; without an id it is the main conversation."""
+    """Return who acts. The host names the agent in an agent's events and tool calls; without an agent id, the main
+    conversation acts."""
     id = text(payload, "agent_id")
     return HostCaller(text(payload, "agent_type") or _ANY_AGENT, id) if id else LEAD
 

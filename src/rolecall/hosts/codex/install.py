@@ -1,8 +1,8 @@
 """Codex: the locations and contents of its server, hooks, agents and skills.
 
 Codex runs hooks only after the person has reviewed and trusted them, and reads a project's files only if the person
-trusts the project. Only the person can grant this, in Codex; `obstacles` reports what is missing. Entries of others in
-`hooks.json` keep their positions, because Codex remembers trust by position.
+trusts the project. Only the person can grant this trust, in Codex; `obstacles` reports what is missing. Other people's
+entries in `hooks.json` keep their positions, because Codex remembers trust by position.
 """
 
 from __future__ import annotations
@@ -34,24 +34,25 @@ LAYOUT = host_file.Layout(
 )
 path, sweeps, roots = LAYOUT.path, LAYOUT.sweeps, LAYOUT.roots
 _TIMEOUT, _LAST_TIMEOUT = 10, 3
-"""Seconds that Codex waits for a hook; at the end of a session the second value is the maximum it allows."""
+"""The number of seconds that Codex waits for a hook, and for the hook at the end of a session, where Codex allows no
+more."""
 _WITH_CONTEXT = ("SessionStart", "UserPromptSubmit", "SubagentStart")
-"""Events at which a hook may return a long text for the model."""
+"""The events at which a hook can return a long text for the model."""
 _VARIABLES = (
     *capabilities.STORE_VARIABLES,
     "ROLECALL_RUN",
     capabilities.VARIABLE,
     capabilities.THREADS_VARIABLE,
 )
-"""Variables that the server needs; Codex passes a server only the variables it is configured to."""
+"""The environment variables that the server needs; Codex passes a server only the configured variables."""
 _SERVER_KEYS = ("mcp_servers", SERVER)
 _MANUAL = "policy:\n  allow_implicit_invocation: false\n"
 
 
 def pieces(setup: HostSetup) -> list[Piece]:
     command = setup.server_command()
-    # Without `required`, the first turn begins before the tools are available. In the user's scope, Codex must start
-    # even if Rolecall cannot.
+    # Without `required`, the first turn begins before the tools are available. In the user's scope, the setting is left
+    # out, because Codex must start even if Rolecall cannot.
     server = {
         "command": command[0],
         "args": list(command[1:]),
@@ -95,10 +96,8 @@ def _hooks(setup: HostSetup) -> Iterator[Items]:
 
 
 def _agent_file(agent: CatalogAgent, setup: HostSetup) -> str:
-    """The file of an agent, with Codex settings that deny what its capabilities deny, where Codex has such settings.
-
-    The gates in the hooks enforce all of them.
-    """
+    """Return an agent's file. It contains the Codex settings that deny what the agent's capabilities deny, as far as
+    Codex has such settings. The gates in the hooks enforce all restrictions."""
     texts = {"name": agent.id, "description": host_file.summary(agent), **setup.model(PROGRAM, agent)}
     settings = {key: tomlkit.item(value).as_string() for key, value in texts.items()}
     body = f"{agent.body.strip()}\n\n{host_file.TOOL_NAMES}\n"
@@ -117,7 +116,7 @@ def commands(setup: HostSetup) -> Commands:
 
 
 def obstacles(setup: HostSetup) -> list[Obstacle]:
-    """What Codex does not trust yet or is configured to ignore."""
+    """Return what Codex does not trust yet, or is configured to ignore."""
     own = os.path.join(LAYOUT.user_folder(setup), "config.toml")
     try:
         trust = read_value(own, ("projects", os.path.realpath(setup.project), "trust_level"))
@@ -150,9 +149,9 @@ def obstacles(setup: HostSetup) -> list[Obstacle]:
 
 
 def _is_trusted(hook: Items, config: str) -> bool:
-    """Whether Codex has recorded trust in our hook: a hash, stored under the hook's file and position.
+    """Return whether Codex has recorded trust in our hook: a hash, stored under the hook's file and position.
 
-    Codex itself reports a hook that has changed since then.
+    If a hook has changed since then, Codex itself reports the change.
     """
     there = read_value(hook.path, hook.keys)
     name = re.sub(r"(?<!^)(?=[A-Z])", "_", hook.keys[-1]).lower()

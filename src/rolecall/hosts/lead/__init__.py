@@ -1,1 +1,1 @@
-"""Our own Lead, the agent that plays `lead` in the workflow of that name: Rolecall itself is the host."""
+"""Our own Lead, the agent that plays the role `lead` in the workflow `lead`: Rolecall itself is the host."""

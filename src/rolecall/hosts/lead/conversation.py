@@ -1,7 +1,8 @@
-"""A person's words to the Lead, as a host would pass them on: tags are carried out, and the information that the Lead
-needs is added.
+"""A person's messages to the Lead, as a host would pass them on: tags are carried out, and the information that the
+Lead needs is added.
 
-The session is the thread of the conversation. The addition is a block below the words, which doors do not show.
+The session is the thread of the conversation. The added information is a block below the person's words, which doors do
+not show.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _NO_PROJECT = (
 
 
 def receive(folder: str, session: str, text: str, *, is_new: bool = False) -> HostAnswer:
-    """Handle a message: `context` is for the Lead, `notice` for the person. A repository without a project becomes one
-    when a message has a tag."""
+    """Handle a message, and return an answer whose `context` is for the Lead and whose `notice` is for the person. A
+    message with a tag turns a repository without a project into a project."""
     kit = _load_kit(text)
     project = _find_project(folder)
     has_tag = bool(tags.detect(text, kit.tags).found or tags.slash(text, kit.skills, kit.tags))
@@ -46,7 +47,7 @@ def receive(folder: str, session: str, text: str, *, is_new: bool = False) -> Ho
 
 
 def leave(folder: str, session: str) -> str:
-    """End the session until the person comes back; return a sentence about unfinished work."""
+    """End the session until the person comes back, and return a sentence about unfinished work."""
     project = _find_project(folder)
     if not project or not os.path.isdir(project_paths.nexus(project)):
         return ""
@@ -54,17 +55,17 @@ def leave(folder: str, session: str) -> str:
 
 
 def attach(text: str, context: str) -> str:
-    """The words with the information that the Lead needs."""
+    """Return the person's words with the information that the Lead needs."""
     return f"{text}{_OPEN}{context}{_CLOSE}" if context else text
 
 
 def detach(text: str) -> str:
-    """The words alone."""
+    """Return the person's words without the added information."""
     return text.partition(_OPEN)[0]
 
 
 def list_tags() -> dict[str, str]:
-    """The tags that a person can type to activate a skill or record something, and what each does."""
+    """Return the tags that a person can type to activate a skill or record something, with a description of each."""
     kit = hook_context.load(LEAD)
     return {
         **{tag.trigger: tag.description for tag in kit.tags.values()},
@@ -73,7 +74,8 @@ def list_tags() -> dict[str, str]:
 
 
 def _find_project(folder: str) -> str:
-    """The repository around a folder, if it can be a project; a user's home cannot."""
+    """Return the repository that contains a folder, or an empty string if that repository cannot be a project; a user's
+    home cannot."""
     root = root_around(os.path.abspath(folder)) or ""
     is_home = os.path.realpath(root) == os.path.realpath(os.path.expanduser("~"))
     return root if root and not is_home and os.access(root, os.W_OK) else ""

@@ -1,8 +1,8 @@
-"""OpenCode: convert the events of our plugin to ours, and our answers to the JSON it reads. See docs/hosts.md.
+"""Our OpenCode plugin's events converted to ours, and our answers to the JSON that the plugin reads. See docs/hosts.md.
 
-OpenCode does not run commands as hooks; `plugin.js` does, and names events after OpenCode's own hooks or its bus. Every
-payload has `session` (the user's, even if an agent acts), `child` and `agent` (the session and kind of the acting
-agent, if there is one) and `cwd`. A message to an agent's session starts the agent.
+OpenCode does not run commands as hooks. `plugin.js` does, and names its events after OpenCode's own hooks or the events
+on OpenCode's bus. Every payload has `session` (the user's session, even if an agent acts), `child` and `agent` (the
+session and kind of the acting agent, if there is one) and `cwd`. A message to an agent's session starts the agent.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from rolecall.store.lazy import Module
 if TYPE_CHECKING:
     from rolecall.hosts import tool_shape
 else:
-    tool_shape = Module("rolecall.hosts.tool_shape")  # the tools above do not need it
+    tool_shape = Module("rolecall.hosts.tool_shape")  # only tools that are not in the tables need it
 
 HAS_SKILL_COMMANDS = True
-"""Skills are commands there, so the host shows the model the body when a user types `/nx-plan`."""
+"""Whether the host shows the model a skill's body when a user types `/nx-plan`; it does, because skills are commands in
+OpenCode."""
 _ANY_AGENT = "general"
 _RESULT = re.compile(r"<task_result>\n?(.*?)\n?</task_result>", re.DOTALL)
 _IN_BACKGROUND = re.compile(r'<task [^>]*state="running"')
@@ -35,16 +36,16 @@ _EDITS: Mapping[str, tuple[str, ...]] = {
     "edit": ("file_creation", "file_modification", "partial_file_edit"),
     "multiedit": ("file_creation", "file_modification", "partial_file_edit"),
 }
-"""The classes of actions of tools that edit the file named in their input."""
+"""For each tool that edits the file named in its input: the tool's classes of actions."""
 _HARMLESS = frozenset((
     "codesearch", "glob", "grep", "invalid", "list", "lsp", "plan_enter", "plan_exit", "question", "skill",
     "todoread", "todowrite", "webfetch", "websearch",
 ))  # fmt: skip
-"""Tools of the host that edit nothing, regardless of their input."""
+"""The host's tools that edit nothing, regardless of their input."""
 
 
 def event(name: str, payload: Payload) -> Event | None:
-    """Convert the plugin's event to ours; None if it does not concern us."""
+    """Convert the plugin's event to ours; return None if the event does not concern us."""
     return reader(EVENTS, name, "OpenCode's plugin")(payload)
 
 
@@ -65,7 +66,8 @@ def _message(payload: Payload) -> Event:
 
 
 def _complete(payload: Payload) -> Event | None:
-    """The end of an agent. When the call of a background agent returns, the agent has only begun, so it is ignored."""
+    """Convert the end of an agent. When the call that starts a background agent returns, the agent has only begun, so
+    that event is ignored."""
     who, output = _who(payload), text(payload, "output")
     if who == LEAD or _IN_BACKGROUND.match(output):
         return None

@@ -1,7 +1,7 @@
-"""OpenCode: the files we install, all of them our own: a plugin, agents, skills.
+"""OpenCode: the files that we install, all of them our own: a plugin, agents and skills.
 
-The plugin (`plugin.js`) registers the server and runs the hooks, so no file of the user is edited. OpenCode itself
-enforces an agent's denials, which its file lists as permissions.
+The plugin (`plugin.js`) registers the server and runs the hooks, so none of the user's files is edited. OpenCode itself
+enforces an agent's denials, which are listed as permissions in the agent's file.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def pieces(setup: HostSetup) -> list[Piece]:
     for skill in setup.catalog.skills.values():
         head = {"name": skill.id, "description": skill.description}
         body = host_file.skill_body(skill, setup.catalog, WORDINGS[PROGRAM])
-        if skill.manual_only:  # a command only, so that the model cannot activate it
+        if skill.manual_only:  # such a skill is only a command, so that the model cannot activate it
             place, body = path(setup, "commands", f"{skill.id}.md"), f"{body}\n$ARGUMENTS"
         else:
             place = path(setup, "skills", skill.id, "SKILL.md")
@@ -90,7 +90,7 @@ def _constant(lines: list[str], name: str) -> Any:
     line = next((line for line in lines if line.startswith(name)), "")
     try:
         return json.loads(line.removeprefix(name))
-    except ValueError:  # it was removed or changed by hand
+    except ValueError:  # the line was removed or changed by hand
         return None
 
 
@@ -100,7 +100,8 @@ def _words(value: Any, *verb: str) -> tuple[str, ...]:
 
 
 def obstacles(setup: HostSetup) -> list[Obstacle]:
-    """A server with our name in the user's configuration, which takes precedence over ours."""
+    """Return an obstacle if the user's configuration has a server with our name, which takes precedence over our
+    server."""
     names = ("opencode.json", "opencode.jsonc")
     paths = [os.path.join(LAYOUT.user_folder(setup), name) for name in ("config.json", *names)]
     paths += filter(None, [setup.env.get("OPENCODE_CONFIG")])
@@ -109,7 +110,7 @@ def obstacles(setup: HostSetup) -> list[Obstacle]:
 
     theirs: JsonObject = {}
     place = ""
-    for file in paths:  # the last one takes precedence
+    for file in paths:  # the last file takes precedence
         if server := _read_server(file):
             theirs = {**theirs, **server}
             place = file
@@ -131,7 +132,8 @@ _LAST_COMMAS = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])')
 
 
 def _read_server(path: str) -> JsonObject:
-    """The server with our name in a configuration (JSON with comments); empty if it cannot be read."""
+    """Return the server with our name in a configuration (JSON with comments), or an empty object if there is none or
+    the file cannot be read."""
     try:
         text = file_change.read_text(path) or "{}"
         for pattern in (_COMMENTS, _LAST_COMMAS):

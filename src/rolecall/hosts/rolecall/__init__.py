@@ -1,1 +1,1 @@
-"""The format for any other host."""
+"""The event format for any other host."""

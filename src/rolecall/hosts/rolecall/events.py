@@ -1,4 +1,4 @@
-"""Our own format for hosts without a module of their own: the eight events by name, each a JSON object.
+"""Our own format for hosts that have no module of their own: the eight events by name, each a JSON object.
 
     session_start      {"session", "is_new"?, "cwd"?}
     user_message       {"session", "text", "id"?}
@@ -10,7 +10,8 @@
     context_compact    {"session"}
 
 Without "agent" and "agent_id", Lead is the caller. A tool call is judged by its "input" (`tool_shape`); "starts" is the
-kind of agent it starts. The answer is an object with those of "block", "context" and "notice" that are set; exit 0.
+kind of agent that the call starts. The answer is an object with those of the keys "block", "context" and "notice" that
+have a value, and the exit code is 0.
 """
 
 from __future__ import annotations
